@@ -1,7 +1,79 @@
-"""collbench: is the network as fast as what you paid for, and did the last upgrade make it worse?"""
+"""collbench: is the network as fast as what you paid for, and did the last upgrade make it worse?
+
+The Python API is `read`, `measure`, `compare`, `gate`, `peak` and `probe`. It is imported when one of them is first used, so that ranks and
+plain commands do without it.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collbench.api.functions import compare as compare
+    from collbench.api.functions import gate as gate
+    from collbench.api.functions import peak as peak
+    from collbench.api.functions import probe as probe
+    from collbench.api.measurement import measure as measure
+    from collbench.api.runs import Runs as Runs
+    from collbench.api.runs import read as read
+    from collbench.errors import CollbenchError as CollbenchError
+    from collbench.errors import NoVerdict as NoVerdict
+    from collbench.errors import RunFailed as RunFailed
+    from collbench.errors import UnreadableRun as UnreadableRun
+    from collbench.errors import UsageError as UsageError
 
 try:
     from collbench._version import COMMIT as COMMIT
     from collbench._version import __version__ as __version__
 except ImportError:  # a checkout: only what setup.py builds has that file
     __version__, COMMIT = "0.1.0.dev0", ""  # fallback_version in pyproject.toml is the same
+
+_ERRORS = ("CollbenchError", "NoVerdict", "RunFailed", "UnreadableRun", "UsageError")
+_PLACES = {
+    "Runs": "collbench.api.runs",
+    "compare": "collbench.api.functions",
+    "gate": "collbench.api.functions",
+    "measure": "collbench.api.measurement",
+    "peak": "collbench.api.functions",
+    "probe": "collbench.api.functions",
+    "read": "collbench.api.runs",
+    **dict.fromkeys(_ERRORS, "collbench.errors"),
+}
+__all__ = [*_PLACES, "__version__"]  # noqa: PLE0604 (a list of names)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the API. Raises AttributeError for any other."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'collbench' has no attribute '{name}'")
+    if name in ("gate", "measure"):
+        return import_module(f"collbench.{name}")  # the package, which can be called
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of the API, and what has been imported."""
+    return sorted({*globals(), *_PLACES})
+
+
+class CallablePackage(ModuleType):
+    """A package that has the name of a function of the API: `collbench.gate` is the package, and `collbench.gate(…)` calls the function.
+
+    Otherwise the import of a module of the package would replace the function.
+    """
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the function of this name; `help(collbench.api.functions)` and `help(collbench.api.measurement)` describe them."""
+        return self._function(*args, **options)
+
+    @property
+    def __signature__(self) -> Any:
+        """The signature of the function, for `inspect.signature` and for the help of notebooks."""
+        import inspect
+
+        return inspect.signature(self._function)
+
+    @property
+    def _function(self) -> Any:
+        name = self.__name__.rpartition(".")[2]
+        return getattr(import_module(_PLACES[name]), name)

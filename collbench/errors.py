@@ -2,6 +2,7 @@
 
     CollbenchError            the root: a sentence for the user, never a traceback
     ├── UsageError            2  bad input, a missing backend, a folder that cannot be written
+    │   └── UnreadableRun     2  a stored run that is damaged, or from a newer version
     ├── NoVerdict             3  the data shows neither an error nor its absence
     └── RunFailed             4  wrong data, hang, crash, launcher and communicator disagree
         ├── WaitExpired       4  a rank did not arrive within the deadline
@@ -45,6 +46,10 @@ class UsageError(CollbenchError):
     """Invalid input: the command line, a file, a folder or the environment does not allow the request."""
 
     exit_code = USAGE
+
+
+class UnreadableRun(UsageError):
+    """A stored run that cannot be read completely: it is damaged, or a newer version wrote it."""
 
 
 class NoVerdict(CollbenchError):

@@ -10,6 +10,7 @@ from site_pages import reference_pages
 from site_pages.commands import grouped_commands
 from site_pages.formats import SCHEMAS
 from site_pages.links import DOCS, FOLDER, repository_files, rewritten
+from site_pages.notebooks import notebook_pages, notebook_pictures
 
 _COMMANDS = "reference/cli/index.md"
 _FOUND = ("deploy/", "slurm/", "reports/", "cuda_kernels/", "SECURITY", "CONTRIBUTING")  # of the repository, in the search
@@ -34,12 +35,14 @@ def _with_commands(nav: Any) -> Any:
 
 def on_files(files: Any, config: Any) -> Any:
     """Return the files with the generated pages, the schemas, and the files of the repository that pages link to."""
-    written = {path: File.generated(config, path, content=text) for path, text in reference_pages().items()}
+    generated: dict[str, Any] = {**reference_pages(), **notebook_pages()}
+    written = {path: File.generated(config, path, content=text) for path, text in generated.items()}
+    pictures = {path: File.generated(config, path, content=png) for path, png in notebook_pictures().items()}
     schemas = {f"reference/schemas/{name}.schema.json": file for name, file in SCHEMAS.items()}
     pages = [(each.src_uri, (DOCS / each.src_uri).read_text(encoding="utf-8")) for each in files if each.src_uri.endswith(".md")]
     pages += [(path, file.content_string) for path, file in written.items()]
     copied = {path: File.generated(config, path, abs_src_path=str(file)) for path, file in {**schemas, **repository_files(pages)}.items()}
-    return Files([*files, *written.values(), *copied.values()])
+    return Files([*files, *written.values(), *pictures.values(), *copied.values()])
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -213,6 +213,8 @@ def _leads_somewhere(page: Path, link: str) -> bool:
     target = (page.parent / path).resolve() if path else page
     if page.is_relative_to(ROOT / "docs") and target.is_relative_to(GENERATED):
         return target.suffix == ".md"
+    if page.is_relative_to(ROOT / "docs") and target.is_relative_to(ROOT / "docs/notebooks"):
+        return target.with_suffix(".ipynb").exists()  # its page is generated
     known = not anchor or target.suffix != ".md" or page.is_relative_to(ROOT / "docs") or anchor in anchors(target)
     return target.is_relative_to(ROOT) and target.exists() and known
 

@@ -181,11 +181,19 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> Comparison:
     """
     if a.resolve() == b.resolve():
         raise UsageError(f"{a} and {b} are the same folder: name two")
-    of_a, of_b = runs_in(a), runs_in(b)
-    check_once([*of_a, *of_b])
-    found = compare_pair(_side(of_a, a), _side(of_b, b), margin)
+    return compare_sides(runs_in(a), runs_in(b), (str(a), str(b)), margin)
+
+
+def compare_sides(a: Sequence[Run], b: Sequence[Run], names: tuple[str, str], margin: float = MARGIN) -> Comparison:
+    """Return B compared with A, each the launches of one side; `names` are those of the sides in errors.
+
+    Raises UsageError for a launch that is on both sides or given twice, for launches of one side that do not belong together, and for
+    sides without a common case.
+    """
+    check_once([*a, *b])
+    found = compare_pair(_side(a, names[0]), _side(b, names[1]), margin)
     if not found.cases:
-        raise UsageError(f"{a} and {b} have no case in common: {why_nothing_in_common(found)}")
+        raise UsageError(f"{names[0]} and {names[1]} have no case in common: {why_nothing_in_common(found)}")
     return found
 
 
@@ -212,11 +220,11 @@ def why_nothing_in_common(found: Comparison) -> str:
     return ", ".join(changes) or "their combinations of operation, backend, type and size differ"
 
 
-def _side(runs: Sequence[Run], path: Path) -> Launches:
+def _side(runs: Sequence[Run], name: str) -> Launches:
     found, why = together(runs)
     if len(found) > 1:
         reason = why[0] if why else "they are of different allocations, which may differ by more than launches do"
-        raise UsageError(f"the launches in {path} cannot be one side of a comparison ({reason}): name a folder of launches that "
+        raise UsageError(f"the launches in {name} cannot be one side of a comparison ({reason}): name a folder of launches that "
                          "`--launches N` wrote, or give all of them the same --allocation NAME")  # fmt: skip
     return found[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
@@ -121,7 +121,7 @@ class Launches:
 
     name: str
     runs: tuple[Run, ...]
-    rows: list[Row]
+    rows: list[Row] = field(repr=False)
 
 
 def runs_in(path: Path) -> list[Run]:

@@ -338,31 +338,32 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
 
     if arguments.verdict:
         return read_verdict(arguments.verdict), None, None
+    if arguments.paired:
+        return _paired_verdict(arguments), None, None
+    from collbench.gate.confirm import can_be_named, confirm_suite, suspects
+    from collbench.gate.judge import judge_stored
+
+    verdict, baseline, candidate = judge_stored(arguments.baseline, arguments.runs, arguments.expect, arguments.min_percent)
+    waiting = suspects(verdict, baseline.cases)
+    suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
+    return verdict, suite, _typed(arguments, candidate, suite)
+
+
+def _paired_verdict(arguments: argparse.Namespace) -> Verdict:
     from datetime import date
 
-    from collbench.gate.allocation import allocations_in
-    from collbench.gate.baseline import load
     from collbench.gate.changes import read_expected
-    from collbench.gate.confirm import can_be_named, confirm_suite, suspects
     from collbench.gate.floors import read_floor
-    from collbench.gate.judge import judge
     from collbench.gate.paired import judge_paired
     from collbench.untrusted import uncollected
 
     half, odd = divmod(len(arguments.runs), 2)
-    if arguments.paired and odd:
+    if odd:
         raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
     with uncollected():
         expected = read_expected(arguments.expect) if arguments.expect else []
         floors = [read_floor(text) for text in arguments.min_percent]
-        if arguments.paired:
-            return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None
-        baseline = load(arguments.baseline)
-        candidate = allocations_in(arguments.runs)
-        verdict = judge(baseline, candidate, expected, date.today(), floors)
-        waiting = suspects(verdict, baseline.cases)
-        suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
-        return verdict, suite, _typed(arguments, candidate, suite)
+        return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors)
 
 
 def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite: str | None) -> GateCommand:

@@ -15,13 +15,15 @@ _EXPERT = frozenset(
         "streams",
         "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
         "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
-        "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing",
+        "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing", "trace", "nvtx",
+        "commit",
     }
 )  # fmt: skip
 _COMMON_IN: Mapping[str, frozenset[str]] = {
     "alltoallv": frozenset({"skew", "traffic"}),
     "import": frozenset({"ceiling", "allocation"}),
     "peak": frozenset({"oversubscription"}),
+    "report": frozenset({"trace"}),
 }
 _EXPERT_IN: Mapping[str, frozenset[str]] = {
     "workload": frozenset(

@@ -119,7 +119,8 @@ def _print_all(folder: Path, arguments: argparse.Namespace) -> None:
 
     if not launch_folders(folder):
         return
-    report_run([folder], None, arguments.format, sys.stdout, color=arguments.color, view=view_of(arguments), measured=str(folder))
+    view, trace = view_of(arguments), arguments.trace
+    report_run([folder], None, arguments.format, sys.stdout, color=arguments.color, trace=trace, view=view, measured=str(folder))
     print_lines(f"folder of the launches: {folder}", arguments)
 
 
@@ -156,6 +157,8 @@ def check(request: Request, arguments: argparse.Namespace, argv: Sequence[str], 
     """
     if arguments.format == "nccl-tests":
         raise UsageError("--gdr-check prints a comparison, which --format nccl-tests does not support: use table, csv or json")
+    if request.trace:
+        raise UsageError("--gdr-check has no trace of its own: leave out --trace, then use `collbench report RUN --trace FILE`")
     folder, allocation = new_folder(request, env)
     for side in (_WITH, _WITHOUT):
         refuse_a_used(folder / side)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
-    from collbench.machine.peak.node import Job, Node
+    from collbench.machine.peak.node import Job, UserOverride
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.report.html.chart import Chart, Section
     from collbench.report.html.first_screen import FirstScreen
@@ -76,7 +76,7 @@ def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-# Machines known from files, as the nodes of a job; shared by `peak` and `import`.
+# Machines known from files; shared by `peak`, `import`, `probe` and `doctor`.
 
 
 def read_machines(sources: Sequence[Path]) -> list[Machine]:
@@ -87,44 +87,7 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
     return read_paths(sources, report_error)
 
 
-def repeated(nodes: Sequence[Node], node_count: int | None) -> tuple[Node, ...]:
-    """Return one machine's node as often as requested, or one each. Raises UsageError if --from lists another number of machines."""
-    if len(nodes) == 1:
-        return (nodes[0],) * (node_count or 1)
-    if node_count not in (None, len(nodes)):
-        raise UsageError(f"--from has {len(nodes)} machines, but --nodes is {node_count}: give one machine for all nodes, or one for each")
-    return tuple(nodes)
-
-
-def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
-    """Return a job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
-
-    Raises UsageError if the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has
-    fewer GPUs.
-    """
-    from collbench.machine.peak.node import Job, node_of
-
-    if nodes is None:
-        raise UsageError("the number of nodes is unknown: add --nodes N")
-    if ranks % nodes:
-        raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
-    make = _on_host if device == "cpu" else node_of
-    return Job(repeated([make(machine, ranks // nodes) for machine in machines], nodes))
-
-
-def _on_host(machine: Machine, ranks: int) -> Node:
-    """Return a node with only the links that leave the host. Its memory is not known from files."""
-    from collbench.machine.peak.links import PcieTree, egress_of, unknown
-    from collbench.machine.peak.node import Node
-
-    inside = unknown("what memory carries between ranks of a host is measured, and in no file")
-    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
-
-
 # collbench peak: the ceilings of an operation, from probed files or from given rates.
-
-_MOST_NODES = 1_000_000
-_MOST_GPUS = 1024
 
 
 def add_peak(commands: Any) -> None:
@@ -168,13 +131,14 @@ def _add_peak_options(parser: Parser) -> None:
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
     from collbench.machine.peak.collective import ceilings, lines
+    from collbench.machine.peak.job import check_ranks, nodes_of
     from collbench.machine.peak.node import Job
     from collbench.report.frame import Line
     from collbench.report.screen import width_of, wrapped
 
     machines = read_machines(arguments.sources) if arguments.sources else []
     job = Job(
-        _nodes(arguments, machines),
+        nodes_of(machines, _override(arguments), arguments.nodes, arguments.gpus_per_node, arguments.nvlink_domain),
         oversubscription=arguments.oversubscription,
         sharp=arguments.sharp,
         ring_edges=arguments.ring_edges,
@@ -183,8 +147,7 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     )
     measured = given_rate("--measured", arguments.measured)
     found = ceilings(arguments.operation, job)
-    if job.ranks < 2:
-        raise UsageError(f"peak {arguments.operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
+    check_ranks(arguments.operation, job)
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
         from collbench.report.html.health import machine_chart, peak_sections
@@ -218,28 +181,15 @@ def given_rate(option: str, text: str | None) -> float | None:
     return None if text is None else parse_gigabytes(option, text)
 
 
-def _nodes(arguments: argparse.Namespace, machines: Sequence[Machine]) -> tuple[Node, ...]:
-    from collbench.machine.peak.domain import joined, joined_by_clique
-    from collbench.machine.peak.node import UserOverride, node_from_user, node_of, parse_nic, parse_pcie, with_override
+def _override(arguments: argparse.Namespace) -> UserOverride:
+    from collbench.machine.peak.node import UserOverride, parse_nic, parse_pcie
 
-    if (arguments.nodes or 1) > _MOST_NODES or (arguments.gpus_per_node or 1) > _MOST_GPUS:
-        raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
-    override = UserOverride(
+    return UserOverride(
         nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
         nvlink=given_rate("--nvlink", arguments.nvlink),
         pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
         nvls=arguments.nvls,
     )
-    domain = arguments.nvlink_domain
-    if not arguments.sources:
-        nodes: tuple[Node, ...] = (node_from_user(arguments.gpus_per_node or 1, override),) * (arguments.nodes or 1)
-    else:
-        read = [
-            node_of(machine, arguments.gpus_per_node, pcie=override.pcie, nics=override.nics, domain_known=domain is not None)
-            for machine in machines
-        ]
-        nodes = repeated([with_override(node, override) for node in read], arguments.nodes)
-    return joined(nodes, domain) if domain is not None else joined_by_clique(nodes)
 
 
 def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:

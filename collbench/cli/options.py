@@ -160,6 +160,9 @@ _TABLE = (
     Option("--allocation", "name of the allocation (default: the scheduler's job)", "NAME", fills="allocation"),
     Option("--out", "run folder (default: runs/<time>-<operation>-<id>)", "DIR", Path, fills="out"),
     Option("--html", "also write the result as one HTML page, which needs no network", "FILE", Path),
+    Option("--trace", "also write the timeline of the run (cases, phases, samples) as trace events, for Perfetto and chrome://tracing",
+           "FILE", Path, fills="trace"),
+    Option("--nvtx", "mark cases and their phases with NVTX ranges, for Nsight Systems (extra: nvtx, or cupy)", fills="nvtx"),
     Option("--resume", "continue an incomplete run: measure only the cases that its folder lacks", "RUN", Path, fills="resume"),
     Option("--resume-if-exists", "continue the run in --out DIR if there is one, for jobs that may be requeued", fills="resume_if_exists"),
     Option("--format", **format_settings(*ROW_FORMATS)),
@@ -197,7 +200,7 @@ def _in_folder(command: str, names: str) -> list[Option]:
 
 
 _RANKS = "ranks oversubscribe gpus_per_process ranks_per_node"
-_OUTPUT = "timeout allocation out resume resume_if_exists dry_run format color quiet verbose"
+_OUTPUT = "timeout allocation out trace resume resume_if_exists dry_run format color quiet verbose"
 _DRY_RUNS = {
     "pairs": "print the rounds, their pairs and the estimated time, and exit",
     "hunt": "print the stages, their most rounds and the estimated time, and exit",
@@ -210,7 +213,7 @@ COLLECTIVE: Layout = {
         "total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"
     ),
     "launch and output": some(
-        f"{_RANKS} launches gdr_check timeout allocation out resume resume_if_exists format color quiet columns verbose"
+        f"{_RANKS} launches gdr_check timeout allocation out trace nvtx resume resume_if_exists format color quiet columns verbose"
     ),
 }
 # Shared by the commands that measure pairs of ranks or nodes.

@@ -15,9 +15,8 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collbench.results.importers.importer import UserInput
     from collbench.results.importers.rows import JobOf
-    from collbench.results.importers.store import FileTable, ImportedRun, Source
+    from collbench.results.importers.store import ImportedRun
 
 
 # collbench compare A B: compare two runs, or two folders of launches.
@@ -78,6 +77,10 @@ def _add_report_options(parser: Parser) -> None:
     collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
+    parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as trace events, for Perfetto and chrome://tracing")
+    parser.add_argument("--asv", metavar="DIR", type=Path, help="add the times to the results folder of asv (airspeed velocity)")
+    parser.add_argument("--commit", metavar="REV", help="--asv: the commit that was measured (default: HEAD of the repository here)")
+    parser.add_argument("--tensorboard", metavar="DIR", type=Path, help="add the figures as scalars over runs (needs tensorboard)")
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
     serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run"
     parser.add_argument("--serve", action="store_true", help=serving)
@@ -103,8 +106,12 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
 
         arguments.runs = [newest_run()]
         _print_error(f"newest run: {arguments.runs[0]}")
-    files = {"html": arguments.html, "verdict": arguments.verdict, "markdown": arguments.markdown, "openmetrics": arguments.openmetrics}
-    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, color=arguments.color, view=view_of(arguments))
+    if arguments.commit is not None and arguments.asv is None:
+        raise UsageError("--commit is for --asv: add it, or leave out --commit")
+    files = {name: getattr(arguments, name) for name in ("html", "verdict", "markdown", "openmetrics", "trace", "tensorboard")}
+    asv = None if arguments.asv is None else (arguments.asv, arguments.commit or "HEAD")
+    view = view_of(arguments)
+    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, asv=asv, color=arguments.color, view=view)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -112,7 +119,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from collbench.report.run_list import RUNS
     from collbench.report.serve import PORT, serve
 
-    files = ("html", "markdown", "openmetrics", "csv", "verdict")
+    files = ("html", "markdown", "openmetrics", "csv", "verdict", "trace", "asv", "tensorboard")
     if other := next((name for name in files if getattr(arguments, name) is not None), None):
         raise UsageError(f"--serve writes no file: leave out --{other}")
     if len(arguments.runs) > 1:
@@ -154,9 +161,7 @@ FORMATS = (
     "log, nccl-tests-json, nccl-inspector, nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, "
     "deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
 )
-_LARGEST = 256 << 20  # bytes; in memory a line takes about 60 more
 _LISTED = 12  # folders that are listed; a log of nightly runs may have thousands
-_STDIN = Path("-")
 
 
 def add_import(commands: Any) -> None:
@@ -196,13 +201,13 @@ def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
+    from collbench.results.importers.files import read_tables, user_input
     from collbench.results.importers.rows import with_ceilings
     from collbench.results.importers.store import store, together
 
     job_of, topology = _machines(arguments)
-    read = [_read(path, arguments) for path in arguments.files]
-    _refuse_copies([tables[0].source for tables in read])
-    tables = [table for each in read for table in each]
+    known = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
+    tables = read_tables(arguments.files, known, arguments.format, arguments.strict)
     if job_of:
         tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
     runs = together(tables)
@@ -215,67 +220,10 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _read(path: Path, arguments: argparse.Namespace) -> list[FileTable]:
-    """Return the tables of one file. Raises UsageError that names it."""
-    import hashlib
-
-    from collbench.results.importers.importer import lines_of
-    from collbench.results.importers.rows import short
-    from collbench.results.importers.store import FileTable, Source, reader_for
-
-    data = _bytes(path)
-    name = "stdin" if path == _STDIN else path.name
-    try:
-        lines = lines_of(data)
-        reader = reader_for(lines, arguments.format)
-        reading = reader.read(lines, _user_input(arguments, name))
-        if not reading.runs:
-            raise UsageError(f"as {reader.name} output it has no table with a size and a time: name the whole output, or use --as FORMAT")
-        if reading.skipped and arguments.strict:
-            raise UsageError(f"{reading.skipped[0].reason} (with --strict no table is skipped; {len(reading.skipped)} cannot be read)")
-    except UsageError as error:
-        raise UsageError(f"{short(name)} cannot be imported: {error}") from error
-    source = Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name)
-    return [FileTable(source, run, () if number else tuple(reading.skipped)) for number, run in enumerate(reading.runs)]
-
-
-def _bytes(path: Path) -> bytes:
-    """Return the content of a file or of stdin. Raises UsageError if it cannot be read, or is larger than 256 MiB."""
-    from collbench.report.frame import printable
-    from collbench.untrusted import open_file
-
-    shown = printable(str(path))
-    try:
-        if path == _STDIN:
-            data = sys.stdin.buffer.read(_LARGEST + 1)
-        elif not path.is_file():
-            taken = "; `collbench report` takes this folder as it is" if (path / "run.json").exists() else ""
-            raise UsageError(f"{shown} is not a file: name what the tool printed{'; a pipe is read as -' if path.is_fifo() else taken}")
-        elif path.name in ("run.json", "cells.jsonl"):
-            raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
-        else:
-            with open_file(path) as file:
-                data = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise UsageError(f"{shown} cannot be read ({error.strerror or error}): check its permissions") from error
-    if len(data) > _LARGEST:
-        raise UsageError(f"{shown} is larger than {_LARGEST >> 20} MiB: cut out the part with the tables")
-    return data
-
-
-def _user_input(arguments: argparse.Namespace, name: str) -> UserInput:
-    from collbench.operations.dtypes import dtype_named
-    from collbench.results.importers.importer import UserInput
-    from collbench.results.importers.rows import operation_named
-
-    operation = operation_named(arguments.operation).name if arguments.operation is not None else None
-    dtype = dtype_named(arguments.dtype).name if arguments.dtype is not None else None
-    return UserInput(arguments.ranks, arguments.nodes, operation, dtype, name)
-
-
 def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
     """Return (the source of the rows' ceilings, the content of topology.json); None for each that was not given. Raises UsageError."""
-    from collbench.cli.machine import given_rate, job_on, read_machines
+    from collbench.cli.machine import given_rate, read_machines
+    from collbench.machine.peak.job import job_on
     from collbench.machine.peak.node import Job
     from collbench.machine.snapshot import topology_json
 
@@ -285,15 +233,6 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
     if rate is not None:
         return lambda ranks, nodes, device: Job((), ceiling_from_user=rate), topology
     return (lambda ranks, nodes, device: job_on(machines, ranks, nodes, device)) if arguments.sources else None, topology
-
-
-def _refuse_copies(sources: Sequence[Source]) -> None:
-    """Raise UsageError for two files with the same content: as launches they would not be independent."""
-    first: dict[str, str] = {}
-    for source in sources:
-        if source.sha256 in first:
-            raise UsageError(f"{first[source.sha256]} and {source.name} have the same content: name one of them")
-        first[source.sha256] = source.name
 
 
 def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:

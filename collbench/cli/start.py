@@ -100,6 +100,16 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
         )
 
 
+def check_trace(request: Request, world: World) -> None:
+    """Raise UsageError on all ranks, before the measurement, if rank 0 cannot write the file of --trace."""
+    if request.trace is None:
+        return
+    from collbench.measure.session import at_rank_0
+    from collbench.report.writers import check_file
+
+    at_rank_0(world, partial(check_file, request.trace, "--trace"), "checking --trace")
+
+
 def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
     """Return the progress listener of a command at rank 0."""
     from collbench.report import progress
@@ -234,8 +244,12 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         same_suite(request, world)
         same_configuration(request, world)
         meant = agree_on_backends(request, world)
+        check_trace(request, world)
         with nullcontext() if world.rank else make_progress(meant, command.arguments) as listener:
-            return command.measure(meant, world, listener, partial(record_exit, env=os.environ))
+            code = command.measure(meant, world, listener, partial(record_exit, env=os.environ))
+        if listener:
+            listener.write_trace()
+        return code
 
     return together(info, request.timeout_s, work)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,8 @@ from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
-from collbench.gate.allocation import Allocation, name_of, names_of
-from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
+from collbench.gate.allocation import Allocation, allocations_in, name_of, names_of
+from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, load, of_one_job, scheme_of, seconds_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import (
     ExpectedChange,
@@ -32,10 +33,11 @@ from collbench.gate.changes import (
     expired,
     of_another_cluster,
     of_what_changed,
+    read_expected,
     unannounced,
 )
 from collbench.gate.confirm import can_be_named, suspects
-from collbench.gate.floors import Floor, floor_reasons, floor_states
+from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gate.reasons import (
     BaselineOfOneJob,
     BaselineWithoutProbe,
@@ -91,6 +93,7 @@ from collbench.gate.verdict import (
     Verdict,
 )
 from collbench.results.row import CaseKey
+from collbench.untrusted import uncollected
 
 # Suspicions: what exceeds its limit in the first allocation, and whether later allocations confirm it.
 
@@ -328,6 +331,31 @@ def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
         for case, centre, own, judged in zip(baseline.cases, limits.centre, limits.cases, limits.judged, strict=True)
         if np.isfinite(centre)
     }
+
+
+class StoredJudgement(NamedTuple):
+    """A verdict, with the baseline and the candidate's allocations that it is about."""
+
+    verdict: Verdict
+    baseline: Baseline
+    candidate: list[Allocation]
+
+
+def judge_stored(baseline: Path, runs: Sequence[Path], expect: Path | None = None, min_percent: Sequence[str] = ()) -> StoredJudgement:
+    """Return the verdict of today on stored runs.
+
+    baseline     its folder
+    runs         folders of the candidate's runs: of one allocation, or of several fresh ones
+    expect       a TOML file with expected changes
+    min_percent  floors, each as "MODEL:PERCENT@SIZES"
+
+    Raises UsageError for files that cannot be read, and as `judge` does.
+    """
+    with uncollected():
+        expected = [] if expect is None else read_expected(expect)
+        floors = [read_floor(text) for text in min_percent]
+        good, candidate = load(baseline), allocations_in(runs)
+        return StoredJudgement(judge(good, candidate, expected, date.today(), floors), good, candidate)
 
 
 def judge(

@@ -204,7 +204,7 @@ class Timed:
         return stamps and all(program.native for program in (self.program, self.sync, self.meeting, self.parting) if program)
 
 
-_WRAP_NS = 2**40  # start stamps are stored modulo 18 minutes, exact in a float64; ranks are never so far apart
+WRAP_NS = 2**40  # start stamps are stored modulo 18 minutes, exact in a float64; ranks are never so far apart
 
 
 class Loop:
@@ -294,7 +294,7 @@ class Loop:
         )  # fmt: skip
         if done < n:
             raise self._failed(int(failure.call), int(failure.iteration), self._explained(int(failure.call), int(failure.code)))
-        self.starts_ns = np.mod(start, _WRAP_NS).astype(np.float64)[np.newaxis, :]
+        self.starts_ns = np.mod(start, WRAP_NS).astype(np.float64)[np.newaxis, :]
         return np.multiply(elapsed, 1e-9, dtype=np.float64)[np.newaxis, :]
 
     def _run_python(self, n: int, batch: int, first: int) -> NDArray[np.float64]:
@@ -315,7 +315,7 @@ class Loop:
         self.enqueue_s = float(np.median(host_s)) / (batch * self.iterations) if host_s else None
         samples = clock.elapsed(starts, ends)
         comparable = clock.native and len(samples) == 1
-        self.starts_ns = np.mod(starts, _WRAP_NS).astype(np.float64)[np.newaxis, :] if comparable else np.full_like(samples, np.nan)
+        self.starts_ns = np.mod(starts, WRAP_NS).astype(np.float64)[np.newaxis, :] if comparable else np.full_like(samples, np.nan)
         return samples
 
     def _call(self, functions: list[Callable[[], object]], iteration: int, in_sync: bool = False) -> None:
@@ -343,7 +343,7 @@ def exit_skew(starts_ns: NDArray[np.float64]) -> NDArray[np.float64]:
 
     starts_ns is `Loop.starts_ns` of ranks that share a clock.
     """
-    later = np.mod(starts_ns - starts_ns[0] + _WRAP_NS / 2, _WRAP_NS) - _WRAP_NS / 2
+    later = np.mod(starts_ns - starts_ns[0] + WRAP_NS / 2, WRAP_NS) - WRAP_NS / 2
     skew: NDArray[np.float64] = (later.max(axis=0) - later.min(axis=0)) * 1e-9
     return skew
 

@@ -21,6 +21,7 @@ from collbench.measure import disturbances
 from collbench.measure.crossing import OtherPath, bypassed
 from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
 from collbench.measure.instruments import Instruments, between, moved_evidence, noticeable, now
+from collbench.measure.phases import Phases
 from collbench.measure.prepared_case import PreparedCase, time_case
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement, slowest
@@ -107,6 +108,7 @@ class MonitoredMeasurement:
     telemetry  by host the samples during the measurement
     paused_s   by rank the seconds for which its process was paused; only ranks that were
     networks   with several hosts, the disturbances of each host's network; stalls: samples far longer than the median
+    phases     warm-up and samples at rank 0, of all repetitions
     """
 
     measured: Measurement
@@ -122,6 +124,7 @@ class MonitoredMeasurement:
     paused_s: dict[str, float] = field(default_factory=dict)
     networks: tuple[HostNetwork, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def flags(self) -> list[str]:
@@ -158,7 +161,7 @@ def measure_monitored(
     Without `instruments` no counter is read.
     """
     ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.case.title()}: reading the machine state"
-    loop_s = 0.0
+    loop_s, phases = 0.0, Phases()
     while True:
         before = canary.measure() if canary else None  # before the counters: reading them delays a rank
         if instruments:
@@ -171,14 +174,16 @@ def measure_monitored(
         seen = instruments.end(ready) if instruments else {}
         all_ranks = world.gather({**own, **seen}, what)
         left = ending - time.monotonic()
-        loop_s += measured.loop_s if measured else 0.0
+        if measured:
+            loop_s += measured.loop_s
+            phases += measured.phases
         found = _result(measured, all_ranks, canary is not None, repeats) if measured and all_ranks else None
         again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
         left = world.broadcast(left if again else 0.0, what)
         if not left:
             if not (found and all_ranks):
                 return None
-            found = replace(found, evidence={"wall_s": {"measured": loop_s}})
+            found = replace(found, evidence={"wall_s": {"measured": loop_s}}, phases=phases)
             return _with_evidence(found, ready, world, all_ranks, instruments)
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 

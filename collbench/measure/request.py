@@ -95,6 +95,8 @@ class Request:
     telemetry_hz   samples per second of clocks, power and temperatures meanwhile; 0: none
     slowed         which cases are slowed down on purpose, as a test
     stop_on_wrong  whether the launch ends after the first case with wrong data
+    trace          the file for the timeline, None: none is written; with it, rows store when their samples began
+    nvtx           whether every rank makes NVTX ranges around cases and their phases
     argv           the command line
     suite          the suite as read, for run.json: name, title, digest (SHA-256 of all files), files, run, sweeps, and the options that
                    the command line replaced; None: no suite
@@ -124,6 +126,8 @@ class Request:
     telemetry_hz: float = 0.0
     slowed: Slowing = field(default_factory=Slowing)
     stop_on_wrong: bool = False
+    trace: Path | None = None
+    nvtx: bool = False
     argv: Sequence[str] = ()
     suite: Mapping[str, Any] | None = None
     configuration: Mapping[str, Any] | None = None

@@ -4,6 +4,7 @@ slowest counts.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
-from collbench.measure.loop import exit_skew
+from collbench.measure.loop import WRAP_NS, exit_skew
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.prepared_case import DataError, PreparedCase
 from collbench.measure.sampling import Measurement, sound
@@ -55,6 +56,7 @@ class RowContext:
     """The parts of a row other than its figures: the ranks of each host, the ceilings, flags and evidence.
 
     withheld   whether the row gets no percentage
+    began_s    when the run began, in seconds on CLOCK_MONOTONIC, if the row stores when its samples began; else None
     """
 
     hosts: Sequence[Sequence[int]]
@@ -63,6 +65,7 @@ class RowContext:
     withheld: bool = False
     flags: tuple[str, ...] = ()
     evidence: dict[str, Any] | None = None
+    began_s: float | None = None
 
 
 def row_without(operation: Operation, case: Case, api: str, size: tuple[int, int], reason: str | Fact) -> Row:
@@ -102,6 +105,10 @@ def make_row(
     seen = _seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)
     if known is not None and known.drift is not None:
         seen["drift"] = known.drift
+    starts = _starts(measured, ready, around, usable) if "all_s" in arrays else None
+    if starts is not None:
+        arrays["start_s"] = starts
+        seen["sample_starts"] = {"ranks": ready.timed, "messages": operation.moves(case)}
     row = Row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
@@ -188,6 +195,23 @@ def _exit_skew(measured: Measurement, hosts: Sequence[Sequence[int]]) -> Samples
     starts = measured.starts_ns
     skews = [exit_skew(starts[list(ranks)]) for ranks in hosts if len(ranks) > 1 and len(starts) > max(ranks)]
     return np.max(skews, axis=0) if skews and np.isfinite(skews).all() else None
+
+
+def _starts(measured: Measurement, ready: PreparedCase, around: RowContext, usable: NDArray[np.bool_]) -> Samples | None:
+    """Return when the usable samples began at each timed rank, in seconds since the run began [timed ranks × n].
+
+    NaN at ranks of other hosts than rank 0's, which have another clock. None if they are not stored, the backend has another clock,
+    or the samples took as long as the stamps' period.
+    """
+    taken = [phase for phase in measured.phases if phase.name == "samples"]
+    now_s = time.monotonic()
+    if around.began_s is None or not taken or now_s - taken[0].began_s > WRAP_NS * 1e-9 / 2:
+        return None
+    here = next((set(ranks) for ranks in around.hosts if 0 in ranks), set())
+    stamps = measured.starts_ns[ready.timed][:, usable]
+    starts: Samples = now_s - around.began_s - np.mod(now_s * 1e9 - stamps, WRAP_NS) * 1e-9
+    starts[[rank not in here for rank in ready.timed]] = np.nan
+    return starts if np.isfinite(starts).any() else None
 
 
 def _seen(watched: MonitoredMeasurement, skew: Samples | None, unsound: int, iterations: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from collbench.control.world import World
 from collbench.measure.loop import Loop
+from collbench.measure.phases import Phases
 from collbench.measure.request import Budget
 from collbench.stats.median import median
 
@@ -38,6 +39,7 @@ class Measurement:
     loop_s     seconds that rank 0 spent in the loop, including the first call and the warm-up
     durations  of every sample, including warm-up: its phase, and the seconds of the slowest rank for all of its iterations
     starts_ns  when the samples began, as `Loop.starts_ns`, for all ranks
+    phases     warm-up and samples at rank 0, each from its first to its last batch
     """
 
     samples: Samples
@@ -51,6 +53,7 @@ class Measurement:
     flags: list[str] = field(default_factory=list)
     durations: list[tuple[str, float]] = field(default_factory=list)
     starts_ns: Samples = field(default_factory=lambda: np.empty((0, 0)))
+    phases: Phases = field(default_factory=Phases)
 
 
 Batch = tuple[int, int]  # samples, iterations per sample
@@ -71,6 +74,7 @@ def measure(loop: Loop, world: World, plan: SamplingPlan | None, what: str) -> M
     look: Batch | None = next(plan) if plan else None
     starts: list[Samples] = []
     durations: list[tuple[str, float]] = []
+    phases = Phases()
     loop_s = 0.0
     while True:
         count, batch, warm = world.broadcast([*(look or (0, 0)), isinstance(look, WarmUp)], f"{what}: the next samples")
@@ -78,7 +82,8 @@ def measure(loop: Loop, world: World, plan: SamplingPlan | None, what: str) -> M
             return None
         with world.watchdog.phase(f"{what}: {'warm-up' if warm else 'measuring'}"):
             began = time.monotonic()
-            seconds = loop.run(count, batch) / (batch * loop.iterations)
+            with phases.record("warm-up" if warm else "samples"):
+                seconds = loop.run(count, batch) / (batch * loop.iterations)
             loop_s += time.monotonic() - began
         arrays = world.gather_array(np.concatenate([seconds, loop.starts_ns]), f"{what}: gathering samples")
         if plan is None or arrays is None:
@@ -92,7 +97,7 @@ def measure(loop: Loop, world: World, plan: SamplingPlan | None, what: str) -> M
         except StopIteration as stop:
             world.broadcast([0, 0, False], f"{what}: the next samples")
             measured: Measurement = stop.value
-            measured.loop_s, measured.durations = loop_s, durations
+            measured.loop_s, measured.durations, measured.phases = loop_s, durations, phases
             measured.starts_ns = np.concatenate(starts, axis=1)[:, -measured.samples.shape[1] :]  # the kept samples are the last ones
             return measured
 

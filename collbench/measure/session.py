@@ -31,6 +31,7 @@ from collbench.measure.open_backends import (
     first_available,
     open_backends,
 )
+from collbench.measure.phases import switch_on_ranges
 from collbench.measure.prepared_case import BackendContext, PreparedCase, make_groups
 from collbench.measure.request import Budget, Request
 from collbench.measure.resume import Stored, open_folder, options_of, stored_order_seed
@@ -242,6 +243,8 @@ class LaunchSession:
         """Open the backends and the run folder, and return the plan. All ranks must call it. Raises CollbenchError."""
         request, world = self.request, self.world
         self.order_seed = world.broadcast(self._draw_order_seed(task), "beginning")
+        if request.nvtx and (missing := world.first_error(switch_on_ranges(), "opening NVTX")):
+            world.refuse(missing)
         self.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
         note = self._waiting.append
         self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note)
@@ -290,6 +293,7 @@ class LaunchSession:
             self.note(fact)
         try:
             if not self.stored.complete:
+                self.lap()
                 task.measure(self)
         finally:
             if self.instruments:
@@ -361,7 +365,8 @@ class LaunchSession:
                 if file == CELLS:
                     record = self.folder.append(record, arrays or {})
                 else:
-                    self.folder.append_round(record.as_json(), file)
+                    at_s = self.since_start(*self.lap())
+                    self.folder.append_round({**record.as_json(), **({"at_s": at_s} if at_s else {})}, file)
                 self.records.append(record)
             finally:  # count the record even if storing it failed
                 if self.listener:
@@ -391,6 +396,11 @@ class LaunchSession:
             return time.monotonic() - (datetime.now(UTC) - began).total_seconds() if began else None
         except (KeyError, TypeError, ValueError, OverflowError):  # the file of a resumed run is not trusted
             return None
+
+    def since_start(self, *times_s: float) -> list[float]:
+        """Return times on CLOCK_MONOTONIC in seconds since the run's start, to the microsecond; none if its start is not recorded."""
+        start_s = self.run_began_s
+        return [] if start_s is None else [round(time_s - start_s, 6) for time_s in times_s]
 
     # What the user sees.
 

@@ -16,6 +16,7 @@ from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE
 from collbench.report.cases import NOTHING, doubtful, same_for_all, shown_columns, times
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
+from collbench.report.frame import html_text as html_of
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.frame import table_lines as text_of
 from collbench.report.headlines import short
@@ -173,6 +174,16 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
     yield from (Line(text) for text in (*map(escaped_line, head), *rows, *lists))
+
+
+def html_of_comparison(found: Comparison) -> str:
+    """Return the comparison as HTML for a notebook: the summary, a line per case, the foot and the other differences."""
+    cases = in_order(found)
+    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
+    head = [f"A: {side_title(found.a)} · B: {side_title(found.b)}", describe_comparison(found), *found.fallen.sentences()]
+    columns = [*_identity_columns(plan), *_OUTCOME]
+    table = Frame(columns, cases, title=same_for_all(plan), head=head, foot=foot(found))
+    return "\n".join((html_of(table), html_of(_differences(found))))
 
 
 def side_title(side: Launches) -> str:

@@ -72,7 +72,7 @@ class WordPage:
 @cache
 def pages() -> tuple[WordPage, ...]:
     """Return all pages, by group."""
-    found = [*_of_table(), *_of_operations(), *_of_flags(), *_of_findings(), *_of_facts()]
+    found = [*word_table(), *_of_operations(), *_of_flags(), *_of_findings(), *_of_facts()]
     return tuple(sorted(found, key=lambda page: (list(GROUPS).index(page.group), page.word)))
 
 
@@ -124,7 +124,8 @@ def _first_sentence(text: str) -> str:
     return short if len(short) <= 100 else f"{short[:97].rsplit(' ', 1)[0]} …"
 
 
-def _of_table() -> Iterator[WordPage]:
+def word_table() -> Iterator[WordPage]:
+    """Yield the pages of columns, outcomes, exit codes and terms."""
     import tomllib
 
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))

@@ -1,4 +1,5 @@
-"""Frames: tables as values, and their forms: text for a terminal of any width, Markdown, CSV and JSON lines.
+"""Frames: tables as values, and their forms: text for a terminal of any width, Markdown, HTML, CSV and JSON
+lines.
 
 Every table of the program is a `Frame`: columns, records, and the texts above and below. A column has the text for people and the value
 for programs. One layout fits a frame into a width: columns leave in the order of `drop`, then long texts are cut with "…". No line of a
@@ -8,6 +9,7 @@ table is wrapped by the terminal; sentences, and the text of a last column with 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -320,3 +322,30 @@ def markdown_lines(frame: Frame[Any]) -> Iterator[Line]:
     titles, right = [column.title for column in frame.columns], [column.right for column in frame.columns]
     yield from map(Line, markdown_table(titles, rows, right))
     yield from map(Line, ["", *items(frame.foot)] if frame.foot else [])
+
+
+# HTML of a notebook: a fragment, which the notebook styles. All text is escaped.
+
+
+def html_text(frame: Frame[Any]) -> str:
+    """Return the frame as HTML: head and title as paragraphs, the table with all columns, the foot as paragraphs."""
+    parts = [*map(html_paragraph, frame.head), *([f"<p><b>{_html(frame.title)}</b></p>"] if frame.title else [])]
+    if frame.records:
+        head = "".join(_html_field("th", column, column.title) for column in frame.columns)
+        rows = ("".join(_html_field("td", column, column.text(each)) for column in frame.columns) for each in frame.records)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return "\n".join([*parts, *map(html_paragraph, frame.foot)])
+
+
+def html_paragraph(text: str) -> str:
+    """Return a text as a paragraph of HTML."""
+    return f"<p>{_html(text)}</p>"
+
+
+def _html(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _html_field(tag: str, column: Column[Any], text: str) -> str:
+    return f'<{tag} style="text-align: {"right" if column.right else "left"}">{_html(text)}</{tag}>'

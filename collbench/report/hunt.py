@@ -22,7 +22,7 @@ FORMATS = ("table", "csv", "json")
 FAR_BELOW = 0.7  # of the hard limit: if all endpoints are below and none is slower than the others, all may be faulty
 _MOST_SHOWN = 20  # of cleared and of inconclusive suspects; confirmed ones are all shown
 _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
-_COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
+HUNT_COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
 
 
 def write_hunt(
@@ -39,7 +39,7 @@ def write_hunt(
     check_format(format, FORMATS, " for a hunt")
     found: Iterator[Line] = iter([Line(to_line({**as_object(about), "advice": list(advice)}))])
     if format == "csv":
-        found = csv_table(_COLUMNS, _records(about, run), headed)
+        found = csv_table(HUNT_COLUMNS, hunt_records(about, run), headed)
     elif format == "table":
         width = width_of(out)
         texts = [*_lines(about), *((text, "foot") for text in advice)]
@@ -169,8 +169,8 @@ def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _records(about: Mapping[str, Any], run: str) -> Iterator[list[Any]]:
-    """Yield a record for each suspect."""
+def hunt_records(about: Mapping[str, Any], run: str) -> Iterator[list[Any]]:
+    """Yield the fields of HUNT_COLUMNS for each suspect."""
     for each in (about.get("verdict") or {}).get("suspects", []):
         subject, partners = (" ".join(defused(about["places"][place]) for place in each[name]) for name in ("places", "partners"))
         ratios = [_known(each, name) for name in ("ratio", "low", "high")]

@@ -276,7 +276,7 @@ def _figure_text(value: float | None, latency: bool) -> str:
 
 FORMATS = ("table", "csv", "json")
 MOST_SENTENCES = 20
-_COLUMNS = (
+PAIR_COLUMNS = (
     "run", "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
     "latency_size_bytes", "latency_s", "wrong",
 )  # fmt: skip
@@ -306,7 +306,7 @@ def write_pairs(
     """
     check_format(format, FORMATS, " for pairs")
     if format == "csv":
-        found_lines: Iterable[Line] = csv_table(_COLUMNS, _records(matrix, run), headed)
+        found_lines: Iterable[Line] = csv_table(PAIR_COLUMNS, pair_records(matrix, run), headed)
     elif format == "json":
         found_lines = map(Line, json_parts(matrix, found, about, unsaid, external))
     else:
@@ -330,12 +330,12 @@ def wrong_data(matrix: PairMatrix) -> list[str]:
     return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
 
 
-def _records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
-    """Yield the fields of _COLUMNS for each directed pair with a known figure."""
+def pair_records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
+    """Yield the fields of PAIR_COLUMNS for each directed pair with a known figure."""
     known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
     for a, b in np.argwhere(known).tolist():
         figures = [_number(each[a, b]) for each in (matrix.bandwidth, matrix.low, matrix.high, matrix.latency_s)]
-        wrong = None if np.isnan(matrix.wrong[a, b]) else f"{matrix.wrong[a, b]:.0f}"
+        wrong = None if np.isnan(matrix.wrong[a, b]) else round(float(matrix.wrong[a, b]))
         yield [run, matrix.places[a], matrix.places[b], matrix.size_bytes, *figures[:3], matrix.latency_size_bytes, figures[3], wrong]
 
 

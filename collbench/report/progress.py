@@ -139,7 +139,7 @@ class ProgressPrinter(Reporter):
         super().__init__(arguments.format, color=arguments.color, quiet=arguments.quiet, view=view_of(arguments))
         self._arguments = arguments
         self._began_s = time.monotonic()
-        self._folder = ""
+        self._folder, self._ended = "", ""
         self._about: Mapping[str, Any] = {}
 
     @cached_property
@@ -174,7 +174,24 @@ class ProgressPrinter(Reporter):
     def _name_folder(self) -> None:
         if self._folder:
             self.note(f"run folder: {self._folder}")
-            self._folder = ""
+            self._folder, self._ended = "", self._folder
+
+    def write_trace(self) -> None:
+        """Write the file of --trace, once the run has ended. Raises UsageError if it cannot be written.
+
+        Of several launches `--launches` writes it, with all of them.
+        """
+        path = getattr(self._arguments, "trace", None)
+        if path is None or not self._ended:
+            return
+        from collbench.report.trace import write_trace
+        from collbench.report.writers import confirm_written
+        from collbench.results.reader import read_run
+
+        for sentence in write_trace([read_run(Path(self._ended))], path):
+            self.note(sentence)
+        if not self._arguments.quiet:
+            confirm_written((path,), sys.stderr)
 
 
 # Progress of a run without printed rows: of one launch of several (the rows wait for the others), and of a check.

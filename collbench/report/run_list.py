@@ -91,7 +91,7 @@ def runs_below(
             found.append(known[path][1])
             continue
         try:
-            listed = _listed(path, read_all([path]))
+            listed = list_run(path, read_all([path]))
         except UsageError:
             continue
         found.append(listed)
@@ -146,7 +146,8 @@ def _changed_s(path: Path) -> float | None:
         return None
 
 
-def _listed(path: Path, runs: Sequence[Run]) -> ListedRun:
+def list_run(path: Path, runs: Sequence[Run]) -> ListedRun:
+    """Return the entry of a folder with its runs, at least one."""
     infos = [run.info for run in runs]
     first, code = infos[0], infos[-1].get("exit_code")
     operation, words, places = first.get("operation"), first.get("command"), first.get("rank_map")

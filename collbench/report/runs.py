@@ -306,6 +306,9 @@ def report_run(
     html: Path | None = None,
     markdown: Path | None = None,
     openmetrics: Path | None = None,
+    trace: Path | None = None,
+    asv: tuple[Path, str] | None = None,
+    tensorboard: Path | None = None,
     verdict: Path | None = None,
     err: TextIO | None = None,
     color: str = "auto",
@@ -315,14 +318,15 @@ def report_run(
     """Print the runs in `paths` on `stream`, and write them to the given files.
 
     `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
-    settings, hosts or links differ. `verdict` is a verdict.json, which becomes the first section of the page. `err` gets what could not
+    settings, hosts or links differ. `asv` is (asv's results folder, the git revision that was measured). `verdict` is a verdict.json,
+    which becomes the first section of the page. `err` gets what could not
     be read or combined. `view` selects the columns of the table. `measured` is the folder of launches that have just ended: then the
     answer follows the table, with the next command; else it is at the top. Returns the exit code: USAGE if one of the paths has no
     results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a readable run, for a launch that is given twice,
     an unknown format, and a file that cannot be written.
     """
     check_format(format, FORMATS)
-    outputs = Outputs(csv, html, markdown, openmetrics)
+    outputs = Outputs(csv, html, markdown, openmetrics, trace)
     outputs.check()
     err, found = err or sys.stderr, readable(paths)
     warnings = found.warnings
@@ -334,6 +338,7 @@ def report_run(
     if csv is not None:
         _check_one_kind(material)
     _write_files(material, outputs, err)
+    _write_trackers(material, asv, tensorboard, err)
     if markdown == STDOUT:
         print_lines(map(Line, markdown_text(material).splitlines()), stream)
     else:
@@ -391,7 +396,24 @@ def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
         from collbench.report.html.page import write_html
 
         write_html(material)
-    confirm_written((outputs.csv, outputs.markdown, outputs.openmetrics, outputs.html), err)
+    if outputs.trace is not None:
+        from collbench.report.trace import write_trace
+
+        for sentence in write_trace(material.runs, outputs.trace):
+            write_line(err, printable(sentence))
+    confirm_written((outputs.csv, outputs.markdown, outputs.openmetrics, outputs.html, outputs.trace), err)
+
+
+def _write_trackers(material: Material, asv: tuple[Path, str] | None, tensorboard: Path | None, err: TextIO) -> None:
+    """Write the rows into the folders of asv and TensorBoard."""
+    if not (asv or tensorboard):
+        return
+    from collbench.report.trackers import find_commit, write_asv, write_tensorboard
+
+    if asv:
+        confirm_written(write_asv(material.tables, asv[0], find_commit(asv[1])), err)
+    if tensorboard:
+        write_line(err, printable(f"wrote {plural(write_tensorboard(material.tables, tensorboard), 'scalar')} to {tensorboard}"))
 
 
 def _table_lines(
@@ -403,6 +425,10 @@ def _table_lines(
         plan = plan_of(table, rows)
         if format != "table":
             writer = make_writer(format, None, view)
+            if writer.one_run and len(tables) > 1:
+                raise UsageError(
+                    f"--format {format} describes one run, but there are {len(tables)}: name one, or launches of one allocation"
+                )
             head = writer.start(plan)
             yield from head if not writer.for_programs or number == 0 else ()  # one header for all
             yield from (line for row in rows for line in writer.row(row))

@@ -95,12 +95,12 @@ def show_training(run: Run, _material: Material, to: Destination) -> bool:
     check_format(to.format, FORMATS, " for workload")
     about, rows, warnings = read_workload(run)
     to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
-    step_time_s = _step_time_of(about)
+    step_time_s = step_time_of(about)
     write_steps(rows, to.format, to.out, color=to.color, step_time_s=step_time_s, run=run.path.resolve().name, headed=to.headed)
     return to.headed or bool(rows)
 
 
-def _step_time_of(about: Mapping[str, Any]) -> float | None:
+def step_time_of(about: Mapping[str, Any]) -> float | None:
     """Return the time of computing from run.json's "workload", in seconds; None if it is missing or not valid."""
     value = about.get("step_time_s")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf") else None

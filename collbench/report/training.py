@@ -257,7 +257,7 @@ def write_steps(
     """
     check_format(format, FORMATS, " for workload")
     if format == "csv":
-        found: Iterable[Line] = csv_of([{"run": run, **_flat(row, step_time_s)} for row in rows], headed)
+        found: Iterable[Line] = csv_of([{"run": run, **step_values(row, step_time_s)} for row in rows], headed)
     elif format == "json":
         found = (Line(to_line(step_json(row, step_time_s))) for row in rows)
     else:
@@ -336,8 +336,8 @@ def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
     return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
 
 
-def _flat(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
-    """Return the row without nested records, for a CSV; `na` has the text of na_fact."""
+def step_values(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
+    """Return the row without nested records, by field of CSV; `na` has the text of na_fact."""
     scaling = scaling_of(row, step_time_s)
     found = dict(flattened(((name, value) for name, value in vars(row).items() if name != "na_fact"), _PARTS_OF))
     found["step_time_s"] = step_time_s

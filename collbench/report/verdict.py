@@ -36,7 +36,7 @@ from collbench.gate.verdict import (
 )
 from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
-from collbench.report.frame import Column, Frame, Line, table_lines
+from collbench.report.frame import Column, Frame, Line, html_text, table_lines
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
@@ -297,6 +297,33 @@ def _records(records: Sequence[tuple[str, str, str]], width: int | None) -> Iter
     """Yield the lines of (state, name, figures)."""
     return table_lines(Frame(_COLUMNS, records, style=lambda each: "wrong" if each[0] == CONFIRMED else "doubtful"), width)
 
+
+# The verdict in a notebook.
+
+_HTML_COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
+    Column("", "state", lambda each: each[0]),
+    Column("", "what", lambda each: each[1]),
+    Column("", "slower", lambda each: each[2]),
+)
+
+
+def html_of_verdict(verdict: Verdict) -> str:
+    """Return the verdict as HTML for a notebook: result and reasons, what is slower, the groups, and what changed."""
+    cause = [] if verdict.cause is None else [f"likely cause: {short(verdict.cause.render())}"]
+    reasons = [*fallen(verdict), *cause, *sentences(verdict.reasons, _MOST_REASONS)]
+    head = [text for text in (headline(verdict), describe_outcomes(verdict)) if text]
+    slow = [(each.state, name_of(each), of(each)) for each in open_ones(verdict)]
+    groups = [(each.state, name_of(each), of_group(each)) for each in worst_groups(verdict.groups)]
+    changed = [f"change: {of_change(each)}" for each in verdict.changes[:_MOST_CHANGES]]
+    notes = [judged(verdict), *(f"note: {text}" for text in sentences(verdict.notes, _MOST_NOTES))]
+    tables = [
+        Frame(_HTML_COLUMNS, slow, head=[*head, *reasons]),
+        Frame(_HTML_COLUMNS, groups, title="groups" if groups else "", foot=[*changed, *notes]),
+    ]
+    return "\n".join(map(html_text, tables))
+
+
+# The commands to type next.
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # options with the number of ranks of a start without a launcher

@@ -44,10 +44,12 @@ class RowWriter(ABC):
 
     room, view    the width of a terminal, which no line exceeds (None: any width), and the columns of the table
     for_programs  whether rows are printed as soon as they are measured, with one head for several tables; else in their order
+    one_run       whether its text describes one run, so that several tables cannot follow one another
     absent        begins the one line of a backend with only n/a rows for the same reason; None: each row is printed
     """
 
     for_programs: ClassVar[bool] = False
+    one_run: ClassVar[bool] = False
     absent: ClassVar[str | None] = None
 
     def __init__(self, room: int | None = None, view: View = DEFAULT_VIEW) -> None:
@@ -162,15 +164,16 @@ class CsvWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the record."""
-        return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in _flat(row))])]
+        return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in row_values(row))])]
 
 
 def csv_columns() -> list[str]:
     """Return the names in the header."""
-    return ["run", *(name for name, _ in _flat(None))]
+    return ["run", *(name for name, _ in row_values(None))]
 
 
-def _flat(row: Row | None) -> Iterator[tuple[str, Any]]:
+def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of CSV besides `run`, with the row's values; None: all values are None."""
     names = [field.name for field in fields(Row) if field.name not in _LEFT_OUT]
     names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
     yield from flattened(((name, getattr(row, name, None)) for name in names), _PARTS)
@@ -244,30 +247,48 @@ class Outputs:
     html: Path | None = None
     markdown: Path | None = None
     openmetrics: Path | None = None
+    trace: Path | None = None
 
     def check(self) -> None:
         """Raise UsageError for an output that cannot go to stdout, and for two outputs on stdout."""
         if self.csv == self.markdown == STDOUT:
             raise UsageError("--csv and --markdown cannot both write to stdout: give one of them a FILE")
-        for option, path in (("--html", self.html), ("--openmetrics", self.openmetrics)):
+        for option, path in (("--html", self.html), ("--openmetrics", self.openmetrics), ("--trace", self.trace)):
             if path == STDOUT:
                 raise UsageError(f"{option} cannot write to stdout: give it a FILE")
 
 
-def write_whole(path: Path, text: str, option: str) -> None:
+def write_whole(path: Path, text: str | Iterable[str], option: str) -> None:
     """Write a file in one step: a program that reads it meanwhile (a collector, a browser) gets the whole old or the whole new text.
+
+    Of a text in pieces only one piece is in memory at a time.
 
     A path that is not a regular file (a pipe, /dev/stdout) is written directly. Raises UsageError with `option` if that fails.
     """
+    pieces = [text] if isinstance(text, str) else text
     try:
         target = path.resolve()
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8", newline="")
+            with target.open("w", encoding="utf-8", newline="") as file:
+                file.writelines(pieces)
         else:
-            _by_rename(target, text)
+            _by_rename(target, pieces)
     except (OSError, RuntimeError) as error:  # RuntimeError: a symbolic link to itself
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
+
+
+def check_file(path: Path, option: str) -> None:
+    """Raise UsageError with `option`, before the work, if a file cannot be written: stdout, a folder, or in a folder that is missing."""
+    if path == STDOUT:
+        raise UsageError(f"{option} cannot write to stdout: give it a FILE")
+    folder = path.parent
+    wrong = (
+        "it is a folder" if path.is_dir() else f"the folder {folder} is missing" if not folder.is_dir() else
+        "" if os.access(path if path.exists() else folder, os.W_OK) else "permission denied"
+    )  # fmt: skip
+    if wrong:
+        raise UsageError(f"{option} {path} cannot be written ({wrong}): choose another file")
 
 
 def confirm_written(paths: Iterable[Path | None], err: TextIO) -> None:
@@ -277,13 +298,13 @@ def confirm_written(paths: Iterable[Path | None], err: TextIO) -> None:
             write_line(err, printable(f"wrote {path}"))
 
 
-def _by_rename(target: Path, text: str) -> None:
+def _by_rename(target: Path, pieces: Iterable[str]) -> None:
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError):
             draft.unlink()
         with draft.open("x", encoding="utf-8", newline="") as file:  # "x": do not follow an existing symbolic link
-            file.write(text)
+            file.writelines(pieces)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)

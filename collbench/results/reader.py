@@ -50,9 +50,9 @@ class Run:
     """A stored run: run.json, rows in measuring order, events, and warnings about invalid content."""
 
     path: Path
-    info: dict[str, Any] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict, repr=False)
+    rows: list[Row] = field(default_factory=list, repr=False)
+    events: list[dict[str, Any]] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
 
     @property

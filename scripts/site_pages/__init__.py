@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from site_pages import commands, facts, formats, interfaces
+from site_pages import api, commands, facts, formats, interfaces
 
 _MAKERS: dict[str, Callable[[], str]] = {
     "flags": facts.flags,
@@ -22,6 +22,7 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "environment-variables": commands.environment_variables,
     "operations": interfaces.operations_page,
     "backends": interfaces.backends_page,
+    "api": api.api_page,
     "python-api": interfaces.python_api,
 }
 

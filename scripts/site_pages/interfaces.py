@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -116,11 +117,12 @@ def python_api() -> str:
     for module, names in API.items():
         parts.append(f"## {module.__name__}")
         for name in names:
-            parts += _entry(name, getattr(module, name))
-    return page("Python interface", *parts)
+            parts += entry(name, getattr(module, name))
+    return page("Interface of plug-ins", *parts)
 
 
-def _entry(name: str, value: Any) -> Iterator[str]:
+def entry(name: str, value: Any) -> Iterator[str]:
+    """Yield the heading of a function or class, its signature and docstring, and the table of its methods."""
     yield f"### {name}"
     signature = f"{name}{_signature(value)}\n\n" if inspect.isfunction(value) else ""
     yield block(f"{signature}{inspect.getdoc(value) or ''}")
@@ -138,4 +140,5 @@ def _function(found: Any) -> Any:
 
 
 def _signature(function: Any) -> str:
-    return str(inspect.signature(function)).replace("'", "")
+    """Return the signature; annotations are texts, of which only the words of a Literal had quotes of their own."""
+    return re.sub("[\"']", "", str(inspect.signature(function)))

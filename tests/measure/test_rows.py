@@ -1,12 +1,15 @@
 """The doubts that a series of samples raises: each is a flag on the row, never a traceback or a false interval."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.measure.loop import WRAP_NS
 from collbench.measure.monitored import MonitoredMeasurement
+from collbench.measure.phases import Phase
 from collbench.measure.row import RowContext, _exit_skew, against_limits, doubts, make_row
 from collbench.measure.sampling import Measurement
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -216,3 +219,43 @@ def test_the_skew_is_that_of_the_worst_host():
     assert np.median(_exit_skew(measured, [[0, 1], [2, 3]])) == pytest.approx(5e-6)
     assert np.median(_exit_skew(measured, [[0, 1], [2]])) == pytest.approx(1e-7)
     assert _exit_skew(measured, [[0], [1]]) is None
+
+
+# When the samples began, for a trace.
+
+
+def stored_with(starts_ago_s, *, hosts=((0, 1), (2,)), timed=(0, 1, 2), requested=True, taken_ago_s=50.0):
+    """The array and the evidence of a case with samples that began so many seconds ago; the run began 100 seconds ago."""
+    now_s = time.monotonic()
+    samples = np.full(np.shape(starts_ago_s), 1e-3)
+    measured = Measurement(samples, 0.03, True, "precision", batch=5)
+    measured.starts_ns = np.mod((now_s - np.array(starts_ago_s)) * 1e9, WRAP_NS)
+    measured.phases.append(Phase("samples", now_s - taken_ago_s, now_s))
+    ready = SimpleNamespace(operation=P2P_BANDWIDTH, case=make_case(backend="mpi", mode="isolated", window=64), groups=((0, 1),),
+                            timed=list(timed), synchronised=False, loop=SimpleNamespace(iterations=1))  # fmt: skip
+    known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
+    backend, around = SimpleNamespace(name="mpi", api="mpi", ranks=3), RowContext(hosts, began_s=now_s - 100 if requested else None)
+    ready.operation = ALLREDUCE if len(timed) > 1 else P2P_BANDWIDTH
+    ready.groups = (tuple(range(len(starts_ago_s))),) if len(timed) > 1 else ((0, 1),)
+    row, arrays = make_row(ready, backend, MonitoredMeasurement(measured, **known), around)
+    return arrays.get("start_s"), row.evidence.get("sample_starts")
+
+
+def test_the_starts_are_since_the_run_began_and_only_of_one_clock():
+    starts, about = stored_with([[40.0, 30.0], [39.0, 29.0], [7.0, 7.0]])
+    assert starts[:2] == pytest.approx(np.array([[60.0, 70.0], [61.0, 71.0]]), abs=0.01)
+    assert np.isnan(starts[2]).all()
+    assert about == {"ranks": [0, 1, 2], "messages": 1}
+
+
+def test_of_a_pair_the_timed_rank_has_its_starts_and_the_messages_of_an_iteration():
+    starts, about = stored_with([[40.0], [40.0]], hosts=((0, 1),), timed=(0,))
+    assert (starts.shape, about) == ((1, 1), {"ranks": [0], "messages": 64})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"requested": False}, {"taken_ago_s": WRAP_NS * 1e-9}, {"starts_ago_s": [[np.nan], [np.nan], [np.nan]]}, {"hosts": ((1,), (2,))}],
+)
+def test_starts_that_are_unknown_or_ambiguous_are_not_stored(change):
+    assert stored_with(**{"starts_ago_s": [[40.0], [40.0], [40.0]], **change}) == (None, None)

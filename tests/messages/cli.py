@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from collbench.backends.backend import Unavailable
 from collbench.cli import dry_run, hunt_strategy, launches, main, request, start
-from collbench.cli.machine import job_on, repeated
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.advice import RanksNotEnded
 from collbench.launch.info import LaunchInfo
+from collbench.machine.peak.job import job_on, repeated
 from collbench.machine.peak.node import UserOverride, node_from_user
 from collbench.measure.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE

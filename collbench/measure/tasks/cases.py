@@ -13,6 +13,7 @@ from collbench.errors import FAILED, FINE, USAGE
 from collbench.measure.memory import check_memory, fitting_sizes
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, Work, ranks_by_host
+from collbench.measure.phases import Phase, Phases, nvtx_range
 from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, left_early, placed, prepare, release, verify_case
 from collbench.measure.request import Budget, Request, SharedTime
 from collbench.measure.resume import planned, requested_of, rows_by_place
@@ -99,7 +100,8 @@ class CasesTask(Task):
                 row = runner.without(operation, case, reason, place)
             else:
                 session.progress(case.title(), measurable.index(place), len(measurable), times.left_s)
-                row = runner.take(operation, case, place, times.next())
+                with nvtx_range(case.title()):
+                    row = runner.take(operation, case, place, times.next())
             stop = None
             if row:
                 where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
@@ -167,11 +169,15 @@ class BackendRunner:
         if context is None:
             return self.without(operation, case, Text(f"{self.opened.name} is not open"), place)
         world, backend = session.world, context.backend
-        ready = prepare(operation, placed(case, operation, backend), context, world)
+        phases = Phases()
+        with phases.record("set-up"):
+            ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, CaseFailed):
             return self.without(operation, case, ready, place)
         watched = session.measured(ready, backend, budget)
-        checked, mismatches, choices = self._verified(ready)
+        phases += watched.phases if watched else ()
+        with phases.record("verification"):
+            checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
         moved = watched.evidence.get("moved", {}) if watched else {}
         paths = self.opened.paths
@@ -186,7 +192,7 @@ class BackendRunner:
         if disturbance := watched.disturbance(ready.case.title(), [member.host for member in world.members]):
             session.note(disturbance)
         row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
-        return self._store(row, arrays, place)
+        return self._store(row, arrays, place, phases if checked else phases[:-1])
 
     def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
         """Return (number of verified calls, wrong data at rank 0, NCCL's choices during them on this rank)."""
@@ -211,12 +217,14 @@ class BackendRunner:
         evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | known
         on = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back), *at_once)
         withheld = "oversubscribed" in on or watched.other_path is not None
-        return RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, on, evidence)
+        began_s = session.run_began_s if session.request.trace else None
+        return RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, on, evidence, began_s)
 
-    def _store(self, row: Row, arrays: dict[str, Any], place: int) -> Row | None:
+    def _store(self, row: Row, arrays: dict[str, Any], place: int, phases: Sequence[Phase] = ()) -> Row | None:
         """Store and show a row, at rank 0. Its evidence has when the case ran, and how long it took.
 
         "at_s"    begin and end in seconds since the run's start
+        "phases"  [name, begin, end] of each phase, likewise
         "wall_s"  seconds in the timed loop, and all other seconds since the previous row was complete, with the time to store it
         """
         session = self.session
@@ -225,7 +233,9 @@ class BackendRunner:
         began_s, ended_s = session.lap()
         measured = row.evidence.get("wall_s", {}).get("measured", 0.0)
         when: dict[str, Any] = {"wall_s": {"measured": measured, "harness": ended_s - began_s - measured}}
-        if (start_s := session.run_began_s) is not None:
-            when["at_s"] = [round(began_s - start_s, 6), round(ended_s - start_s, 6)]
+        if at_s := session.since_start(began_s, ended_s):
+            when["at_s"] = at_s
+        if at_s and phases:
+            when["phases"] = [[each.name, *session.since_start(each.began_s, each.ended_s)] for each in phases]
         session.store(replace(row, evidence=row.evidence | when), CELLS, place, arrays)
         return row

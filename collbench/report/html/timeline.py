@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from math import inf, isfinite, log
-from typing import TYPE_CHECKING, Annotated, Any
+from math import log
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, Struct, ValidationError, convert
@@ -18,6 +17,7 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Panels, TimeAxis
 from collbench.results.flags import flag_names
+from collbench.results.timeline import number, span_of, telemetry_of
 from collbench.stats.median import quantile
 from collbench.units import format_percent, plural
 
@@ -51,20 +51,6 @@ class _GpuState(Struct):
     power_w: _Value | None = None
     temperature_c: _Value | None = None
     slowed_by: list[str] = []
-
-
-class _Sample(Struct):
-    """The GPUs of a host by address, at a time in seconds on the clock of the host."""
-
-    monotonic_s: Annotated[float, Meta(ge=-1e12, le=1e12)]
-    gpus: dict[str, _GpuState]
-
-
-class _Telemetry(Struct):
-    """An event: the samples of each host during a case; `utc` is the end of the case."""
-
-    utc: str
-    hosts: dict[str, list[_Sample]]
 
 
 @dataclass
@@ -131,28 +117,13 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
 
 
 def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
-    """Return all samples by host and GPU, with times of the run's clock."""
-    samples = list(_samples(run))
-    offsets: dict[str, float] = {}
-    for host, ended_s, sample in samples:
-        offsets[host] = min(offsets.get(host, inf), ended_s - sample.monotonic_s)
+    """Return all valid samples by host and GPU, with times of the run's clock."""
     found: dict[tuple[str, str], _Gpu] = {}
-    for host, _, sample in samples:
-        for address, state in sample.gpus.items():
-            gpu = found.setdefault((host, address), _Gpu(short(f"{host} {address}")))
-            gpu.samples.append((max(0.0, sample.monotonic_s + offsets[host]), state))
-    return found
-
-
-def _samples(run: Run) -> Iterator[tuple[str, float, _Sample]]:
-    """Yield (host, end of its case in seconds on the clock of the run, sample) of the valid events."""
-    for event in run.events:
-        if event.get("kind") == "telemetry":
-            with suppress(ValidationError, TypeError, ValueError, OverflowError):
-                known = convert(event, _Telemetry)
-                began, ended = (datetime.fromisoformat(str(time)) for time in (run.info.get("started_utc"), known.utc))
-                ended_s = (ended - began).total_seconds()
-                yield from ((host, ended_s, sample) for host, samples in known.hosts.items() for sample in samples)
+    for each in telemetry_of(run):
+        with suppress(ValidationError):
+            gpu = found.setdefault((each.host, each.gpu), _Gpu(short(f"{each.host} {each.gpu}")))
+            gpu.samples.append((each.at_s, convert(each.values, _GpuState)))
+    return {key: gpu for key, gpu in found.items() if gpu.samples}
 
 
 # The machine state around each case of a run, in the order of time.
@@ -191,9 +162,10 @@ class Moment:
 def moments(run: Run) -> tuple[list[Moment], TimeAxis]:
     """Return the measured cases of a run by time, or in the order of measurement if a row has no time."""
     rows = [row for row in run.rows if row.na is None]
-    times = [_at(row) for row in rows]
+    times = [span_of(row) for row in rows]
     timed = bool(times) and None not in times
-    spans = [at for at in times if at is not None] if timed else [(place + 0.5, place + 1.5) for place in range(len(rows))]
+    known = [(at.begin_s, at.end_s) for at in times if at is not None]
+    spans = known if timed else [(place + 0.5, place + 1.5) for place in range(len(rows))]
     found = sorted((_moment(row, span) for row, span in zip(rows, spans, strict=True)), key=lambda each: each.begin)
     return found, TimeAxis(max((each.end for each in found), default=0.0), timed)
 
@@ -204,23 +176,11 @@ def worst(found: Sequence[Moment], most: int) -> list[Moment]:
     return [found[place] for place in sorted(places)]
 
 
-def _at(row: Row) -> tuple[float, float] | None:
-    known = row.evidence.get("at_s")
-    begin, end = map(_number, known) if isinstance(known, list) and len(known) == 2 else (None, None)
-    return (begin, end) if begin is not None and end is not None and 0 <= begin <= end else None
-
-
 def _moment(row: Row, span: tuple[float, float]) -> Moment:
-    before, after = (known if known and 1e-12 <= known <= 1e3 else None for known in map(_number, map(row.canary_s.get, _PROBES)))
-    stolen, lost = (_number(row.evidence.get(name)) for name in ("stolen", "preempted"))
+    before, after = (known if known and 1e-12 <= known <= 1e3 else None for known in map(number, map(row.canary_s.get, _PROBES)))
+    stolen, lost = (number(row.evidence.get(name)) for name in ("stolen", "preempted"))
     flags = tuple(flag for flag in STATE_FLAGS if flag in row.flags)
     return Moment(short(f"{name_of(row)} {row.backend}", 60), *span, before, after, stolen, lost, flags)
-
-
-def _number(value: Any) -> float | None:
-    """Return a stored value as a number if it is finite and at most 1e12; else None."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= 1e12
-    return float(value) if known else None
 
 
 _MOST_RUNS = 6

@@ -1,0 +1,75 @@
+"""The job that a user describes: machines from files, repeated as often as there are nodes, with hardware that options give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collbench.errors import UsageError
+from collbench.machine.model import Machine
+from collbench.machine.peak.domain import joined, joined_by_clique
+from collbench.machine.peak.links import PcieTree, egress_of, unknown
+from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, with_override
+
+_MOST_NODES = 1_000_000
+_MOST_GPUS = 1024
+
+
+def nodes_of(
+    machines: Sequence[Machine],
+    override: UserOverride,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    domain: int | None = None,
+) -> tuple[Node, ...]:
+    """Return the nodes of a job, each with one rank per GPU.
+
+    machines       as read from files: one for all nodes, or one each; none: the nodes have only the hardware of `override`
+    override       the hardware that the user gave, in place of what was read
+    nodes          their number; None: 1, or as many as there are machines
+    gpus_per_node  GPUs that take part on each; None: all, without machines 1
+    domain         GPUs that one NVLink fabric joins across nodes; None: by the nodes' clique ids
+
+    Raises UsageError for too many nodes or GPUs, for another number of machines than nodes, and for a machine with fewer GPUs.
+    """
+    if (nodes or 1) > _MOST_NODES or (gpus_per_node or 1) > _MOST_GPUS:
+        raise UsageError(f"at most {_MOST_NODES} --nodes of {_MOST_GPUS} --gpus-per-node: ask for fewer")
+    if not machines:
+        found: tuple[Node, ...] = (node_from_user(gpus_per_node or 1, override),) * (nodes or 1)
+    else:
+        read = [node_of(each, gpus_per_node, pcie=override.pcie, nics=override.nics, domain_known=domain is not None) for each in machines]
+        found = repeated([with_override(node, override) for node in read], nodes)
+    return joined(found, domain) if domain is not None else joined_by_clique(found)
+
+
+def check_ranks(operation: str, job: Job) -> None:
+    """Raise UsageError for a job of one rank, which moves nothing."""
+    if job.ranks < 2:
+        raise UsageError(f"peak {operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
+
+
+def repeated(nodes: Sequence[Node], node_count: int | None) -> tuple[Node, ...]:
+    """Return one machine's node as often as requested, or one each. Raises UsageError if --from lists another number of machines."""
+    if len(nodes) == 1:
+        return (nodes[0],) * (node_count or 1)
+    if node_count not in (None, len(nodes)):
+        raise UsageError(f"--from has {len(nodes)} machines, but --nodes is {node_count}: give one machine for all nodes, or one for each")
+    return tuple(nodes)
+
+
+def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
+    """Return a job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
+
+    Raises UsageError if the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has fewer GPUs.
+    """
+    if nodes is None:
+        raise UsageError("the number of nodes is unknown: add --nodes N")
+    if ranks % nodes:
+        raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
+    make = _on_host if device == "cpu" else node_of
+    return Job(repeated([make(machine, ranks // nodes) for machine in machines], nodes))
+
+
+def _on_host(machine: Machine, ranks: int) -> Node:
+    """Return a node with only the links that leave the host. Its memory is not known from files."""
+    inside = unknown("what memory carries between ranks of a host is measured, and in no file")
+    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)

@@ -1,0 +1,239 @@
+"""Rows for programs that track results over time: Bencher (`--format bmf`), asv (`--asv`) and TensorBoard (`--tensorboard`).
+
+A case has the same name in each run. Rows without a time, and rows with wrong data, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from collbench.analysis.launches import Launches, grouped
+from collbench.errors import UsageError
+from collbench.report.cases import placing
+from collbench.report.frame import Line, printable
+from collbench.report.headlines import short
+from collbench.report.writers import RowWriter, write_whole
+from collbench.results.row import Row, Times
+from collbench.results.timeline import seconds_between
+from collbench.untrusted import dict_of, list_of, read_file
+
+_EPOCH = "1970-01-01T00:00:00+00:00"
+
+
+def series_name(row: Row) -> str:
+    """Return the name of the series of a row, its case but for the size: "allreduce/mpi/cpu/float32/sum/…/2 ranks/1 nodes"."""
+    moves = row.size_bytes > 0
+    parts = (
+        row.operation, row.backend, row.device, row.dtype if moves else None, row.redop, None if row.root is None else f"root {row.root}",
+        row.mode, placing(row) if moves else None, row.buffers, None if row.window is None else f"window {row.window}",
+        None if row.group == "all" else f"group {row.group}", row.registration, row.algorithm, row.protocol, row.traffic,
+        None if row.streams is None else f"{row.streams} streams", f"{row.ranks} ranks",
+        None if row.nodes is None else f"{row.nodes} nodes",
+    )  # fmt: skip
+    return "/".join(printable(part) for part in parts if part)
+
+
+def case_name(row: Row) -> str:
+    """Return the name of a row's case: that of its series with the size in bytes, if it moves any."""
+    return f"{series_name(row)}/{row.size_bytes} B" if row.size_bytes else series_name(row)
+
+
+def _measured(row: Row) -> Times | None:
+    """Return the times of a row that can be compared; None for n/a and wrong data."""
+    return row.time_s if row.na is None and not row.wrong else None
+
+
+# Bencher Metric Format, which `bencher run --adapter json` reads: https://bencher.dev/docs/reference/bencher-metric-format
+
+_LONGEST_BMF = 1024  # letters of a benchmark's name
+
+
+class BencherWriter(RowWriter):
+    """One JSON object for a run: by case the measures `latency` (ns, Bencher's own), `bus-bandwidth` (bytes/s) and `percent-of-expected`.
+
+    The bounds of the latency are the 95 % confidence interval of the median.
+    """
+
+    for_programs = True
+    one_run = True
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._found: dict[str, dict[str, dict[str, float]]] = {}
+
+    def row(self, row: Row) -> list[Line]:
+        """Return nothing: the object is complete after the last row."""
+        if times := _measured(row):
+            bounds = {"lower_value": times.ci_low, "upper_value": times.ci_high}
+            latency = {name: 1e9 * value for name, value in {"value": times.p50, **bounds}.items() if value is not None}
+            others = {"bus-bandwidth": row.busbw_bytes_per_s if row.ranks > 1 else None, "percent-of-expected": row.percent_of_ceiling}
+            measures = {name: {"value": value} for name, value in others.items() if value is not None}
+            self._found[short(case_name(row), _LONGEST_BMF)] = {"latency": latency, **measures}
+        return []
+
+    def end(self) -> list[Line]:
+        """Return the object."""
+        return [Line(json.dumps(self._found))]
+
+
+# asv's results folder: a file for each machine and commit, and the list of benchmarks: https://asv.readthedocs.io/en/stable/dev.html
+
+_API = {"machine.json": 1, "benchmarks.json": 2, "results": 2}
+_ENVIRONMENT = "collbench"
+_COLUMNS = ("result", "params", "version", "started_at")
+_LARGEST_ASV = 64 << 20  # bytes of a file that is extended
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of the repository that asv.conf.json names: its hash, and its date in seconds since 1970."""
+
+    hash: str
+    date_s: int
+
+
+def find_commit(revision: str) -> Commit:
+    """Return a commit of the git repository in the current folder. Raises UsageError with the remedy."""
+    command = ["git", "log", "-1", "--format=%H %ct", "--end-of-options", revision, "--"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        found = re.fullmatch(r"([0-9a-f]{40,64}) (\d{1,12})", done.stdout.strip())
+        why = (done.stderr.strip().splitlines() or ["no such commit"])[-1]
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        found, why = None, str(error)
+    if found is None:
+        remedy = "run it in the repository that asv.conf.json names, and specify the measured commit with --commit REV"
+        raise UsageError(f"--asv: git does not know the commit '{short(revision, 80)}' ({short(why)}): {remedy}")
+    return Commit(found[1], int(found[2]))
+
+
+def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[Path]:
+    """Write the runs into asv's results folder, and return the files.
+
+    Benchmarks and results of earlier runs stay; those of the same series and commit are replaced. Raises UsageError for a file that asv
+    did not write, or that cannot be written.
+    """
+    written = list[Path]()
+    benchmarks = _existing(folder / "benchmarks.json")
+    for table in tables:
+        facts = _machine(table)
+        place = folder / facts["machine"]
+        file = place / f"{commit.hash[:8]}-{_ENVIRONMENT}.json"
+        found = _existing(file) or _results_of(facts, commit)
+        if found.get("commit_hash") != commit.hash or not isinstance(found.get("results"), dict):
+            raise UsageError(f"--asv: {file} is not a result of commit {commit.hash[:8]}: choose another folder")
+        series = grouped((row for row in table.rows if _measured(row)), series_name)
+        for rows in series.values():
+            name, sizes = _asv_name(rows[0]), [str(row.size_bytes) for row in rows]
+            benchmarks[name] = _benchmark(name, rows[0], sizes, benchmarks.get(name))
+            times = [row.time_s.p50 for row in rows if row.time_s]
+            found["results"][name] = [times, [sizes], benchmarks[name]["version"], _started_ms(table)]
+        _write_json(place / "machine.json", {**facts, "version": _API["machine.json"]})
+        _write_json(file, found)
+        written.append(file)
+    _write_json(folder / "benchmarks.json", {**benchmarks, "version": _API["benchmarks.json"]})
+    return written
+
+
+def _asv_name(row: Row) -> str:
+    """Return the name of a series with a dot after the operation and the backend, which asv shows as a tree."""
+    operation, backend, rest = series_name(row).split("/", 2)
+    return ".".join(re.sub(r"[^\w-]+", "_", part) for part in (operation, backend, rest))
+
+
+def _benchmark(name: str, row: Row, sizes: Sequence[str], earlier: Any) -> dict[str, Any]:
+    """Return the entry of benchmarks.json: the sizes are the parameter, with those of earlier runs."""
+    known = list_of(dict_of(earlier).get("params"), list)
+    every = sorted({*sizes, *(size for size in (known[0] if known else []) if str(size).isdecimal())}, key=int)
+    return {
+        "name": name, "type": "time", "unit": "seconds", "param_names": ["bytes"], "params": [every], "code": series_name(row),
+        "version": sha256(name.encode()).hexdigest(), "timeout": 60.0, "number": 0, "repeat": 0, "warmup_time": 0.0, "sample_time": 0.0,
+        "rounds": 1, "min_run_count": 1,
+    }  # fmt: skip
+
+
+def _machine(table: Launches) -> dict[str, Any]:
+    """Return what machine.json has: a name that is a file name, and what is known of the hosts."""
+    info = table.runs[0].info
+    hosts, about = list_of(info.get("hosts"), str), dict_of(info.get("host"))
+    name = "unknown" if not hosts else hosts[0] if len(hosts) == 1 else f"{hosts[0]}-and-{len(hosts) - 1}-more"
+    facts = {"arch": "machine", "cpu": "cpu_model", "os": "system", "num_cpu": "cpus_online", "ram": ""}
+    texts = {key: short(str(about.get(source, ""))) for key, source in facts.items()}
+    return {"machine": re.sub(r"[^\w.-]+", "_", name)[:100].lstrip(".") or "unknown", **texts}
+
+
+def _results_of(facts: Mapping[str, Any], commit: Commit) -> dict[str, Any]:
+    return {
+        "commit_hash": commit.hash, "env_name": _ENVIRONMENT, "date": 1000 * commit.date_s, "params": dict(facts), "python": "",
+        "requirements": {}, "env_vars": {}, "result_columns": list(_COLUMNS), "results": {}, "durations": {}, "version": _API["results"],
+    }  # fmt: skip
+
+
+def _started_ms(table: Launches) -> int | None:
+    started_s = seconds_between(_EPOCH, table.runs[0].info.get("started_utc"))
+    return None if started_s is None else round(1000 * started_s)
+
+
+def _existing(file: Path) -> dict[str, Any]:
+    """Return the content of a file of asv; {} if it is missing. Raises UsageError for another content."""
+    try:
+        found = json.loads(read_file(file, _LARGEST_ASV)) if file.exists() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or "not JSON"
+        raise UsageError(f"--asv: {file} cannot be read ({why}): choose another folder") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"--asv: {file} is not a file of asv: choose another folder")
+    return found
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--asv {file.parent} cannot be written ({error.strerror or error}): choose another folder") from error
+    write_whole(file, json.dumps(value, indent=1) + "\n", "--asv")
+
+
+# TensorBoard: a scalar series for each figure of a case, over the runs.
+
+
+def write_tensorboard(tables: Sequence[Launches], folder: Path) -> int:
+    """Add an event file to TensorBoard's folder, and return the number of scalars.
+
+    The step is the time at which a run began, in seconds since 1970, so that each run is a point of the same series. Runs without that
+    time are left out. Raises UsageError without the package tensorboard, and if the folder cannot be written.
+    """
+    try:
+        from tensorboard.summary import Writer
+    except ImportError as error:
+        raise UsageError("--tensorboard needs tensorboard: pip install tensorboard") from error
+    scalars = list(_scalars(tables))
+    try:
+        writer = Writer(str(folder))
+        for name, value, at_s in scalars:
+            writer.add_scalar(name, value, round(at_s), wall_time=at_s)
+        writer.close()
+    except OSError as error:
+        raise UsageError(f"--tensorboard {folder} cannot be written ({error.strerror or error}): choose another folder") from error
+    return len(scalars)
+
+
+def _scalars(tables: Sequence[Launches]) -> Iterator[tuple[str, float, float]]:
+    """Yield (name, value, seconds since 1970) of each figure."""
+    for table in tables:
+        at_s = seconds_between(_EPOCH, table.runs[0].info.get("started_utc"))
+        if at_s is None:
+            continue
+        for row in table.rows:
+            if times := _measured(row):
+                busbw = row.busbw_bytes_per_s / 1e9 if row.busbw_bytes_per_s and row.ranks > 1 else None
+                figures = {"time in µs": 1e6 * times.p50, "busbw in GB/s": busbw, "percent of expected": row.percent_of_ceiling}
+                name = case_name(row)
+                yield from ((f"{name}/{what}", value, at_s) for what, value in figures.items() if value is not None)

@@ -1,0 +1,176 @@
+"""When the parts of a stored run took place: cases, their phases and samples, rounds, GPU telemetry and events.
+
+All times are in seconds since the run began. A part without a valid time is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from collbench.errors import UsageError
+from collbench.results.folder import HUNT, PAIRS, WORKLOAD
+from collbench.results.reader import Run, read_lines
+from collbench.results.row import Row
+from collbench.untrusted import dict_of, list_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LATEST_S = 1e9  # larger values are not times of a run: it would take 30 years
+
+
+class TimeSpan(NamedTuple):
+    """A part of a run: its name, and its begin and end in seconds since the run began."""
+
+    name: str
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class RankSamples:
+    """The samples of a case at one rank: when they began, in seconds since the run began, and how long each took in seconds."""
+
+    rank: int
+    begin_s: NDArray[Any]
+    took_s: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A sample of a GPU's telemetry: its host, its PCI address, the time, and the values as NVML gave them."""
+
+    host: str
+    gpu: str
+    at_s: float
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """An entry of events.jsonl: its kind, the time, and its text; "" if it has none."""
+
+    kind: str
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """A round of pairs or of a hunt, or a training: its span (None: unknown), and those of its fields that are single values."""
+
+    span: TimeSpan | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def number(value: Any, most: float = 1e12) -> float | None:
+    """Return a stored value as a number if it is finite and at most `most`; else None."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) <= most
+    return float(value) if known else None
+
+
+def numbers(values: Any) -> list[float] | None:
+    """Return a stored list as numbers; None if one of its values is not a number."""
+    if not isinstance(values, list):
+        return None
+    known = [each for value in values if (each := number(value)) is not None]
+    return known if len(known) == len(values) else None
+
+
+def seconds_between(begin: Any, end: Any) -> float | None:
+    """Return the seconds between two stored calendar times; None if one is not valid."""
+    try:
+        return (datetime.fromisoformat(str(end)) - datetime.fromisoformat(str(begin))).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def span_of(row: Row, name: str = "") -> TimeSpan | None:
+    """Return when the case of a row was measured, from its set-up until the row was stored; None if that is unknown."""
+    return _span(name, row.evidence.get("at_s"))
+
+
+def phases_of(row: Row) -> list[TimeSpan]:
+    """Return the phases of a row's case (set-up, warm-up, samples, verification) that lie inside it, in the order of time."""
+    whole, last_s, found = span_of(row), 0.0, list[TimeSpan]()
+    for each in list_of(row.evidence.get("phases"), list):
+        span = _span(str(each[0]), each[1:]) if each else None
+        if whole and span and max(whole.begin_s, last_s) <= span.begin_s and span.end_s <= whole.end_s:
+            last_s = span.end_s
+            found.append(span)
+    return found
+
+
+def samples_of(run: Run, row: Row) -> list[RankSamples]:
+    """Return the samples of a row by rank; none if the run does not have their begins (`--trace` stores them).
+
+    Raises UsageError if samples.bin lacks them. Ranks of other hosts than rank 0's are left out, since their clock is another one.
+    """
+    import numpy as np
+
+    about, each = dict_of(row.evidence.get("sample_starts")), number(row.evidence.get("iterations_per_sample"))
+    if "start_s" not in row.samples or not about or each is None:
+        return []
+    ranks, messages = list_of(about.get("ranks"), int), number(about.get("messages"))
+    begins, times = run.array(row, "start_s"), run.array(row, "all_s")
+    if messages is None or begins.shape != times.shape or begins.ndim != 2 or len(ranks) != len(begins) or min(ranks, default=0) < 0:
+        raise UsageError(f"samples of {row.operation} in {run.path} do not belong together: the row was altered")
+    found = []
+    for rank, begin_s, took_s in zip(ranks, begins, times * (messages * each), strict=True):
+        known = np.isfinite(begin_s) & np.isfinite(took_s) & (begin_s >= 0) & (begin_s <= _LATEST_S) & (took_s >= 0) & (took_s <= _LATEST_S)
+        if known.any():
+            found.append(RankSamples(rank, begin_s[known], took_s[known]))
+    return found
+
+
+def records_of(run: Run) -> Iterator[Record]:
+    """Yield the rounds of a pairs run or a hunt, and the trainings of a workload, as measured."""
+    for file, word in ((PAIRS, "round"), (HUNT, "round"), (WORKLOAD, "regime")):
+        for values in read_lines(run.path / file, dict, []):
+            name = f"round {values.get('round')}" if word == "round" else str(values.get(word))
+            facts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
+            yield Record(_span(name, values.get("at_s")), facts)
+
+
+def telemetry_of(run: Run) -> list[GpuState]:
+    """Return the samples of all GPUs. The clocks of the hosts are aligned so that no sample is later than the end of its case."""
+    taken = list(_telemetry(run))
+    offsets: dict[str, float] = {}
+    for host, event_s, monotonic_s, _ in taken:
+        offsets[host] = min(offsets.get(host, event_s - monotonic_s), event_s - monotonic_s)
+    return [
+        GpuState(host, gpu, max(0.0, monotonic_s + offsets[host]), values)
+        for host, _, monotonic_s, gpus in taken
+        for gpu, values in gpus.items()
+        if isinstance(values, dict)
+    ]
+
+
+def _telemetry(run: Run) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
+    """Yield (host, end of its case on the clock of the run, time on the clock of the host, GPUs), in seconds."""
+    for event in run.events:
+        ended_s = seconds_between(run.info.get("started_utc"), event.get("utc")) if event.get("kind") == "telemetry" else None
+        if ended_s is None:
+            continue
+        for host, samples in dict_of(event.get("hosts")).items():
+            for sample in list_of(samples, dict):
+                taken_s, gpus = number(sample.get("monotonic_s")), sample.get("gpus")
+                if taken_s is not None and isinstance(gpus, dict):
+                    yield host, ended_s, taken_s, gpus
+
+
+def run_events(run: Run) -> Iterator[RunEvent]:
+    """Yield the entries of events.jsonl besides telemetry: notes, findings, a hang, the reason for the end."""
+    for event in run.events:
+        at_s = number(seconds_between(run.info.get("started_utc"), event.get("utc")), _LATEST_S)
+        if event.get("kind") != "telemetry" and at_s is not None and at_s >= 0:
+            yield RunEvent(str(event.get("kind")), at_s, str(event.get("text", "")))
+
+
+def _span(name: str, ends: Any) -> TimeSpan | None:
+    known = numbers(ends)
+    return TimeSpan(name, known[0], known[1]) if known and len(known) == 2 and 0 <= known[0] <= known[1] <= _LATEST_S else None

@@ -1,0 +1,1 @@
+"""Measurements in test suites: the plug-in for pytest."""

@@ -1,0 +1,191 @@
+"""DataFrames of stored runs: the figures of the rows, SI units, types that do not depend on the values, descriptions, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import collbench
+from collbench.report.runs import report_run
+from collbench.results.folder import RunFolder
+from tests.cli.command import ROOT
+from tests.results.rows import make_row, not_measured, store
+
+pandas = pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
+REPORTS = ROOT / "reports"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with a measured case and one that could not be measured."""
+    rows = [make_row(1 << 20, flags=("imported", "drift"), evidence={"a": [1]}), not_measured("no bfloat16", size_bytes=8)]
+    return store(tmp_path / "run", rows, allocation_id="night", collbench="1.2")
+
+
+def test_a_row_per_case_in_si_units(run: Path) -> None:
+    frame = collbench.read(run).frame()
+    first, second = (frame.iloc[index] for index in range(2))
+    assert (first["run"], first["path"], first["allocation"], first["collbench"]) == ("run", str(run), "night", "1.2")
+    assert (first["size_bytes"], first["time_p50_s"], first["busbw_bytes_per_s"], first["ranks"]) == (1 << 20, 2.399e-3, 42e9, 4)
+    assert (first["flags"], first["evidence"], first["quality"]) == (("imported", "drift"), {"a": [1]}, "noisy")
+    assert second["na"] == "no bfloat16" and pandas.isna(second["time_p50_s"]) and pandas.isna(second["wrong"])
+    assert first["started_utc"].tzinfo is not None and abs((pandas.Timestamp.now("UTC") - first["started_utc"]).total_seconds()) < 3600
+
+
+def test_the_columns_are_those_of_csv(run: Path) -> None:
+    out = io.StringIO()
+    report_run([run], Path("-"), "table", out, err=io.StringIO())
+    records = csv.DictReader(io.StringIO(out.getvalue(), newline=""))
+    texts = next(record for record in records if record["size_bytes"] == str(1 << 20))
+    frame, header = collbench.read(run).frame(), list(texts)
+    assert [name for name in frame.columns if name in header] == header
+    assert set(frame.columns) - set(header) == {"path", "started_utc", "allocation", "collbench"}
+    for name in ("time_p50_s", "ceiling_bytes_per_s", "busbw_bytes_per_s"):
+        assert float(texts[name]) == frame[name].iloc[0]
+
+
+def test_types_do_not_depend_on_the_values(run: Path, tmp_path: Path) -> None:
+    whole = collbench.read(run).frame()
+    empty = collbench.read(store(tmp_path / "empty", [])).frame()
+    assert (len(empty), list(empty.dtypes)) == (0, list(whole.dtypes))
+    assert str(whole["size_bytes"].dtype) == "Int64" and str(whole["time_p50_s"].dtype) == "float64"
+
+
+@pytest.mark.parametrize("table", ["frame", "samples", "pairs", "hunts", "workloads"])
+def test_each_column_is_described_with_its_unit(table: str) -> None:
+    frame = getattr(collbench.read(REPORTS / "first-run"), table)()
+    about = frame.attrs["columns"]
+    assert list(about) == list(frame.columns)
+    assert not [name for name, text in about.items() if not text.partition("Unit:")[0].strip()]
+    assert len({*about.values()}) == len(about), "two columns have the same description"
+    assert all("Unit: seconds" in text for name, text in about.items() if name.endswith("_s") and not name.endswith("per_s"))
+    json.dumps(frame.attrs)
+
+
+def test_columns_can_be_selected_and_unknown_ones_are_one_sentence(run: Path) -> None:
+    runs = collbench.read(run)
+    frame = runs.frame(["size_bytes", "time_p50_s"])
+    assert list(frame.columns) == list(frame.attrs["columns"]) == ["size_bytes", "time_p50_s"]
+    with pytest.raises(collbench.UsageError, match=r"^unknown column 'busbw': did you mean .*busbw_bytes_per_s"):
+        runs.frame(["busbw"])
+
+
+def test_launches_are_combined_with_intervals_over_them() -> None:
+    runs = collbench.read(REPORTS / "regression")
+    each, combined = runs.frame(), runs.frame(combine=True)
+    assert (len(each), len(combined)) == (80, 16)
+    assert set(combined["launches"]) == {5} and set(combined["run"]) == {"before", "after"}
+    case = combined.iloc[0]
+    same = each[
+        (each["path"].str.contains(f"/{case['run']}/")) & (each["size_bytes"] == case["size_bytes"]) & (each["backend"] == case["backend"])
+    ]
+    assert case["time_p50_s"] == pytest.approx(same["time_p50_s"].median())
+
+
+def test_samples_are_those_of_the_rows(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "allreduce", {})
+    folder.append(make_row(8), {"max_s": np.array([1e-3, 2e-3]), "slowest_rank": np.array([0, 1], np.int32)})
+    folder.append(make_row(16), {})
+    folder.finish(exit_code=0)
+    frame = collbench.read(tmp_path / "run").samples()
+    assert frame[["row", "size_bytes", "sample", "time_s", "slowest_rank"]].to_numpy().tolist() == [[0, 8, 0, 1e-3, 0], [0, 8, 1, 2e-3, 1]]
+    assert frame["mean_s"].isna().all()
+    stored = collbench.read(REPORTS / "first-run")
+    means = stored.samples().groupby("row")["time_s"].median()
+    assert means.to_dict() == pytest.approx({index: row.time_s.p50 for index, row in enumerate(stored[0].rows) if row.time_s}, rel=0.02)
+
+
+def test_samples_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "cut", "allreduce", {})
+    folder.append(make_row(8), {"max_s": np.array([1e-3, 2e-3])})
+    folder.finish(exit_code=0)
+    (tmp_path / "cut/samples.bin").write_bytes(b"")
+    with pytest.raises(collbench.UsageError, match=r"samples\.bin"):
+        collbench.read(tmp_path / "cut").samples()
+
+
+def test_pairs_hunts_and_workloads() -> None:
+    pairs = collbench.read(REPORTS / "pairs-trials/pair-0").pairs()
+    places = sorted(set(pairs["sender"]))
+    assert len(pairs) == len(places) * (len(places) - 1) and (pairs["bandwidth_bytes_per_s"] > 0).all()
+    hunts = collbench.read(REPORTS / "hunt-host").hunts()
+    assert hunts["state"].iloc[0] == "confirmed" and hunts["ratio"].iloc[0] < 0.9
+    workloads = collbench.read(REPORTS / "training").workloads()
+    assert len(workloads) == len((REPORTS / "training/workload.jsonl").read_text().splitlines())
+    assert workloads["time_p50_s"].notna().any() and set(workloads["regime"]) >= {"data-parallel"}
+    others = collbench.read(REPORTS / "first-run")
+    assert [len(table()) for table in (others.pairs, others.hunts, others.workloads)] == [0, 0, 0]
+
+
+def test_an_arrow_table_and_a_parquet_file_keep_types_and_descriptions(run: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="no pyarrow here: pip install 'collbench[pandas]'")
+    runs = collbench.read(run)
+    table = runs.to_arrow()
+    assert table.num_rows == 2 and table.schema.field("time_p50_s").metadata[b"description"].endswith(b"Unit: seconds.")
+    assert table["flags"].to_pylist() == ['["imported","drift"]', None] and table["evidence"].to_pylist()[0] == '{"a":[1]}'
+    assert runs.to_parquet(tmp_path / "rows.parquet") == tmp_path / "rows.parquet"
+    assert [path.name for path in tmp_path.iterdir()] == ["run", "rows.parquet"] or len(list(tmp_path.iterdir())) == 2
+    read = parquet.read_table(tmp_path / "rows.parquet")
+    assert read.equals(table) and read["time_p50_s"].to_pylist() == [2.399e-3, None]
+    empty = collbench.read(store(tmp_path / "empty", [])).to_arrow()
+    assert empty.schema.equals(table.schema)
+    with pytest.raises(collbench.UsageError, match="cannot be written"):
+        runs.to_parquet(tmp_path / "missing/rows.parquet")
+
+
+def test_all_stored_runs_of_the_repository_become_tables() -> None:
+    runs = collbench.read(REPORTS)
+    frame = runs.frame()
+    assert len(frame) == len(runs.rows) and frame["time_p50_s"].notna().sum() == sum(row.time_s is not None for row in runs.rows)
+    assert len(runs.pairs()) and len(runs.hunts()) and len(runs.workloads())
+    assert collbench.api.frames.to_arrow(frame).num_rows == len(frame)
+
+
+def test_a_hostile_date_and_the_largest_integers_are_values(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", [make_row(2**63 - 1, wrong=2**62)], started_utc="9999-99-99T\x1b[2J", allocation_id=7)
+    frame = collbench.read(path).frame()
+    assert frame["size_bytes"].iloc[0] == 2**63 - 1 and frame["started_utc"].isna().all() and frame["allocation"].isna().all()
+
+
+def test_nested_values_of_another_type_are_unknown(tmp_path: Path) -> None:
+    groups = {"count": "many", "ranks": True, "p50_s": "long", "total_busbw_bytes_per_s": [1]}
+    frame = collbench.read(store(tmp_path / "run", [make_row(8, groups=groups)])).frame()
+    assert frame[["groups_count", "groups_ranks", "groups_total_busbw_bytes_per_s"]].isna().all(axis=None)
+    assert frame["groups_p50_s"].to_list() == ["long"]
+
+
+@pytest.mark.parametrize(("module", "table"), [("pandas", "frame"), ("pyarrow", "to_arrow")])
+def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(collbench.UsageError, match=r"pip install 'collbench\[pandas\]'"):
+        getattr(collbench.read(run), table)()
+
+
+def test_damaged_records_are_errors_unless_they_are_allowed(tmp_path: Path) -> None:
+    for name, file, table in (
+        ("pairs-trials/pair-0", "pairs", "pairs"),
+        ("hunt-host", "hunt", "hunts"),
+        ("training", "workload", "workloads"),
+    ):
+        copy = tmp_path / file
+        shutil.copytree(REPORTS / name, copy)
+        with (copy / f"{file}.jsonl").open("a") as lines:
+            lines.write("{}\n")
+        with pytest.raises(collbench.UnreadableRun, match=f"{file}.jsonl"):
+            getattr(collbench.read(copy), table)()
+        allowed = collbench.read(copy, strict=False)
+        assert len(getattr(allowed, table)()) and any(f"{file}.jsonl" in text for text in allowed.warnings)
+
+
+def test_text_that_utf_8_does_not_have_becomes_question_marks(tmp_path: Path) -> None:
+    runs = collbench.read(store(tmp_path / "run", [make_row(8, operation="\ud800", flags=("\ud800",))]))
+    assert runs.frame()["operation"].to_list() == ["?"]
+    pytest.importorskip("pyarrow", reason="no pyarrow here: pip install 'collbench[pandas]'")
+    assert runs.to_arrow()["operation"].to_pylist() == ["?"]

@@ -1,0 +1,111 @@
+"""The tables of notebooks: what they show, and that untrusted text in them stays text."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import collbench
+from collbench.api.functions import ShownVerdict
+from tests.cli.command import ROOT
+from tests.gate.verdicts import regression
+from tests.report.test_hostile import EVIL, check_letters
+from tests.results.rows import make_row, store
+
+REPORTS = ROOT / "reports"
+
+
+class _Fragment(HTMLParser):
+    """The tags of a fragment with their attributes, and its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: set[tuple[str, tuple[str, ...]]] = set()
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add((tag, tuple(name for name, _ in attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def check_fragment(text: str) -> list[str]:
+    """The texts; there is nothing but paragraphs and a table, without addresses and scripts."""
+    found = _Fragment(text)
+    assert {tag for tag, _ in found.tags} <= {"p", "b", "table", "thead", "tbody", "tr", "th", "td"}
+    assert {names for _, names in found.tags} <= {(), ("style",)}
+    check_letters(text)
+    return found.texts
+
+
+def test_runs_are_a_table_of_all_runs() -> None:
+    texts = check_fragment(collbench.read(REPORTS / "regression")._repr_html_())
+    assert texts[0] == "10 runs" and {"run", "started (UTC)", "command", "best"} <= set(texts)
+    assert sum("launch-" in text and text.startswith(str(REPORTS)) for text in texts) == 10
+
+
+def test_a_damaged_run_and_one_that_is_gone_are_shown_with_the_reason(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        store(tmp_path / name, [make_row()])
+    runs = collbench.read(tmp_path)
+    (tmp_path / "a/cells.jsonl").write_text("{}\n")
+    for file in (tmp_path / "b").iterdir():
+        file.unlink()
+    texts = check_fragment(runs._repr_html_())
+    assert any("line 1" in text for text in texts) and any("is not a run folder" in text for text in texts)
+
+
+def test_of_many_runs_the_first_are_shown(tmp_path: Path) -> None:
+    for number in range(25):
+        store(tmp_path / f"run-{number}", [make_row()])
+    texts = check_fragment(collbench.read(tmp_path)._repr_html_())
+    assert "and 5 more" in texts and not any(text.endswith("run-20") for text in texts)
+
+
+def test_a_comparison_shows_its_cases_and_differences() -> None:
+    found = collbench.compare(REPORTS / "regression/before", REPORTS / "regression/after")
+    texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
+    assert any("7 slower" in text for text in texts) and {"A µs", "B µs", "outcome"} <= set(texts)
+    assert sum(text.startswith("slower") or "slower by" in text for text in texts) >= 7 or any("slower" in text for text in texts)
+
+
+def test_a_verdict_shows_its_suspects_and_groups() -> None:
+    verdict = regression()
+    texts = check_fragment(_shown(verdict)._repr_html_())
+    assert texts[0].startswith("regression: ") and {"state", "what"} <= set(texts)
+    assert {each.name for each in verdict.groups} <= set(texts)
+
+
+def _shown(verdict: object) -> ShownVerdict:
+    return ShownVerdict(**{name: getattr(verdict, name) for name in verdict.__struct_fields__})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=range(len(EVIL)))
+def test_hostile_names_stay_text(evil: str, tmp_path: Path) -> None:
+    facts = {"command": ["collbench", evil], "allocation_id": evil}
+    a, b = (
+        store(
+            tmp_path / name,
+            [make_row(8, operation=evil, backend=evil, flags=(evil, name))],
+            hosts=[evil, name],
+            backends={evil: name},
+            **facts,
+        )
+        for name in "ab"
+    )
+    check_fragment(collbench.read(a, b)._repr_html_())
+    check_fragment(collbench.compare(a, b)._repr_html_())  # type: ignore[attr-defined]
+    verdict = regression()
+    hostile = replace(
+        verdict,
+        suspicions=tuple(replace(each, name=evil) for each in verdict.suspicions),
+        groups=tuple(replace(each, name=evil, worst=evil) for each in verdict.groups),
+        baseline=evil,
+        candidates=(evil,),
+    )
+    check_fragment(_shown(hostile)._repr_html_())

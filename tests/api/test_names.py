@@ -1,0 +1,121 @@
+"""The exported names and signatures of the API, byte for byte (COLLBENCH_GOLDEN=1 writes them), and what an import loads."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import collbench
+from collbench.api.measurement import option_words
+from collbench.api.runs import Runs
+from collbench.cli.options import COLLECTIVE, OPTIONS
+from tests.cli.command import ROOT, run
+
+GOLDEN = ROOT / "tests/golden/api.txt"
+# Options of the command that make no sense in Python, or only for launchers and terminals.
+NOT_OF_THE_API = {
+    "minimum", "maximum", "factor", "increment", "out_of_place", "ranks_per_node", "gdr_check", "resume", "resume_if_exists", "format",
+    "color", "quiet", "columns", "verbose", "out",
+}  # fmt: skip
+
+
+PLAIN = (
+    "report reports/first-run",
+    "compare reports/regression/before reports/regression/after",
+    "gate --verdict reports/gate-trials/link-0/verdict.json",
+    "runs reports",
+)
+
+
+def _signatures() -> str:
+    lines = []
+    for name in sorted(collbench.__all__):
+        value = getattr(collbench, name)
+        if inspect.isclass(value):
+            lines.append(f"class {name}({', '.join(base.__name__ for base in value.__bases__)})")
+        elif callable(value):
+            lines.append(f"{name}{inspect.signature(value)}".replace("'", ""))
+        else:
+            lines.append(name)
+    for name, found in sorted(vars(Runs).items()):
+        if not name.startswith("_") and isinstance(found, property):
+            lines.append(f"Runs.{name}")
+        elif inspect.isfunction(found) and (not name.startswith("_") or name in ("__len__", "__getitem__")):
+            lines.append(f"Runs.{name}{inspect.signature(found)}".replace("'", ""))
+    return "\n".join(lines) + "\n"
+
+
+def test_names_and_signatures_are_frozen() -> None:
+    found = _signatures()
+    if os.environ.get("COLLBENCH_GOLDEN") == "1":
+        GOLDEN.write_text(found)
+    assert found == GOLDEN.read_text()
+
+
+def test_all_names_are_listed_and_others_are_attribute_errors() -> None:
+    assert set(collbench.__all__) <= set(dir(collbench))
+    with pytest.raises(AttributeError, match="'measured'"):
+        collbench.measured  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["gate", "measure"])
+def test_a_function_with_the_name_of_a_package_survives_imports_of_its_modules(name: str) -> None:
+    module = import_module({"gate": "collbench.gate.rule", "measure": "collbench.measure.request"}[name])
+    assert callable(getattr(collbench, name))
+    assert getattr(getattr(collbench, name), module.__name__.rpartition(".")[2]) is module
+    assert "runs" in inspect.signature(collbench.gate).parameters and "sizes" in inspect.signature(collbench.measure).parameters
+
+
+def test_each_option_of_the_command_is_an_argument() -> None:
+    options = {option.name for group in COLLECTIVE.values() for option in group}
+    arguments = set(inspect.signature(collbench.measure).parameters) - {"operation", "only", "full", "out"}
+    assert arguments == options - NOT_OF_THE_API
+    assert {"out", "full"} <= set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("sizes", [8, "1K"], ["--sizes=8,1K"]),
+        ("sizes", 8, ["--sizes=8"]),
+        ("dtype", "float32", ["--dtype=float32"]),
+        ("root", (0, 1), ["--root=0,1"]),
+        ("in_place", False, ["--out-of-place"]),
+        ("in_place", True, ["--in-place"]),
+        ("in_place", None, []),
+        ("max_time", 0.5, ["--max-time=0.5"]),
+        ("gpus_per_process", 2, ["--gpus-per-process=2"]),
+        ("slowed", ["by=5%", "by=10%"], ["--slowed=by=5%", "--slowed=by=10%"]),
+        ("traffic", Path("a b.csv"), ["--traffic=a b.csv"]),
+        ("full", True, ["--full"]),
+        ("full", False, []),
+        ("only", "latency", ["--only=latency"]),
+    ],
+)
+def test_an_argument_becomes_the_words_of_the_command(name: str, value: object, words: list[str]) -> None:
+    assert option_words(name, value) == words
+
+
+@pytest.mark.in_turn  # starts a process for each
+@pytest.mark.parametrize("words", PLAIN)
+def test_plain_commands_import_neither_pandas_nor_the_api(words: str) -> None:
+    done = run(ROOT, *words.split(), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    found = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert done.returncode in (0, 1) and "collbench.cli.main" in found
+    assert not [name for name in found if name.startswith(("pandas", "pyarrow", "collbench.api"))]
+
+
+def test_neither_the_package_nor_the_api_imports_pandas_before_a_table_is_made() -> None:
+    code = (
+        "import sys, collbench; assert not {m for m in sys.modules if m.startswith('collbench.')}; "
+        "collbench.read, collbench.compare, collbench.gate, collbench.measure, collbench.Runs, collbench.measure.__signature__; "
+        "print(sorted({'pandas', 'pyarrow', 'matplotlib', 'torch', 'mpi4py'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
