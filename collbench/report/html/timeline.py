@@ -90,13 +90,13 @@ def gpu_chart(key: str, title: str, run: Run, axis: TimeAxis) -> Chart | None:
     last = max(at for gpu in gpus for at, _ in gpu.samples)
     own = TimeAxis(max(axis.end, last) if axis.timed else last, timed=True)
     drawn = gpus[:_MOST_GPUS]
-    stack = Panels([_GPU_PANELS[panel] for panel in panels], own, [(gpu.name, number) for number, gpu in enumerate(drawn)])
+    stack = Panels([_GPU_PANELS[panel] for panel in panels], own, [(gpu.name, place) for place, gpu in enumerate(drawn)])
     for shown, panel in enumerate(panels):
         points = [gpu.points(panel) for gpu in drawn]
         y = stack.scale(shown, 0, 1.1 * max((value for each in points for _, value, _ in each), default=1.0))
-        for number, (gpu, each) in enumerate(zip(drawn, points, strict=True)):
+        for place, (gpu, each) in enumerate(zip(drawn, points, strict=True)):
             every = 1 + len(each) // _MOST_POINTS
-            stack.line(y, [(at, value) for at, value, _ in each[::every]], number)
+            stack.line(y, [(at, value) for at, value, _ in each[::every]], place)
             if shown == 0:
                 stack.marks([(at, y.at(value)) for at, value, slowed in each if slowed][:_MOST_POINTS])
                 for at, value, _ in each[::every]:
@@ -111,7 +111,7 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
     """Return the table of GPUs, those that were throttled most first."""
     shown = gpus[:_MOST_GPU_ROWS]
     rows = [[gpu.name, str(len(gpu.samples)), *(gpu.text(*column) for column in _GPU_COLUMNS), gpu.reasons()] for gpu in shown]
-    marks = {number: "doubtful" for number, gpu in enumerate(shown) if gpu.share}
+    marks = {place: "doubtful" for place, gpu in enumerate(shown) if gpu.share}
     head = f"GPU ({len(shown)} of {len(gpus)}, most throttled first)" if len(shown) < len(gpus) else "GPU"
     return Table((head, *_GPU_HEAD), rows, frozenset(range(1, 7)), marks)
 
