@@ -154,7 +154,7 @@ def _pairs_markdown(material: Material) -> Iterator[str]:
 # Runs as OpenMetrics, for Prometheus: every row, the number of launches, and the number of concerns.
 
 _LONGEST = 200
-_HELP = {
+ROW_METRICS = {
     "time": ("seconds", "median time per message of the slowest rank; for imported rows the statistic of the other tool"),
     "time_interval_low": ("seconds", "lower end of the 95 % interval of the median"),
     "time_interval_high": ("seconds", "upper end of the 95 % interval of the median"),
@@ -179,7 +179,7 @@ _HELP = {
 
 def openmetrics_text(material: Material) -> str:
     """Return the text of the file. Several runs have a label `run` each. Raises UsageError without the extra `report`."""
-    return exposed(_HELP, _samples(material))
+    return exposed(ROW_METRICS, _samples(material))
 
 
 def _samples(material: Material) -> Iterator[Sample]:
@@ -188,7 +188,7 @@ def _samples(material: Material) -> Iterator[Sample]:
         named = {"run": short(table.name, _LONGEST)} if several else {}
         yield from _of_runs(table.runs, named)
         for row in in_print_order(table.rows):
-            yield from _of_row(row, named)
+            yield from row_samples(row, named)
     for run, _ in material.pairs:
         yield from _of_runs([run], {"run": short(run.path.resolve().name, _LONGEST)} if several else {})
     for severity in SEVERITIES:
@@ -206,7 +206,8 @@ def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]
     yield Sample("run_finished_timestamp", labels, max(ended, default=None))
 
 
-def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
+def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
+    """Yield the metrics of a row (of `ROW_METRICS`) with its labels and the given ones; `measured` is the first."""
     where = {**labels, **_labels(row)}
     times = None if row.na is not None else row.time_s
     yield Sample("measured", where, times is not None)

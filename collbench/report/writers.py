@@ -203,7 +203,7 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
         from prometheus_client import Metric
         from prometheus_client.openmetrics import exposition
     except ImportError as error:
-        raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
+        raise UsageError("OpenMetrics needs prometheus_client: pip install 'collbench[report]'") from error
     by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
     for sample in samples:  # the last value of a series that occurs twice
         by_name[sample.name][frozenset(sample.labels.items())] = sample
