@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.parser import Parser, add_command, add_format, from_environment, positive
+from collbench.cli.store import add_stored_runs, check_no_selection, stored_runs
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def _add_baseline_options(parser: Parser) -> None:
     ):
         added[name] = add_command(verbs, name, summary, call).whole()
         added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
-    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    runs = "a run's folder, or a folder of launches; with --store a name, by default all runs that are selected"
+    added["add"].add_argument("runs", metavar="RUN", nargs="*", type=Path, help=runs)
+    add_stored_runs(added["add"])
     for name in ("show", "diff"):
         add_format(added[name], "table")
     added["drop"].add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
@@ -54,12 +57,19 @@ def _add_baseline_options(parser: Parser) -> None:
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Add all allocations of the runs, or none, and print how many more are needed. Return 0. Raises UsageError."""
-    from collbench.gate.allocation import allocations_in
+    from collbench.gate.allocation import allocations_in, allocations_of
     from collbench.gate.baseline import ENDING, add_all
     from collbench.report.baseline import after_adding
     from collbench.report.screen import write_line
 
-    for file in add_all(arguments.folder, allocations_in(arguments.runs)):
+    if arguments.store:
+        allocations = allocations_of(stored_runs(arguments, arguments.runs))
+    else:
+        check_no_selection(arguments)
+        if not arguments.runs:
+            raise UsageError("name at least one run: collbench baseline add DIR RUN…")
+        allocations = allocations_in(arguments.runs)
+    for file in add_all(arguments.folder, allocations):
         print(file)
     held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
     write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, held)}")
@@ -121,23 +131,40 @@ def add_history(commands: Any) -> None:
 
 
 def _add_history_options(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
+    folder = "a baseline's folder, or a folder that holds runs; with --store names of runs (default: all)"
+    parser.add_argument("folder", metavar="DIR", nargs="*", type=Path, help=folder)
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page (extra: report)")
     add_format(parser, "table")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    add_stored_runs(parser)
+
+
+def _dated(arguments: argparse.Namespace) -> tuple[str, list[Allocation], list[str]]:
+    """Return (where the allocations are from, the allocations, notes). Raises UsageError."""
+    from collbench.gate.history import dated_in, dated_runs
+
+    if arguments.store:
+        from collbench.store.database import shown_name
+
+        where = shown_name(arguments.store)
+        return where, *dated_runs(where, stored_runs(arguments, arguments.folder))
+    check_no_selection(arguments)
+    if len(arguments.folder) != 1:
+        raise UsageError("history shows one folder: name a baseline, or a folder that holds runs")
+    return str(arguments.folder[0]), *dated_in(arguments.folder[0])
 
 
 def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the history; return 0. Raises UsageError."""
-    from collbench.gate.history import dated_in, history
+    from collbench.gate.history import history
     from collbench.report.baseline import history_lines, letters_for
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import Outputs
 
     Outputs(html=arguments.html).check()
     painted = wants_color(sys.stdout, arguments.color)
-    found = history(str(arguments.folder), *dated_in(arguments.folder))
+    found = history(*_dated(arguments))
     letters = letters_for(sys.stdout.encoding, painted)
     shown = list(history_lines(found, arguments.format, arguments.only, letters, width_of(sys.stdout)))
     if arguments.html:
@@ -244,6 +271,7 @@ def _add_gate_options(parser: Parser) -> None:
         "(operation, backend); may be repeated"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
+    add_stored_runs(parser)
     _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))
     _add_self_test(parser.add_argument_group("self-test of the rule"))
 
@@ -325,11 +353,15 @@ def _files(arguments: argparse.Namespace) -> OutputFiles:
 def _check_ways(arguments: argparse.Namespace) -> None:
     """Raise UsageError unless exactly one input of the verdict is given."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
-    if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
+    if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs or arguments.store):
         other_ways = "--paired OLD… NEW…, --verdict FILE, or --self-test"
         raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {other_ways}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
+    if arguments.paired and arguments.store:
+        raise UsageError("--paired compares launches in the order of their folders: name the folders, and omit --store")
+    if not arguments.store:
+        check_no_selection(arguments)
 
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
@@ -340,7 +372,7 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
         return read_verdict(arguments.verdict), None, None
     from datetime import date
 
-    from collbench.gate.allocation import allocations_in
+    from collbench.gate.allocation import allocations_in, allocations_of
     from collbench.gate.baseline import load
     from collbench.gate.changes import read_expected
     from collbench.gate.confirm import can_be_named, confirm_suite, suspects
@@ -358,7 +390,12 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
         if arguments.paired:
             return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors), None, None
         baseline = load(arguments.baseline)
-        candidate = allocations_in(arguments.runs)
+        if arguments.store:
+            runs = [run for run in stored_runs(arguments, arguments.runs) if run.rows]
+            arguments.runs = [run.path for run in runs]  # what the printed commands and the page name
+            candidate = allocations_of(runs)
+        else:
+            candidate = allocations_in(arguments.runs)
         verdict = judge(baseline, candidate, expected, date.today(), floors)
         waiting = suspects(verdict, baseline.cases)
         suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None

@@ -323,20 +323,21 @@ def report_run(
     color: str = "auto",
     view: View = DEFAULT_VIEW,
     measured: str = "",
+    runs: RunsInFolders | None = None,
 ) -> int:
     """Print the runs in `paths` on `stream`, and write them to the given files.
 
     `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
     settings, hosts or links differ. `verdict` is a verdict.json, which becomes the first section of the page. `err` gets what could not
     be read or combined. `view` selects the columns of the table. `measured` is the folder of launches that have just ended: then the
-    answer follows the table, with the next command; else it is at the top. Returns the exit code: USAGE if one of the paths has no
-    results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a readable run, for a launch that is given twice,
-    an unknown format, and a file that cannot be written.
+    answer follows the table, with the next command; else it is at the top. `runs`: those of `paths`, if they were read already. Returns
+    the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a
+    readable run, for a launch that is given twice, an unknown format, and a file that cannot be written.
     """
     check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics)
     outputs.check()
-    err, found = err or sys.stderr, readable(paths)
+    err, found = err or sys.stderr, runs or readable(paths)
     warnings = found.warnings
     warnings = [*warnings, *(not_drawn(found.runs) if markdown or openmetrics else ())]
     material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))
