@@ -60,6 +60,9 @@ def _add_store_options(parser: Parser) -> None:
     prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     added["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
     _add_selection(added["export"])
+    from collbench.cli.dashboards import add_verbs
+
+    add_verbs(verbs, _DATABASE)
 
 
 def _add_query_options(parser: Parser) -> None:

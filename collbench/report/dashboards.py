@@ -501,7 +501,7 @@ TELEMETRY = Dashboard(
             "percentunit",
         ),
     ),
-    begin="now-3h",
+    hours=3,
     refresh="10s",
 )
 

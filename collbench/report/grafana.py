@@ -85,14 +85,14 @@ class DashboardVariable:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A dashboard: `name` is that of its file; `begin` of its default time range: "now-30d"."""
+    """A dashboard: `name` is that of its file, `hours` the length of its default time range, `refresh` Grafana's: "5m"."""
 
     name: str
     title: str
     summary: str
     variables: tuple[DashboardVariable, ...]
     panels: tuple[Panel, ...]
-    begin: str = "now-30d"
+    hours: int = 30 * 24
     refresh: str = "5m"
 
 
@@ -131,7 +131,7 @@ def content(dashboard: Dashboard, source: str) -> dict[str, Any]:
         "graphTooltip": 1,
         "schemaVersion": _SCHEMA,
         "refresh": dashboard.refresh,
-        "time": {"from": dashboard.begin, "to": "now"},
+        "time": {"from": f"now-{dashboard.hours}h", "to": "now"},
         "templating": {"list": [_data_source(source), *(_variable(each, source) for each in dashboard.variables)]},
         "annotations": {"list": []},
         "links": [_others(tag)],

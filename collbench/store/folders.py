@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,7 @@ class RunRecord:
     hunt       columns of the table hunts; None for other runs
     suspects   (columns of the table suspects, hosts)
     pairs      (columns of the table node_pairs, host)
+    telemetry  (columns of the table telemetry, host)
     warnings   what could not be read
     """
 
@@ -151,6 +153,7 @@ class RunRecord:
     hunt: Mapping[str, Any] | None = None
     suspects: Sequence[tuple[Mapping[str, Any], Sequence[str]]] = ()
     pairs: Sequence[tuple[Mapping[str, Any], str]] = ()
+    telemetry: Sequence[tuple[Mapping[str, Any], str]] = ()
     warnings: Sequence[str] = field(default=())
 
 
@@ -165,12 +168,13 @@ def read_folder(path: Path) -> RunRecord:
     nodes = [clean(name) for name in dict.fromkeys(list_of(info.get("hosts"), str)) if name]
     hunt, suspects, pairs = _rounds_of(run, warnings)
     nodes = list(dict.fromkeys([*nodes, *(name for _, names in suspects for name in names), *(name for _, name in pairs)]))
-    command = info.get("command")
+    telemetry = list(_telemetry(run))
+    command, started_s = info.get("command"), seconds_of(info.get("started_utc"))
     columns = {
         "path": stored_path(path),
         "name": clean(path.resolve().name),
         "operation": text_of(info.get("operation")),
-        "started_s": seconds_of(info.get("started_utc")),
+        "started_s": started_s,
         "finished_s": seconds_of(info.get("finished_utc")),
         "exit_code": count_of(info.get("exit_code")),
         "ranks": len(places) if isinstance(places := info.get("rank_map"), list) else None,
@@ -191,7 +195,7 @@ def read_folder(path: Path) -> RunRecord:
         found.setdefault(item.kind, []).append([list(item.path), text])
     return RunRecord(
         columns, {clean(name): as_json(value) for name, value in info.items()}, {kind: as_json(items) for kind, items in found.items()},
-        nodes, [result_of(row) for row in run.rows], hunt, suspects, pairs, warnings,
+        nodes, [result_of(row, started_s) for row in run.rows], hunt, suspects, pairs, telemetry, warnings,
     )  # fmt: skip
 
 
@@ -203,9 +207,14 @@ def is_small(text: str) -> bool:
 _DRIFT, _SKEW, _ITERATIONS = "drift", "exit_skew_s", "iterations_per_sample"
 
 
-def result_of(row: Row) -> Result:
-    """Return what a store keeps of a row: all but samples, slowest ranks, the interval of its ceiling, and most evidence."""
+def result_of(row: Row, started_s: float | None = None) -> Result:
+    """Return what a store keeps of a row: all but samples, slowest ranks, the interval of its ceiling, and most evidence.
+
+    started_s: when its run began, in seconds since 1970; None: unknown.
+    """
     quality, times = quality_of(row), row.time_s
+    span = row.evidence.get("at_s")
+    until_s = _finite(span[1]) if isinstance(span, list) and len(span) == 2 else None
     remark = {
         "api": row.api, "na": row.na, "na_fact": row.na_fact, "flags": list(row.flags), "stopped": row.stopped, "target": row.target,
         "reached": row.reached, "quality": quality and quality.word, "launches": row.launches,
@@ -224,6 +233,8 @@ def result_of(row: Row) -> Result:
         "time_rank_mean_s": row.time_rank_mean_s, "probe_before_s": _number(row.canary_s.get("before")),
         "probe_after_s": _number(row.canary_s.get("after")), "ceiling_bytes_per_s": row.ceiling and row.ceiling.bytes_per_s,
         "hard_bound_bytes_per_s": row.hard_bound and row.hard_bound.bytes_per_s, "detail": as_json(detail) if detail else None,
+        "ended_s": None if started_s is None or until_s is None else started_s + until_s,
+        "stolen": _finite(row.evidence.get("stolen")), "preempted": count_of(row.evidence.get("preempted")),
         **({f"time_{name}_s": value for name, value in vars(times).items()} if times else {}),
     }  # fmt: skip
     return Result(as_json(case_of(row)), as_json(remark), _origin(row.ceiling), _origin(row.hard_bound), figures)
@@ -231,6 +242,10 @@ def result_of(row: Row) -> Result:
 
 def _number(value: Any) -> float | None:
     return float(value) if known(value) else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None
 
 
 def _origin(ceiling: Ceiling | None) -> str | None:
@@ -303,6 +318,40 @@ def _node_pairs(matrix: PairMatrix) -> Iterator[tuple[dict[str, Any], str]]:
 def _median(values: Any) -> float | None:
     there = values[np.isfinite(values)]
     return float(np.median(there)) if len(there) else None
+
+
+# Telemetry of GPUs: the samples of each case.
+
+_LARGEST_READING = 1e6  # larger values are not valid
+_READINGS: Mapping[str, Callable[[Any], Any]] = {"sm_mhz": np.median, "power_w": np.max, "temperature_c": np.max}
+
+
+def _telemetry(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what a store keeps of each GPU of each host in each case, with its host."""
+    events = [event for event in run.events if event.get("kind") == "telemetry" and isinstance(event.get("hosts"), dict)]
+    for number, event in enumerate(events):
+        ended_s = seconds_of(event.get("utc"))
+        for host, samples in event["hosts"].items():
+            for gpu, states in _by_gpu(samples).items():
+                readings = {name: _summary([state.get(name) for state in states], of) for name, of in _READINGS.items()}
+                throttled = sum(bool(state.get("slowed_by")) for state in states) / len(states)
+                about = {"number": number, "gpu": gpu, "ended_s": ended_s, "samples": len(states), "throttled": throttled}
+                yield about | readings, clean(host)
+
+
+def _by_gpu(samples: Any) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for sample in list_of(samples, dict):
+        gpus = sample.get("gpus")
+        for gpu, state in gpus.items() if isinstance(gpus, dict) else ():
+            if isinstance(state, dict):
+                found.setdefault(clean(gpu), []).append(state)
+    return found
+
+
+def _summary(values: Sequence[Any], of: Callable[[Any], Any]) -> float | None:
+    valid = [value for value in map(_finite, values) if value is not None and abs(value) <= _LARGEST_READING]
+    return float(of(valid)) if valid else None
 
 
 # A verdict.

@@ -128,6 +128,12 @@ def load_runs(database: Database, numbers: Sequence[int]) -> list[StoredRun]:
         return [loaded.run(heads[number]) for number in numbers if number in heads]
 
 
+def load_rows(database: Database, numbers: Iterable[int]) -> dict[int, list[Row]]:
+    """Return the rows of the runs with these numbers, in the order of their folders, by the number of the run."""
+    loaded = _Loader(database)
+    return {number: loaded.rows(number) for number in numbers}
+
+
 def _of(database: Database, sql: str, numbers: Iterable[int]) -> list[Record]:
     """Return the records of a query with a list of numbers, in pieces that databases accept."""
     ordered = sorted(set(numbers))
@@ -162,9 +168,10 @@ class _Loader:
         kinds = json.loads(facts) if facts else {}
         compared = {(kind, tuple(words)): text for kind, each in kinds.items() for words, text in self.documents.get(each, ())}
         about = small | {name: self.documents.get(each) for name, each in large.items()}
-        return StoredRun(Path(path), about, self._rows(number), [], [], compared)
+        return StoredRun(Path(path), about, self.rows(number), [], [], compared)
 
-    def _rows(self, number: int) -> list[Row]:
+    def rows(self, number: int) -> list[Row]:
+        """Return the rows of a run."""
         found = [dict(zip(("case_id", *_FIGURES), row, strict=True)) for row in self.database.rows(_RESULTS, [number])]
         self._learn("cases", {each["case_id"] for each in found})
         self._learn("remarks", {each["remark_id"] for each in found})

@@ -218,6 +218,9 @@ RESULTS = Table(
         _real("hard_bound_bytes_per_s", "hard limit", since=2),
         _real("probe_before_s", "state probe before the case", since=2),
         _real("probe_after_s", "state probe after the case", since=2),
+        _real("ended_s", "when the case ended, seconds since 1970 (UTC)", since=2),
+        _real("stolen", "share of the CPU time that a hypervisor took", since=2),
+        _integer("preempted", "how often a rank was preempted", since=2),
         _text("detail", "rare values as JSON: modes, groups, wrong elements in detail", since=2),
     ),
     key=("case_id", "run_id", "number"), indexes=(("run_id",),),
@@ -312,6 +315,22 @@ NODE_PAIRS = Table(
     ),
     key=("run_id", "place"), indexes=(("node_id",),), since=2,
 )  # fmt: skip
+TELEMETRY = Table(
+    "telemetry", "A GPU during one case of a run (`--telemetry`): its samples summarized.",
+    (
+        _id("run_id", "run"),
+        Column("number", "integer", "place among the run's events with telemetry, from 0", null=False),
+        _id("node_id", "node"),
+        Column("gpu", "text", "PCI address", null=False),
+        _real("ended_s", "end of the case, seconds since 1970 (UTC)"),
+        _integer("samples", "samples"),
+        _real("sm_mhz", "median SM clock in MHz"),
+        _real("power_w", "highest power in W"),
+        _real("temperature_c", "highest temperature in °C"),
+        _real("throttled", "share of the samples at which it was throttled"),
+    ),
+    key=("run_id", "node_id", "gpu", "number"), since=2,
+)  # fmt: skip
 VERDICTS = Table(
     "verdicts", "A verdict of `collbench gate` (verdict.json).",
     (
@@ -358,7 +377,7 @@ VERDICT_GROUPS = Table(
 )  # fmt: skip
 
 TABLES = (
-    STORE, RUNS, CASES, RESULTS, REMARKS, CEILINGS, DOCUMENTS, NODES, RUN_NODES, LABELS, HUNTS, SUSPECTS, NODE_PAIRS, VERDICTS,
+    STORE, RUNS, CASES, RESULTS, REMARKS, CEILINGS, DOCUMENTS, NODES, RUN_NODES, LABELS, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY, VERDICTS,
     VERDICT_GROUPS,
 )  # fmt: skip
 
@@ -420,6 +439,15 @@ VIEWS = (
             ("latency_s", "node_pairs.latency_s"), ("wrong", "node_pairs.wrong"),
         ),
         "node_pairs JOIN runs ON runs.run_id = node_pairs.run_id JOIN nodes ON nodes.node_id = node_pairs.node_id",
+    ),
+    View(
+        "telemetry_history", "The GPUs of every host during each case.",
+        (
+            ("run_id", "telemetry.run_id"), ("number", "telemetry.number"), ("run", "runs.name"), ("started", "{moment}"),
+            ("started_s", "runs.started_s"), ("node", "nodes.name"),
+            *((name, f"telemetry.{name}") for name in ("gpu", "ended_s", "samples", "sm_mhz", "power_w", "temperature_c", "throttled")),
+        ),
+        "telemetry JOIN runs ON runs.run_id = telemetry.run_id JOIN nodes ON nodes.node_id = telemetry.node_id",
     ),
 )  # fmt: skip
 

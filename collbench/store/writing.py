@@ -43,6 +43,7 @@ from collbench.store.schema import (
     RUN_NODES,
     RUNS,
     SUSPECTS,
+    TELEMETRY,
     VERDICT_GROUPS,
     VERDICTS,
     Table,
@@ -51,7 +52,7 @@ from collbench.store.schema import (
 
 ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
 _AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
-_OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS)
+_OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
 _CASE = tuple(map(column_of, CaseKey._fields))
 
 
@@ -102,13 +103,15 @@ class Writer:
         facts = {kind: documents[text] for kind, text in record.facts.items()}
         self.database.rows("UPDATE runs SET info = ?, facts = ? WHERE run_id = ?", [_json([small, large]), _json(facts), run_id])
         self._put_results(record, run_id)
-        names = sorted({*record.nodes, *(name for _, several in record.suspects for name in several), *(name for _, name in record.pairs)})
+        of_parts = (name for _, name in (*record.pairs, *record.telemetry))
+        names = sorted({*record.nodes, *(name for _, several in record.suspects for name in several), *of_parts})
         nodes = self._known(NODES, {name: (name,) for name in names})
         self._insert(RUN_NODES, ({"run_id": run_id, "node_id": nodes[name]} for name in record.nodes))
         self._insert(HUNTS, [{"run_id": run_id, **record.hunt}] if record.hunt else [])
         of_suspects = ({"run_id": run_id, "node_id": nodes[name], **each} for each, several in record.suspects for name in several)
         self._insert(SUSPECTS, of_suspects)
-        self._insert(NODE_PAIRS, ({"run_id": run_id, "node_id": nodes[name], **each} for each, name in record.pairs))
+        for table, found in ((NODE_PAIRS, record.pairs), (TELEMETRY, record.telemetry)):
+            self._insert(table, ({"run_id": run_id, "node_id": nodes[name], **each} for each, name in found))
         self._label(run_id, labels)
 
     def _put_results(self, record: RunRecord, run_id: int) -> None:

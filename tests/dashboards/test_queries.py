@@ -156,7 +156,7 @@ class TestPostgreSQL:
 
     @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda each: each.name)
     def test_a_preview_shows_every_panel_and_its_values(self, database: Database, dashboard: Dashboard) -> None:
-        found, values = read_dashboard(dashboard, database, 30)
+        found, values = read_dashboard(dashboard, database)
         assert {panel.title for panel in dashboard.panels} == set(found)
         texts = re.findall(r">([^<>]+)</text>", dashboard_picture(dashboard, found, values))
         assert {panel.title for panel in dashboard.panels if len(panel.title) < 30} <= set(texts)

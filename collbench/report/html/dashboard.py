@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.report.frame import printable
 from collbench.report.grafana import Dashboard, Panel, expanded, places
 from collbench.report.html.drawing import COLORS, Picture, Scale, draw_legend, linear_scale, series_classes
-from collbench.store.database import Database
+from collbench.report.writers import write_whole
+from collbench.store.database import Database, open_store
 from collbench.store.schema import POSTGRESQL
 from collbench.units import first_of, format_duration, format_percent, format_rate, format_time
 
@@ -41,8 +43,24 @@ Records = Sequence[Mapping[str, Any]]  # of a query, by name of the column, in t
 _MOMENTS = ("time", "started")  # columns
 
 
-def read_dashboard(dashboard: Dashboard, database: Database, days: float) -> tuple[dict[str, Records], dict[str, list[str]]]:
-    """Return (records of each panel by title, values of the variables) for the last `days` before the newest run of a store.
+def write_previews(dashboards: Sequence[Dashboard], store: str, folder: Path) -> list[Path]:
+    """Draw each dashboard from a store in PostgreSQL into a file NAME.svg; return the files.
+
+    The time range is the dashboard's default one, before the newest run of the store. Raises UsageError.
+    """
+    database, paths = open_store(store), []
+    try:
+        for each in dashboards:
+            path = folder / f"{each.name}.svg"
+            write_whole(path, dashboard_picture(each, *read_dashboard(each, database)), "--preview")
+            paths.append(path)
+    finally:
+        database.close()
+    return paths
+
+
+def read_dashboard(dashboard: Dashboard, database: Database) -> tuple[dict[str, Records], dict[str, list[str]]]:
+    """Return (records of each panel by title, values of the variables) for the dashboard's time range before the newest run of a store.
 
     Of each variable the first value is chosen, and of one with several values all, as in Grafana. Raises UsageError if the store cannot be
     read, is not in PostgreSQL, or has no run with a time.
@@ -52,7 +70,7 @@ def read_dashboard(dashboard: Dashboard, database: Database, days: float) -> tup
     ((newest,),) = database.rows("SELECT max(started_s) FROM runs")
     if newest is None:
         raise UsageError(f"store {database.name} has no run with a time: add runs with `collbench store sync`")
-    begin, end = newest - days * 86400, newest + 3600.0
+    begin, end = newest - dashboard.hours * 3600.0, newest + 3600.0
     chosen: dict[str, list[str]] = {}
     for variable in dashboard.variables:
         values = [str(value) for (value,) in database.rows(expanded(variable.postgresql, begin, end, chosen))]
