@@ -140,12 +140,12 @@ _ABOUT_CASES = {
     "protocol": "forced protocol", "traffic": "traffic of alltoallv", "streams": "connections per pair",
     "size_bytes": "size as nccl-tests counts it",
 }  # fmt: skip
-GROUP = "ranks_group"  # the column of `CaseKey.group`: GROUP is a word of SQL
+_RENAMED = {"group": "ranks_group", "window": "window_size"}  # GROUP and WINDOW are words of SQL
 
 
 def column_of(name: str) -> str:
     """Return the column of a field of `CaseKey`."""
-    return GROUP if name == "group" else name
+    return _RENAMED.get(name, name)
 
 
 STORE = Table(
