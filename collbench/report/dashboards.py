@@ -6,7 +6,7 @@ PostgreSQL has every run at the time at which it was measured. Prometheus has th
 
 from __future__ import annotations
 
-from collbench.report.grafana import Dashboard, Panel, Series, ValueState, DashboardVariable
+from collbench.report.grafana import Dashboard, DashboardVariable, Panel, Series, ValueState
 
 _STALE_DAYS = 2  # a node that is measured every night has a newer run
 _LOWEST = 10  # nodes in a list of the slowest
@@ -190,7 +190,12 @@ NODE = Dashboard(
             "Slowest case relative to the median node",
             "stat",
             "Smallest ratio of this node's bus bandwidth to that of the median node in the same test case, newest results.",
-            (Series(f"min(({_of_median('collbench_busbw_bytes_per_second', '')}) and collbench_busbw_bytes_per_second{{{_OF_NODE}}})", "ratio"),),
+            (
+                Series(
+                    f"min(({_of_median('collbench_busbw_bytes_per_second', '')}) and collbench_busbw_bytes_per_second{{{_OF_NODE}}})",
+                    "ratio",
+                ),
+            ),
             f"WITH newest AS ({_newest('busbw_bytes_per_s', 'busbw_bytes_per_s IS NOT NULL')}), medians AS (SELECT case_id, "
             "percentile_cont(0.5) WITHIN GROUP (ORDER BY busbw_bytes_per_s) AS median FROM newest GROUP BY case_id) "
             f"SELECT min(busbw_bytes_per_s / nullif(median, 0)) AS ratio FROM newest JOIN medians USING (case_id) WHERE {_SQL_NODE}",

@@ -19,6 +19,7 @@ from socketserver import TCPServer
 from typing import TextIO
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from collbench.addresses import is_loopback
 from collbench.errors import FINE, INTERRUPTED, UsageError
 from collbench.report.headlines import short
 from collbench.report.html.drawing import Picture, Scale, linear_scale

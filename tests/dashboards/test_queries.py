@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.store.servers import PostgreSQL
 
 from collbench.report.dashboards import DASHBOARDS, FLEET, GATE, NODE, OPERATION, TELEMETRY
 from collbench.report.grafana import Dashboard, DashboardVariable, Panel, expanded
@@ -20,7 +21,6 @@ from collbench.store.database import Database, open_store
 from collbench.store.writing import Writer, add_all
 from tests.dashboards.fleet import GPU, NODES, SIZE, SLOW, fleet
 from tests.dashboards.prometheus import Prometheus
-from tests.store.servers import PostgreSQL
 
 pytestmark = pytest.mark.in_turn("dashboards")
 

@@ -197,7 +197,9 @@ def _draw_bars(picture: Picture, panel: Panel, found: Records, room: _PanelBox) 
     for line, (name, value) in enumerate(known):
         y = room.top + line * high
         picture.text(room.left, y + high / 2 + 4, name, classes="ink")
-        picture.add("rect", _color(panel, value) or "s0", x=room.left + names, y=y + 2, width=max(1.0, wide * value / most), height=high - 4)
+        picture.add(
+            "rect", _color(panel, value) or "s0", x=room.left + names, y=y + 2, width=max(1.0, wide * value / most), height=high - 4
+        )
         picture.text(room.right, y + high / 2 + 4, value_text(value, panel.unit), "end", "ink")
 
 
@@ -240,7 +242,9 @@ def _draw_states(picture: Picture, panel: Panel, found: Records, room: _PanelBox
     for number, (time, value) in enumerate(known):
         until = known[number + 1][0] if number + 1 < len(known) else end
         color = _color(panel, value) or "quiet"
-        picture.add("rect", color, x=x.at(time), y=room.top + 18, width=max(1.0, x.at(until) - x.at(time) - 1), height=bottom - room.top - 18)
+        picture.add(
+            "rect", color, x=x.at(time), y=room.top + 18, width=max(1.0, x.at(until) - x.at(time) - 1), height=bottom - room.top - 18
+        )
         if panel.states and (number == 0 or known[number - 1][1] != value):
             picture.text(x.at(time), room.top + 12, panel.states[value].name, classes=color)
     for value, text in x.ticks:
