@@ -23,7 +23,7 @@ _PERCENT = ((None, "bad"), (0.5, "doubtful"), (0.8, "good"))
 _OF_MEDIAN = ((None, "bad"), (0.9, "doubtful"), (0.97, "good"))
 _SLOWER = ((None, "good"), (1.02, "doubtful"), (1.05, "bad"))
 
-# Variables. The next ones depend on those before them.
+# Variables: the next ones depend on those before them.
 
 _OPERATION = DashboardVariable(
     "operation",
@@ -63,11 +63,19 @@ def _of_median(metric: str, labels: str) -> str:
     return f"{metric}{{{labels}}} / ignoring(node) group_left() quantile without (node) (0.5, {metric}{{{labels}}})"
 
 
-# The newest result of each case on each node in the time range.
 def _newest(columns: str, where: str) -> str:
+    """Return the SQL of the newest result of each case on each node in the time range."""
     return (
         f"SELECT DISTINCT ON (case_id, node) case_id, node, {columns} FROM collbench.node_history "
         f"WHERE {where} AND {_IN_RANGE} AND na IS NULL ORDER BY case_id, node, started_s DESC"
+    )
+
+
+def _with_medians(where: str) -> str:
+    """Return the SQL of `newest`, with the bandwidth of each case on each node, and `medians`, over the nodes of each case."""
+    return (
+        f"WITH newest AS ({_newest('busbw_bytes_per_s', f'{where} AND busbw_bytes_per_s IS NOT NULL')}), medians AS (SELECT case_id, "
+        "percentile_cont(0.5) WITHIN GROUP (ORDER BY busbw_bytes_per_s) AS median FROM newest GROUP BY case_id)"
     )
 
 
@@ -136,10 +144,9 @@ FLEET = Dashboard(
             "bargauge",
             f"Newest bus bandwidth of the selected case, divided by that of the median node: the {_LOWEST} lowest.",
             (Series(f"bottomk({_LOWEST}, {_of_median('collbench_busbw_bytes_per_second', _CASE)})", "{{node}}"),),
-            f"WITH newest AS ({_newest('busbw_bytes_per_s', _SQL_CASE)}), medians AS (SELECT case_id, "
-            "percentile_cont(0.5) WITHIN GROUP (ORDER BY busbw_bytes_per_s) AS median FROM newest GROUP BY case_id) "
+            f"{_with_medians(_SQL_CASE)} "
             "SELECT node, min(busbw_bytes_per_s / nullif(median, 0)) AS ratio FROM newest JOIN medians USING (case_id) "
-            f"WHERE busbw_bytes_per_s IS NOT NULL GROUP BY node ORDER BY ratio LIMIT {_LOWEST}",
+            f"GROUP BY node ORDER BY ratio LIMIT {_LOWEST}",
             unit="percentunit",
             limits=_OF_MEDIAN,
         ),
@@ -167,6 +174,7 @@ FLEET = Dashboard(
 
 _OF_NODE = 'node="$node"'
 _SQL_NODE = "node = ${node:sqlstring}"
+_OWN_RATIO = f"{_of_median('collbench_busbw_bytes_per_second', '')} and collbench_busbw_bytes_per_second{{{_OF_NODE}}}"
 _BY_SERIES = "operation || ' ' || backend AS metric"
 
 NODE = Dashboard(
@@ -192,12 +200,11 @@ NODE = Dashboard(
             "Smallest ratio of this node's bus bandwidth to that of the median node in the same test case, newest results.",
             (
                 Series(
-                    f"min(({_of_median('collbench_busbw_bytes_per_second', '')}) and collbench_busbw_bytes_per_second{{{_OF_NODE}}})",
+                    f"min({_OWN_RATIO})",
                     "ratio",
                 ),
             ),
-            f"WITH newest AS ({_newest('busbw_bytes_per_s', 'busbw_bytes_per_s IS NOT NULL')}), medians AS (SELECT case_id, "
-            "percentile_cont(0.5) WITHIN GROUP (ORDER BY busbw_bytes_per_s) AS median FROM newest GROUP BY case_id) "
+            f"{_with_medians('TRUE')} "
             f"SELECT min(busbw_bytes_per_s / nullif(median, 0)) AS ratio FROM newest JOIN medians USING (case_id) WHERE {_SQL_NODE}",
             unit="percentunit",
             limits=_OF_MEDIAN,
@@ -246,14 +253,8 @@ NODE = Dashboard(
             "Newest bandwidth relative to the median node",
             "table",
             "Each test case of this node: its newest bus bandwidth, divided by that of the median node.",
-            (
-                Series(
-                    "sort(sum by (operation, backend, dtype, size_bytes, ranks) "
-                    f"(({_of_median('collbench_busbw_bytes_per_second', '')}) and collbench_busbw_bytes_per_second{{{_OF_NODE}}}))"
-                ),
-            ),
-            f"WITH newest AS ({_newest('busbw_bytes_per_s', 'busbw_bytes_per_s IS NOT NULL')}), medians AS (SELECT case_id, "
-            "percentile_cont(0.5) WITHIN GROUP (ORDER BY busbw_bytes_per_s) AS median FROM newest GROUP BY case_id) "
+            (Series(f"sort(sum by (operation, backend, dtype, size_bytes, ranks) ({_OWN_RATIO}))"),),
+            f"{_with_medians('TRUE')} "
             "SELECT operation, backend, dtype, size_bytes, ranks, busbw_bytes_per_s / nullif(median, 0) AS ratio FROM newest "
             f"JOIN medians USING (case_id) JOIN collbench.cases USING (case_id) WHERE {_SQL_NODE} ORDER BY ratio LIMIT 500",
             width=24,
@@ -416,8 +417,8 @@ GATE = Dashboard(
                     "{{operation}} {{backend}} {{size_class}}",
                 ),
             ),
-            "SELECT to_timestamp(judged_s) AS time, concat_ws(' ', verdict_groups.operation, verdict_groups.backend, size_class) AS metric, "
-            "factor AS value FROM collbench.verdict_groups JOIN collbench.verdicts USING (verdict_id) "
+            "SELECT to_timestamp(judged_s) AS time, concat_ws(' ', verdict_groups.operation, verdict_groups.backend, size_class) "
+            "AS metric, factor AS value FROM collbench.verdict_groups JOIN collbench.verdicts USING (verdict_id) "
             f"WHERE {_JUDGED} AND factor IS NOT NULL ORDER BY 1",
             decimals=3,
             limits=_SLOWER,
@@ -475,7 +476,7 @@ TELEMETRY = Dashboard(
     (_NODES,),
     (
         _state(
-            "ValueState probe",
+            "State probe",
             "Fixed work, measured after each case: a change means that the machine state changed.",
             "collbench_state_probe_seconds",
             "probe_after_s",

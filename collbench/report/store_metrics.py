@@ -88,7 +88,8 @@ def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator
 # For each value of `by` the newest record of a query.
 _NEWEST = (
     "SELECT {columns} FROM (SELECT {columns},"
-    " row_number() OVER (PARTITION BY {by} ORDER BY {newest} DESC, run_id DESC, number DESC) AS place FROM ({source}) AS found) AS ranked WHERE place = 1"
+    " row_number() OVER (PARTITION BY {by} ORDER BY {newest} DESC, run_id DESC, number DESC) AS place"
+    " FROM ({source}) AS found) AS ranked WHERE place = 1"
 )
 _RESULTS = (
     "SELECT nodes.name AS node, results.case_id, results.run_id, results.number, runs.started_s, results.ended_s, results.probe_after_s,"

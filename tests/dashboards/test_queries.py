@@ -6,12 +6,12 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store.servers import PostgreSQL
 
 from collbench.report.dashboards import DASHBOARDS, FLEET, GATE, NODE, OPERATION, TELEMETRY
 from collbench.report.grafana import Dashboard, DashboardVariable, Panel, expanded
@@ -19,8 +19,10 @@ from collbench.report.html.dashboard import dashboard_picture, read_dashboard
 from collbench.report.store_metrics import MetricsRange, MetricsServer
 from collbench.store.database import Database, open_store
 from collbench.store.writing import Writer, add_all
+from tests.conftest import cannot
 from tests.dashboards.fleet import GPU, NODES, SIZE, SLOW, fleet
 from tests.dashboards.prometheus import Prometheus
+from tests.store.postgresql import NoServer, server
 
 pytestmark = pytest.mark.in_turn("dashboards")
 
@@ -108,12 +110,16 @@ class TestPrometheus:
 
 class TestPostgreSQL:
     @pytest.fixture(scope="class")
-    def database(self, folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-        with PostgreSQL(tmp_path_factory.mktemp("postgresql")) as server:
-            add_fleet(server.url, folders)
-            found = open_store(server.url)
+    def database(self, folders: Path) -> Iterator[Database]:
+        with ExitStack() as stack:
+            try:
+                running = stack.enter_context(server())
+            except NoServer as why:
+                cannot(why)
+            add_fleet(running.url, folders)
+            found = open_store(running.url)
+            stack.callback(found.close)
             yield found
-            found.close()
 
     @staticmethod
     def with_values(sql: str, dashboard: Dashboard) -> str:

@@ -25,17 +25,21 @@ _HEAD, _LETTER, _LINE = 30.0, 6.1, 19.0  # of a panel: its title; the width of a
 _MOST_SERIES = 8
 _CLASSES = {"good": "limit", "doubtful": "bound", "bad": "bad", "unknown": "quiet"}
 _STYLE = """
-svg{--ink:#1a2330;--soft:#556070;--grid:#dde2e8;--edge:#d3dbe6;--paper:#fff;--desk:#f5f7f9;--limit:#00694f;--bound:#7a5200;--bad:#a8005a;
---s0:#0072b2;--s1:#b33a00;--s2:#4b0055;--s3:#767676;font:11px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif}
-@media(prefers-color-scheme:dark){svg{--ink:#e6e9ed;--soft:#a3adb8;--grid:#2c343c;--edge:#2c343c;--paper:#14171a;--desk:#0d0f11;
---limit:#45cfa0;--bound:#e3b341;--bad:#ff7ab2;--s0:#56b4e9;--s1:#f0803c;--s2:#f2f2f2;--s3:#8f8f8f}}
-.desk{fill:var(--desk)}.card{fill:var(--paper);stroke:var(--edge)}text{fill:var(--soft);font-variant-numeric:tabular-nums}
-text.ink{fill:var(--ink)}text.head{fill:var(--ink);font-weight:600;font-size:12px}text.title{fill:var(--ink);font-weight:650;font-size:16px}
-text.big{fill:var(--ink);font-weight:650;font-size:24px}text.limit{fill:var(--limit)}text.bound{fill:var(--bound)}text.bad{fill:var(--bad)}
-.grid{fill:none;stroke:var(--grid)}.line{fill:none;stroke-width:1.6}.s0{fill:var(--s0);stroke:var(--s0)}.s1{fill:var(--s1);stroke:var(--s1)}
-.s2{fill:var(--s2);stroke:var(--s2)}.s3{fill:var(--s3);stroke:var(--s3)}path.line{fill:none}
-.d1{stroke-dasharray:6 3}.d2{stroke-dasharray:2 2}.d3{stroke-dasharray:8 3 2 3}circle,path:not(.line){stroke-dasharray:none}
-rect.limit{fill:var(--limit)}rect.bound{fill:var(--bound)}rect.bad{fill:var(--bad)}rect.quiet{fill:var(--soft)}rect.s0{opacity:.8}
+svg { --ink: #1a2330; --soft: #556070; --grid: #dde2e8; --edge: #d3dbe6; --paper: #fff; --desk: #f5f7f9; --limit: #00694f; --bound: #7a5200;
+  --bad: #a8005a; --s0: #0072b2; --s1: #b33a00; --s2: #4b0055; --s3: #767676;
+  font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
+@media (prefers-color-scheme: dark) {
+  svg { --ink: #e6e9ed; --soft: #a3adb8; --grid: #2c343c; --edge: #2c343c; --paper: #14171a; --desk: #0d0f11; --limit: #45cfa0;
+    --bound: #e3b341; --bad: #ff7ab2; --s0: #56b4e9; --s1: #f0803c; --s2: #f2f2f2; --s3: #8f8f8f; } }
+text { fill: var(--soft); font-variant-numeric: tabular-nums; } text.ink { fill: var(--ink); }
+text.head { fill: var(--ink); font-weight: 600; font-size: 12px; } text.title { fill: var(--ink); font-weight: 650; font-size: 16px; }
+text.big { fill: var(--ink); font-weight: 650; font-size: 24px; }
+.desk { fill: var(--desk); } .card { fill: var(--paper); stroke: var(--edge); } .grid { fill: none; stroke: var(--grid); }
+.s0 { fill: var(--s0); stroke: var(--s0); } .s1 { fill: var(--s1); stroke: var(--s1); }
+.s2 { fill: var(--s2); stroke: var(--s2); } .s3 { fill: var(--s3); stroke: var(--s3); }
+.line { stroke-width: 1.6; } path.line { fill: none; }
+.d1 { stroke-dasharray: 6 3; } .d2 { stroke-dasharray: 2 2; } .d3 { stroke-dasharray: 8 3 2 3; }
+.limit { fill: var(--limit); } .bound { fill: var(--bound); } .bad { fill: var(--bad); } .quiet { fill: var(--soft); }
 """
 
 
