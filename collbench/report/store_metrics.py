@@ -37,7 +37,7 @@ _OPENMETRICS = "application/openmetrics-text"
 _KIND = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
 _OLDER_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
-_OF_STORE = {
+STORE_METRICS = {
     "measured_timestamp": ("seconds", "when the run of the row began, in seconds since 1970"),
     "node_last_run_timestamp": ("seconds", "when the newest run of a node began, in seconds since 1970"),
     "node_runs": ("", "runs of a node in the time that the endpoint covers"),
@@ -53,7 +53,7 @@ _OF_STORE = {
     "store_rows_left_out": ("", "rows beyond the limit of the endpoint: use a higher --limit or fewer --days"),
     "store_read": ("seconds", "time to read the store for this scrape"),
 }
-_ABOUT = ROW_METRICS | GATE_METRICS | _OF_STORE
+_ABOUT = ROW_METRICS | GATE_METRICS | STORE_METRICS
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,11 @@ class Sample:
     value: float | None
 
 
+def metric_name(name: str, unit: str) -> str:
+    """Return the whole name of a metric, as files and dashboards have it: "collbench_time_seconds"."""
+    return f"{_PREFIX}_{name}{f'_{unit}' if unit else ''}"
+
+
 def exposed(about: About, samples: Iterable[Sample]) -> str:
     """Return the text of the file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
     try:
@@ -209,7 +214,7 @@ def exposed(about: About, samples: Iterable[Sample]) -> str:
         by_name[sample.name][frozenset(sample.labels.items())] = sample
     families = []
     for name, (unit, text) in about.items():
-        family = Metric(f"{_PREFIX}_{name}", text, "gauge", unit)
+        family = Metric(metric_name(name, unit), text, "gauge", unit)
         for sample in by_name[name].values():
             if sample.value is not None and isfinite(sample.value):
                 family.add_sample(family.name, dict(sample.labels), sample.value)

@@ -16,6 +16,7 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "reasons": facts.reasons,
     "terms": facts.terms,
     "run-folder": formats.run_folder,
+    "metrics": formats.metrics,
     "schemas": formats.schemas,
     "suites": formats.suites,
     "configuration": commands.configuration,
