@@ -10,7 +10,7 @@ import socket
 import threading
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -95,8 +95,8 @@ class ReadOnlyServer(ThreadingHTTPServer):
         return host in (self.address.removeprefix("http://").rstrip("/"), f"localhost:{self.server_port}")
 
     @abstractmethod
-    def answer(self, target: str, headers: Mapping[str, str]) -> HttpReply:
-        """Return what a request for an address gets."""
+    def answer(self, target: str, accept: str) -> HttpReply:
+        """Return what a request for an address gets; `accept` has the formats that the client reads."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, with_body: bool) -> None:
         if self.server.is_own(self.headers.get("Host", "")):
-            answer = self.server.answer(self.path, self.headers)
+            answer = self.server.answer(self.path, self.headers.get("Accept", ""))
         else:
             answer = HttpReply(HTTPStatus.FORBIDDEN, f"Use {self.server.address}")
         body = answer.text.encode("utf-8", "replace")
@@ -171,7 +171,7 @@ class RunServer(ReadOnlyServer):
         """Return the runs of the folder, newest first."""
         return runs_below(self.folder, self._known)
 
-    def answer(self, target: str, headers: Mapping[str, str]) -> HttpReply:
+    def answer(self, target: str, accept: str) -> HttpReply:
         """Return the page at an address: the index at "/", a run at "/run/NAME"; else a sentence with the status of the error."""
         parts = urlsplit(target)
         with self._one_page:

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TextIO
@@ -153,7 +153,8 @@ def _conditions(database: Database, since: float) -> Iterator[Sample]:
 def _verdicts(database: Database) -> Iterator[Sample]:
     """Yield the metrics of the newest verdict for each baseline, as `collbench gate --openmetrics`, with a label `baseline`."""
     sql = _newest(
-        "SELECT baseline, judged_s, verdict_id AS run_id, 0 AS number, document_id FROM verdicts WHERE document_id IS NOT NULL",
+        "SELECT baseline, judged_s, verdict_id AS run_id, 0 AS number, document_id FROM verdicts"
+        " WHERE document_id IS NOT NULL AND judged_s IS NOT NULL",
         "baseline, judged_s, run_id, number, document_id", "baseline", "judged_s",
     )  # fmt: skip
     for baseline, judged_s, _, _, document in database.rows(f"{sql} ORDER BY judged_s DESC LIMIT {_MOST_BASELINES}"):
@@ -189,7 +190,7 @@ class MetricsServer(ReadOnlyServer):
         finally:
             database.close()
 
-    def answer(self, target: str, headers: Mapping[str, str]) -> HttpReply:
+    def answer(self, target: str, accept: str) -> HttpReply:
         """Return the metrics at /metrics; 503 with the reason if the store cannot be read, so that Prometheus marks the target as down."""
         if urlsplit(target).path != _PATH:
             return HttpReply(HTTPStatus.NOT_FOUND, f"The metrics are at {_PATH}.")
@@ -198,7 +199,7 @@ class MetricsServer(ReadOnlyServer):
                 text = self.read()
         except UsageError as error:
             return HttpReply(HTTPStatus.SERVICE_UNAVAILABLE, short(str(error), 600))
-        return HttpReply(HTTPStatus.OK, text, _KIND if _OPENMETRICS in headers.get("Accept", "") else _OLDER_KIND)
+        return HttpReply(HTTPStatus.OK, text, _KIND if _OPENMETRICS in accept else _OLDER_KIND)
 
 
 def serve_metrics(store: str, covers: MetricsRange, port: int, address: str, out: TextIO) -> int:
