@@ -245,6 +245,9 @@ def _refuse_password(url: str) -> str:
     return shown
 
 
+_READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole
+
+
 class _PostgreSQL:
     """A store in a database of a PostgreSQL server."""
 
@@ -257,7 +260,7 @@ class _PostgreSQL:
         except ImportError as error:
             raise UsageError(f"store {self.name} needs psycopg ({error}): install collbench[postgresql]") from error
         self._driver, self._write = psycopg, write
-        settings = f"-c search_path={NAMESPACE} -c lock_timeout={WAIT_S:.0f}s{'' if write else ' -c default_transaction_read_only=on'}"
+        settings = f"-c search_path={NAMESPACE} -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
         given = dict(parse_qsl(urlsplit(url).query))
         with self._errors():
             self._connection = psycopg.connect(

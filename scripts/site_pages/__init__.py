@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from site_pages import commands, facts, formats, interfaces
+from site_pages import commands, facts, formats, interfaces, store
 
 _MAKERS: dict[str, Callable[[], str]] = {
     "flags": facts.flags,
@@ -17,6 +17,7 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "terms": facts.terms,
     "run-folder": formats.run_folder,
     "schemas": formats.schemas,
+    "store": store.store,
     "suites": formats.suites,
     "configuration": commands.configuration,
     "environment-variables": commands.environment_variables,
