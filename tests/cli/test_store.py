@@ -183,6 +183,7 @@ def test_report_shows_the_newest_run_of_a_store(folder: Path) -> None:
         "query runs.db --since yesterday", "query runs.db --of nothing", "query runs.db --of runs --operation allreduce",
         "query runs.db nobody-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
         "query postgresql://u:secret@h/d", "query postgresql://127.0.0.1:9/d?connect_timeout=1", "add runs.db", "add runs.db nowhere",
+        "add new.db nowhere", "sync new.db nowhere",
         "add notes.txt runs", "add no/where.db runs", "add runs.db runs --label 'a b'", "sync runs.db nowhere", "prune runs.db",
         "prune runs.db --older-than soon", "prune nothing.db --missing", "export runs.db runs", "export nothing.db out", "bogus runs.db",
         "",

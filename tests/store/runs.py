@@ -8,7 +8,7 @@ from typing import Any
 
 from collbench.results.row import Row
 from collbench.store.database import Database, open_store
-from collbench.store.writing import Changes, Writer, add_all
+from collbench.store.writing import Changes, Writer, add_all, find_all
 from tests.results.rows import make_row, make_times
 from tests.results.rows import store as write_run
 
@@ -30,7 +30,7 @@ def added(name: str, *paths: Path, labels: Sequence[str] = ()) -> Changes:
     """Add runs to a store, and close it."""
     database = open_store(name, write=True)
     try:
-        return add_all(Writer(database), paths, labels)
+        return add_all(Writer(database), find_all(paths), labels)
     finally:
         database.close()
 
