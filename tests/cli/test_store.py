@@ -146,7 +146,7 @@ def test_a_verdict_over_a_store_is_that_over_the_folders(tmp_path: Path) -> None
         night(runs, number, slower=1.5)
     run_here(tmp_path, "store", "add", "runs.db", *(f"runs/night-{number}" for number in range(1, 8)), "--label", "good")
     run_here(tmp_path, "store", "add", "runs.db", *(f"runs/night-{number}" for number in (11, 12, 13)), "--label", "new")
-    assert run_here(tmp_path, "baseline", "add", "good", "--store", "runs.db", "--label", "good").returncode == 0
+    assert run_here(tmp_path, "baseline", "add", "good", "--store", "runs.db", "good").returncode == 0
     paths = [f"runs/night-{number}" for number in (11, 12, 13)]
     folders = run_here(tmp_path, "gate", "--baseline", "good", *paths, "--out", "a.json")
     shutil.rmtree(runs / "night-13")
