@@ -44,8 +44,8 @@ def _add_baseline_options(parser: Parser) -> None:
     ):
         added[name] = add_command(verbs, name, summary, call).whole()
         added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
-    runs = "a run's folder, or a folder of launches; with --store a name, by default all runs that are selected"
-    added["add"].add_argument("runs", metavar="RUN", nargs="*", type=Path, help=runs)
+    runs = "a run's folder, or a folder of launches; with --store the name of a run, an allocation or a label"
+    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help=runs)
     add_stored_runs(added["add"])
     for name in ("show", "diff"):
         add_format(added[name], "table")
@@ -66,8 +66,6 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
         allocations = allocations_of(stored_runs(arguments, arguments.runs))
     else:
         check_no_selection(arguments)
-        if not arguments.runs:
-            raise UsageError("name at least one run: collbench baseline add DIR RUN…")
         allocations = allocations_in(arguments.runs)
     for file in add_all(arguments.folder, allocations):
         print(file)

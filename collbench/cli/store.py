@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,11 +114,12 @@ def moment(text: str) -> float:
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Add the runs and print how many; return 0, or 2 if some cannot be read. Raises UsageError."""
     from collbench.store.database import open_store
-    from collbench.store.writing import Writer, add_all
+    from collbench.store.writing import Writer, add_all, find_all
 
     _check_labels(arguments.labels)
-    database = open_store(arguments.database, write=True)
-    changes = add_all(Writer(database), arguments.runs, arguments.labels)
+    found = find_all(arguments.runs)
+    with closing(open_store(arguments.database, write=True)) as database:
+        changes = add_all(Writer(database), found, arguments.labels)
     _print_changes(changes)
     return USAGE if changes.refused else FINE
 
@@ -125,10 +127,13 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _sync(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Bring the store up to date and print what changed; return 0, also if a run cannot be read. Raises UsageError."""
     from collbench.store.database import open_store
-    from collbench.store.writing import Writer, sync
+    from collbench.store.writing import Writer, check_folders, sync
 
     _check_labels(arguments.labels)
-    _print_changes(sync(Writer(open_store(arguments.database, write=True)), arguments.folders, arguments.labels))
+    check_folders(arguments.folders)
+    with closing(open_store(arguments.database, write=True)) as database:
+        changes = sync(Writer(database), arguments.folders, arguments.labels)
+    _print_changes(changes)
     return FINE
 
 
@@ -172,7 +177,8 @@ def _query(arguments: argparse.Namespace, argv: list[str]) -> int:
         tuple(arguments.backend), arguments.sizes, tuple(parse_condition(text, subject) for text in arguments.where),
         _limit(arguments.limit, format),
     )  # fmt: skip
-    write_query(open_store(arguments.database), query, format, sys.stdout, arguments.color)
+    with closing(open_store(arguments.database)) as database:
+        write_query(database, query, format, sys.stdout, arguments.color)
     return FINE
 
 
@@ -196,11 +202,11 @@ def _prune(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     if arguments.older_than is None and not arguments.missing:
         raise UsageError("prune removes nothing without a rule: use --older-than AGE, --missing, or both")
-    database = open_store(arguments.database, write=not arguments.dry_run)
     before_s = None if arguments.older_than is None else time.time() - arguments.older_than
-    found = removable(database, before_s, arguments.missing)
-    if found and not arguments.dry_run:
-        remove(database, found)
+    with closing(open_store(arguments.database, write=not arguments.dry_run, make=False)) as database:
+        found = removable(database, before_s, arguments.missing)
+        if found and not arguments.dry_run:
+            remove(database, found)
     print_lines(removed_lines(found, arguments.dry_run), sys.stdout, False)
     return FINE
 
@@ -211,7 +217,8 @@ def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.store.export import export
     from collbench.units import plural
 
-    found = export(open_store(arguments.database), arguments.out, selection(arguments, ()))
+    with closing(open_store(arguments.database)) as database:
+        found = export(database, arguments.out, selection(arguments, ()))
     print(f"{plural(found.results, 'result')} in {plural(found.files, 'file')} below {arguments.out}")
     return FINE
 
@@ -242,9 +249,9 @@ def stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: 
     from collbench.store.database import open_store
     from collbench.store.reading import RunSelection, load_runs, newest_launches, select_runs
 
-    database = open_store(arguments.store)
     wanted = selection(arguments, names)
-    return load_runs(database, newest_launches(database) if newest and wanted == RunSelection() else select_runs(database, wanted))
+    with closing(open_store(arguments.store)) as database:
+        return load_runs(database, newest_launches(database) if newest and wanted == RunSelection() else select_runs(database, wanted))
 
 
 def check_no_selection(arguments: argparse.Namespace) -> None:

@@ -64,23 +64,23 @@ def shown_name(name: str) -> str:
     return _refuse_password(name) if is_url(name) else printable(name)
 
 
-def open_store(name: str, *, write: bool = False) -> Database:
-    """Return an open store. `write`: it is created if it is missing, and migrated if its schema is older.
+def open_store(name: str, *, write: bool = False, make: bool = True) -> Database:
+    """Return an open store. `write`: it is migrated if its schema is older, and with `make` created if it is missing.
 
     Raises UsageError if it is missing, not a store, of a newer schema, or cannot be opened; for readers also if its schema is older.
     """
-    database = _PostgreSQL(name, write) if is_url(name) else _SQLite(Path(name), write)
+    database = _PostgreSQL(name, write) if is_url(name) else _SQLite(Path(name), write, make)
     try:
-        _check_version(database, write)
+        _check_version(database, write, make)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _check_version(database: _SQLite | _PostgreSQL, write: bool) -> None:
+def _check_version(database: _SQLite | _PostgreSQL, write: bool, make: bool) -> None:
     version = database.version()
-    if write and (version is None or version < VERSION):
+    if write and (version < VERSION if version is not None else make):
         with database.transaction():
             database.exclude()
             version = database.version()  # another process may have been faster
@@ -119,11 +119,11 @@ class _SQLite:
 
     dialect = SQLITE
 
-    def __init__(self, path: Path, write: bool) -> None:
+    def __init__(self, path: Path, write: bool, make: bool) -> None:
         self.name = shown_name(str(path))
         self._path, self._write = path, write
-        self._check_file()
-        mode = "rwc" if write else "rw" if os.access(path, os.W_OK) else "ro"  # rw: a killed writer's journal must be rolled back
+        self._check_file(write and make)
+        mode = "rwc" if write and make else "rw" if os.access(path, os.W_OK) else "ro"  # rw: a killed writer's journal must be rolled back
         with self._errors():
             self._connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False
@@ -131,20 +131,20 @@ class _SQLite:
             for setting in ("trusted_schema = OFF", "cache_size = -65536", *([] if write else ["query_only = ON"])):
                 self._connection.execute(f"PRAGMA {setting}")
 
-    def _check_file(self) -> None:
+    def _check_file(self, make: bool) -> None:
         """Raise UsageError for a path that cannot be a store, before SQLite opens it."""
         try:
             with open_file(self._path) as file:
                 head = file.read(len(_MAGIC))
         except FileNotFoundError as error:
-            if not self._write:
+            if not make:
                 raise UsageError(f"store {self.name} does not exist: make it with `collbench store add {self.name} RUN…`") from error
             if not self._path.absolute().parent.is_dir():
                 raise UsageError(f"store {self.name} cannot be made: its folder does not exist; make the folder first") from error
             return
         except OSError as error:
             raise UsageError(f"store {self.name} cannot be read ({error.strerror or error}): name the file of a store") from error
-        if head != _MAGIC and (head or not self._write):
+        if head != _MAGIC and (head or not make):
             raise UsageError(f"{self.name} is not a store of collbench (not an SQLite file): name another file")
 
     def version(self) -> int | None:
@@ -245,6 +245,9 @@ def _refuse_password(url: str) -> str:
     return shown
 
 
+_READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole
+
+
 class _PostgreSQL:
     """A store in a database of a PostgreSQL server."""
 
@@ -257,7 +260,7 @@ class _PostgreSQL:
         except ImportError as error:
             raise UsageError(f"store {self.name} needs psycopg ({error}): install collbench[postgresql]") from error
         self._driver, self._write = psycopg, write
-        settings = f"-c search_path={NAMESPACE} -c lock_timeout={WAIT_S:.0f}s{'' if write else ' -c default_transaction_read_only=on'}"
+        settings = f"-c search_path={NAMESPACE} -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
         given = dict(parse_qsl(urlsplit(url).query))
         with self._errors():
             self._connection = psycopg.connect(

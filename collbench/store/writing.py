@@ -244,11 +244,10 @@ class Changes:
         return len(self.paths.get(what, ()))
 
 
-def add_all(writer: Writer, paths: Sequence[Path], labels: Sequence[str] = (), is_known: Callable[[Path], bool] | None = None) -> Changes:
-    """Add the runs and verdicts in `paths`: run folders, folders that hold them, files verdict.json. Each is added alone.
+def find_all(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders and verdicts in `paths`: run folders, folders that hold them, files verdict.json; each once.
 
-    `is_known` may return whether a path is unchanged. Raises UsageError for a path without any, before the first is added, and if the
-    store fails; what was added before stays.
+    Raises UsageError for a path without any.
     """
     found: list[Path] = []
     for path in paths:
@@ -257,8 +256,16 @@ def add_all(writer: Writer, paths: Sequence[Path], labels: Sequence[str] = (), i
             why = "does not exist" if not path.exists() else "has neither runs nor a verdict.json"
             raise UsageError(f"{path} {why}: name run folders, folders that hold them, or what `collbench gate --out` wrote")
         found += there
+    return list(dict.fromkeys(found))
+
+
+def add_all(writer: Writer, found: Iterable[Path], labels: Sequence[str] = (), is_known: Callable[[Path], bool] | None = None) -> Changes:
+    """Add the run folders and verdicts that `find_all` found, each alone; those that cannot be read are left out.
+
+    `is_known` may return whether a path is unchanged. Raises UsageError if the store fails; what was added before stays.
+    """
     changes = Changes()
-    for path in dict.fromkeys(found):
+    for path in found:
         try:
             what, warnings = (UNCHANGED, ()) if is_known and is_known(path) else writer.add(path, labels)
         except UnreadableRun as error:
@@ -269,15 +276,20 @@ def add_all(writer: Writer, paths: Sequence[Path], labels: Sequence[str] = (), i
     return changes
 
 
+def check_folders(folders: Sequence[Path]) -> None:
+    """Raise UsageError for a folder that does not exist: all of its runs would seem to be gone."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder that exists, so nothing was compared with it: name a folder of runs")
+
+
 def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) -> Changes:
     """Bring the store up to date with folders: add new runs and verdicts, replace changed ones, and mark those that are gone.
 
     What is gone stays in the store until it is pruned. Raises UsageError for a folder that does not exist, and if the store fails.
     """
+    check_folders(folders)
     database = writer.database
-    for folder in folders:
-        if not folder.is_dir():
-            raise UsageError(f"{folder} is not a folder that exists, so nothing was compared with it: name a folder of runs")
     tops = [f"{stored_path(folder).rstrip('/')}/" for folder in folders]
     held: dict[str, tuple[str, bool, Table]] = {}
     for table in (RUNS, VERDICTS):
@@ -289,8 +301,7 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
         fingerprint, missing, _ = held.get(stored_path(path), ("", True, RUNS))
         return not missing and not labels and fingerprint == fingerprint_of(path)
 
-    found = [path for folder in folders for path in find(folder)]
-    changes = add_all(writer, found, labels, is_known)
+    changes = add_all(writer, dict.fromkeys(path for folder in folders for path in find(folder)), labels, is_known)
     for path, (_, missing, table) in sorted(held.items()):
         if not missing and fingerprint_of(Path(path)) is None:
             writer.mark_missing(table, path)
