@@ -10,7 +10,7 @@ import pytest
 from collbench.report.dashboards import OPERATION
 from collbench.report.html.dashboard import dashboard_picture, read_dashboard, value_text
 from collbench.store.database import open_store
-from collbench.store.writing import Writer, add_all
+from collbench.store.writing import Writer, sync
 from tests.conftest import ROOT, cannot
 from tests.store.postgresql import NoServer, server
 
@@ -22,7 +22,7 @@ def test_the_picture_of_the_guide_is_that_of_the_stored_runs() -> None:
     try:
         with server() as running:
             database = open_store(running.url, write=True)
-            assert not add_all(Writer(database), [ROOT / "reports" / "regression"]).refused
+            assert not sync(Writer(database), [ROOT / "reports" / "regression"]).refused
             text = dashboard_picture(OPERATION, *read_dashboard(OPERATION, database))
             database.close()
     except NoServer as why:

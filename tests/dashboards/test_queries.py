@@ -18,7 +18,7 @@ from collbench.report.grafana import Dashboard, DashboardVariable, Panel, expand
 from collbench.report.html.dashboard import dashboard_picture, read_dashboard
 from collbench.report.store_metrics import MetricsRange, MetricsServer
 from collbench.store.database import Database, open_store
-from collbench.store.writing import Writer, add_all
+from collbench.store.writing import Writer, sync
 from tests.conftest import cannot
 from tests.dashboards.fleet import GPU, NODES, SIZE, SLOW, fleet
 from tests.dashboards.prometheus import Prometheus
@@ -38,7 +38,7 @@ def chosen(dashboard: Dashboard) -> Mapping[str, Sequence[str]]:
 
 def add_fleet(store: str, folder: Path) -> None:
     database = open_store(store, write=True)
-    assert not add_all(Writer(database), [folder]).refused
+    assert not sync(Writer(database), [folder]).refused
     database.close()
 
 

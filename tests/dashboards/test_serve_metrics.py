@@ -21,7 +21,7 @@ from collbench.errors import UsageError
 from collbench.report.store_metrics import DAYS, MetricsRange, MetricsServer, metrics_text
 from collbench.results.row import Row
 from collbench.store.database import open_store
-from collbench.store.writing import Writer, add_all
+from collbench.store.writing import Writer, sync
 from tests.cli.command import PROGRAM, environment, run_here
 from tests.dashboards.fleet import GPU, NIGHTS, NODES, SLOW, fleet, rows, run_folder
 from tests.results.rows import make_row, make_times, not_measured
@@ -35,7 +35,7 @@ def store_of(folder: Path, runs: Path) -> str:
     """Return a store of the runs."""
     name = str(folder / "fleet.db")
     database = open_store(name, write=True)
-    assert not add_all(Writer(database), [runs]).refused
+    assert not sync(Writer(database), [runs]).refused
     database.close()
     return name
 
@@ -198,7 +198,7 @@ def test_a_run_that_is_added_later_is_served(store: str, tmp_path: Path) -> None
         assert 'node="b"' not in get()[2]
         run_folder(tmp_path / "later", [make_row(8)], NOW, hosts=["b"])
         database = open_store(store, write=True)
-        add_all(Writer(database), [tmp_path / "later"])
+        sync(Writer(database), [tmp_path / "later"])
         database.close()
         assert 'node="b"' in get()[2]
 

@@ -134,7 +134,7 @@ def value_text(value: Any, unit: str = "short") -> str:
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
     if isinstance(value, str):
         return printable(value)
-    return _TEXTS.get(unit, lambda number: f"{number:.4g}")(float(value))
+    return _TEXTS[unit](float(value)) if unit in _TEXTS else f"{float(value):.4g}"
 
 
 _TEXTS: Mapping[str, Callable[[float], str]] = {
@@ -264,7 +264,7 @@ def _time_scale(times: Sequence[float], start: float, end: float) -> Scale:
     step = next((each for each in _STEPS_S if (high - low) / each <= 6), _STEPS_S[-1])
     form = "%m-%d" if step >= 86400 else "%m-%d %H:%M" if high - low > 86400 else "%H:%M" if step >= 60 else "%H:%M:%S"
     first = int(low // step) + 1
-    moments = [each * step for each in range(first, int(high // step) + 1)] or [low]
+    moments: list[float] = [each * step for each in range(first, int(high // step) + 1)] or [low]
     spare = 0.02 * (high - low) or 1.0
     ticks = [(float(at), datetime.fromtimestamp(at, UTC).strftime(form)) for at in moments]
     return Scale(low - spare, high + spare, start, end, ticks)
