@@ -155,9 +155,9 @@ FLEET = Dashboard(
             "bargauge",
             f"The {_LOWEST} nodes whose newest run is oldest.",
             (Series(f"topk({_LOWEST}, time() - collbench_node_last_run_timestamp_seconds)", "{{node}}"),),
-            "SELECT name AS node, $__unixEpochTo() - max(started_s) AS since FROM collbench.nodes "
+            "SELECT nodes.name AS node, $__unixEpochTo() - max(started_s) AS since FROM collbench.nodes "
             "JOIN collbench.run_nodes USING (node_id) JOIN collbench.runs USING (run_id) "
-            f"GROUP BY name ORDER BY since DESC LIMIT {_LOWEST}",
+            f"GROUP BY nodes.name ORDER BY since DESC LIMIT {_LOWEST}",
             unit="s",
             limits=((None, "good"), (86400.0 * _STALE_DAYS, "bad")),
         ),
@@ -189,7 +189,7 @@ NODE = Dashboard(
             "When the newest run on this node began.",
             (Series(f"1000 * max(collbench_node_last_run_timestamp_seconds{{{_OF_NODE}}})", "last run"),),
             'SELECT 1000 * max(started_s) AS "last run" FROM collbench.nodes JOIN collbench.run_nodes USING (node_id) '
-            "JOIN collbench.runs USING (run_id) WHERE name = ${node:sqlstring}",
+            "JOIN collbench.runs USING (run_id) WHERE nodes.name = ${node:sqlstring}",
             unit="dateTimeFromNow",
             width=6,
             height=4,

@@ -47,21 +47,35 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fleet(tmp_path_factory.mktemp("fleet"))
 
 
-class TestPrometheus:
-    @pytest.fixture(scope="class")
-    def server(self, folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-        own = tmp_path_factory.mktemp("prometheus")
-        add_fleet(str(own / "fleet.db"), folders)
-        with MetricsServer(str(own / "fleet.db"), MetricsRange(), 0, "127.0.0.1") as endpoint:
-            thread = threading.Thread(target=endpoint.serve_forever)
-            thread.start()
-            try:
-                with Prometheus(own / "server", f"127.0.0.1:{endpoint.server_port}") as found:
-                    yield found
-            finally:
-                endpoint.shutdown()
-                thread.join()
+@pytest.fixture(scope="module")
+def prometheus(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    own = tmp_path_factory.mktemp("prometheus")
+    add_fleet(str(own / "fleet.db"), folders)
+    with MetricsServer(str(own / "fleet.db"), MetricsRange(), 0, "127.0.0.1") as endpoint:
+        thread = threading.Thread(target=endpoint.serve_forever)
+        thread.start()
+        try:
+            with Prometheus(own / "server", f"127.0.0.1:{endpoint.server_port}") as found:
+                yield found
+        finally:
+            endpoint.shutdown()
+            thread.join()
 
+
+@pytest.fixture(scope="module")
+def database(folders: Path) -> Iterator[Database]:
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(server())
+        except NoServer as why:
+            cannot(why)
+        add_fleet(running.url, folders)
+        found = open_store(running.url)
+        stack.callback(found.close)
+        yield found
+
+
+class TestPrometheus:
     @staticmethod
     def with_values(query: str, dashboard: Dashboard) -> str:
         for name, values in chosen(dashboard).items():
@@ -69,58 +83,46 @@ class TestPrometheus:
         return query
 
     @pytest.mark.parametrize(("dashboard", "panel"), PANELS)
-    def test_a_panel_has_data(self, server: Prometheus, dashboard: Dashboard, panel: Panel) -> None:
+    def test_a_panel_has_data(self, prometheus: Prometheus, dashboard: Dashboard, panel: Panel) -> None:
         for series in panel.prometheus:
             query = self.with_values(series.query, dashboard)
             assert "$" not in query
-            assert server.query(query), query
+            assert prometheus.query(query), query
             if not panel.instant:
-                assert server.query_range(query), query
+                assert prometheus.query_range(query), query
 
     @pytest.mark.parametrize("variable", VARIABLES)
-    def test_a_variable_has_values(self, server: Prometheus, variable: DashboardVariable) -> None:
+    def test_a_variable_has_values(self, prometheus: Prometheus, variable: DashboardVariable) -> None:
         found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable.prometheus)
         assert found
-        assert set(CHOSEN[variable.name]) <= set(server.label_values(found[2], self.with_values(found[1], FLEET)))
+        assert set(CHOSEN[variable.name]) <= set(prometheus.label_values(found[2], self.with_values(found[1], FLEET)))
 
     @pytest.mark.parametrize(("dashboard", "panel"), PANELS)
-    def test_a_legend_names_labels_of_the_series(self, server: Prometheus, dashboard: Dashboard, panel: Panel) -> None:
+    def test_a_legend_names_labels_of_the_series(self, prometheus: Prometheus, dashboard: Dashboard, panel: Panel) -> None:
         for series in panel.prometheus:
-            (labels, _), *_ = server.query(self.with_values(series.query, dashboard))
+            (labels, _), *_ = prometheus.query(self.with_values(series.query, dashboard))
             assert set(re.findall(r"\{\{(\w+)\}\}", series.legend)) <= set(labels)
 
-    def values(self, server: Prometheus, dashboard: Dashboard, title: str) -> list[tuple[Mapping[str, str], float]]:
+    def values(self, prometheus: Prometheus, dashboard: Dashboard, title: str) -> list[tuple[Mapping[str, str], float]]:
         (panel,) = (each for each in dashboard.panels if each.title == title)
-        return server.query(self.with_values(panel.prometheus[0].query, dashboard))
+        return prometheus.query(self.with_values(panel.prometheus[0].query, dashboard))
 
-    def test_the_slow_node_is_the_lowest_and_no_node_is_missing(self, server: Prometheus) -> None:
-        ratios = {labels["node"]: value for labels, value in self.values(server, FLEET, FLEET.panels[5].title)}
+    def test_the_slow_node_is_the_lowest_and_no_node_is_missing(self, prometheus: Prometheus) -> None:
+        ratios = {labels["node"]: value for labels, value in self.values(prometheus, FLEET, FLEET.panels[5].title)}
         assert min(ratios, key=lambda node: ratios[node]) == SLOW and ratios[SLOW] == pytest.approx(0.7, rel=0.03)
         assert set(ratios) == set(NODES)
-        ((_, lowest),) = self.values(server, NODE, "Slowest case relative to the median node")
+        ((_, lowest),) = self.values(prometheus, NODE, "Slowest case relative to the median node")
         assert lowest == pytest.approx(ratios[SLOW])
 
-    def test_the_figures_are_those_of_the_runs(self, server: Prometheus) -> None:
-        bandwidth = {labels["node"]: value for labels, value in self.values(server, OPERATION, "Bus bandwidth")}
+    def test_the_figures_are_those_of_the_runs(self, prometheus: Prometheus) -> None:
+        bandwidth = {labels["node"]: value for labels, value in self.values(prometheus, OPERATION, "Bus bandwidth")}
         assert bandwidth[SLOW] == pytest.approx(42e9 * 0.7 * 1.02)
-        assert [value for _, value in self.values(server, GATE, "Newest result")] == [1]
-        assert {value for _, value in self.values(server, TELEMETRY, "SM clock")} == {1.4e9}
-        assert self.values(server, FLEET, "No run for 2 days")[0][1] == 0
+        assert [value for _, value in self.values(prometheus, GATE, "Newest result")] == [1]
+        assert {value for _, value in self.values(prometheus, TELEMETRY, "SM clock")} == {1.4e9}
+        assert self.values(prometheus, FLEET, "No run for 2 days")[0][1] == 0
 
 
 class TestPostgreSQL:
-    @pytest.fixture(scope="class")
-    def database(self, folders: Path) -> Iterator[Database]:
-        with ExitStack() as stack:
-            try:
-                running = stack.enter_context(server())
-            except NoServer as why:
-                cannot(why)
-            add_fleet(running.url, folders)
-            found = open_store(running.url)
-            stack.callback(found.close)
-            yield found
-
     @staticmethod
     def with_values(sql: str, dashboard: Dashboard) -> str:
         now = time.time()

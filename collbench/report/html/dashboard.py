@@ -21,7 +21,8 @@ from collbench.store.schema import POSTGRESQL
 from collbench.units import first_of, format_duration, format_percent, format_rate, format_time
 
 _WIDTH, _COLUMN, _ROW, _GAP, _TOP = 1200.0, 50.0, 34.0, 8.0, 44.0  # pixels
-_HEAD, _LETTER, _LINE = 30.0, 6.1, 19.0  # of a panel: its title; the width of a letter; a line of a table
+_HEAD, _LINE = 30.0, 19.0  # the title of a panel, a line of a table
+_LETTER, _BOLD = 6.1, 7.2  # width of a letter
 _MOST_SERIES = 8
 _CLASSES = {"good": "limit", "doubtful": "bound", "bad": "bad", "unknown": "quiet"}
 _STYLE = """
@@ -39,7 +40,8 @@ text.big { fill: var(--ink); font-weight: 650; font-size: 24px; }
 .s2 { fill: var(--s2); stroke: var(--s2); } .s3 { fill: var(--s3); stroke: var(--s3); }
 .line { stroke-width: 1.6; } path.line { fill: none; }
 .d1 { stroke-dasharray: 6 3; } .d2 { stroke-dasharray: 2 2; } .d3 { stroke-dasharray: 8 3 2 3; }
-.limit { fill: var(--limit); } .bound { fill: var(--bound); } .bad { fill: var(--bad); } .quiet { fill: var(--soft); }
+text.limit, rect.limit { fill: var(--limit); } text.bound, rect.bound { fill: var(--bound); }
+text.bad, rect.bad { fill: var(--bad); } rect.quiet { fill: var(--soft); }
 """
 
 
@@ -115,7 +117,10 @@ def dashboard_picture(dashboard: Dashboard, found: Mapping[str, Records], chosen
         x, y = column * _COLUMN + _GAP / 2, _TOP + row * _ROW
         wide, high = panel.width * _COLUMN - _GAP, panel.height * _ROW - _GAP
         picture.add("rect", "card", x=x, y=y, width=wide, height=high, rx=4)
-        picture.text(x + 10, y + 19, _cut(panel.title, wide - 20), classes="head")
+        picture.text(x + 10, y + 19, _cut(panel.title, wide - 20, _BOLD), classes="head")
+        if not found[panel.title]:
+            picture.text(x + wide / 2, y + high / 2, "no data", "middle")
+            continue
         _DRAWN[panel.kind](picture, panel, found[panel.title], _PanelBox(x + 10, y + _HEAD, x + wide - 10, y + high - 8))
     title = f"collbench: {dashboard.title}"
     head, _, rest = picture.markup(title).partition(">")
@@ -146,11 +151,18 @@ _TEXTS: Mapping[str, Callable[[float], str]] = {
     "watt": lambda number: f"{number:.0f} W",
     "celsius": lambda number: f"{number:.0f} °C",
 }
-_FACTORS = {"Bps": (1e-9, "GB/s"), "s": (1e6, "µs"), "percentunit": (100.0, "%"), "hertz": (1e-6, "MHz")}
+_FACTORS = {"Bps": (1e-9, "GB/s"), "percentunit": (100.0, "%"), "hertz": (1e-6, "MHz"), "watt": (1.0, "W"), "celsius": (1.0, "°C")}
 
 
-def _cut(text: str, wide: float) -> str:
-    most = max(4, int(wide / _LETTER))
+def _scaled(unit: str, most: float) -> tuple[float, str]:
+    """Return (factor, name) of the unit of an axis; for seconds by the largest value."""
+    if unit == "s":
+        return (1.0, "s") if most >= 10 else (1e3, "ms") if most >= 0.01 else (1e6, "µs")
+    return _FACTORS.get(unit, (1.0, ""))
+
+
+def _cut(text: str, wide: float, letter: float = _LETTER) -> str:
+    most = max(4, int(wide / letter))
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -168,7 +180,7 @@ def _color(panel: Panel, value: Any) -> str:
 
 
 def _draw_stat(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
-    value = list(found[0].values())[-1] if found else None
+    value = list(found[0].values())[-1]
     named = panel.states.get(int(value)) if panel.states and value is not None else None
     text = named.name if named else value_text(value, panel.unit)
     picture.text((room.left + room.right) / 2, (room.top + room.bottom) / 2 + 8, text, "middle", f"big {_color(panel, value)}".strip())
@@ -176,24 +188,22 @@ def _draw_stat(picture: Picture, panel: Panel, found: Records, room: _PanelBox) 
 
 def _draw_table(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
     most = int((room.bottom - room.top) / _LINE) - 1
-    names = list(found[0]) if found else []
+    names = list(found[0])
     texts = [[value_text(value) for value in each.values()] for each in found[:most]]
-    widths = [max(map(len, (name, *(each[place] for each in texts)))) + 2 for place, name in enumerate(names)]
+    widths = [max(1.2 * len(name), *(len(each[place]) for each in texts)) + 2 for place, name in enumerate(names)]
     scale = (room.right - room.left) / max(1, sum(widths))
     x = room.left
     for place, name in enumerate(names):
         wide = widths[place] * scale
-        picture.text(x, room.top + 12, _cut(name, wide - 4), classes="head")
+        picture.text(x, room.top + 12, _cut(name, wide - 8, _BOLD), classes="head")
         for line, each in enumerate(texts, 1):
-            picture.text(x, room.top + 12 + line * _LINE, _cut(each[place], wide - 4), classes="ink")
+            picture.text(x, room.top + 12 + line * _LINE, _cut(each[place], wide - 8), classes="ink")
         x += wide
 
 
 def _draw_bars(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
     pairs = [list(each.values()) for each in found]
     known = [(str(each[0]), float(each[-1])) for each in pairs if each[-1] is not None]
-    if not known:
-        return
     names = max(len(name) for name, _ in known) * _LETTER + 10
     high = min(_LINE + 4, (room.bottom - room.top) / len(known))
     most = max(value for _, value in known) or 1.0
@@ -212,17 +222,15 @@ def _draw_lines(picture: Picture, panel: Panel, found: Records, room: _PanelBox)
     for each in found:
         series.setdefault(each["metric"], []).append((each["time"].timestamp(), float(each["value"])))
     shown = dict(sorted(series.items())[:_MOST_SERIES])
-    factor, unit = _FACTORS.get(panel.unit, (1.0, ""))
     points = [point for line in shown.values() for point in line]
-    if not points:
-        return
+    factor, unit = _scaled(panel.unit, max(value for _, value in points))
     legend = Picture(room.right, 0)
     below = draw_legend(legend, [(name, number) for number, name in enumerate(shown)], room.left, 0)
     bottom = room.bottom - below - 20
     values = [value * factor for _, value in points]
     low = 0.0 if panel.unit in ("Bps", "percentunit", "short") and panel.decimals != 3 else min(values)
     y = linear_scale(low, max(values), bottom, room.top + 12)
-    x = _time_scale([time for time, _ in points], room.left + 46, room.right - 6)
+    x = _time_scale([time for time, _ in points], room.left + 46, room.right - 30)
     picture.axes(x, y)
     picture.text(room.left, room.top + 2, unit)
     for number, line in enumerate(shown.values()):
@@ -237,8 +245,6 @@ def _draw_lines(picture: Picture, panel: Panel, found: Records, room: _PanelBox)
 
 def _draw_states(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
     known = [(each["time"].timestamp(), int(each["result"])) for each in found]
-    if not known:
-        return
     last = known[-1][0]
     end = last + max(1.0, (last - known[0][0]) / max(1, len(known) - 1))
     x = replace(_time_scale([known[0][0], end], room.left + 4, room.right - 4), low=known[0][0], high=end)
