@@ -220,7 +220,7 @@ RESULTS = Table(
         _real("probe_after_s", "state probe after the case", since=2),
         _text("detail", "rare values as JSON: modes, groups, wrong elements in detail", since=2),
     ),
-    key=("case_id", "run_id", "number"), indexes=(("run_id",),),
+    key=("case_id", "run_id", "number"), indexes=(("run_id", "case_id"),),
 )  # fmt: skip
 REMARKS = Table(
     "remarks", "What rows have in common besides figures.",
