@@ -26,6 +26,7 @@ _ABOUT = (
 _SUMMARY = "an index of many runs in one file or database, for queries and dashboards"
 _DATABASE = "an SQLite file (made by `add` and `sync`), or postgresql://HOST/DATABASE"
 _OF = ("results", "runs", "suspects", "pairs", "verdicts")
+_FORMATS = ("table", "csv", "jsonl", "markdown")
 _DAY_S = 86_400.0
 _AGE = re.compile(r"(\d{1,6}(?:\.\d+)?)([hdwy]?)", re.ASCII)
 _AGES_S = {"h": 3600.0, "d": _DAY_S, "": _DAY_S, "w": 7 * _DAY_S, "y": 365.25 * _DAY_S}
@@ -79,8 +80,8 @@ def _add_query_options(parser: Parser) -> None:
     parser.add_argument("--columns", metavar="NAMES", type=words, default=[], help="columns to print, in this order; ? lists all")
     most = "at most N records, the newest; 0: all (default: 1000 in tables, else all)"
     parser.add_argument("--limit", metavar="N", type=natural, help=most)
-    formats = {"choices": ("table", "csv", "json", "jsonl", "markdown", "md"), "metavar": "FORMAT", "default": "table"}
-    parser.add_argument("--format", help="table, csv, markdown or jsonl: one JSON object per line (default: table)", **formats)
+    formats = "table, csv, markdown or jsonl: one JSON object per line (default: table)"
+    parser.add_argument("--format", metavar="FORMAT", choices=(*_FORMATS, "json", "md"), default="table", help=formats)
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
 
 

@@ -260,7 +260,7 @@ class _PostgreSQL:
         except ImportError as error:
             raise UsageError(f"store {self.name} needs psycopg ({error}): install collbench[postgresql]") from error
         self._driver, self._write = psycopg, write
-        settings = f"-c search_path={NAMESPACE} -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
+        settings = f"-c search_path={NAMESPACE} -c cursor_tuple_fraction=1 -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
         given = dict(parse_qsl(urlsplit(url).query))
         with self._errors():
             self._connection = psycopg.connect(

@@ -52,8 +52,8 @@ def _columns_of(source: str) -> dict[str, Column]:
         return {column.name: column for column in table.columns}
     found = {}
     for name, sql in _OF_VIEWS[source].columns:
-        table, _, column = sql.partition(".")
-        known = _ALL.get((table, column))
+        owner, _, column = sql.partition(".")
+        known = _ALL.get((owner, column))
         found[name] = known or Column(name, "text", "when the run began (UTC)")
     return found
 

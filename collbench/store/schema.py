@@ -223,7 +223,7 @@ RESULTS = Table(
         _integer("preempted", "how often a rank was preempted", since=2),
         _text("detail", "rare values as JSON: modes, groups, wrong elements in detail", since=2),
     ),
-    key=("case_id", "run_id", "number"), indexes=(("run_id",),),
+    key=("case_id", "run_id", "number"), indexes=(("run_id", "case_id"),),
 )  # fmt: skip
 REMARKS = Table(
     "remarks", "What rows have in common besides figures.",

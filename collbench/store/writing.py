@@ -183,7 +183,7 @@ class Writer:
         found: dict[str, int] = {}
         for start in range(0, len(keys), _AT_ONCE):
             part = keys[start : start + _AT_ONCE]
-            found |= self.database.rows(f"SELECT {key}, {number} FROM {table.name} WHERE {key} IN ({_marks(len(part))})", part)  # type: ignore[arg-type]
+            found |= self.database.rows(f"SELECT {key}, {number} FROM {table.name} WHERE {key} IN ({_marks(len(part))})", part)
         return found
 
 
