@@ -107,7 +107,7 @@ FLEET = Dashboard(
         Panel(
             f"No run for {_STALE_DAYS} days",
             "stat",
-            f"Nodes whose newest run is older than {_STALE_DAYS} days.",
+            f"Nodes without a run in the last {_STALE_DAYS} days.",
             (Series(f"count(time() - collbench_node_last_run_timestamp_seconds > {_STALE_DAYS * 86400}) or vector(0)", "nodes"),),
             "SELECT count(*) AS nodes FROM (SELECT node_id FROM collbench.run_nodes JOIN collbench.runs USING (run_id) "
             f"GROUP BY node_id HAVING max(started_s) < $__unixEpochTo() - {_STALE_DAYS * 86400}) AS stale",
@@ -118,7 +118,7 @@ FLEET = Dashboard(
         Panel(
             "Cases with wrong data",
             "stat",
-            "Test cases whose newest result on a node has wrong elements.",
+            "Test cases with wrong elements in the newest result on a node.",
             (Series("count(collbench_wrong_elements > 0) or vector(0)", "cases"),),
             f"SELECT count(*) AS cases FROM ({_newest('wrong', 'TRUE')}) AS newest WHERE wrong > 0",
             limits=_NONE_IS_GOOD,
@@ -153,7 +153,7 @@ FLEET = Dashboard(
         Panel(
             "Time since the last run",
             "bargauge",
-            f"The {_LOWEST} nodes whose newest run is oldest.",
+            f"The {_LOWEST} nodes with the longest time since their newest run.",
             (Series(f"topk({_LOWEST}, time() - collbench_node_last_run_timestamp_seconds)", "{{node}}"),),
             "SELECT nodes.name AS node, $__unixEpochTo() - max(started_s) AS since FROM collbench.nodes "
             "JOIN collbench.run_nodes USING (node_id) JOIN collbench.runs USING (run_id) "
@@ -214,7 +214,7 @@ NODE = Dashboard(
         Panel(
             "Doubtful cases",
             "stat",
-            "Test cases of this node whose newest result is noisy or unreliable.",
+            "Test cases of this node with a noisy or unreliable newest result.",
             (Series(f"sum(collbench_doubtful{{{_OF_NODE}}}) or vector(0)", "cases"),),
             f"SELECT count(*) AS cases FROM ({_newest('quality', _SQL_NODE)}) AS newest WHERE quality IN ('noisy', 'unreliable')",
             limits=((None, "good"), (1.0, "doubtful")),
@@ -224,7 +224,7 @@ NODE = Dashboard(
         Panel(
             "Cases with wrong data",
             "stat",
-            "Test cases of this node whose newest result has wrong elements.",
+            "Test cases of this node with wrong elements in the newest result.",
             (Series(f"count(collbench_wrong_elements{{{_OF_NODE}}} > 0) or vector(0)", "cases"),),
             f"SELECT count(*) AS cases FROM ({_newest('wrong', _SQL_NODE)}) AS newest WHERE wrong > 0",
             limits=_NONE_IS_GOOD,

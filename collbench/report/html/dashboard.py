@@ -257,8 +257,8 @@ def _draw_states(picture: Picture, panel: Panel, found: Records, room: _PanelBox
         )
         if panel.states and (number == 0 or known[number - 1][1] != value):
             picture.text(x.at(time), room.top + 12, panel.states[value].name, classes=color)
-    for value, text in x.ticks:
-        picture.text(x.at(value), room.bottom - 8, text, "middle")
+    for at, text in x.ticks:
+        picture.text(x.at(at), room.bottom - 8, text, "middle")
 
 
 _STEPS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
