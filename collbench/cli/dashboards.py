@@ -16,7 +16,7 @@ _PORT, _ADDRESS, _DAYS, _LIMIT = 9823, "127.0.0.1", 7.0, 5000
 
 def add_verbs(verbs: Any, database: str) -> None:
     """Add the verbs to `collbench store`; `database` describes DB."""
-    about = "serve the newest figures of a store to Prometheus at /metrics, read-only, until Ctrl+C (extra: report)"
+    about = "serve the newest figures of a store to Prometheus at /metrics, read-only, until Ctrl+C"
     serve = add_command(verbs, "serve-metrics", about, _serve_metrics).whole()
     serve.add_argument("database", metavar="DB", help=database)
     serve.add_argument("--port", metavar="N", type=natural, default=_PORT, help=f"port (default: {_PORT}; 0: any free one)")

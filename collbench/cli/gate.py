@@ -279,7 +279,7 @@ def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--confirm-suite", metavar="FILE", type=Path, help="write a suite that measures the suspects again")
     outputs.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML, a test case for each group (extra: report)")
     outputs.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown, such as to $GITHUB_STEP_SUMMARY")
-    outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics (extra: report)")
+    outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics")
     outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page with the verdict (extra: report)")
     outputs.add_argument("--format", choices=("table", "json", "github"), default="table", help="github: annotations (default: table)")
     style = "nagios: 0 to 3 and a status line; prolog: 1 for a regression or wrong data, else 0 (default: collbench)"

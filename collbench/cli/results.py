@@ -77,7 +77,7 @@ def _add_report_options(parser: Parser) -> None:
     pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a verdict.json of `collbench gate` first on the page")
     parser.add_argument("--markdown", metavar="FILE", type=Path, nargs="?", const=Path("-"), help=pull)
-    collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
+    collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")

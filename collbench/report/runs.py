@@ -178,7 +178,7 @@ ROW_METRICS = {
 
 
 def openmetrics_text(material: Material) -> str:
-    """Return the text of the file. Several runs have a label `run` each. Raises UsageError without the extra `report`."""
+    """Return the text of the file. Several runs have a label `run` each."""
     return exposed(ROW_METRICS, _samples(material))
 
 

@@ -67,7 +67,7 @@ class MetricsRange:
 def metrics_text(database: Database, covers: MetricsRange, now_s: float) -> str:
     """Return the metrics of a store as OpenMetrics, which Prometheus' older text format accepts too. now_s: seconds since 1970.
 
-    Raises UsageError if the store cannot be read, and without the extra `report`.
+    Raises UsageError if the store cannot be read.
     """
     return exposed(_ABOUT, _samples(database, covers, now_s))
 
