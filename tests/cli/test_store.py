@@ -210,6 +210,7 @@ def test_bad_selections_are_one_sentence(folder: Path, typed: str) -> None:
     one_sentence(run_here(folder, *typed.split()))
 
 
+@pytest.mark.in_turn
 def test_a_store_command_loads_nothing_heavy(folder: Path) -> None:
     done = run(folder, "store", "query", "runs.db", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert not imported(done.stderr) & HEAVY
