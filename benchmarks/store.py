@@ -11,15 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
+from benchmarks.figures import MEBIBYTES, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed
 from collbench.store import schema
 from collbench.store.database import Database, open_store
@@ -32,11 +33,10 @@ from tests.results.rows import store as write_run
 from tests.store.postgresql import NoServer, server
 
 NODES, NIGHTS, SIZES = 1000, 365, 28
-_QUERY_S, _ADD_S = 0.1, 1.0
+_QUERY_S, _ADD_S, _MS = 0.1, 1.0, Unit("ms", 1e3, 1)
 _WRITERS, _RUNS_EACH = 4, 25
 _FIRST_S = 1_767_225_600.0  # 2026-01-01
 _BY_RUN = replace(schema.RESULTS, key=("run_id", "number"), indexes=(("case_id", "run_id"),))
-_FIGURES = tuple(each.name for each in schema.RESULTS.columns[3:])
 _ADD = """
 import sys
 from pathlib import Path
@@ -53,15 +53,13 @@ def measure(count: int = 20, nodes: int = NODES, nights: int = NIGHTS, sizes: in
     figures: list[Figure] = []
     raw: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        runs = Path(folder) / "runs"
-        for name, stored in _databases(Path(folder)):
-            with stored as found:
-                one = _on(found, runs, count, (nodes, nights, sizes))
-                raw.append({"database": name, **one})
-                figures += _figures(name, one)
-        duckdb = _on_duckdb(Path(folder), count, (nodes, nights, sizes))
-    raw.append({"database": "DuckDB", **duckdb})
-    figures += _figures("DuckDB", duckdb)
+        measured = {name: partial(_on_stored, stored, Path(folder) / "runs") for name, stored in _databases(Path(folder))}
+        measured["DuckDB"] = partial(_on_duckdb, Path(folder))
+        for name, on_database in measured.items():
+            one = on_database(count, (nodes, nights, sizes))
+            raw.append({"database": name, **one})
+            figures += _figures(name, one, sizes)
+            print(*(each.cases() for each in _figures(name, one, sizes)), sep="\n", file=sys.stderr, flush=True)
     how = (
         f"{nodes:,} nodes, a run of {sizes} cases each in {nights} nights: {nodes * nights * sizes:,} results. History: all results of one "
         f"case on one node ({nights} records), by the code of `collbench store query`. Addition: reading a run folder and adding it. "
@@ -71,11 +69,16 @@ def measure(count: int = 20, nodes: int = NODES, nights: int = NIGHTS, sizes: in
     return Outcome("store", how, figures, raw)
 
 
-def _figures(name: str, found: dict[str, Any]) -> Iterator[Figure]:
-    yield timed(f"{name}: history of a case", found["history_s"], SECONDS, below=_QUERY_S)
-    yield timed(f"{name}: addition of {SIZES} cases", found["add_s"], SECONDS, below=_ADD_S)
+def _on_stored(stored: AbstractContextManager[_Stored], runs: Path, count: int, shape: tuple[int, int, int]) -> dict[str, Any]:
+    with stored as found:
+        return _on(found, runs, count, shape)
+
+
+def _figures(name: str, found: dict[str, Any], sizes: int) -> Iterator[Figure]:
+    yield timed(f"{name}: history of a case", found["history_s"], _MS, below=_QUERY_S)
+    yield timed(f"{name}: addition of {sizes} cases", found["add_s"], _MS, below=_ADD_S)
     if found["add_large_s"]:
-        yield timed(f"{name}: addition of 1,000 cases", found["add_large_s"], SECONDS, below=_ADD_S)
+        yield timed(f"{name}: addition of 1,000 cases", found["add_large_s"], _MS, below=_ADD_S)
     yield Figure(f"{name}: size", f"{MEBIBYTES.show(found['bytes'])} MiB")
     yield Figure(f"{name}: {_WRITERS} writers", found["writers"])
 
@@ -100,8 +103,7 @@ def _databases(folder: Path) -> Iterator[tuple[str, Any]]:
 
     @contextmanager
     def postgresql() -> Iterator[_Stored]:
-        with ExitStack() as stack:
-            running = stack.enter_context(server(shared_buffers="512MB", fsync="on", max_wal_size="4GB"))
+        with server(shared_buffers="512MB", fsync="on", max_wal_size="4GB") as running:
             size = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'collbench'::regnamespace"
             yield _Stored(running.url, lambda: int(running.sql(size)))
 
@@ -177,59 +179,54 @@ def fill(database: Database, nodes: int, nights: int, sizes: int) -> None:
             database.rows(f"DELETE FROM {table} WHERE run_id = ?", [template_id])
     with database.transaction():
         database.insert("INSERT INTO nodes (node_id, name) VALUES (?, ?)", [(1000 + node, f"host{node}") for node in range(nodes)])
+    same = {**_SAME, "results": sizes, "info": info, "facts": facts}
+    names, constants = ", ".join(same), list(same.values())
+    insertion = _results_of_night(_RANDOM[database.dialect.name], cases, shared)
     for night in range(nights):
+        first, start_s = _FIRST + night * nodes, _FIRST_S + night * 86_400.0
+        heads = [
+            (first + node, f"/runs/host{node}/{night}", f"{night}-{node}", start_s + node, f"{first + node:032x}") for node in range(nodes)
+        ]
         with database.transaction():
-            for table, rows in _night(night, nodes, cases, shared, (info, facts)):
-                _insert(database, table, rows)
+            sql = f"INSERT INTO runs (run_id, path, name, started_s, fingerprint, {names}) VALUES ({', '.join('?' * (5 + len(same)))})"
+            database.insert(sql, [(*head, *constants) for head in heads])
+            database.insert("INSERT INTO run_nodes (run_id, node_id) VALUES (?, ?)", [(first + node, 1000 + node) for node in range(nodes)])
+            database.rows(insertion, [*cases, first, first + nodes - 1])
     with database.transaction():
         database.rows("ANALYZE")
 
 
-def _insert(database: Database, table: str, rows: list[dict[str, Any]]) -> None:
-    names = ", ".join(rows[0])
-    if database.dialect is schema.POSTGRESQL:
-        connection: Any = vars(database)["_connection"]
-        with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row(tuple(row.values()))
-        return
-    database.insert(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(rows[0]))})", (tuple(row.values()) for row in rows))
+# A number from 0 to 1, other for each result: figures that repeat would compress better than measured ones.
+_RANDOM = {"sqlite": "(random() / 18446744073709551616.0 + 0.5)", "postgresql": "random()", "duckdb": "random()"}
+_TIMES = {
+    "time_p50_s": 1.0, "time_ci_low_s": 0.99, "time_ci_high_s": 1.01, "time_min_s": 0.9, "time_p95_s": 1.2, "time_p99_s": 1.5,
+    "time_max_s": 2.1, "time_rank_mean_s": 0.97, "n_eff": 1.9e7, "probe_before_s": 6e-3, "probe_after_s": 6.1e-3,
+}  # fmt: skip
+_RATES = {"algbw_bytes_per_s": 1e5, "busbw_bytes_per_s": 1.75e5, "percent_of_ceiling": 8e-4}
+_SAME = {
+    "operation": "allreduce", "exit_code": 0, "ranks": 8, "nodes": 1, "command": "collbench allreduce", "launch_index": 0, "launches": 1,
+    "version": "0.1.0", "imported": 0, "slowed": 0, "missing": 0,
+}  # fmt: skip
+_FIRST = 1_000_001  # number of the first run
+
+
+def _results_of_night(random: str, cases: list[int], shared: tuple[Any, ...]) -> str:
+    """Return the statement that inserts the results of the runs of a night; its values are the cases and the first and last run."""
+    figures = [f"t * {factor}" for factor in _TIMES.values()] + [f"{factor} / t" for factor in _RATES.values()]
+    names = ", ".join((*_TIMES, *_RATES))
+    of_night = "SELECT case_id, run_id, 1e-5 * (1.0 + 0.1 * {}) AS t FROM runs, cases WHERE case_id IN ({}) AND run_id BETWEEN ? AND ?"
+    return (
+        f"INSERT INTO results (case_id, run_id, number, n, wrong, checked, remark_id, ceiling_id, ceiling_bytes_per_s, {names}) "
+        f"WITH x AS MATERIALIZED ({of_night.format(random, ', '.join('?' * len(cases)))}) "
+        f"SELECT case_id, run_id, case_id - {min(cases)}, 200, 0, 1, {shared[0]}, {shared[1]}, 5e10, {', '.join(figures)} FROM x "
+        "ORDER BY case_id, run_id"
+    )
 
 
 def _template(folder: Path, sizes: int) -> Path:
     rows = [make_row(8 << size) for size in range(sizes)]
     software = [{"hosts": ["host"], "kernel": "6.1", "glibc": "2.36", "mpi": "MPICH 4.3.0", "nccl": "2.27.3"}]
     return write_run(folder / "run", rows, hosts=["template"], software=software, command=["collbench", "allreduce"], collbench="0.1.0")
-
-
-def _night(night: int, nodes: int, cases: list[int], shared: tuple[Any, ...], info: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    first, start_s = 1 + night * nodes + 1_000_000, _FIRST_S + night * 86_400.0
-    same = {
-        "operation": "allreduce", "exit_code": 0, "ranks": 8, "nodes": 1, "results": len(cases), "command": "collbench allreduce",
-        "launch_index": 0, "launches": 1, "version": "0.1.0", "imported": 0, "slowed": 0, "missing": 0, "added_s": start_s, "info": info[0],
-        "facts": info[1],
-    }  # fmt: skip
-    yield "runs", [
-        {
-            "run_id": first + node, "path": f"/runs/host{node}/2026-{night:03d}-allreduce", "name": f"2026-{night:03d}-{node}",
-            "started_s": start_s + node, "finished_s": start_s + node + 60, "fingerprint": f"{first + node:032x}", **same,
-        }
-        for node in range(nodes)
-    ]  # fmt: skip
-    yield "run_nodes", [{"run_id": first + node, "node_id": 1000 + node} for node in range(nodes)]
-    random = np.random.default_rng(night)
-    times = 1e-5 * random.uniform(1.0, 1.1, (len(cases), nodes))
-    yield "results", [
-        {
-            "case_id": case, "run_id": first + node, "number": number, "n": 200, "time_p50_s": time_s, "time_ci_low_s": time_s * 0.99,
-            "time_ci_high_s": time_s * 1.01, "algbw_bytes_per_s": 1e5 / time_s, "busbw_bytes_per_s": 1.75e5 / time_s,
-            "percent_of_ceiling": 8e-4 / time_s, "wrong": 0, "remark_id": shared[0], "checked": 1, "n_eff": 190.0 * time_s / 1e-5,
-            "time_min_s": time_s * 0.9, "time_p95_s": time_s * 1.2, "time_p99_s": time_s * 1.5, "time_max_s": time_s * 2.1,
-            "time_rank_mean_s": time_s * 0.97, "ceiling_id": shared[1], "ceiling_bytes_per_s": 5e10, "probe_before_s": 6e-8 * time_s / 1e-5,
-            "probe_after_s": 6.1e-8 * time_s / 1e-5,
-        }
-        for number, (case, of_case) in enumerate(zip(cases, times.tolist(), strict=True)) for node, time_s in enumerate(of_case)
-    ]  # fmt: skip
 
 
 def history_s(database: Database, nodes: int, sizes: int, count: int) -> list[float]:
@@ -253,49 +250,45 @@ def _on_duckdb(folder: Path, count: int, shape: tuple[int, int, int]) -> dict[st
     """Return the figures of DuckDB; raises LaunchFailed if it is not installed."""
     try:
         import duckdb
-        import pyarrow as pa
     except ImportError as error:
-        raise LaunchFailed(f"DuckDB is compared, and needs its packages ({error}): pip install duckdb pyarrow") from error
+        raise LaunchFailed(f"DuckDB is compared, and needs its package ({error}): pip install duckdb") from error
     nodes, nights, sizes = shape
-    path = folder / "runs.duckdb"
+    path, cases = folder / "runs.duckdb", list(range(1, sizes + 1))
     connection = duckdb.connect(str(path))
-    integers = {each.name for each in schema.RESULTS.columns if each.kind in ("id", "integer")}
-    columns = ", ".join(f"{each.name} {'BIGINT' if each.name in integers else 'DOUBLE'}" for each in schema.RESULTS.columns[:-1])
+    kinds = {"id": "BIGINT", "integer": "BIGINT", "real": "DOUBLE", "text": "TEXT"}
+    columns = ", ".join(f"{each.name} {kinds[each.kind]}" for each in schema.RESULTS.columns)
     connection.execute(f"CREATE TABLE results ({columns})")
-    connection.execute("CREATE TABLE runs (run_id BIGINT, path TEXT, name TEXT, started_s DOUBLE, info TEXT, facts TEXT)")
+    connection.execute("CREATE TABLE cases (case_id BIGINT)")
+    connection.executemany("INSERT INTO cases VALUES (?)", [[case] for case in cases])
+    connection.execute("CREATE TABLE runs (run_id BIGINT, path TEXT, name TEXT, started_s DOUBLE, fingerprint TEXT)")
     connection.execute("CREATE TABLE run_nodes (run_id BIGINT, node_id BIGINT)")
-    cases = list(range(1, sizes + 1))
+    insertion = _results_of_night(_RANDOM["duckdb"], cases, (1, 1))
     for night in range(nights):
-        for table, rows in _night(night, nodes, cases, (1, 1), ('[{"schema":1,"exit_code":0},{"host":1}]', '{"software":2}')):
-            names = [
-                name for (name,) in connection.execute(f"SELECT column_name FROM duckdb_columns() WHERE table_name = '{table}'").fetchall()
-            ]
-            part = pa.table({name: [row.get(name) for row in rows] for name in names})  # noqa: F841 - DuckDB finds it by its name
-            connection.execute(f"INSERT INTO {table} SELECT * FROM part")
+        first = _FIRST + night * nodes
+        texts = f"'/runs/host' || n || '/{night}', '{night}-' || n, {_FIRST_S} + {night} * 86400.0 + n, md5(n::TEXT || '{night}')"
+        connection.execute(f"INSERT INTO runs SELECT {first} + n, {texts} FROM range({nodes}) r(n)")
+        connection.execute(f"INSERT INTO run_nodes SELECT {first} + n, 1000 + n FROM range({nodes}) r(n)")
+        connection.execute(insertion, [*cases, first, first + nodes - 1])
     connection.execute("CHECKPOINT")
     size, random = path.stat().st_size, np.random.default_rng(1)
-    sql = (
-        "SELECT * FROM results JOIN runs USING (run_id) JOIN run_nodes USING (run_id) WHERE case_id = ? AND node_id = ? ORDER BY started_s"
-    )
+    joined = "results JOIN runs USING (run_id) JOIN run_nodes USING (run_id)"
+    sql = f"SELECT * FROM {joined} WHERE case_id = ? AND node_id = ? ORDER BY started_s"
     queries, additions = [], []
     for number in range(count):
         node, case = int(random.integers(nodes)), 1 + int(random.integers(sizes))
         start = time.perf_counter()
-        connection.execute(sql, [case, 1000 + node]).fetchall()
+        if len(connection.execute(sql, [case, 1000 + node]).fetchall()) != nights:
+            raise LaunchFailed("DuckDB lacks results")
         queries.append(time.perf_counter() - start)
-        rows = dict(_night(nights + 1 + number, 1, cases, (1, 1), ("[]", "{}")))["results"]
-        names = [each.name for each in schema.RESULTS.columns[:-1]]
+        rows = [[case, number, case, 200, *(1e-5 * case for _ in schema.RESULTS.columns[4:-1]), None] for case in cases]
         start = time.perf_counter()
-        with suppress(duckdb.Error):
-            connection.begin()
-            connection.executemany(
-                f"INSERT INTO results VALUES ({', '.join('?' * len(names))})", [[row.get(name) for name in names] for row in rows]
-            )
-            connection.commit()
+        connection.begin()
+        connection.executemany(f"INSERT INTO results VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        connection.commit()
         additions.append(time.perf_counter() - start)
     second = subprocess.run(
         [sys.executable, "-c", "import duckdb, sys; duckdb.connect(sys.argv[1])", str(path)], capture_output=True, text=True, check=False
     )
     writers = "a second process cannot open the file" if "lock" in second.stderr else f"exit code {second.returncode}"
     connection.close()
-    return {"history_s": queries, "add_s": additions, "add_large_s": [], "bytes": size, "writers": writers}
+    return {"history_s": queries, "add_s": additions, "add_large_s": [], "bytes": size, "writers": writers, "filled_s": 0.0}

@@ -37,6 +37,7 @@ _EXPERT_IN: Mapping[str, frozenset[str]] = {
         }
     ),
     "run": frozenset({"dtype", "redop", "root", "in_place", "mode", "check", "iterations"}),
+    **dict.fromkeys(("gate", "history", "report"), frozenset({"node", "label", "since", "until"})),
 }  # fmt: skip
 
 # What follows "collbench" in the three examples of a command, and what it does. {0}: the operation.

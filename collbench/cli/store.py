@@ -45,7 +45,7 @@ def _add_store_options(parser: Parser) -> None:
         ("add", "add run folders, folders that hold them, and files verdict.json", _add),
         ("sync", "add what is new in folders, read again what changed, and mark what is gone", _sync),
         ("query", "print figures of cases, runs, suspects, pairs or verdicts, newest first", _query),
-        ("prune", "remove old runs, or runs whose folder is gone, from the store", _prune),
+        ("prune", "remove old runs, or runs without a folder, from the store", _prune),
         ("export", "write the results as Parquet files by month and operation (extra: pandas)", _export),
     ):
         added[name] = add_command(verbs, name, summary, call).whole()
@@ -58,7 +58,7 @@ def _add_store_options(parser: Parser) -> None:
     _add_query_options(added["query"])
     prune = added["prune"]
     prune.add_argument("--older-than", metavar="AGE", type=age, help="runs that began longer ago: 400d, 12w or 2y")
-    prune.add_argument("--missing", action="store_true", help="runs whose folder was gone at the last sync")
+    prune.add_argument("--missing", action="store_true", help="runs without a folder at the last sync")
     prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     added["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
     _add_selection(added["export"])
@@ -230,7 +230,7 @@ def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
 def add_stored_runs(parser: Parser) -> None:
     """Add `--store` and the options that select runs in it."""
     group = parser.add_argument_group("runs of a store")
-    what = f"read the runs from a store ({_DATABASE}): name runs, allocations or labels instead of folders"
+    what = "read the runs from a store, an SQLite file or postgresql://HOST/DATABASE: name runs, allocations or labels instead of folders"
     group.add_argument("--store", metavar="DB", help=what)
     _add_selection(group)
 

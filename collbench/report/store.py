@@ -126,7 +126,7 @@ def removed_lines(found: Sequence[tuple[str, int, str]], dry_run: bool) -> Itera
 
 
 def stored_for_report(runs: Sequence[StoredRun], with_samples: bool) -> RunsInFolders:
-    """Return the runs from their folders; a run whose folder is gone has its row figures, with a sentence.
+    """Return the runs from their folders; a run without a folder has its row figures, with a sentence.
 
     Raises UsageError if a folder is gone and the output needs samples.
     """

@@ -257,6 +257,7 @@ def _origin(ceiling: Ceiling | None) -> str | None:
 
 # Rounds of hunts and pairs.
 
+_RESULTS = {"confirmed": "confirmed", "nobody": "no suspect", "no verdict": "no verdict"}  # by what run.json has
 _Suspects = list[tuple[Mapping[str, Any], Sequence[str]]]
 _Pairs = list[tuple[Mapping[str, Any], str]]
 
@@ -269,7 +270,7 @@ def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, _S
             warnings += stored.warnings
             verdict = stored.about.get("verdict") or {}
             suspects = _suspects(verdict.get("suspects") or [], place_hosts(stored.about))
-            return _hunt("hunt", stored.about, len(stored.rounds), verdict.get("result"), suspects), suspects, []
+            return _hunt("hunt", stored.about, len(stored.rounds), _RESULTS.get(str(verdict.get("result"))), suspects), suspects, []
         pairs = read_pairs(run)
     except UsageError as error:
         warnings.append(str(error))

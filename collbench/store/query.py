@@ -22,7 +22,7 @@ from collbench.units import parse_size
 
 _ALL = {(table.name, column.name): column for table in TABLES for column in table.columns}
 _OF_VIEWS = {view.name: view for view in VIEWS}
-_MOMENTS = ("started",)  # columns whose type is the database's own
+_MOMENTS = ("started",)  # columns with a type of the database
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class Summary:
 
 
 def summary(database: Database) -> Summary:
-    """Return the content of a store. Of results, which may be many, it counts what the runs say."""
+    """Return the content of a store. Results are counted by the numbers in their runs."""
     small: tuple[Table, ...] = (RUNS, CASES, LABELS, SUSPECTS, VERDICTS, VERDICT_GROUPS)
     counts = {table.name: int(database.rows(f"SELECT count(*) FROM {table.name}")[0][0]) for table in small}
     [(results, first, last)] = database.rows("SELECT sum(results), min(started_s), max(started_s) FROM runs")

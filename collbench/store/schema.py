@@ -74,7 +74,7 @@ class Table:
     about    what a row of it is
     columns  in order
     key      the columns of the primary key; () for a number in the first column that the database assigns
-    unique   columns whose values identify a row, besides the key
+    unique   columns with values that identify a row, besides the key
     indexes  columns of further indexes
     since    the version that added it
     """
@@ -205,7 +205,7 @@ RESULTS = Table(
         _real("percent_of_ceiling", "bus bandwidth in percent of the expected bandwidth"),
         _integer("wrong", "wrong elements; NULL: not verified"),
         _integer("remark_id", "remarks of the row", since=2),
-        _integer("checked", "iterations whose data was verified", since=2),
+        _integer("checked", "iterations with verified data", since=2),
         _real("n_eff", "effective samples", since=2),
         _real("time_min_s", "fastest sample", since=2),
         _real("time_p95_s", "95th percentile", since=2),
@@ -274,7 +274,7 @@ HUNTS = Table(
     (
         _id("run_id", "run"),
         _text("command", "hunt or pairs"),
-        _text("result", "confirmed, nobody (no suspect) or no verdict; NULL: not judged"),
+        _text("result", "confirmed, no suspect or no verdict; NULL: not judged"),
         _text("backend", "backend"),
         _text("compared", "what a place is: node or rank"),
         _integer("places", "number of places"),

@@ -188,7 +188,7 @@ class Writer:
 
 
 class _Forgetting:
-    """A transaction after whose failure assigned numbers are not valid."""
+    """A transaction; if it fails, the numbers that it assigned are not valid."""
 
     def __init__(self, transaction: Any, numbers: dict[str, dict[str, int]]) -> None:
         self._transaction, self._numbers = transaction, numbers

@@ -78,7 +78,7 @@ def test_a_table_is_limited_and_says_so_and_csv_has_all(folder: Path) -> None:
 
 def test_without_a_record_a_query_prints_the_header_alone(folder: Path) -> None:
     done = run_here(folder, "store", "query", "runs.db", "--operation", "broadcast", "--columns", "run", "--format", "csv")
-    assert (done.returncode, done.stdout) == (0, "run\r\n")
+    assert (done.returncode, done.stdout) == (0, "run\n")
 
 
 def test_columns_are_listed_with_their_meaning(folder: Path) -> None:
@@ -210,6 +210,7 @@ def test_bad_selections_are_one_sentence(folder: Path, typed: str) -> None:
     one_sentence(run_here(folder, *typed.split()))
 
 
+@pytest.mark.in_turn
 def test_a_store_command_loads_nothing_heavy(folder: Path) -> None:
     done = run(folder, "store", "query", "runs.db", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert not imported(done.stderr) & HEAVY

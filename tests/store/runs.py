@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from collbench.results.folder import FinishedRun, write_all
 from collbench.results.row import Row
 from collbench.store.database import Database, open_store
 from collbench.store.writing import Changes, Writer, add_all, find_all
 from tests.results.rows import make_row, make_times
-from tests.results.rows import store as write_run
 
 SIZES = (8, 64 << 10, 64 << 20)
 
@@ -22,8 +22,9 @@ def night(folder: Path, number: int, *, hosts: Sequence[str] = ("node1",), slowe
 
 
 def run(path: Path, rows: Sequence[Row], **info: Any) -> Path:
-    """A finished run with these rows."""
-    return write_run(path, rows, **info)
+    """A finished run with these rows, written at once."""
+    write_all([FinishedRun(path, "allreduce", info, rows)])
+    return path
 
 
 def added(name: str, *paths: Path, labels: Sequence[str] = ()) -> Changes:
