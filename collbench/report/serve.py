@@ -134,9 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def serve_until_interrupted(server: ReadOnlyServer) -> int:
-    """HttpReply requests until Ctrl+C; return 0. Other signals end it as they end any command."""
+def serve_until_interrupted(server: ReadOnlyServer, line: str, out: TextIO) -> int:
+    """Print a line, and answer requests until Ctrl+C; return 0. Other signals end it as they end any command."""
     try:
+        write_line(out, line)
+        out.flush()
         server.serve_forever()
     except KeyboardInterrupt as error:
         if getattr(error, "exit_code", INTERRUPTED) != INTERRUPTED:
@@ -151,9 +153,8 @@ def serve(folder: Path, port: int, out: TextIO) -> int:
     """Serve the runs of a folder until Ctrl+C; return 0. Port 0: any free one. Raises UsageError without a run, and for a used port."""
     check_page_file(Path("index.html"))
     with RunServer(folder, port) as server:
-        write_line(out, f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)")
-        out.flush()
-        return serve_until_interrupted(server)
+        line = f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)"
+        return serve_until_interrupted(server, line, out)
 
 
 class RunServer(ReadOnlyServer):

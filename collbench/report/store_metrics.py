@@ -21,7 +21,6 @@ from collbench.errors import UsageError
 from collbench.gate.verdict import from_json
 from collbench.report.headlines import short
 from collbench.report.runs import ROW_METRICS, row_samples
-from collbench.report.screen import write_line
 from collbench.report.serve import LOCALHOST, HttpReply, ReadOnlyServer, serve_until_interrupted
 from collbench.report.verdict_formats import GATE_METRICS, gate_samples
 from collbench.report.writers import Sample, exposed
@@ -210,6 +209,5 @@ def serve_metrics(store: str, covers: MetricsRange, port: int, address: str, out
     if not is_numeric(address):
         raise UsageError(f"--address {address}: not an IP address (use {LOCALHOST}, or 0.0.0.0 for all interfaces)")
     with MetricsServer(store, covers, port, address) as server:
-        write_line(out, f"metrics of {server.name}: {server.address}{_PATH.removeprefix('/')} (Ctrl+C ends)")
-        out.flush()
-        return serve_until_interrupted(server)
+        line = f"metrics of {server.name}: {server.address}{_PATH.removeprefix('/')} (Ctrl+C ends)"
+        return serve_until_interrupted(server, line, out)
