@@ -72,7 +72,7 @@ def metrics() -> str:
     """Return the page of the metrics for Prometheus."""
     parts = [
         "All metrics are gauges. `collbench report --openmetrics FILE` writes those of rows and runs, `collbench gate --openmetrics FILE` "
-        "those of a verdict. `collbench store serve-metrics` serves all of them: rows then have a label `node`, verdicts a label `baseline`.",
+        "those of a verdict. `collbench store serve-metrics` serves all: rows then have a label `node`, verdicts a label `baseline`.",
         "An unknown value has no sample. Times are in seconds, rates in bytes per second, shares from 0 to 1.",
     ]
     for title, about in (("Rows and runs", ROW_METRICS), ("Gate", GATE_METRICS), ("Store", STORE_METRICS)):
