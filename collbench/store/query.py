@@ -221,7 +221,7 @@ def records(database: Database, query: Query) -> Iterator[Record]:
     where = f" WHERE {' AND '.join(parts)}" if parts else ""
     number = {"verdicts": "verdict_id"}.get(query.subject.name, "run_id")
     within = ", operation, backend, size_bytes" if query.subject is RESULTS else ""
-    order = f" ORDER BY {query.subject.order} DESC, {number} DESC{within}"
+    order = f" ORDER BY {query.subject.order} DESC NULLS LAST, {number} DESC{within}"
     limit = f" LIMIT {query.limit}" if query.limit is not None else ""
     yield from database.stream(f"SELECT {', '.join(query.names)} FROM {source}{where}{order}{limit}", values)
 
@@ -230,7 +230,7 @@ def _marks(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-_MOST_CASES = 300  # in a list; of more cases a join finds the results
+_MOST_CASES = 300  # cases or runs in a list; of more a join finds the results
 
 
 def _conditions(database: Database, query: Query) -> Iterator[tuple[str, list[Any]]]:
@@ -257,8 +257,29 @@ def _conditions(database: Database, query: Query) -> Iterator[tuple[str, list[An
         yield from ((sql, [value]) for sql, value in times if value is not None)
         return
     condition, values = query.runs.sql()
-    if condition:
+    newest = _newest(database, query)
+    if newest:
+        yield f"run_id IN ({_marks(newest)})", newest
+    elif condition:
         yield f"run_id IN (SELECT runs.run_id FROM runs WHERE {condition})", values
+
+
+def _newest(database: Database, query: Query) -> list[Any]:
+    """Return the runs that have the first results up to the limit, so that the database need not sort all; [] if it has to."""
+    filtered = query.operations or query.backends or query.sizes or query.conditions
+    if query.subject is not RESULTS or query.limit is None or filtered:
+        return []
+    condition, values = query.runs.sql()
+    where = f" WHERE {condition}" if condition else ""
+    order = f"ORDER BY started_s DESC NULLS LAST, run_id DESC LIMIT {_MOST_CASES}"
+    found: list[Any] = []
+    known = 0
+    for number, results in database.rows(f"SELECT run_id, results FROM runs{where} {order}", values):
+        found.append(number)
+        known += results or 0
+        if known >= query.limit:
+            return found
+    return []
 
 
 # What a store has.

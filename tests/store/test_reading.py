@@ -178,6 +178,15 @@ def test_invalid_sizes_are_refused(text: str) -> None:
         size_conditions(text)
 
 
+def test_a_limit_gives_the_newest_results_in_the_order_of_all(name: str, tmp_path: Path) -> None:
+    undated = run(tmp_path / "undated", [make_row(8)], started_utc="never")
+    added(name, undated, *(night(tmp_path, number) for number in (3, 1, 2)))
+    whole = found(name, columns=("run", "size_bytes"))
+    assert [run for run, _ in whole[::3]] == ["night-3", "night-2", "night-1", "undated"]
+    for limit in range(1, 12):
+        assert found(name, columns=("run", "size_bytes"), limit=limit) == whole[:limit]
+
+
 def test_more_cases_than_a_list_has_are_found_by_a_join(name: str, tmp_path: Path) -> None:
     added(name, run(tmp_path / "many", [make_row(8 * number) for number in range(1, 500)]))
     assert len(found(name, operations=("allreduce",))) == 499
