@@ -52,7 +52,7 @@ def prometheus(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     own = tmp_path_factory.mktemp("prometheus")
     add_fleet(str(own / "fleet.db"), folders)
     with MetricsServer(str(own / "fleet.db"), MetricsRange(), 0, "127.0.0.1") as endpoint:
-        thread = threading.Thread(target=endpoint.serve_forever)
+        thread = threading.Thread(target=endpoint.serve_forever, args=(0.05,))
         thread.start()
         try:
             with Prometheus(own / "server", f"127.0.0.1:{endpoint.server_port}") as found:

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as as_text
 
 from collbench.errors import UsageError
 from collbench.report.store_metrics import DAYS, MetricsRange, MetricsServer, metrics_text
+from collbench.results.folder import RunFolder
 from collbench.results.row import Row
 from collbench.store.database import open_store
 from collbench.store.writing import Writer, sync
@@ -120,6 +121,16 @@ def test_a_case_that_is_no_longer_available_has_no_figures(tmp_path: Path) -> No
     assert "collbench_time_seconds" not in found
 
 
+def test_the_cases_of_a_run_in_progress_are_there_after_each_sync(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs" / "now", "allreduce", {"hosts": ["a"]})
+    for number, stolen in enumerate((0.0, 0.25), 1):
+        run.append(make_row(8 * number, evidence={"at_s": [number - 1, number], "stolen": stolen}), {})
+        found = metrics_of(store_of(tmp_path, tmp_path / "runs"), now=datetime.now(UTC))
+        assert len(found["collbench_time_seconds"]) == number
+        assert [value for _, value in found["collbench_stolen_ratio"]] == [stolen]
+    run.finish(exit_code=0)
+
+
 def test_an_empty_window_is_valid(tmp_path: Path) -> None:
     found = metrics_of(of_rows(tmp_path, ([make_row(8)], 100 * DAY, ["a"])))
     assert set(found) == {"collbench_store_runs", "collbench_store_rows_left_out", "collbench_store_read_seconds"}
@@ -141,7 +152,7 @@ Get = Callable[..., tuple[int, str, str]]
 def serving(store: str, address: str = "127.0.0.1") -> Iterator[tuple[MetricsServer, Get]]:
     """Yield a server in a thread, and a function that returns (status, type, text) of a request."""
     with MetricsServer(store, MetricsRange(), 0, address) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
 
         def get(path: str = "/metrics", method: str = "GET", accept: str = "", host: str | None = None) -> tuple[int, str, str]:
