@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,5 +219,7 @@ def test_a_store_command_loads_nothing_heavy(folder: Path) -> None:
 
 @pytest.mark.in_turn
 def test_a_closed_pipe_ends_a_query_quietly(folder: Path) -> None:
-    done = run(folder, "-c", "python3 -m collbench store query runs.db --format csv | head -1", program=("bash",))
-    assert done.stderr == ""
+    write_run(folder / "runs" / "many", [make_row(8 * number) for number in range(1, 3000)])
+    run_here(folder, "store", "sync", "runs.db", "runs")
+    done = run(folder, "-c", f"{sys.executable} -m collbench store query runs.db --format csv | head -1", program=("bash",))
+    assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
