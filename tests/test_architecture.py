@@ -12,7 +12,7 @@ PACKAGE = ROOT / "collbench"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 LIGHT = {"stats", "analysis", "report", "gate", "machine"}
 HEAVY = {"torch", "mpi4py", "cupy", "pynvml", "pandas"}
-DRAWING = {"jinja2", "prometheus_client"}  # plain tables do not need them
+DRAWING = {"jinja2"}  # plain tables do not need them
 AT_START = {"numpy", "rich", "torch", "mpi4py", "zmq", "psutil", "hostlist", "ml_dtypes", "pandas"}
 ROOT_MODULES = {path.stem for path in PACKAGE.glob("*.py")}
 PACKAGES = re.findall(r"^\| `(\w+)/` \| ", PAGE.split("\n## ")[1], re.MULTILINE)

@@ -198,6 +198,8 @@ def apart(a: Run, b: Run) -> list[Difference]:
 
 def facts(run: Run) -> Facts:
     """Return everything that is compared, as text by item, without idle interfaces."""
+    if run.compared is not None:
+        return {Item(*item): text for item, text in run.compared.items()}
     info, topology = run.info, topology_of(run)
     environment, host = dict_of(info.get("environment")), dict_of(info.get("host"))
     # versions that differ between the hosts; which hosts have which varies by allocation

@@ -11,6 +11,7 @@ from collbench.analysis.compare import Comparison, compare_sides
 from collbench.analysis.outcome import MARGIN
 from collbench.api.runs import AnyPath, Runs, paths_of, read
 from collbench.errors import UsageError
+from collbench.gate.allocation import allocations_in
 from collbench.gate.judge import judge_stored
 from collbench.gate.verdict import Verdict
 from collbench.machine.here import this_machine
@@ -80,7 +81,7 @@ def gate(
     cannot be judged with this baseline.
     """
     floors = [min_percent] if isinstance(min_percent, str) else list(min_percent)
-    found = judge_stored(_path(baseline), _folders(runs), None if expect is None else _path(expect), floors).verdict
+    found = judge_stored(_path(baseline), allocations_in(_folders(runs)), None if expect is None else _path(expect), floors).verdict
     return ShownVerdict(**{name: getattr(found, name) for name in found.__struct_fields__})
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.parser import Parser, add_command, add_format, from_environment, positive
+from collbench.cli.store import add_stored_runs, check_no_selection, stored_runs
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def _add_baseline_options(parser: Parser) -> None:
     ):
         added[name] = add_command(verbs, name, summary, call).whole()
         added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
-    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, or a folder of launches")
+    runs = "a run's folder, or a folder of launches; with --store the name of a run, an allocation or a label"
+    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help=runs)
+    add_stored_runs(added["add"])
     for name in ("show", "diff"):
         add_format(added[name], "table")
     added["drop"].add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
@@ -54,12 +57,17 @@ def _add_baseline_options(parser: Parser) -> None:
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Add all allocations of the runs, or none, and print how many more are needed. Return 0. Raises UsageError."""
-    from collbench.gate.allocation import allocations_in
+    from collbench.gate.allocation import allocations_in, allocations_of
     from collbench.gate.baseline import ENDING, add_all
     from collbench.report.baseline import after_adding
     from collbench.report.screen import write_line
 
-    for file in add_all(arguments.folder, allocations_in(arguments.runs)):
+    if arguments.store:
+        allocations = allocations_of(stored_runs(arguments, arguments.runs))
+    else:
+        check_no_selection(arguments)
+        allocations = allocations_in(arguments.runs)
+    for file in add_all(arguments.folder, allocations):
         print(file)
     held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
     write_line(sys.stderr, f"collbench: {after_adding(arguments.folder, held)}")
@@ -121,23 +129,40 @@ def add_history(commands: Any) -> None:
 
 
 def _add_history_options(parser: Parser) -> None:
-    parser.add_argument("folder", metavar="DIR", type=Path, help="a baseline's folder, or a folder that holds runs")
+    folder = "a baseline's folder, or a folder that holds runs; with --store names of runs (default: all)"
+    parser.add_argument("folder", metavar="DIR", nargs="*", type=Path, help=folder)
     parser.add_argument("--only", metavar="PATTERN", default="*", help="only cases that match a pattern such as 'allreduce*mpi'")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page")
     add_format(parser, "table")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+    add_stored_runs(parser)
+
+
+def _dated(arguments: argparse.Namespace) -> tuple[str, list[Allocation], list[str]]:
+    """Return (where the allocations are from, the allocations, notes). Raises UsageError."""
+    from collbench.gate.history import dated_in, dated_runs
+
+    if arguments.store:
+        from collbench.store.database import shown_name
+
+        where = shown_name(arguments.store)
+        return where, *dated_runs(where, stored_runs(arguments, arguments.folder))
+    check_no_selection(arguments)
+    if len(arguments.folder) != 1:
+        raise UsageError("history shows one folder: name a baseline, or a folder that holds runs")
+    return str(arguments.folder[0]), *dated_in(arguments.folder[0])
 
 
 def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the history; return 0. Raises UsageError."""
-    from collbench.gate.history import dated_in, history
+    from collbench.gate.history import history
     from collbench.report.baseline import history_lines, letters_for
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import Outputs
 
     Outputs(html=arguments.html).check()
     painted = wants_color(sys.stdout, arguments.color)
-    found = history(str(arguments.folder), *dated_in(arguments.folder))
+    found = history(*_dated(arguments))
     letters = letters_for(sys.stdout.encoding, painted)
     shown = list(history_lines(found, arguments.format, arguments.only, letters, width_of(sys.stdout)))
     if arguments.html:
@@ -244,6 +269,7 @@ def _add_gate_options(parser: Parser) -> None:
         "(operation, backend); may be repeated"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
+    add_stored_runs(parser)
     _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))
     _add_self_test(parser.add_argument_group("self-test of the rule"))
 
@@ -253,7 +279,7 @@ def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--confirm-suite", metavar="FILE", type=Path, help="write a suite that measures the suspects again")
     outputs.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML, a test case for each group (extra: report)")
     outputs.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown, such as to $GITHUB_STEP_SUMMARY")
-    outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics (extra: report)")
+    outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics")
     outputs.add_argument("--html", metavar="FILE", type=Path, help="write the candidate's page with the verdict")
     outputs.add_argument("--format", choices=("table", "json", "github"), default="table", help="github: annotations (default: table)")
     style = "nagios: 0 to 3 and a status line; prolog: 1 for a regression or wrong data, else 0 (default: collbench)"
@@ -325,11 +351,15 @@ def _files(arguments: argparse.Namespace) -> OutputFiles:
 def _check_ways(arguments: argparse.Namespace) -> None:
     """Raise UsageError unless exactly one input of the verdict is given."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
-    if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs):
+    if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs or arguments.store):
         other_ways = "--paired OLD… NEW…, --verdict FILE, or --self-test"
         raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {other_ways}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
+    if arguments.paired and arguments.store:
+        raise UsageError("--paired compares launches in the order of their folders: name the folders, and omit --store")
+    if not arguments.store:
+        check_no_selection(arguments)
 
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
@@ -340,10 +370,19 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
         return read_verdict(arguments.verdict), None, None
     if arguments.paired:
         return _paired_verdict(arguments), None, None
+    from collbench.gate.allocation import allocations_in, allocations_of
     from collbench.gate.confirm import can_be_named, confirm_suite, suspects
     from collbench.gate.judge import judge_stored
+    from collbench.untrusted import uncollected
 
-    verdict, baseline, candidate = judge_stored(arguments.baseline, arguments.runs, arguments.expect, arguments.min_percent)
+    with uncollected():
+        if arguments.store:
+            runs = [run for run in stored_runs(arguments, arguments.runs) if run.rows]
+            arguments.runs = [run.path for run in runs]  # what the printed commands and the page name
+            found = allocations_of(runs)
+        else:
+            found = allocations_in(arguments.runs)
+        verdict, baseline, candidate = judge_stored(arguments.baseline, found, arguments.expect, arguments.min_percent)
     waiting = suspects(verdict, baseline.cases)
     suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
     return verdict, suite, _typed(arguments, candidate, suite)

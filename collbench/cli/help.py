@@ -39,6 +39,7 @@ _EXPERT_IN: Mapping[str, frozenset[str]] = {
         }
     ),
     "run": frozenset({"dtype", "redop", "root", "in_place", "mode", "check", "iterations"}),
+    **dict.fromkeys(("gate", "history", "report"), frozenset({"node", "label", "since", "until"})),
 }  # fmt: skip
 
 # What follows "collbench" in the three examples of a command, and what it does. {0}: the operation.
@@ -128,6 +129,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("report runs/my-run --html report.html", "write one page with charts and findings"),
         ("report runs --serve", "browse all runs of a folder"),
     ),
+    "store": (
+        ("store sync runs.db runs", "add new runs below `runs` to a store, and mark those that are gone"),
+        ("store query runs.db --operation allreduce --sizes 64M --node node1", "print the history of one case on one host"),
+        ("history --store runs.db", "how times changed, for all runs of the store"),
+    ),
     "compare": (
         ("compare runs/before runs/after", "case by case"),
         ("compare runs/before runs/after --margin 10", "ignore differences up to 10 %"),
@@ -170,7 +176,7 @@ GROUPS = (
     ("Measure", ("OPERATION", "run", "workload", "kernels")),
     ("Find problems", ("check", "doctor", "pairs", "hunt", "probe", "explain")),
     ("Compare and gate", ("compare", "gate", "baseline", "history", "peak")),
-    ("Report", ("report", "runs", "import")),
+    ("Report", ("report", "runs", "store", "import")),
     ("Deploy", ("backends", "emit", "completion")),
 )
 

@@ -173,6 +173,7 @@ def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
     from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_pairs, add_run, add_workload
     from collbench.cli.results import add_compare, add_import, add_report, add_runs
+    from collbench.cli.store import add_store
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -184,7 +185,7 @@ def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     in_the_order_of_help = (
         add_health_check, add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor,
         add_explain, add_emit, add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels,
-        add_completion,
+        add_store, add_completion,
     )  # fmt: skip
     for add in in_the_order_of_help:
         add(commands)

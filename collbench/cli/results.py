@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
 from collbench.cli.parser import Parser, add_command, natural, positive
+from collbench.cli.store import add_stored_runs, check_no_selection, stored_runs
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from collbench.report.runs import RunsInFolders
     from collbench.results.importers.rows import JobOf
     from collbench.results.importers.store import ImportedRun
 
@@ -74,7 +76,7 @@ def _add_report_options(parser: Parser) -> None:
     pull = "write peaks, findings, rows and differences as Markdown, for wikis and pull requests (no FILE: to stdout)"
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a verdict.json of `collbench gate` first on the page")
     parser.add_argument("--markdown", metavar="FILE", type=Path, nargs="?", const=Path("-"), help=pull)
-    collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector (extra: report)"
+    collector = "write the rows in OpenMetrics' form, such as for node_exporter's textfile collector"
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as trace events, for Perfetto and chrome://tracing")
@@ -87,6 +89,7 @@ def _add_report_options(parser: Parser) -> None:
     parser.add_argument("--port", metavar="N", type=natural, help="port of --serve (default: 8323; 0: any free one)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_some(parser, "columns verbose")
+    add_stored_runs(parser)
 
 
 _LAST_PORT = 65535
@@ -101,6 +104,9 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
         return _serve(arguments)
     if arguments.port is not None:
         raise UsageError("--port is for --serve: add it, or leave out --port")
+    runs = _of_store(arguments) if arguments.store else None
+    if runs is None:
+        check_no_selection(arguments)
     if not arguments.runs:
         from collbench.report.run_list import newest_run
 
@@ -111,7 +117,18 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     files = {name: getattr(arguments, name) for name in ("html", "verdict", "markdown", "openmetrics", "trace", "tensorboard")}
     asv = None if arguments.asv is None else (arguments.asv, arguments.commit or "HEAD")
     view = view_of(arguments)
-    return report_run(arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, asv=asv, color=arguments.color, view=view)
+    return report_run(
+        arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, asv=asv, color=arguments.color, view=view, runs=runs
+    )
+
+
+def _of_store(arguments: argparse.Namespace) -> RunsInFolders:
+    """Return the runs that `--store` selects, and name their folders as arguments. Raises UsageError."""
+    from collbench.report.store import stored_for_report
+
+    found = stored_runs(arguments, arguments.runs, newest=True)
+    arguments.runs = [run.path for run in found]
+    return stored_for_report(found, with_samples=arguments.html is not None)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -122,6 +139,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     files = ("html", "markdown", "openmetrics", "csv", "verdict", "trace", "asv", "tensorboard")
     if other := next((name for name in files if getattr(arguments, name) is not None), None):
         raise UsageError(f"--serve writes no file: leave out --{other}")
+    if arguments.store:
+        raise UsageError("--serve shows a folder of runs: leave out --store")
     if len(arguments.runs) > 1:
         raise UsageError(f"--serve shows one folder of runs, but {len(arguments.runs)} are named: name the folder above them")
     port = PORT if arguments.port is None else arguments.port

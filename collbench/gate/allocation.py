@@ -121,6 +121,11 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     runs = read_all(paths)
     for path in paths:
         _refuse_incomplete(path, runs)
+    return allocations_of(runs)
+
+
+def allocations_of(runs: Sequence[Run]) -> list[Allocation]:
+    """Return the allocations of runs, in the order in which they began. Raises UsageError if launches do not repeat one another."""
     found, apart = repetitions(runs)
     if apart:
         raise UsageError(f"{apart[0]}: launches of one allocation need equal software and settings; name those that have them")

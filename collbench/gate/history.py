@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import exp, pi, sqrt
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import launch_folders
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation, allocations_in, in_order, name_of
+from collbench.gate.allocation import COLUMNS, Allocation, allocations_in, allocations_of, in_order, name_of
 from collbench.gate.baseline import (
     CaseGroup,
     Figures,
@@ -33,6 +33,7 @@ from collbench.gate.baseline import (
 from collbench.gate.changes import changes
 from collbench.gate.rule import LEAST_CELLS, floors_of, pooled, variance
 from collbench.gate.state import STATE, flipped, typical_probe_s
+from collbench.results.reader import Run
 from collbench.results.row import CaseKey
 from collbench.units import first_of, plural
 
@@ -164,6 +165,7 @@ def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: f
 
 # Allocations in a folder, a baseline or runs, in the order in which they began.
 
+T = TypeVar("T")
 _MOST_NAMED = 3
 _RUN = ("run.json", "cells.jsonl")
 
@@ -173,10 +175,21 @@ def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
 
     Raises UsageError if there is none, or if none has a start time.
     """
-    found, notes = (list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)
+    return _dated(str(path), *((list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)))
+
+
+def dated_runs(where: str, runs: Sequence[Run]) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of runs as `dated_in` does; `where` names their source."""
+    with_rows = [run for run in runs if run.rows]
+    if not with_rows:
+        raise UsageError(f"{where}: no selected run has a case, which a history needs; name other runs")
+    return _dated(where, *_accepted(with_rows, allocations_of))
+
+
+def _dated(where: str, found: list[Allocation], notes: list[str]) -> tuple[list[Allocation], list[str]]:
     ordered = in_order([each for each in found if each.began is not None])
     if not ordered:
-        raise UsageError(f"{path}: no allocation has a start time, which a history needs; name another folder")
+        raise UsageError(f"{where}: no allocation has a start time, which a history needs; name another folder")
     typical_s = typical_probe_s(ordered)
     remarks = {
         "no start time; left out": [each for each in found if each.began is None],
@@ -204,23 +217,29 @@ def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
         raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
     if not folders:
         raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
+    return _accepted(folders, allocations_in)
+
+
+def _accepted(parts: Sequence[T], allocations: Callable[[Sequence[T]], list[Allocation]]) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of all folders or runs that can be used, and a note if others are left out. Raises UsageError if none can."""
     try:
-        return allocations_in(folders), []
+        return allocations(parts), []
     except UsageError:
-        refused = {folder: why for folder in folders if (why := _refused(folder))}
-        if not refused or len(refused) == len(folders):
+        reasons = [_refused(part, allocations) for part in parts]
+        if not any(reasons) or all(reasons):
             raise
-    return allocations_in([folder for folder in folders if folder not in refused]), [f"left out: {first_of(refused.values(), 1)}"]
+    kept = [part for part, why in zip(parts, reasons, strict=True) if why is None]
+    return allocations(kept), [f"left out: {first_of(filter(None, reasons), 1)}"]
 
 
 def _holds_runs(folder: Path) -> bool:
     return any((folder / name).exists() for name in _RUN) or bool(launch_folders(folder))
 
 
-def _refused(folder: Path) -> str | None:
-    """Return why a folder cannot be used; None if it can."""
+def _refused(part: T, allocations: Callable[[Sequence[T]], list[Allocation]]) -> str | None:
+    """Return why a folder or a run cannot be used; None if it can."""
     try:
-        allocations_in([folder])
+        allocations([part])
     except UsageError as error:
         return str(error)
     return None

@@ -21,7 +21,7 @@ from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
-from collbench.gate.allocation import Allocation, allocations_in, name_of, names_of
+from collbench.gate.allocation import Allocation, name_of, names_of
 from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, load, of_one_job, scheme_of, seconds_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import (
@@ -341,11 +341,13 @@ class StoredJudgement(NamedTuple):
     candidate: list[Allocation]
 
 
-def judge_stored(baseline: Path, runs: Sequence[Path], expect: Path | None = None, min_percent: Sequence[str] = ()) -> StoredJudgement:
+def judge_stored(
+    baseline: Path, candidate: list[Allocation], expect: Path | None = None, min_percent: Sequence[str] = ()
+) -> StoredJudgement:
     """Return the verdict of today on stored runs.
 
     baseline     its folder
-    runs         folders of the candidate's runs: of one allocation, or of several fresh ones
+    candidate    the allocations of the candidate's runs: one, or several fresh ones
     expect       a TOML file with expected changes
     min_percent  floors, each as "MODEL:PERCENT@SIZES"
 
@@ -354,7 +356,7 @@ def judge_stored(baseline: Path, runs: Sequence[Path], expect: Path | None = Non
     with uncollected():
         expected = [] if expect is None else read_expected(expect)
         floors = [read_floor(text) for text in min_percent]
-        good, candidate = load(baseline), allocations_in(runs)
+        good = load(baseline)
         return StoredJudgement(judge(good, candidate, expected, date.today(), floors), good, candidate)
 
 

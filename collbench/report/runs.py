@@ -143,7 +143,7 @@ def _pairs_markdown(material: Material) -> Iterator[str]:
 # Runs as OpenMetrics, for Prometheus: every row, the number of launches, and the number of concerns.
 
 _LONGEST = 200
-_HELP = {
+ROW_METRICS = {
     "time": ("seconds", "median time per message of the slowest rank; for imported rows the statistic of the other tool"),
     "time_interval_low": ("seconds", "lower end of the 95 % interval of the median"),
     "time_interval_high": ("seconds", "upper end of the 95 % interval of the median"),
@@ -167,8 +167,8 @@ _HELP = {
 
 
 def openmetrics_text(material: Material) -> str:
-    """Return the text of the file. Several runs have a label `run` each. Raises UsageError without the extra `report`."""
-    return exposed(_HELP, _samples(material))
+    """Return the text of the file. Several runs have a label `run` each."""
+    return exposed(ROW_METRICS, _samples(material))
 
 
 def _samples(material: Material) -> Iterator[Sample]:
@@ -177,7 +177,7 @@ def _samples(material: Material) -> Iterator[Sample]:
         named = {"run": short(table.name, _LONGEST)} if several else {}
         yield from _of_runs(table.runs, named)
         for row in in_print_order(table.rows):
-            yield from _of_row(row, named)
+            yield from row_samples(row, named)
     for run, _ in material.pairs:
         yield from _of_runs([run], {"run": short(run.path.resolve().name, _LONGEST)} if several else {})
     for severity in SEVERITIES:
@@ -195,7 +195,8 @@ def _of_runs(runs: Sequence[Run], labels: Mapping[str, str]) -> Iterator[Sample]
     yield Sample("run_finished_timestamp", labels, max(ended, default=None))
 
 
-def _of_row(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
+def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
+    """Yield the metrics of a row (of `ROW_METRICS`) with its labels and the given ones; `measured` is the first."""
     where = {**labels, **_labels(row)}
     times = None if row.na is not None else row.time_s
     yield Sample("measured", where, times is not None)
@@ -314,6 +315,7 @@ def report_run(
     color: str = "auto",
     view: View = DEFAULT_VIEW,
     measured: str = "",
+    runs: RunsInFolders | None = None,
 ) -> int:
     """Print the runs in `paths` on `stream`, and write them to the given files.
 
@@ -321,14 +323,14 @@ def report_run(
     settings, hosts or links differ. `asv` is (asv's results folder, the git revision that was measured). `verdict` is a verdict.json,
     which becomes the first section of the page. `err` gets what could not
     be read or combined. `view` selects the columns of the table. `measured` is the folder of launches that have just ended: then the
-    answer follows the table, with the next command; else it is at the top. Returns the exit code: USAGE if one of the paths has no
-    results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a readable run, for a launch that is given twice,
-    an unknown format, and a file that cannot be written.
+    answer follows the table, with the next command; else it is at the top. `runs`: those of `paths`, if they were read already. Returns
+    the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a
+    readable run, for a launch that is given twice, an unknown format, and a file that cannot be written.
     """
     check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics, trace)
     outputs.check()
-    err, found = err or sys.stderr, readable(paths)
+    err, found = err or sys.stderr, runs or readable(paths)
     warnings = found.warnings
     warnings = [*warnings, *(not_drawn(found.runs) if markdown or openmetrics else ())]
     material = Material(found.runs, html or Path(), warnings, verdict=_verdict(verdict, html))

@@ -1,21 +1,27 @@
 """`collbench report DIR --serve`: the runs of a folder in a browser on this host, read-only: an index, and one page for each run.
 
 Only the index and the pages exist: an address is looked up in the list of runs, and never becomes a path. Runs with a symbolic link to a
-place outside the folder are left out: every user of this host can open the pages.
+place outside the folder are left out: every user of this host can open the pages. `ReadOnlyServer` is also that of
+`collbench store serve-metrics`.
 """
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any, TextIO
 from urllib.parse import parse_qs, quote, unquote
 
+from collbench.addresses import is_loopback
 from collbench.errors import FINE, INTERRUPTED, UsageError
 from collbench.report.headlines import short
 from collbench.report.html.chart import Table
@@ -29,13 +35,13 @@ from collbench.results.row import Row
 from collbench.units import format_rate, plural
 
 PORT = 8323
-_LOCALHOST = "127.0.0.1"
+LOCALHOST = "127.0.0.1"
 _RUN = "/run/"  # before the name of a run
 _MOST_RUNS, _MOST_CHARTS, _MOST_TICKS = 500, 12, 5  # of a larger folder the newest runs are read
 _HTTP_PORT = 80  # browsers leave it out
 _WIDTH, _HEIGHT = 460, 220  # pixels
+_HTML, _PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -44,65 +50,58 @@ _HEADERS = {
 }
 
 
-def serve(folder: Path, port: int, out: TextIO) -> int:
-    """Serve the runs of a folder until Ctrl+C; return 0. Port 0: any free one. Raises UsageError without a run, and for a used port."""
-    with RunServer(folder, port) as server:
-        try:
-            write_line(out, f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)")
-            out.flush()
-            server.serve_forever()
-        except KeyboardInterrupt as error:
-            if getattr(error, "exit_code", INTERRUPTED) != INTERRUPTED:  # a signal other than Ctrl+C
-                raise
-    return FINE
+# A server that only reads.
 
 
-class RunServer(ThreadingHTTPServer):
-    """The server of one folder, reachable from this host only."""
+@dataclass(frozen=True)
+class HttpReply:
+    """What a request gets."""
+
+    status: HTTPStatus
+    text: str
+    kind: str = _PLAIN
+
+
+class ReadOnlyServer(ThreadingHTTPServer):
+    """A server that answers GET and HEAD. At a loopback address, requests for other host names are refused.
+
+    Raises UsageError for an address or a port that cannot be used.
+    """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self._known: dict[Path, tuple[float, ListedRun]] = {}
-        if not self.runs():
-            raise UsageError(f"no run in {folder}: name the folder that has the folders of the runs")
-        self._one_page = threading.Lock()  # a page takes memory, and switches the garbage collection off meanwhile
+    def __init__(self, port: int, address: str = LOCALHOST) -> None:
+        if ":" in address:
+            self.address_family = socket.AF_INET6
+        self._host = address
         try:
-            super().__init__((_LOCALHOST, port), _Handler)
+            super().__init__((address, port), _Handler)
+        except OverflowError as error:
+            raise UsageError(f"--port {port}: not a valid port (use 0 to 65535)") from error
         except OSError as error:
-            raise UsageError(
-                f"--port {port} cannot be used ({error.strerror or error}): choose another one, or 0 for a free one"
-            ) from error
+            where = f"--port {port}" if address == LOCALHOST else f"--address {address} --port {port}"
+            raise UsageError(f"{where} cannot be used ({error.strerror or error}): choose another one, or port 0 for a free one") from error
+
+    def server_bind(self) -> None:
+        """Bind without looking up the name of this host, which may take long."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self._host, self.server_address[1]
 
     @property
     def address(self) -> str:
-        """Return the address of the index."""
-        return f"http://{_LOCALHOST}:{self.server_port}/"
-
-    def runs(self) -> list[ListedRun]:
-        """Return the runs of the folder, newest first: the newest 500."""
-        return runs_below(self.folder, self._known, _MOST_RUNS, linked=False)
+        """Return the address of the start page."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.server_port}/"
 
     def is_own(self, host: str) -> bool:
         """Return whether a request was for this server by one of its names: other names are of pages that use a browser to get here."""
+        if not is_loopback(self._host):
+            return True
         port = "" if self.server_port == _HTTP_PORT else f":{self.server_port}"
-        return host in (f"{_LOCALHOST}{port}", f"localhost{port}")
+        return host in (f"[{self._host}]{port}" if ":" in self._host else f"{self._host}{port}", f"localhost{port}")
 
-    def answer(self, target: str) -> tuple[HTTPStatus, str]:
-        """Return the page at an address: the index at "/", a run at "/run/NAME"; else a sentence with the status of the error."""
-        address, _, query = target.partition("?")
-        name = unquote(address.removeprefix(_RUN), errors="surrogateescape") if address.startswith(_RUN) else ""
-        with self._one_page:
-            try:
-                if address == "/":
-                    return HTTPStatus.OK, index(self.folder, self.runs(), parse_qs(query).get("q", [""])[0])
-                if (path := run_named(self.folder, name)) is None:
-                    return HTTPStatus.NOT_FOUND, "There is no such run."
-                found = readable([path])
-                return HTTPStatus.OK, html(Material(found.runs, path / "page.html", found.warnings, linked=False))
-            except UsageError as error:
-                return HTTPStatus.NOT_FOUND, short(str(error), 600)
+    @abstractmethod
+    def answer(self, target: str, accept: str) -> HttpReply:
+        """Return what a request for an address gets; `accept` has the formats that the client reads."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print a failed page as one line on stderr; nothing where the browser went away."""
@@ -114,7 +113,7 @@ class RunServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD; http.server refuses other methods."""
 
-    server: RunServer
+    server: ReadOnlyServer
     timeout = 30
 
     def version_string(self) -> str:
@@ -134,17 +133,69 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, with_body: bool) -> None:
         if self.server.is_own(self.headers.get("Host", "")):
-            status, text = self.server.answer(self.path)
+            answer = self.server.answer(self.path, self.headers.get("Accept", ""))
         else:
-            status, text = HTTPStatus.FORBIDDEN, f"Use {self.server.address}"
-        body = text.encode("utf-8", "replace")
-        self.send_response(status)
-        for name, value in (_HEADERS if status is HTTPStatus.OK else _HEADERS | {"Content-Type": "text/plain; charset=utf-8"}).items():
+            answer = HttpReply(HTTPStatus.FORBIDDEN, f"Use {self.server.address}")
+        body = answer.text.encode("utf-8", "replace")
+        self.send_response(answer.status)
+        for name, value in {"Content-Type": answer.kind, **_HEADERS, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_body:
             self.wfile.write(body)
+
+
+def serve_until_interrupted(server: ReadOnlyServer, line: str, out: TextIO) -> int:
+    """Print a line, and answer requests until Ctrl+C; return 0. Other signals end it as they end any command."""
+    try:
+        write_line(out, line)
+        out.flush()
+        server.serve_forever()
+    except KeyboardInterrupt as error:
+        if getattr(error, "exit_code", INTERRUPTED) != INTERRUPTED:
+            raise
+    return FINE
+
+
+# The runs of a folder.
+
+
+def serve(folder: Path, port: int, out: TextIO) -> int:
+    """Serve the runs of a folder until Ctrl+C; return 0. Port 0: any free one. Raises UsageError without a run, and for a used port."""
+    with RunServer(folder, port) as server:
+        line = f"{plural(len(server.runs()), 'run')} of {short(str(folder))}: {server.address} (Ctrl+C ends)"
+        return serve_until_interrupted(server, line, out)
+
+
+class RunServer(ReadOnlyServer):
+    """The server of one folder, reachable from this host only."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self._known: dict[Path, tuple[float, ListedRun]] = {}
+        if not self.runs():
+            raise UsageError(f"no run in {folder}: name the folder that has the folders of the runs")
+        self._one_page = threading.Lock()  # a page takes memory, and switches the garbage collection off meanwhile
+        super().__init__(port)
+
+    def runs(self) -> list[ListedRun]:
+        """Return the runs of the folder, newest first: the newest 500."""
+        return runs_below(self.folder, self._known, _MOST_RUNS, linked=False)
+
+    def answer(self, target: str, accept: str) -> HttpReply:
+        """Return the page at an address: the index at "/", a run at "/run/NAME"; else a sentence with the status of the error."""
+        address, _, query = target.partition("?")
+        name = unquote(address.removeprefix(_RUN), errors="surrogateescape") if address.startswith(_RUN) else ""
+        with self._one_page:
+            try:
+                if address == "/":
+                    return HttpReply(HTTPStatus.OK, index(self.folder, self.runs(), parse_qs(query).get("q", [""])[0]), _HTML)
+                if (path := run_named(self.folder, name)) is None:
+                    return HttpReply(HTTPStatus.NOT_FOUND, "There is no such run.")
+                found = readable([path])
+                return HttpReply(HTTPStatus.OK, html(Material(found.runs, path / "page.html", found.warnings, linked=False)), _HTML)
+            except UsageError as error:
+                return HttpReply(HTTPStatus.NOT_FOUND, short(str(error), 600))
 
 
 # The index: the runs that fit the search, and how the best figure of each operation changed.

@@ -101,7 +101,7 @@ def _property(text: str) -> str:
 
 # All output files.
 
-_NEEDS = {"junit": ("junitparser",), "openmetrics": ("prometheus_client",)}
+_NEEDS = {"junit": ("junitparser",)}
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands stays
 
 
@@ -432,7 +432,7 @@ def _details(title: str, lines: Sequence[str], number: int) -> list[str]:
 
 _LONGEST = 200
 _SLOWER = "time relative to the baseline, by strike: 1 is the first allocation that was judged"
-_ABOUT = {
+GATE_METRICS = {
     "gate_result": ("", "1 for the result of the gate: passed, regression, no_verdict or wrong_data; 0 for the others"),
     "gate_judged_timestamp": ("seconds", "day of the verdict, in seconds since 1970"),
     "gate_baseline_allocations": ("", "allocations of the baseline"),
@@ -453,11 +453,12 @@ _Labels = Mapping[str, str]
 
 
 def openmetrics(verdict: Verdict) -> str:
-    """Return the whole file. Raises UsageError without the extra `report`."""
-    return exposed(_ABOUT, _samples(verdict))
+    """Return the whole file."""
+    return exposed(GATE_METRICS, gate_samples(verdict))
 
 
-def _samples(verdict: Verdict) -> Iterator[Sample]:
+def gate_samples(verdict: Verdict) -> Iterator[Sample]:
+    """Yield the metrics of a verdict (of `GATE_METRICS`)."""
     yield from _one_hot("gate_result", {}, "result", EXIT_CODES, verdict.result)
     yield Sample("gate_judged_timestamp", {}, _seconds(verdict.judged_on))
     yield Sample("gate_baseline_allocations", {}, verdict.allocations)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, TextIO
 
 from collbench.errors import UsageError
@@ -200,25 +199,34 @@ class Sample:
     value: float | None
 
 
+def metric_name(name: str, unit: str) -> str:
+    """Return the whole name of a metric, as files and dashboards have it: "collbench_time_seconds"."""
+    return f"{_PREFIX}_{name}{f'_{unit}' if unit else ''}"
+
+
 def exposed(about: About, samples: Iterable[Sample]) -> str:
-    """Return the text of the file, metrics in the order of `about`. Raises UsageError without the extra `report`."""
-    try:
-        from prometheus_client import Metric
-        from prometheus_client.openmetrics import exposition
-    except ImportError as error:
-        raise UsageError("--openmetrics needs prometheus_client: pip install 'collbench[report]'") from error
-    by_name: dict[str, dict[frozenset[tuple[str, str]], Sample]] = {name: {} for name in about}
-    for sample in samples:  # the last value of a series that occurs twice
-        by_name[sample.name][frozenset(sample.labels.items())] = sample
-    families = []
-    for name, (unit, text) in about.items():
-        family = Metric(f"{_PREFIX}_{name}", text, "gauge", unit)
-        for sample in by_name[name].values():
-            if sample.value is not None and isfinite(sample.value):
-                family.add_sample(family.name, dict(sample.labels), sample.value)
-        families += [family] if family.samples else []
-    write: Any = exposition.generate_latest
-    return str(write(SimpleNamespace(collect=lambda: families)), "utf-8")
+    """Return the text of the file, metrics in the order of `about`. Of a series that occurs twice the last value remains.
+
+    A store has several hundred thousand samples, of which those of a row share their labels: their text is made once.
+    """
+    by_name: dict[str, dict[str, float | None]] = {name: {} for name in about}
+    labels: Mapping[str, str] | None = None
+    for sample in samples:
+        if sample.labels is not labels:
+            labels = sample.labels
+            text = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in sorted(labels.items()))
+        by_name[sample.name][text] = sample.value
+    lines: list[str] = []
+    for name, (unit, means) in about.items():
+        values = [(text, float(value)) for text, value in by_name[name].items() if value is not None and isfinite(value)]
+        if values:
+            whole = metric_name(name, unit)
+            lines += [f"# HELP {whole} {means}", f"# TYPE {whole} gauge", *([f"# UNIT {whole} {unit}"] if unit else [])]
+            lines += [f"{whole}{{{text}}} {value!r}" if text else f"{whole} {value!r}" for text, value in values]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 # Rows as JSON lines, as in cells.jsonl.

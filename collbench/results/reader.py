@@ -47,13 +47,17 @@ class Damage(str):
 
 @dataclass(frozen=True)
 class Run:
-    """A stored run: run.json, rows in measuring order, events, and warnings about invalid content."""
+    """A stored run: run.json, rows in measuring order, events, and warnings about invalid content.
+
+    `compared` has what comparisons use, by (kind, path), if it was read earlier; None: it is read from the folder when it is needed.
+    """
 
     path: Path
     info: dict[str, Any] = field(default_factory=dict, repr=False)
     rows: list[Row] = field(default_factory=list, repr=False)
     events: list[dict[str, Any]] = field(default_factory=list, repr=False)
     warnings: list[str] = field(default_factory=list)
+    compared: Mapping[tuple[str, tuple[str, ...]], str] | None = None
 
     @property
     def finished(self) -> bool:

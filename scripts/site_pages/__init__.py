@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from site_pages import api, commands, facts, formats, interfaces
+from site_pages import api, commands, facts, formats, interfaces, store
 
 _MAKERS: dict[str, Callable[[], str]] = {
     "flags": facts.flags,
@@ -16,7 +16,9 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "reasons": facts.reasons,
     "terms": facts.terms,
     "run-folder": formats.run_folder,
+    "metrics": formats.metrics,
     "schemas": formats.schemas,
+    "store": store.store,
     "suites": formats.suites,
     "configuration": commands.configuration,
     "environment-variables": commands.environment_variables,

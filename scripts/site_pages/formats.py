@@ -14,7 +14,10 @@ import collbench
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.suite import BUILT_IN, SCHEMA_FILE
 from collbench.report.explain import pages
-from collbench.report.writers import csv_columns
+from collbench.report.runs import ROW_METRICS
+from collbench.report.store_metrics import STORE_METRICS
+from collbench.report.verdict_formats import GATE_METRICS
+from collbench.report.writers import csv_columns, metric_name
 from collbench.results import folder
 from collbench.results.row import SCHEMA, Row, Times
 from site_pages.markdown import block, code, codes, escaped, page, paragraphs, table
@@ -63,6 +66,19 @@ def run_folder() -> str:
         "### ceiling and hard_bound",
         table(["field", "meaning"], ((codes(name.split(", ")), escaped(means)) for name, means in described_lines(Ceiling.__doc__ or ""))),
     )
+
+
+def metrics() -> str:
+    """Return the page of the metrics for Prometheus."""
+    parts = [
+        "All metrics are gauges. `collbench report --openmetrics FILE` writes those of rows and runs, `collbench gate --openmetrics FILE` "
+        "those of a verdict. `collbench store serve-metrics` serves all: rows then have a label `node`, verdicts a label `baseline`.",
+        "An unknown value has no sample. Times are in seconds, rates in bytes per second, shares from 0 to 1.",
+    ]
+    for title, about in (("Rows and runs", ROW_METRICS), ("Gate", GATE_METRICS), ("Store", STORE_METRICS)):
+        rows = ((code(metric_name(name, unit)), escaped(means)) for name, (unit, means) in about.items())
+        parts += [f"## {title}", table(["metric", "meaning"], rows)]
+    return page("Metrics", *parts)
 
 
 def schemas() -> str:

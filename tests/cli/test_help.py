@@ -60,6 +60,7 @@ COMMANDS = (
     "history",
     "report",
     "runs",
+    "store",
     "compare",
     "completion",
 )

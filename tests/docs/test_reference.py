@@ -22,7 +22,10 @@ from collbench.cli.parser import Parser, environment_name
 from collbench.cli.variables import VARIABLES
 from collbench.machine.doctor.finding import pages as finding_pages
 from collbench.report.explain import pages as words
-from collbench.report.writers import csv_columns
+from collbench.report.runs import ROW_METRICS
+from collbench.report.store_metrics import STORE_METRICS
+from collbench.report.verdict_formats import GATE_METRICS
+from collbench.report.writers import csv_columns, metric_name
 from collbench.results.flags import FLAGS
 from collbench.results.quality import RULES
 from collbench.results.row import Row
@@ -82,6 +85,11 @@ def test_all_fields_of_a_schema_are_there(name: str) -> None:
     assert set(schema["properties"]) <= set(_first_cells(own))
     objects = {f"{name}: {part}" for part, below in schema.get("$defs", {}).items() if "properties" in below}
     assert objects == set(re.findall(r"^### (.*)$", own, re.MULTILINE))
+
+
+def test_each_metric_is_there() -> None:
+    served = {metric_name(name, unit) for about in (ROW_METRICS, GATE_METRICS, STORE_METRICS) for name, (unit, _) in about.items()}
+    assert served == {cell for cell in _first_cells(_page("metrics")) if cell.startswith("collbench_")}
 
 
 def test_each_option_has_a_variable_and_a_key() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as as_text
 
 from collbench.analysis.launches import read_all
-from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.material import Material
 from collbench.report.runs import openmetrics_text
@@ -96,9 +94,3 @@ def test_hostile_names_stay_within_their_quotes(tmp_path: Path) -> None:
     found = samples(written(store(tmp_path / "run", [make_row(8, backend=evil, ceiling=Ceiling(evil, 1e9, evil, evil))])))
     ((labels, _),) = found["collbench_time_seconds"]
     assert labels["backend"].startswith('x"} 1?collbench_time_seconds{a="\\??y') and len(labels["backend"]) == 200
-
-
-def test_without_the_library_the_remedy_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UsageError, match=r"pip install 'collbench\[report\]'"):
-        written(store(tmp_path / "run", [make_row(8)]))

@@ -1,0 +1,285 @@
+"""A dashboard as a picture (SVG): its panels with the records that their queries of PostgreSQL return, without Grafana.
+
+It has the layout, titles and values of the dashboard, so that a page can show what a user gets. Grafana draws more precisely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from collbench.errors import UsageError
+from collbench.report.frame import printable
+from collbench.report.grafana import Dashboard, Panel, expanded, places
+from collbench.report.html.drawing import COLORS, Picture, Scale, draw_legend, linear_scale, series_classes
+from collbench.report.writers import write_whole
+from collbench.store.database import Database, open_store
+from collbench.store.schema import POSTGRESQL
+from collbench.units import first_of, format_duration, format_percent, format_rate, format_time
+
+_WIDTH, _COLUMN, _ROW, _GAP, _TOP = 1200.0, 50.0, 34.0, 8.0, 44.0  # pixels
+_HEAD, _LINE = 30.0, 19.0  # the title of a panel, a line of a table
+_LETTER, _BOLD = 6.1, 7.2  # width of a letter
+_MOST_SERIES = 8
+_CLASSES = {"good": "limit", "doubtful": "bound", "bad": "bad", "unknown": "quiet"}
+_STYLE = """
+svg { --ink: #1a2330; --soft: #556070; --grid: #dde2e8; --edge: #d3dbe6; --paper: #fff; --desk: #f5f7f9; --limit: #00694f; --bound: #7a5200;
+  --bad: #a8005a; --s0: #0072b2; --s1: #b33a00; --s2: #4b0055; --s3: #767676;
+  font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
+@media (prefers-color-scheme: dark) {
+  svg { --ink: #e6e9ed; --soft: #a3adb8; --grid: #2c343c; --edge: #2c343c; --paper: #14171a; --desk: #0d0f11; --limit: #45cfa0;
+    --bound: #e3b341; --bad: #ff7ab2; --s0: #56b4e9; --s1: #f0803c; --s2: #f2f2f2; --s3: #8f8f8f; } }
+text { fill: var(--soft); font-variant-numeric: tabular-nums; } text.ink { fill: var(--ink); }
+text.head { fill: var(--ink); font-weight: 600; font-size: 12px; } text.title { fill: var(--ink); font-weight: 650; font-size: 16px; }
+text.big { fill: var(--ink); font-weight: 650; font-size: 24px; }
+.desk { fill: var(--desk); } .card { fill: var(--paper); stroke: var(--edge); } .grid { fill: none; stroke: var(--grid); }
+.s0 { fill: var(--s0); stroke: var(--s0); } .s1 { fill: var(--s1); stroke: var(--s1); }
+.s2 { fill: var(--s2); stroke: var(--s2); } .s3 { fill: var(--s3); stroke: var(--s3); }
+.line { stroke-width: 1.6; } path.line { fill: none; }
+.d1 { stroke-dasharray: 6 3; } .d2 { stroke-dasharray: 2 2; } .d3 { stroke-dasharray: 8 3 2 3; }
+text.limit, rect.limit { fill: var(--limit); } text.bound, rect.bound { fill: var(--bound); }
+text.bad, rect.bad { fill: var(--bad); } rect.quiet { fill: var(--soft); }
+"""
+
+
+Records = Sequence[Mapping[str, Any]]  # of a query, by name of the column, in the order of the columns
+_MOMENTS = ("time", "started")  # columns
+
+
+def write_previews(dashboards: Sequence[Dashboard], store: str, folder: Path) -> list[Path]:
+    """Draw each dashboard from a store in PostgreSQL into a file NAME.svg; return the files.
+
+    The time range is the dashboard's default one, before the newest run of the store. Raises UsageError.
+    """
+    database, paths = open_store(store), []
+    try:
+        for each in dashboards:
+            path = folder / f"{each.name}.svg"
+            write_whole(path, dashboard_picture(each, *read_dashboard(each, database)), "--preview")
+            paths.append(path)
+    finally:
+        database.close()
+    return paths
+
+
+def read_dashboard(dashboard: Dashboard, database: Database) -> tuple[dict[str, Records], dict[str, list[str]]]:
+    """Return (records of each panel by title, values of the variables) for the dashboard's time range before the newest run of a store.
+
+    Of each variable the first value is chosen, and of one with several values all, as in Grafana. Raises UsageError if the store cannot be
+    read, is not in PostgreSQL, or has no run with a time.
+    """
+    if database.dialect is not POSTGRESQL:
+        raise UsageError(f"{database.name} is not a PostgreSQL database: a preview runs the queries for PostgreSQL")
+    ((newest,),) = database.rows("SELECT max(started_s) FROM runs")
+    if newest is None:
+        raise UsageError(f"store {database.name} has no run with a time: add runs with `collbench store sync`")
+    begin, end = newest - dashboard.hours * 3600.0, newest + 3600.0
+    chosen: dict[str, list[str]] = {}
+    for variable in dashboard.variables:
+        values = [str(value) for (value,) in database.rows(expanded(variable.postgresql, begin, end, chosen))]
+        if not values:
+            raise UsageError(f"store {database.name} has no {variable.label}: add runs with `collbench store sync`")
+        chosen[variable.name] = values if variable.many else values[:1]
+    found = {panel.title: _records(database, expanded(panel.postgresql, begin, end, chosen)) for panel in dashboard.panels}
+    return found, chosen
+
+
+def _records(database: Database, sql: str) -> Records:
+    found: list[dict[str, Any]] = [each for (each,) in database.rows(f"SELECT row_to_json(found) FROM ({sql}) AS found")]
+    for each in found:
+        each.update({name: datetime.fromisoformat(each[name]) for name in _MOMENTS if each.get(name) is not None})
+    return found
+
+
+@dataclass(frozen=True)
+class _PanelBox:
+    """The inside of a panel, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def dashboard_picture(dashboard: Dashboard, found: Mapping[str, Records], chosen: Mapping[str, Sequence[str]]) -> str:
+    """Return the dashboard as an SVG file; `found` has the records of each panel by its title, `chosen` the values of its variables."""
+    values = " · ".join(f"{each.label}: {first_of(chosen[each.name], 4)}" for each in dashboard.variables)
+    placed = list(places(dashboard.panels))
+    height = _TOP + max(y + panel.height for panel, _, y in placed) * _ROW + _GAP
+    picture = Picture(_WIDTH, height)
+    picture.add("rect", "desk", x=0, y=0, width=_WIDTH, height=height)
+    picture.text(_GAP * 2, 28, f"collbench: {dashboard.title}", classes="title")
+    picture.text(_WIDTH - _GAP * 2, 28, values, "end", "ink")
+    for panel, column, row in placed:
+        x, y = column * _COLUMN + _GAP / 2, _TOP + row * _ROW
+        wide, high = panel.width * _COLUMN - _GAP, panel.height * _ROW - _GAP
+        picture.add("rect", "card", x=x, y=y, width=wide, height=high, rx=4)
+        picture.text(x + 10, y + 19, _cut(panel.title, wide - 20, _BOLD), classes="head")
+        if not found[panel.title]:
+            picture.text(x + wide / 2, y + high / 2, "no data", "middle")
+            continue
+        _DRAWN[panel.kind](picture, panel, found[panel.title], _PanelBox(x + 10, y + _HEAD, x + wide - 10, y + high - 8))
+    title = f"collbench: {dashboard.title}"
+    head, _, rest = picture.markup(title).partition(">")
+    head = head.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH:g}" height="{height:g}" ', 1)
+    return f"{head}><title>{title}</title><style>{_STYLE}</style>{rest}\n"
+
+
+# Values as text, in the unit of a panel.
+
+
+def value_text(value: Any, unit: str = "short") -> str:
+    """Return a value as a panel of that unit shows it: "5.07 GB/s", "12.35 µs", "63 %"; "–" if it is unknown."""
+    if value is None:
+        return "–"
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+    if isinstance(value, str):
+        return printable(value)
+    return _TEXTS[unit](float(value)) if unit in _TEXTS else f"{float(value):.4g}"
+
+
+_TEXTS: Mapping[str, Callable[[float], str]] = {
+    "Bps": lambda number: f"{format_rate(number)} GB/s",
+    "s": lambda number: format_duration(number) if number >= 1 else f"{format_time(number)} µs",
+    "percentunit": lambda number: format_percent(100 * number),
+    "dateTimeFromNow": lambda number: datetime.fromtimestamp(number / 1000, UTC).strftime("%Y-%m-%d %H:%M"),
+    "hertz": lambda number: f"{number / 1e6:.0f} MHz",
+    "watt": lambda number: f"{number:.0f} W",
+    "celsius": lambda number: f"{number:.0f} °C",
+}
+_FACTORS = {"Bps": (1e-9, "GB/s"), "percentunit": (100.0, "%"), "hertz": (1e-6, "MHz"), "watt": (1.0, "W"), "celsius": (1.0, "°C")}
+
+
+def _scaled(unit: str, most: float) -> tuple[float, str]:
+    """Return (factor, name) of the unit of an axis; for seconds by the largest value."""
+    if unit == "s":
+        return (1.0, "s") if most >= 10 else (1e3, "ms") if most >= 0.01 else (1e6, "µs")
+    return _FACTORS.get(unit, (1.0, ""))
+
+
+def _cut(text: str, wide: float, letter: float = _LETTER) -> str:
+    most = max(4, int(wide / letter))
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _color(panel: Panel, value: Any) -> str:
+    """Return the class of a value's color; "" without limits and states."""
+    if not isinstance(value, int | float):
+        return ""
+    if panel.states and int(value) in panel.states:
+        return _CLASSES[panel.states[int(value)].color]
+    known = [color for limit, color in panel.limits if limit is None or value >= limit]
+    return _CLASSES[known[-1]] if known else ""
+
+
+# The kinds of panels.
+
+
+def _draw_stat(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
+    value = list(found[0].values())[-1]
+    named = panel.states.get(int(value)) if panel.states and value is not None else None
+    text = named.name if named else value_text(value, panel.unit)
+    picture.text((room.left + room.right) / 2, (room.top + room.bottom) / 2 + 8, text, "middle", f"big {_color(panel, value)}".strip())
+
+
+def _draw_table(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
+    most = int((room.bottom - room.top) / _LINE) - 1
+    names = list(found[0])
+    texts = [[value_text(value) for value in each.values()] for each in found[:most]]
+    widths = [max(1.2 * len(name), *(len(each[place]) for each in texts)) + 2 for place, name in enumerate(names)]
+    scale = (room.right - room.left) / max(1, sum(widths))
+    x = room.left
+    for place, name in enumerate(names):
+        wide = widths[place] * scale
+        picture.text(x, room.top + 12, _cut(name, wide - 8, _BOLD), classes="head")
+        for line, each in enumerate(texts, 1):
+            picture.text(x, room.top + 12 + line * _LINE, _cut(each[place], wide - 8), classes="ink")
+        x += wide
+
+
+def _draw_bars(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
+    pairs = [list(each.values()) for each in found]
+    known = [(str(each[0]), float(each[-1])) for each in pairs if each[-1] is not None]
+    names = max(len(name) for name, _ in known) * _LETTER + 10
+    high = min(_LINE + 4, (room.bottom - room.top) / len(known))
+    most = max(value for _, value in known) or 1.0
+    wide = room.right - room.left - names - 90
+    for line, (name, value) in enumerate(known):
+        y = room.top + line * high
+        picture.text(room.left, y + high / 2 + 4, name, classes="ink")
+        picture.add(
+            "rect", _color(panel, value) or "s0", x=room.left + names, y=y + 2, width=max(1.0, wide * value / most), height=high - 4
+        )
+        picture.text(room.right, y + high / 2 + 4, value_text(value, panel.unit), "end", "ink")
+
+
+def _draw_lines(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for each in found:
+        series.setdefault(each["metric"], []).append((each["time"].timestamp(), float(each["value"])))
+    shown = dict(sorted(series.items())[:_MOST_SERIES])
+    points = [point for line in shown.values() for point in line]
+    factor, unit = _scaled(panel.unit, max(value for _, value in points))
+    legend = Picture(room.right, 0)
+    below = draw_legend(legend, [(name, number) for number, name in enumerate(shown)], room.left, 0)
+    bottom = room.bottom - below - 20
+    values = [value * factor for _, value in points]
+    low = 0.0 if panel.unit in ("Bps", "percentunit", "short") and panel.decimals != 3 else min(values)
+    y = linear_scale(low, max(values), bottom, room.top + 12)
+    x = _time_scale([time for time, _ in points], room.left + 46, room.right - 30)
+    picture.axes(x, y)
+    picture.text(room.left, room.top + 2, unit)
+    for number, line in enumerate(shown.values()):
+        at = [(x.at(time), y.at(value * factor)) for time, value in line]
+        picture.line(at, series_classes(number))
+        for place in at:
+            picture.marker(*place, number, f"s{number % COLORS}")
+    moved = Picture(room.right, 0)
+    draw_legend(moved, [(name, number) for number, name in enumerate(shown)], room.left, bottom + 36)
+    picture.elements += moved.elements
+
+
+def _draw_states(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
+    known = [(each["time"].timestamp(), int(each["result"])) for each in found]
+    last = known[-1][0]
+    end = last + max(1.0, (last - known[0][0]) / max(1, len(known) - 1))
+    x = replace(_time_scale([known[0][0], end], room.left + 4, room.right - 4), low=known[0][0], high=end)
+    bottom = room.bottom - 26
+    for number, (time, value) in enumerate(known):
+        until = known[number + 1][0] if number + 1 < len(known) else end
+        color = _color(panel, value) or "quiet"
+        picture.add(
+            "rect", color, x=x.at(time), y=room.top + 18, width=max(1.0, x.at(until) - x.at(time) - 1), height=bottom - room.top - 18
+        )
+        if panel.states and (number == 0 or known[number - 1][1] != value):
+            picture.text(x.at(time), room.top + 12, panel.states[value].name, classes=color)
+    for at, text in x.ticks:
+        picture.text(x.at(at), room.bottom - 8, text, "middle")
+
+
+_STEPS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
+
+
+def _time_scale(times: Sequence[float], start: float, end: float) -> Scale:
+    """Return the scale of moments in seconds since 1970, with about five round labels."""
+    low, high = min(times), max(times)
+    step = next((each for each in _STEPS_S if (high - low) / each <= 6), _STEPS_S[-1])
+    form = "%m-%d" if step >= 86400 else "%m-%d %H:%M" if high - low > 86400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+    first = int(low // step) + 1
+    moments: list[float] = [each * step for each in range(first, int(high // step) + 1)] or [low]
+    spare = 0.02 * (high - low) or 1.0
+    ticks = [(float(at), datetime.fromtimestamp(at, UTC).strftime(form)) for at in moments]
+    return Scale(low - spare, high + spare, start, end, ticks)
+
+
+_DRAWN: Mapping[str, Callable[[Picture, Panel, Records, _PanelBox], None]] = {
+    "stat": _draw_stat,
+    "table": _draw_table,
+    "bargauge": _draw_bars,
+    "timeseries": _draw_lines,
+    "state-timeline": _draw_states,
+}

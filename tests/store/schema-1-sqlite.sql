@@ -1,0 +1,13 @@
+CREATE TABLE store (key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (key)) WITHOUT ROWID;
+CREATE TABLE runs (run_id INTEGER PRIMARY KEY, path TEXT NOT NULL, name TEXT, operation TEXT, started_s REAL, finished_s REAL, exit_code INTEGER, ranks INTEGER, nodes INTEGER, results INTEGER, fingerprint TEXT NOT NULL, UNIQUE (path));
+CREATE INDEX runs_by_started_s ON runs (started_s);
+CREATE INDEX runs_by_name ON runs (name);
+CREATE TABLE cases (case_id INTEGER PRIMARY KEY, content TEXT NOT NULL, operation TEXT, backend TEXT, device TEXT, dtype TEXT, redop TEXT, root INTEGER, mode TEXT, in_place INTEGER, buffers TEXT, window_size INTEGER, ranks_group TEXT, ranks INTEGER, nodes INTEGER, registration TEXT, algorithm TEXT, protocol TEXT, traffic TEXT, streams INTEGER, size_bytes INTEGER, UNIQUE (content));
+CREATE INDEX cases_by_operation_backend_size_bytes ON cases (operation, backend, size_bytes);
+CREATE TABLE results (case_id INTEGER NOT NULL, run_id INTEGER NOT NULL, number INTEGER NOT NULL, n INTEGER, time_p50_s REAL, time_ci_low_s REAL, time_ci_high_s REAL, algbw_bytes_per_s REAL, busbw_bytes_per_s REAL, percent_of_ceiling REAL, wrong INTEGER, PRIMARY KEY (case_id, run_id, number)) WITHOUT ROWID;
+CREATE INDEX results_by_run_id_case_id ON results (run_id, case_id);
+INSERT INTO store (key, value) VALUES ('schema', '1');
+INSERT INTO runs (path, name, operation, started_s, finished_s, exit_code, ranks, nodes, results, fingerprint) VALUES ('/runs/night-1', 'night-1', 'allreduce', 1763700000.0, 1763700060.0, 0, 4, 1, 1, 'abc');
+INSERT INTO cases (content, operation, backend, device, dtype, redop, root, mode, in_place, buffers, window_size, ranks_group, ranks, nodes, registration, algorithm, protocol, traffic, streams, size_bytes) VALUES ('["allreduce","nccl","cuda","float32","sum",null,"isolated",false,"fixed",null,"all",4,1,null,null,null,null,null,67108864]', 'allreduce', 'nccl', 'cuda', 'float32', 'sum', NULL, 'isolated', 0, 'fixed', NULL, 'all', 4, 1, NULL, NULL, NULL, NULL, NULL, 67108864);
+INSERT INTO results (case_id, run_id, number, n, time_p50_s, time_ci_low_s, time_ci_high_s, algbw_bytes_per_s, busbw_bytes_per_s, percent_of_ceiling, wrong) VALUES (1, 1, 0, 200, 0.0024, 0.00238, 0.00242, 28000000000.0, 42000000000.0, 84.0, 0);
+PRAGMA application_id = 1668246636;
