@@ -70,7 +70,7 @@ run-environment:
 	@scripts/environment .venv torch mpich report
 
 test-environment:
-	@scripts/environment .venv torch mpich report test dist
+	@scripts/environment .venv torch mpich report pandas postgresql test dist
 
 # The site's tools; collbench and its base dependencies are installed there too, since reference pages are generated from them.
 docs-environment:
