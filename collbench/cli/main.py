@@ -6,11 +6,11 @@ import errno
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from collbench.cli import start
 from collbench.cli.help import GROUPS
@@ -41,10 +41,8 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
     raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
 
 
-def check_words(command: str, left: Sequence[str], parsers: Parsers) -> None:
-    """Raise UsageError for arguments that the command's parser did not accept."""
-    if not left:
-        return
+def check_words(command: str, left: Sequence[str], parsers: Parsers) -> NoReturn:
+    """Raise UsageError for arguments that the command's parser did not accept; `left` has one or more."""
     option = next((_option(word) for word in left if word.startswith("-")), None)
     if command == "emit" and left[0] in parsers:
         raise UsageError(f"put -- before the command: `collbench emit … -- {' '.join(left)}`")
@@ -100,6 +98,7 @@ All commands: `collbench --help`. Options of a command: `collbench allreduce --h
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
 # all but the operations' commands; operations cannot have these names
 COMMANDS = frozenset({"help", *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
+_MEASURING = frozenset({"run", "pairs", "hunt", "workload", "kernels"})  # with the operations, the commands of cli.measure
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -113,7 +112,7 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Run one command; return its exit code. Raises CollbenchError."""
-    parser, added = all_parsers()
+    parser, added = all_parsers(argv[0] if argv else "")
     argv = canonical(argv, added)
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
@@ -146,7 +145,7 @@ def _configured(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
 
         found = read_configuration(argv[1:], os.environ)
         if found:
-            check_keys(found, argv[0], added)
+            check_keys(found, argv[0], all_parsers()[1])
         return parse_configured(found, argv[0], added[argv[0]], argv[1:], lambda words: _read([argv[0], *words], parser, added))
     return _read(argv, parser, added)
 
@@ -164,16 +163,12 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 
-def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
-    """Return the parser of the whole command line, and the parser of each command."""
-    from collbench.cli.check import add_health_check
-    from collbench.cli.completion import add_completion
-    from collbench.cli.deploy import add_emit
-    from collbench.cli.gate import add_baseline, add_gate, add_history
-    from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
+def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
+    """Return the parser of the command line, and the parser of each command.
+
+    With the name of a command that measures, only the commands of its module are there: ranks start faster without the others.
+    """
     from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_pairs, add_run, add_workload
-    from collbench.cli.results import add_compare, add_import, add_report, add_runs
-    from collbench.cli.store import add_store
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -182,11 +177,22 @@ def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    in_the_order_of_help = (
-        add_health_check, add_collective, add_run, add_pairs, add_hunt, add_workload, add_backends, add_probe, add_peak, add_doctor,
-        add_explain, add_emit, add_import, add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels,
-        add_store, add_completion,
-    )  # fmt: skip
+    measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload)
+    if command in _MEASURING or command in operation_commands():
+        in_the_order_of_help: Sequence[Callable[[Any], None]] = (*measuring, add_kernels)
+    else:
+        from collbench.cli.check import add_health_check
+        from collbench.cli.completion import add_completion
+        from collbench.cli.deploy import add_emit
+        from collbench.cli.gate import add_baseline, add_gate, add_history
+        from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
+        from collbench.cli.results import add_compare, add_import, add_report, add_runs
+        from collbench.cli.store import add_store
+
+        in_the_order_of_help = (
+            add_health_check, *measuring, add_backends, add_probe, add_peak, add_doctor, add_explain, add_emit, add_import, add_report,
+            add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels, add_store, add_completion,
+        )  # fmt: skip
     for add in in_the_order_of_help:
         add(commands)
     return parser, dict(commands.choices)
@@ -195,7 +201,8 @@ def all_parsers() -> tuple[Parser, dict[str, ArgumentParser]]:
 def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     check_command(argv, added)
     arguments, left = parser.parse_known_args(argv)
-    check_words(arguments.command, left, added)
+    if left:
+        check_words(arguments.command, left, all_parsers()[1])
     return cast(Namespace, arguments)
 
 

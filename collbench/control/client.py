@@ -181,7 +181,7 @@ class Uplink:
         socket.close()
 
     def close(self, *, in_vain: bool) -> None:
-        """Send the queued messages within one second, unless nobody receives them any more, then close."""
+        """Send the queued messages within one second, unless rank 0 has left, then close."""
         for each in list(self._saying_hello):
             self._drop(each, in_vain=in_vain or self.socket is None or self.cut is not None)
         if self._second:
