@@ -12,7 +12,8 @@ from collbench.analysis.outcome import MARGIN
 from collbench.api.runs import AnyPath, Runs, paths_of, read
 from collbench.errors import UsageError
 from collbench.gate.allocation import allocations_in
-from collbench.gate.judge import judge_stored
+from collbench.gate.baseline import load
+from collbench.gate.judge import judge_today
 from collbench.gate.verdict import Verdict
 from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
@@ -24,6 +25,7 @@ from collbench.report.compare import html_of_comparison
 from collbench.report.frame import printable
 from collbench.report.outcome_text import describe_comparison
 from collbench.report.verdict import headline, html_of_verdict
+from collbench.untrusted import uncollected
 
 
 class ShownComparison(Comparison):
@@ -81,7 +83,9 @@ def gate(
     cannot be judged with this baseline.
     """
     floors = [min_percent] if isinstance(min_percent, str) else list(min_percent)
-    found = judge_stored(_path(baseline), allocations_in(_folders(runs)), None if expect is None else _path(expect), floors).verdict
+    with uncollected():
+        good = load(_path(baseline))
+        found = judge_today(good, allocations_in(_folders(runs)), None if expect is None else _path(expect), floors)
     return ShownVerdict(**{name: getattr(found, name) for name in found.__struct_fields__})
 
 

@@ -371,18 +371,20 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
     if arguments.paired:
         return _paired_verdict(arguments), None, None
     from collbench.gate.allocation import allocations_in, allocations_of
+    from collbench.gate.baseline import load
     from collbench.gate.confirm import can_be_named, confirm_suite, suspects
-    from collbench.gate.judge import judge_stored
+    from collbench.gate.judge import judge_today
     from collbench.untrusted import uncollected
 
     with uncollected():
+        baseline = load(arguments.baseline)
         if arguments.store:
             runs = [run for run in stored_runs(arguments, arguments.runs) if run.rows]
             arguments.runs = [run.path for run in runs]  # what the printed commands and the page name
-            found = allocations_of(runs)
+            candidate = allocations_of(runs)
         else:
-            found = allocations_in(arguments.runs)
-        verdict, baseline, candidate = judge_stored(arguments.baseline, found, arguments.expect, arguments.min_percent)
+            candidate = allocations_in(arguments.runs)
+        verdict = judge_today(baseline, candidate, arguments.expect, arguments.min_percent)
     waiting = suspects(verdict, baseline.cases)
     suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
     return verdict, suite, _typed(arguments, candidate, suite)

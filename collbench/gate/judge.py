@@ -22,7 +22,7 @@ from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
 from collbench.gate.allocation import Allocation, name_of, names_of
-from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, load, of_one_job, scheme_of, seconds_of, times_of
+from collbench.gate.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
 from collbench.gate.cause import cause_of, ranked
 from collbench.gate.changes import (
     ExpectedChange,
@@ -93,7 +93,6 @@ from collbench.gate.verdict import (
     Verdict,
 )
 from collbench.results.row import CaseKey
-from collbench.untrusted import uncollected
 
 # Suspicions: what exceeds its limit in the first allocation, and whether later allocations confirm it.
 
@@ -333,31 +332,18 @@ def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
     }
 
 
-class StoredJudgement(NamedTuple):
-    """A verdict, with the baseline and the candidate's allocations that it is about."""
+def judge_today(
+    baseline: Baseline, candidate: Sequence[Allocation], expect: Path | None = None, min_percent: Sequence[str] = ()
+) -> Verdict:
+    """Return the verdict of today on a candidate's allocations.
 
-    verdict: Verdict
-    baseline: Baseline
-    candidate: list[Allocation]
-
-
-def judge_stored(
-    baseline: Path, candidate: list[Allocation], expect: Path | None = None, min_percent: Sequence[str] = ()
-) -> StoredJudgement:
-    """Return the verdict of today on stored runs.
-
-    baseline     its folder
-    candidate    the allocations of the candidate's runs: one, or several fresh ones
     expect       a TOML file with expected changes
     min_percent  floors, each as "MODEL:PERCENT@SIZES"
 
-    Raises UsageError for files that cannot be read, and as `judge` does.
+    Raises UsageError for a file that cannot be read and a floor that is not valid, and as `judge` does.
     """
-    with uncollected():
-        expected = [] if expect is None else read_expected(expect)
-        floors = [read_floor(text) for text in min_percent]
-        good = load(baseline)
-        return StoredJudgement(judge(good, candidate, expected, date.today(), floors), good, candidate)
+    expected = [] if expect is None else read_expected(expect)
+    return judge(baseline, candidate, expected, date.today(), [read_floor(text) for text in min_percent])
 
 
 def judge(
