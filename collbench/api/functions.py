@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import date
 from os import PathLike
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from collbench.api.runs import AnyPath, Runs, paths_of, read
 from collbench.errors import UsageError
 from collbench.gate.allocation import allocations_in
 from collbench.gate.baseline import load
-from collbench.gate.judge import judge_today
+from collbench.gate.judge import judge, read_conditions
 from collbench.gate.verdict import Verdict
 from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
@@ -82,10 +83,10 @@ def gate(
     `result` is "passed", "regression", "no verdict" or "wrong data". Raises UsageError for files that cannot be read, and for runs that
     cannot be judged with this baseline.
     """
-    floors = [min_percent] if isinstance(min_percent, str) else list(min_percent)
+    texts = [min_percent] if isinstance(min_percent, str) else list(min_percent)
     with uncollected():
-        good = load(_path(baseline))
-        found = judge_today(good, allocations_in(_folders(runs)), None if expect is None else _path(expect), floors)
+        changes, floors = read_conditions(None if expect is None else _path(expect), texts)
+        found = judge(load(_path(baseline)), allocations_in(_folders(runs)), changes, date.today(), floors)
     return ShownVerdict(**{name: getattr(found, name) for name in found.__struct_fields__})
 
 

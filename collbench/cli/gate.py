@@ -370,13 +370,16 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
         return read_verdict(arguments.verdict), None, None
     if arguments.paired:
         return _paired_verdict(arguments), None, None
+    from datetime import date
+
     from collbench.gate.allocation import allocations_in, allocations_of
     from collbench.gate.baseline import load
     from collbench.gate.confirm import can_be_named, confirm_suite, suspects
-    from collbench.gate.judge import judge_today
+    from collbench.gate.judge import judge, read_conditions
     from collbench.untrusted import uncollected
 
     with uncollected():
+        expected, floors = read_conditions(arguments.expect, arguments.min_percent)
         baseline = load(arguments.baseline)
         if arguments.store:
             runs = [run for run in stored_runs(arguments, arguments.runs) if run.rows]
@@ -384,7 +387,7 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
             candidate = allocations_of(runs)
         else:
             candidate = allocations_in(arguments.runs)
-        verdict = judge_today(baseline, candidate, arguments.expect, arguments.min_percent)
+        verdict = judge(baseline, candidate, expected, date.today(), floors)
     waiting = suspects(verdict, baseline.cases)
     suite = confirm_suite(waiting) if any(map(can_be_named, waiting)) else None
     return verdict, suite, _typed(arguments, candidate, suite)
@@ -393,8 +396,7 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
 def _paired_verdict(arguments: argparse.Namespace) -> Verdict:
     from datetime import date
 
-    from collbench.gate.changes import read_expected
-    from collbench.gate.floors import read_floor
+    from collbench.gate.judge import read_conditions
     from collbench.gate.paired import judge_paired
     from collbench.untrusted import uncollected
 
@@ -402,8 +404,7 @@ def _paired_verdict(arguments: argparse.Namespace) -> Verdict:
     if odd:
         raise UsageError(f"--paired: {len(arguments.runs)} runs are an odd number: name the old stack's, then as many of the new one's")
     with uncollected():
-        expected = read_expected(arguments.expect) if arguments.expect else []
-        floors = [read_floor(text) for text in arguments.min_percent]
+        expected, floors = read_conditions(arguments.expect, arguments.min_percent)
         return judge_paired(arguments.runs[:half], arguments.runs[half:], expected, date.today(), floors)
 
 

@@ -332,18 +332,9 @@ def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
     }
 
 
-def judge_today(
-    baseline: Baseline, candidate: Sequence[Allocation], expect: Path | None = None, min_percent: Sequence[str] = ()
-) -> Verdict:
-    """Return the verdict of today on a candidate's allocations.
-
-    expect       a TOML file with expected changes
-    min_percent  floors, each as "MODEL:PERCENT@SIZES"
-
-    Raises UsageError for a file that cannot be read and a floor that is not valid, and as `judge` does.
-    """
-    expected = [] if expect is None else read_expected(expect)
-    return judge(baseline, candidate, expected, date.today(), [read_floor(text) for text in min_percent])
+def read_conditions(expect: Path | None, min_percent: Sequence[str]) -> tuple[list[ExpectedChange], list[Floor]]:
+    """Return the expected changes of a TOML file, and the floors, each given as "MODEL:PERCENT@SIZES". Raises UsageError."""
+    return [] if expect is None else read_expected(expect), [read_floor(text) for text in min_percent]
 
 
 def judge(
