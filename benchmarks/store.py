@@ -93,7 +93,7 @@ class _Stored:
 
 def _databases(folder: Path) -> Iterator[tuple[str, Any]]:
     @contextmanager
-    def sqlite(results: schema.Table) -> Iterator[_Stored]:
+    def sqlite(results: schema.StoreTable) -> Iterator[_Stored]:
         tables = tuple(results if table.name == "results" else table for table in schema.TABLES)
         path = folder / "runs.db"
         with patch.object(schema, "TABLES", tables):

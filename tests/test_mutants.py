@@ -48,6 +48,9 @@ def project(tmp_path: Path) -> Path:
     for folder in ("collbench", "tests", "scripts"):
         (root / folder).mkdir(parents=True)
     (root / "collbench/__init__.py").touch()
+    (root / "collbench/testing").mkdir()
+    for file in ("__init__.py", "plugin.py"):  # pytest loads the plug-in of the installed collbench
+        (root / "collbench/testing" / file).touch()
     (root / "collbench/sums.py").write_text(ADD)
     (root / "tests/test_sums.py").write_text("from collbench.sums import add\n\n\ndef test_sums():\n    assert add(2, 2) == 4\n")
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)

@@ -266,7 +266,7 @@ def _suggested(needs: Iterable[float | None], choices: Sequence[int]) -> int | N
 def _needed_iterations(row: Row) -> float:
     """Return the samples for an interval of ±10 %: it narrows with the square root of their number."""
     width = half_width(row)
-    return max(2.0 * row.n, _LEAST_INTERVAL) if width is None else row.n * (width / NOISE) ** 2
+    return max(2.0 * row.n, _LEAST_INTERVAL) if width is None else row.n * (width / NOISE) * (width / NOISE)
 
 
 def _needed_time(row: Row) -> float | None:
@@ -275,4 +275,4 @@ def _needed_time(row: Row) -> float | None:
     if width is None or row.time_s is None or not isinstance(iterations, int | float):
         return None
     spent = 1.5 * row.n * row.time_s.p50 * iterations  # 50 % more for warm-up and synchronization
-    return float(spent * (width / NOISE) ** 2)
+    return float(spent * (width / NOISE) * (width / NOISE))

@@ -16,7 +16,7 @@ import numpy as np
 
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, case_of, known
-from collbench.errors import UsageError
+from collbench.errors import UnreadableRun, UsageError
 from collbench.gate.allocation import SLOWED, moment
 from collbench.gate.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
@@ -38,10 +38,6 @@ _RATES = ("bytes_per_s", "low_bytes_per_s", "high_bytes_per_s", "disturbed")
 _LARGEST = 2**63 - 1
 
 # Runs and verdicts below a folder.
-
-
-class UnreadableRun(UsageError):
-    """A run folder or a verdict that cannot be read; a store is not changed by it."""
 
 
 def find(path: Path) -> Iterator[Path]:

@@ -17,7 +17,7 @@ from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.store.database import Database, Record
 from collbench.store.reading import RunSelection
-from collbench.store.schema import CASES, LABELS, RUNS, SUSPECTS, TABLES, VERDICT_GROUPS, VERDICTS, VIEWS, Column, Table
+from collbench.store.schema import CASES, LABELS, RUNS, SUSPECTS, TABLES, VERDICT_GROUPS, VERDICTS, VIEWS, StoreTable, TableColumn
 from collbench.units import parse_size
 
 _ALL = {(table.name, column.name): column for table in TABLES for column in table.columns}
@@ -40,12 +40,12 @@ class Subject:
     name: str
     about: str
     source: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TableColumn]
     shown: tuple[str, ...]
     order: str
 
 
-def _columns_of(source: str) -> dict[str, Column]:
+def _columns_of(source: str) -> dict[str, TableColumn]:
     """Return the columns of a table or a view, by name, with their types and meanings."""
     if source not in _OF_VIEWS:
         table = next(table for table in TABLES if table.name == source)
@@ -54,7 +54,7 @@ def _columns_of(source: str) -> dict[str, Column]:
     for name, sql in _OF_VIEWS[source].columns:
         owner, _, column = sql.partition(".")
         known = _ALL.get((owner, column))
-        found[name] = known or Column(name, "text", "when the run began (UTC)")
+        found[name] = known or TableColumn(name, "text", "when the run began (UTC)")
     return found
 
 
@@ -143,7 +143,7 @@ def _number(name: str, text: str) -> float | int:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-def check_column(name: str, subject: Subject) -> Column:
+def check_column(name: str, subject: Subject) -> TableColumn:
     """Return a column. Raises UsageError for an unknown one, with similar names."""
     columns = columns_of(subject)
     if name not in columns:
@@ -153,7 +153,7 @@ def check_column(name: str, subject: Subject) -> Column:
     return columns[name]
 
 
-def columns_of(subject: Subject) -> Mapping[str, Column]:
+def columns_of(subject: Subject) -> Mapping[str, TableColumn]:
     """Return the columns that a query may name, by name."""
     return {"node": _BY_NODE["node"], **subject.columns} if subject is RESULTS else subject.columns
 
@@ -286,7 +286,7 @@ def _newest(database: Database, query: Query) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Summary:
+class StoreSummary:
     """The content of a store: numbers of records by table, and when the first and the last run began (seconds since 1970)."""
 
     counts: Mapping[str, int]
@@ -294,9 +294,9 @@ class Summary:
     last_s: float | None
 
 
-def summary(database: Database) -> Summary:
+def summary(database: Database) -> StoreSummary:
     """Return the content of a store. Results are counted by the numbers in their runs."""
-    small: tuple[Table, ...] = (RUNS, CASES, LABELS, SUSPECTS, VERDICTS, VERDICT_GROUPS)
+    small: tuple[StoreTable, ...] = (RUNS, CASES, LABELS, SUSPECTS, VERDICTS, VERDICT_GROUPS)
     counts = {table.name: int(database.rows(f"SELECT count(*) FROM {table.name}")[0][0]) for table in small}
     [(results, first, last)] = database.rows("SELECT sum(results), min(started_s), max(started_s) FROM runs")
-    return Summary({**counts, "results": int(results or 0)}, first, last)
+    return StoreSummary({**counts, "results": int(results or 0)}, first, last)

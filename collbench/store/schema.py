@@ -53,7 +53,7 @@ POSTGRESQL = Dialect(
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: its name, type, meaning, and whether it may be NULL. Columns added after version 1 always may."""
 
     name: str
@@ -68,7 +68,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class StoreTable:
     """A table.
 
     about    what a row of it is
@@ -81,13 +81,13 @@ class Table:
 
     name: str
     about: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     key: tuple[str, ...] = ()
     unique: tuple[str, ...] = ()
     indexes: tuple[tuple[str, ...], ...] = ()
     since: int = 1
 
-    def columns_of(self, version: int) -> tuple[Column, ...]:
+    def columns_of(self, version: int) -> tuple[TableColumn, ...]:
         """Return the columns that it has in a version."""
         return tuple(each for each in self.columns if each.since <= version)
 
@@ -114,20 +114,20 @@ class Table:
                 yield f"CREATE INDEX {self.name}_by_{'_'.join(columns)} ON {self.name} ({', '.join(columns)})"
 
 
-def _id(name: str, about: str) -> Column:
-    return Column(name, "id", about, null=False)
+def _id(name: str, about: str) -> TableColumn:
+    return TableColumn(name, "id", about, null=False)
 
 
-def _text(name: str, about: str, since: int = 1) -> Column:
-    return Column(name, "text", about, since=since)
+def _text(name: str, about: str, since: int = 1) -> TableColumn:
+    return TableColumn(name, "text", about, since=since)
 
 
-def _integer(name: str, about: str, since: int = 1) -> Column:
-    return Column(name, "integer", about, since=since)
+def _integer(name: str, about: str, since: int = 1) -> TableColumn:
+    return TableColumn(name, "integer", about, since=since)
 
 
-def _real(name: str, about: str, since: int = 1) -> Column:
-    return Column(name, "real", about, since=since)
+def _real(name: str, about: str, since: int = 1) -> TableColumn:
+    return TableColumn(name, "real", about, since=since)
 
 
 _OF_CASES = {"in_place": "integer", "root": "integer", "window": "integer", "ranks": "integer", "nodes": "integer", "streams": "integer",
@@ -148,16 +148,16 @@ def column_of(name: str) -> str:
     return _RENAMED.get(name, name)
 
 
-STORE = Table(
+STORE = StoreTable(
     "store", "A property of the store: its schema version.",
-    (Column("key", "text", "name", null=False), Column("value", "text", "value", null=False)),
+    (TableColumn("key", "text", "name", null=False), TableColumn("value", "text", "value", null=False)),
     key=("key",),
 )  # fmt: skip
-RUNS = Table(
+RUNS = StoreTable(
     "runs", "A run folder: one launch.",
     (
         _id("run_id", "number in this store"),
-        Column("path", "text", "absolute path of the folder", null=False),
+        TableColumn("path", "text", "absolute path of the folder", null=False),
         _text("name", "name of the folder"),
         _text("operation", "of the command: allreduce, pairs, hunt, run-quick"),
         _real("started_s", "start, seconds since 1970 (UTC)"),
@@ -166,7 +166,7 @@ RUNS = Table(
         _integer("ranks", "ranks"),
         _integer("nodes", "hosts"),
         _integer("results", "rows of the folder"),
-        Column("fingerprint", "text", "sizes and times of its files when it was read; empty: read it again", null=False),
+        TableColumn("fingerprint", "text", "sizes and times of its files when it was read; empty: read it again", null=False),
         _text("command", "command line as typed", since=2),
         _text("allocation", "name of the allocation", since=2),
         _integer("launch_index", "number of the launch in its allocation, from 0", since=2),
@@ -181,21 +181,21 @@ RUNS = Table(
     ),
     unique=("path",), indexes=(("started_s",), ("name",), ("allocation",)),
 )  # fmt: skip
-CASES = Table(
+CASES = StoreTable(
     "cases", "A test case: what was measured.",
     (
         _id("case_id", "number in this store"),
-        Column("content", "text", "its columns as a JSON list", null=False),
-        *(Column(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name]) for name in CaseKey._fields),  # type: ignore[arg-type]
+        TableColumn("content", "text", "its columns as a JSON list", null=False),
+        *(TableColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name]) for name in CaseKey._fields),  # type: ignore[arg-type]
     ),
     unique=("content",), indexes=(("operation", "backend", "size_bytes"),),
 )  # fmt: skip
-RESULTS = Table(
+RESULTS = StoreTable(
     "results", "The figures of one case in one run: a row of its folder.",
     (
         _id("case_id", "case"),
         _id("run_id", "run"),
-        Column("number", "integer", "place among the run's rows, from 0", null=False),
+        TableColumn("number", "integer", "place among the run's rows, from 0", null=False),
         _integer("n", "samples"),
         _real("time_p50_s", "median time of one iteration (message)"),
         _real("time_ci_low_s", "lower end of its 95 % confidence interval"),
@@ -225,11 +225,11 @@ RESULTS = Table(
     ),
     key=("case_id", "run_id", "number"), indexes=(("run_id", "case_id"),),
 )  # fmt: skip
-REMARKS = Table(
+REMARKS = StoreTable(
     "remarks", "What rows have in common besides figures.",
     (
         _id("remark_id", "number in this store"),
-        Column("content", "text", "all of it as JSON", null=False),
+        TableColumn("content", "text", "all of it as JSON", null=False),
         _text("quality", "ok, noisy or unreliable; NULL: not measured"),
         _text("flags", "flags, separated by blanks"),
         _text("na", "why the case was not measured; NULL: it was"),
@@ -237,11 +237,11 @@ REMARKS = Table(
     ),
     unique=("content",), since=2,
 )  # fmt: skip
-CEILINGS = Table(
+CEILINGS = StoreTable(
     "ceilings", "Where an expected bandwidth or a hard limit comes from.",
     (
         _id("ceiling_id", "number in this store"),
-        Column("content", "text", "all of it as JSON", null=False),
+        TableColumn("content", "text", "all of it as JSON", null=False),
         _text("kind", "measured, network, topology, given, simulated or none"),
         _text("model", "ring or bound"),
         _text("limited_by", "limiting link or copy"),
@@ -249,27 +249,31 @@ CEILINGS = Table(
     ),
     unique=("content",), since=2,
 )  # fmt: skip
-DOCUMENTS = Table(
+DOCUMENTS = StoreTable(
     "documents", "A part of run.json, facts of a run or a verdict, once for all that have it.",
     (
         _id("document_id", "number in this store"),
-        Column("digest", "text", "SHA-256 of the JSON", null=False),
-        Column("content", "bytes", "JSON, compressed with zlib", null=False),
+        TableColumn("digest", "text", "SHA-256 of the JSON", null=False),
+        TableColumn("content", "bytes", "JSON, compressed with zlib", null=False),
     ),
     unique=("digest",), since=2,
 )  # fmt: skip
-NODES = Table(
-    "nodes", "A host.", (_id("node_id", "number in this store"), Column("name", "text", "host name", null=False)), unique=("name",), since=2
+NODES = StoreTable(
+    "nodes",
+    "A host.",
+    (_id("node_id", "number in this store"), TableColumn("name", "text", "host name", null=False)),
+    unique=("name",),
+    since=2,
 )
-RUN_NODES = Table(
+RUN_NODES = StoreTable(
     "run_nodes", "A host of a run.", (_id("run_id", "run"), _id("node_id", "node")),
     key=("run_id", "node_id"), indexes=(("node_id", "run_id"),), since=2,
 )  # fmt: skip
-LABELS = Table(
-    "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), Column("label", "text", "label", null=False)),
+LABELS = StoreTable(
+    "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), TableColumn("label", "text", "label", null=False)),
     key=("run_id", "label"), indexes=(("label",),), since=2,
 )  # fmt: skip
-HUNTS = Table(
+HUNTS = StoreTable(
     "hunts", "The verdict of a hunt, or the summary of a pairs run.",
     (
         _id("run_id", "run"),
@@ -285,11 +289,11 @@ HUNTS = Table(
     ),
     key=("run_id",), since=2,
 )  # fmt: skip
-SUSPECTS = Table(
+SUSPECTS = StoreTable(
     "suspects", "A host in a suspect of a hunt or a pairs run.",
     (
         _id("run_id", "run"),
-        Column("number", "integer", "place among the run's suspects, from 0", null=False),
+        TableColumn("number", "integer", "place among the run's suspects, from 0", null=False),
         _id("node_id", "node"),
         _text("kind", "node, link, NIC, …"),
         _text("part", "the part that is slow"),
@@ -300,11 +304,11 @@ SUSPECTS = Table(
     ),
     key=("run_id", "number", "node_id"), indexes=(("node_id",),), since=2,
 )  # fmt: skip
-NODE_PAIRS = Table(
+NODE_PAIRS = StoreTable(
     "node_pairs", "The pairs of one place in a pairs run: medians over its partners.",
     (
         _id("run_id", "run"),
-        Column("place", "integer", "number of the place, from 0", null=False),
+        TableColumn("place", "integer", "number of the place, from 0", null=False),
         _id("node_id", "node"),
         _text("name", "name of the place"),
         _integer("partners", "partners measured"),
@@ -315,13 +319,13 @@ NODE_PAIRS = Table(
     ),
     key=("run_id", "place"), indexes=(("node_id",),), since=2,
 )  # fmt: skip
-TELEMETRY = Table(
+TELEMETRY = StoreTable(
     "telemetry", "A GPU during one case of a run (`--telemetry`): its samples summarized.",
     (
         _id("run_id", "run"),
-        Column("number", "integer", "place among the run's events with telemetry, from 0", null=False),
+        TableColumn("number", "integer", "place among the run's events with telemetry, from 0", null=False),
         _id("node_id", "node"),
-        Column("gpu", "text", "PCI address", null=False),
+        TableColumn("gpu", "text", "PCI address", null=False),
         _real("ended_s", "end of the case, seconds since 1970 (UTC)"),
         _integer("samples", "samples"),
         _real("sm_mhz", "median SM clock in MHz"),
@@ -331,12 +335,12 @@ TELEMETRY = Table(
     ),
     key=("run_id", "node_id", "gpu", "number"), since=2,
 )  # fmt: skip
-VERDICTS = Table(
+VERDICTS = StoreTable(
     "verdicts", "A verdict of `collbench gate` (verdict.json).",
     (
         _id("verdict_id", "number in this store"),
-        Column("path", "text", "absolute path of the file", null=False),
-        Column("fingerprint", "text", "size and time of the file when it was read", null=False),
+        TableColumn("path", "text", "absolute path of the file", null=False),
+        TableColumn("fingerprint", "text", "size and time of the file when it was read", null=False),
         _text("result", "passed, regression, no verdict or wrong data"),
         _text("mode", "baseline or paired"),
         _text("baseline", "folder of the baseline"),
@@ -356,11 +360,11 @@ VERDICTS = Table(
     ),
     unique=("path",), indexes=(("judged_s",),), since=2,
 )  # fmt: skip
-VERDICT_GROUPS = Table(
+VERDICT_GROUPS = StoreTable(
     "verdict_groups", "A group of cases in a verdict.",
     (
         _id("verdict_id", "verdict"),
-        Column("number", "integer", "place in the verdict, from 0", null=False),
+        TableColumn("number", "integer", "place in the verdict, from 0", null=False),
         _text("operation", "operation"),
         _text("backend", "backend"),
         _text("size_class", "small, mid or large"),
@@ -383,7 +387,7 @@ TABLES = (
 
 
 @dataclass(frozen=True)
-class View:
+class StoreView:
     """A view: joined tables for queries by hand and for dashboards. `columns` are (name, SQL); {moment} is a moment of the database."""
 
     name: str
@@ -416,12 +420,12 @@ _JOINED = (
     "LEFT JOIN remarks ON remarks.remark_id = results.remark_id LEFT JOIN ceilings ON ceilings.ceiling_id = results.ceiling_id"
 )
 VIEWS = (
-    View("history", "Every result with its run and its case.", _HISTORY, _JOINED),
-    View(
+    StoreView("history", "Every result with its run and its case.", _HISTORY, _JOINED),
+    StoreView(
         "node_history", "As `history`, once for each host of the run (`node`).", (("node", "nodes.name"), *_HISTORY),
         f"{_JOINED} JOIN run_nodes ON run_nodes.run_id = results.run_id JOIN nodes ON nodes.node_id = run_nodes.node_id",
     ),
-    View(
+    StoreView(
         "suspect_history", "Every suspect of hunts and pairs runs, with its host and run.",
         (
             ("run_id", "suspects.run_id"), ("run", "runs.name"), ("started", "{moment}"), ("started_s", "runs.started_s"),
@@ -430,7 +434,7 @@ VIEWS = (
         ),
         "suspects JOIN runs ON runs.run_id = suspects.run_id JOIN nodes ON nodes.node_id = suspects.node_id",
     ),
-    View(
+    StoreView(
         "pair_history", "The median rates of every host in pairs runs.",
         (
             ("run_id", "node_pairs.run_id"), ("run", "runs.name"), ("started", "{moment}"), ("started_s", "runs.started_s"),
@@ -440,7 +444,7 @@ VIEWS = (
         ),
         "node_pairs JOIN runs ON runs.run_id = node_pairs.run_id JOIN nodes ON nodes.node_id = node_pairs.node_id",
     ),
-    View(
+    StoreView(
         "telemetry_history", "The GPUs of every host during each case.",
         (
             ("run_id", "telemetry.run_id"), ("number", "telemetry.number"), ("run", "runs.name"), ("started", "{moment}"),

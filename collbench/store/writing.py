@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collbench.errors import UsageError
+from collbench.errors import UnreadableRun, UsageError
 from collbench.results.row import CaseKey
 from collbench.store.database import Database
 from collbench.store.folders import (
     RunRecord,
-    UnreadableRun,
     VerdictRecord,
     find,
     fingerprint_of,
@@ -46,7 +45,7 @@ from collbench.store.schema import (
     TELEMETRY,
     VERDICT_GROUPS,
     VERDICTS,
-    Table,
+    StoreTable,
     column_of,
 )
 
@@ -84,7 +83,7 @@ class Writer:
                 self._put_verdict(record)
         return UPDATED if held else ADDED, record.warnings if isinstance(record, RunRecord) else ()
 
-    def mark_missing(self, table: Table, path: str) -> None:
+    def mark_missing(self, table: StoreTable, path: str) -> None:
         """Record that the folder of a run, or the file of a verdict, is gone."""
         with self.database.transaction():
             self.database.rows(f"UPDATE {table.name} SET missing = 1 WHERE path = ?", [path])
@@ -136,7 +135,7 @@ class Writer:
         self.database.rows("UPDATE verdicts SET document_id = ? WHERE verdict_id = ?", [document, verdict_id])
         self._insert(VERDICT_GROUPS, ({"verdict_id": verdict_id, **each} for each in record.groups))
 
-    def _put_head(self, table: Table, columns: Mapping[str, Any]) -> int:
+    def _put_head(self, table: StoreTable, columns: Mapping[str, Any]) -> int:
         """Insert or replace the record of a path; return its number. Until the transaction ends, others wait for this path."""
         values = {**columns, "added_s": time.time()}
         names = ", ".join(values)
@@ -149,7 +148,7 @@ class Writer:
         sql = f"INSERT INTO {LABELS.name} (run_id, label) VALUES (?, ?) ON CONFLICT DO NOTHING"
         self.database.insert(sql, [(run_id, label) for label in sorted(set(labels))])
 
-    def _insert(self, table: Table, records: Iterable[Mapping[str, Any]]) -> None:
+    def _insert(self, table: StoreTable, records: Iterable[Mapping[str, Any]]) -> None:
         names = table.names()
         rows = [tuple(each.get(name) for name in names) for each in records]
         if rows:
@@ -161,13 +160,13 @@ class Writer:
         found = self._looked_up(DOCUMENTS, digests, lambda digest: (digest, zlib.compress(digests[digest].encode())))
         return {digests[digest]: number for digest, number in found.items()}
 
-    def _known(self, table: Table, records: Mapping[str, tuple[Any, ...]]) -> dict[str, int]:
+    def _known(self, table: StoreTable, records: Mapping[str, tuple[Any, ...]]) -> dict[str, int]:
         """Return the number of each value, by the content that identifies it; values that the store lacks are inserted."""
         known = self._numbers.setdefault(table.name, {})
         known |= self._looked_up(table, [key for key in records if key not in known], records.__getitem__)
         return known
 
-    def _looked_up(self, table: Table, keys: Iterable[str], record: Callable[[str], tuple[Any, ...]]) -> dict[str, int]:
+    def _looked_up(self, table: StoreTable, keys: Iterable[str], record: Callable[[str], tuple[Any, ...]]) -> dict[str, int]:
         ordered = sorted(keys)
         found = self._select(table, ordered)
         lacking = [key for key in ordered if key not in found]
@@ -178,7 +177,7 @@ class Writer:
             found |= self._select(table, lacking)
         return found
 
-    def _select(self, table: Table, keys: Sequence[str]) -> dict[str, int]:
+    def _select(self, table: StoreTable, keys: Sequence[str]) -> dict[str, int]:
         number, key = table.columns[0].name, table.unique[0]
         found: dict[str, int] = {}
         for start in range(0, len(keys), _AT_ONCE):
@@ -291,7 +290,7 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
     check_folders(folders)
     database = writer.database
     tops = [f"{stored_path(folder).rstrip('/')}/" for folder in folders]
-    held: dict[str, tuple[str, bool, Table]] = {}
+    held: dict[str, tuple[str, bool, StoreTable]] = {}
     for table in (RUNS, VERDICTS):
         for path, fingerprint, missing in database.rows(f"SELECT path, fingerprint, missing FROM {table.name}"):
             if f"{path}/".startswith(tuple(tops)):

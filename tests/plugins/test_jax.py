@@ -1,12 +1,12 @@
 """jax on CPUs, in an environment of its own: correct to the last element, or n/a with the reason; and the evidence of its rows."""
 
 import sys
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import backend
 from collbench.backends.backend import Available, Group, Unavailable
 from collbench.backends.jax import STEPS, JaxBackend, JaxBuffers, _carried_as
 from collbench.backends.registry import backend_class
@@ -68,7 +68,7 @@ def there(monkeypatch, versions, environment):
             raise PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(backend, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     for name in ("JAX_PLATFORMS", "JAX_CPU_COLLECTIVES_IMPLEMENTATION"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

@@ -119,7 +119,7 @@ def test_a_link_inside_the_folder_is_served(tmp_path: Path) -> None:
     (folder / "newest").symlink_to("night-1")
     with RunServer(folder, 0) as server:
         assert {run.path.name for run in server.runs()} == {"night-1", "night <2>", "newest"}
-        assert server.answer("/run/newest")[0] == 200
+        assert server.answer("/run/newest", "").status == 200
 
 
 def test_of_a_huge_folder_the_newest_runs_are_listed_and_all_have_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +128,10 @@ def test_of_a_huge_folder_the_newest_runs_are_listed_and_all_have_a_page(tmp_pat
         folder = store(tmp_path / f"run-{number}", [make_row()], exit_code=0)
         os.utime(folder / "run.json", (number, number))
     with RunServer(tmp_path, 0) as server:
-        status, text = server.answer("/")
-        assert sorted(re.findall(r'href="/run/([^"]+)"', text)) == ["run-2", "run-3"] and status == 200
-        assert "older runs than the newest 2 are not listed" in text
-        assert server.answer("/run/run-0")[0] == 200
+        page = server.answer("/", "")
+        assert sorted(re.findall(r'href="/run/([^"]+)"', page.text)) == ["run-2", "run-3"] and page.status == 200
+        assert "older runs than the newest 2 are not listed" in page.text
+        assert server.answer("/run/run-0", "").status == 200
 
 
 def test_a_browser_that_goes_away_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,8 +152,8 @@ def test_a_folder_that_vanishes_is_one_sentence(tmp_path: Path) -> None:
     folder = folder_of_runs(tmp_path / "runs")
     with RunServer(folder, 0) as server:
         folder.rename(tmp_path / "gone")
-        status, text = server.answer("/")
-        assert status == 404 and text.startswith("no run in ")
+        page = server.answer("/", "")
+        assert page.status == 404 and page.text.startswith("no run in ")
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:

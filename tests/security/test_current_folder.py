@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "history": ("history", "base"),
     "gate": ("gate", "--self-test", "--trials", "2"),
     "kernels": ("kernels",),
+    "store": ("store", "dashboards", "prometheus", "boards"),
     "completion": ("completion", "bash"),
 }
 ALWAYS = ("p2p", "doctor")  # the ranks; the helpers: the other commands start the same processes

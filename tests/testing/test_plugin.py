@@ -18,9 +18,11 @@ import pytest
 
 import collbench.api.functions
 import collbench.api.measurement  # noqa: F401 - once, instead of in each session
+from collbench.analysis.compare import CaseRatio
 from collbench.report.trackers import case_name
 from collbench.results.row import Times
-from collbench.testing.network import BandwidthCheck, NetworkTest
+from collbench.stats.launches import Ratio
+from collbench.testing.network import BandwidthCheck, NetworkTest, TimeCheck
 from collbench.testing.plugin import INCONCLUSIVE, OUT
 from tests.cli.command import EMPTY, ROOT
 from tests.results.rows import make_row, not_measured, store
@@ -110,6 +112,15 @@ def test_not_a_share(collbench): collbench.assert_bandwidth(at_least=80, runs=ap
         "AssertionError: allreduce 1 MiB over nccl: 84 % (95 % CI 83 % to 85 %), required at least 90 % of the expected bandwidth" in text
     )
     assert "collbench: at_least=80: not a valid share (use a number above 0, such as 0.8 for 80 %)" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "state"),
+    [(1.06, 1.2, "failed"), (1.01, 1.04, "passed"), (1.01, 1.2, "inconclusive"), (None, None, "inconclusive")],
+)
+def test_a_case_is_slower_only_if_its_whole_interval_is(low: float | None, high: float | None, state: str) -> None:
+    case = CaseRatio(make_row(), make_row(), Ratio(1.1, low, high, 3), False, (None, None), (1, 1), 0.05)
+    assert TimeCheck(case, 0.05).state == state
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
+from collbench.report.html.drawing import AxisScale, Picture, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
 from collbench.report.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.row import SERIES, CaseKey, Row
@@ -132,7 +132,7 @@ class SizeChart:
             _draw_line(picture, x, y, line, self.has_rate)
         return picture
 
-    def _scale(self, top: float, bottom: float) -> Scale:
+    def _scale(self, top: float, bottom: float) -> AxisScale:
         ends = [
             end
             for line in self.lines
@@ -146,7 +146,7 @@ class SizeChart:
         ends += [rate for limit in self.limits for rate in limit.rates.values()]
         return linear_scale(0.0, 1.05 * max(ends, default=1.0), bottom, top, "bus bandwidth, GB/s")
 
-    def _draw_limits(self, picture: Picture, x: Scale, y: Scale) -> None:
+    def _draw_limits(self, picture: Picture, x: AxisScale, y: AxisScale) -> None:
         """Draw the limits, with as many labels in the margin as there is room for."""
         ends = [limit.rates[max(limit.rates)] for limit in self.limits]
         low, high = y.end + 8, y.start - 4
@@ -340,7 +340,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _draw_line(picture: Picture, x: Scale, y: Scale, line: SizeLine, rate: bool) -> None:
+def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rate: bool) -> None:
     """Draw the intervals, the line and the markers of a series; doubtful values have open markers, wrong ones crosses."""
     classes = series_classes(line.number)
     known = [(point, point.rate if rate else point.time) for point in line.points]

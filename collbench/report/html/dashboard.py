@@ -14,7 +14,7 @@ from typing import Any
 from collbench.errors import UsageError
 from collbench.report.frame import printable
 from collbench.report.grafana import Dashboard, Panel, expanded, places
-from collbench.report.html.drawing import COLORS, Picture, Scale, draw_legend, linear_scale, series_classes
+from collbench.report.html.drawing import COLORS, AxisScale, Picture, draw_legend, linear_scale, series_classes
 from collbench.report.writers import write_whole
 from collbench.store.database import Database, open_store
 from collbench.store.schema import POSTGRESQL
@@ -264,7 +264,7 @@ def _draw_states(picture: Picture, panel: Panel, found: Records, room: _PanelBox
 _STEPS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 30 * 86400)
 
 
-def _time_scale(times: Sequence[float], start: float, end: float) -> Scale:
+def _time_scale(times: Sequence[float], start: float, end: float) -> AxisScale:
     """Return the scale of moments in seconds since 1970, with about five round labels."""
     low, high = min(times), max(times)
     step = next((each for each in _STEPS_S if (high - low) / each <= 6), _STEPS_S[-1])
@@ -273,7 +273,7 @@ def _time_scale(times: Sequence[float], start: float, end: float) -> Scale:
     moments: list[float] = [each * step for each in range(first, int(high // step) + 1)] or [low]
     spare = 0.02 * (high - low) or 1.0
     ticks = [(float(at), datetime.fromtimestamp(at, UTC).strftime(form)) for at in moments]
-    return Scale(low - spare, high + spare, start, end, ticks)
+    return AxisScale(low - spare, high + spare, start, end, ticks)
 
 
 _DRAWN: Mapping[str, Callable[[Picture, Panel, Records, _PanelBox], None]] = {

@@ -31,7 +31,7 @@ class Tooltip:
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """One direction of a chart: values from `low` to `high` are drawn at pixels from `start` to `end`.
 
     level   a value's position before scaling: log2 for sizes, log10 for times, the value itself on linear axes
@@ -54,25 +54,27 @@ class Scale:
         return self.start + (self.level(value) - low) / ((high - low) or 1.0) * (self.end - self.start)
 
 
-def size_scale(sizes: Iterable[int], start: float, end: float) -> Scale:
+def size_scale(sizes: Iterable[int], start: float, end: float) -> AxisScale:
     """Return the scale of message sizes in bytes, with about nine labels at powers of two."""
     known = sorted({max(1, size) for size in sizes}) or [1]
     low, high = log2(known[0]), log2(known[-1])
     step = max(1, ceil((high - low) / 8))
     ticks = [(2.0**each, format_size(2**each)) for each in range(ceil(low), floor(high) + 1, step)]
     spare = max(0.4, 0.02 * (high - low))
-    return Scale(2 ** (low - spare), 2 ** (high + spare), start, end, ticks or [(known[0], format_size(known[0]))], log2, "message size")
+    return AxisScale(
+        2 ** (low - spare), 2 ** (high + spare), start, end, ticks or [(known[0], format_size(known[0]))], log2, "message size"
+    )
 
 
-def linear_scale(low: float, high: float, start: float, end: float, title: str = "") -> Scale:
+def linear_scale(low: float, high: float, start: float, end: float, title: str = "") -> AxisScale:
     """Return a linear scale that includes both values, with about six round labels."""
     step = _round_step((high - low) / 6 or 1.0)
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     ticks = [(each * step, f"{each * step:.10g}") for each in range(first, last + 1)]
-    return Scale(first * step, max(last * step, first * step + step), start, end, ticks, float, title)
+    return AxisScale(first * step, max(last * step, first * step + step), start, end, ticks, float, title)
 
 
-def log_scale(low: float, high: float, start: float, end: float, title: str = "") -> Scale:
+def log_scale(low: float, high: float, start: float, end: float, title: str = "") -> AxisScale:
     """Return a logarithmic scale that includes both values (above 0), with labels at powers of ten; with 2 and 5 if there is room.
 
     A scale with fewer than three of them has labels at even steps.
@@ -86,14 +88,14 @@ def log_scale(low: float, high: float, start: float, end: float, title: str = ""
         step = _round_step((high - low) / 6 or 1.0)
         values = [each * step for each in range(ceil(low / step), floor(high / step) + 1)] or [low]
     ticks = [(value, f"{value:.10g}" if 1e-4 < value < 1e7 else f"{value:.6g}") for value in values]
-    return Scale(low, high, start, end, ticks, log10, title)
+    return AxisScale(low, high, start, end, ticks, log10, title)
 
 
-def place_scale(labels: Sequence[str], start: float, end: float, most: int, title: str = "") -> Scale:
+def place_scale(labels: Sequence[str], start: float, end: float, most: int, title: str = "") -> AxisScale:
     """Return the scale of places 0, 1, … beside each other, with their labels, of which at most `most` are shown."""
     every = max(1, -(-len(labels) // most))
     ticks = [(float(place), text) for place, text in enumerate(labels) if place % every == 0]
-    return Scale(-0.5, len(labels) - 0.5, start, end, ticks, float, title)
+    return AxisScale(-0.5, len(labels) - 0.5, start, end, ticks, float, title)
 
 
 def ratio_ticks(low: float, high: float) -> list[tuple[float, str]]:
@@ -160,7 +162,7 @@ class Picture:
         self.marker(x, y, shape, classes)
         self.tip(x, y, text)
 
-    def axes(self, x: Scale, y: Scale) -> None:
+    def axes(self, x: AxisScale, y: AxisScale) -> None:
         """Add grid lines, labels and titles of both directions."""
         grid = "".join(f"M{_number(x.start)} {_number(y.at(value))}H{_number(x.end)}" for value, _ in y.ticks)
         self.add("path", "grid", d=grid + f"M{_number(x.start)} {_number(y.start)}H{_number(x.end)}")
@@ -249,13 +251,13 @@ class Panels:
         self._first = draw_legend(self.picture, series, self.LEFT, 14) if series else 0.0
         self.picture.height += self._first
         end = axis.at(axis.end) or 1.0
-        self.x = Scale(0, end, self.LEFT, self.WIDTH - self.RIGHT, axis.ticks(), float, axis.title)
+        self.x = AxisScale(0, end, self.LEFT, self.WIDTH - self.RIGHT, axis.ticks(), float, axis.title)
 
     def top(self, panel: int) -> float:
         """Return the upper end of a panel in pixels."""
         return self._first + panel * (self.ABOVE + self.HEIGHT) + self.ABOVE
 
-    def scale(self, panel: int, low: float, high: float) -> Scale:
+    def scale(self, panel: int, low: float, high: float) -> AxisScale:
         """Draw the axes of a panel for values from `low` to `high`, and return its scale; logarithmic if they are far apart."""
         top, title = self.top(panel), self.titles[panel]
         far = low > 0 and high > 6 * low
@@ -264,7 +266,7 @@ class Panels:
         self.picture.axes(self.x if last else replace(self.x, ticks=(), title=""), replace(y, title=title))
         return y
 
-    def line(self, y: Scale, points: Iterable[tuple[float, float]], number: int) -> None:
+    def line(self, y: AxisScale, points: Iterable[tuple[float, float]], number: int) -> None:
         """Draw a line through (time in seconds, value)."""
         self.picture.line([(self.x.at(self.axis.at(at)), y.at(value)) for at, value in points], series_classes(number))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, log2
 
 from collbench.report.headlines import short
-from collbench.report.html.drawing import Picture, Scale, ratio_ticks
+from collbench.report.html.drawing import AxisScale, Picture, ratio_ticks
 
 _WIDTH, _LINE, _LEFT, _RIGHT, _TOP, _BOTTOM = 900, 19, 290, 276, 14, 44  # pixels
 _LONGEST_NAME, _LONGEST_WORDS = 46, 44
@@ -59,7 +59,7 @@ def forest(lines: Sequence[ForestLine], axis: str, least: float) -> Picture:
     low, high = min([-log2(least), *levels]), max([log2(least), *levels])
     spare = 0.06 * (high - low)
     ends = (2 ** (low - spare), 2 ** (high + spare))
-    x, bottom = Scale(*ends, _LEFT, _WIDTH - _RIGHT, ratio_ticks(*ends), log2), picture.height - _BOTTOM
+    x, bottom = AxisScale(*ends, _LEFT, _WIDTH - _RIGHT, ratio_ticks(*ends), log2), picture.height - _BOTTOM
     for value, text in x.ticks:
         picture.line([(x.at(value), _TOP), (x.at(value), bottom)], "grid")
         picture.text(x.at(value), bottom + 16, text, "middle")

@@ -12,7 +12,7 @@ from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, Tooltip, linear_scale
+from collbench.report.html.drawing import AxisScale, Picture, Tooltip, linear_scale
 from collbench.report.hunt import describe_hunt, headline, next_steps, sentence
 from collbench.report.stored import advice_of
 from collbench.results.flags import explain
@@ -126,7 +126,7 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     ticks = [(at[number], short(names[order[number]], 14)) for number in range(0, len(order), every)]
     percents = [100 * speeds[place] / typical for place in order]
     y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
-    picture.axes(Scale(54, width - 16, 54, width - 16, ticks), y)
+    picture.axes(AxisScale(54, width - 16, 54, width - 16, ticks), y)
     picture.line([(54, y.at(100)), (width - 16, y.at(100))], "limit dashed")
     tooltips = []
     for place, x, percent in zip(order, at, percents, strict=True):

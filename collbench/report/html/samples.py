@@ -15,7 +15,7 @@ from collbench.report.cases import NOTHING, doubtful, name_of, remarks, two_mode
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Scale, draw_legend, ratio_ticks, series_classes
+from collbench.report.html.drawing import AxisScale, Picture, draw_legend, ratio_ticks, series_classes
 from collbench.report.material import Material
 from collbench.results.row import Row
 from collbench.stats.median import quantile, sound
@@ -149,8 +149,8 @@ def _picture(named: Sequence[tuple[str, Sampled]]) -> Picture:
     top = draw_legend(picture, [(name, number) for number, (name, _) in enumerate(named)], _LEFT, _TOP)
     picture.height += top - _TOP
     bottom = picture.height - _BOTTOM
-    x = Scale(low, high, _LEFT, _WIDTH - _RIGHT, ratio_ticks(low, high), log2, "sample / median of the case")
-    y = Scale(0, 1, bottom, top + 14, [(each / 4, f"{25 * each} %") for each in range(5)], float, "samples up to here")
+    x = AxisScale(low, high, _LEFT, _WIDTH - _RIGHT, ratio_ticks(low, high), log2, "sample / median of the case")
+    y = AxisScale(0, 1, bottom, top + 14, [(each / 4, f"{25 * each} %") for each in range(5)], float, "samples up to here")
     picture.axes(x, y)
     picture.line([(x.at(1), y.start), (x.at(1), y.end)], "axis")
     for number, (name, case) in enumerate(named):

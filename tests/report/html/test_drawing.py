@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.report.html.drawing import (
+    AxisScale,
     Panels,
     Picture,
-    Scale,
     TimeAxis,
     apart,
     draw_legend,
@@ -116,7 +116,7 @@ class TestPicture:
     def test_labels_of_an_axis_do_not_collide(self) -> None:
         picture = Picture(460, 250)
         ticks = [(float(place), "2026-11-21") for place in range(30)]
-        picture.axes(Scale(0, 30, 54, 440, ticks), linear_scale(0, 1, 200, 30))
+        picture.axes(AxisScale(0, 30, 54, 440, ticks), linear_scale(0, 1, 200, 30))
         places = [float(x) for x in re.findall(r'x="([\d.]+)" y="218"', picture.markup(""))]
         assert 2 <= len(places) < 8
         assert all(after - before > 60 for before, after in pairwise(places))
