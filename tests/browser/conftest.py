@@ -52,7 +52,7 @@ def firefox(playwright: Playwright) -> Iterator[Browser]:
     started.close()
 
 
-@pytest.fixture(scope="package", params=["chromium", "firefox"])
+@pytest.fixture(scope="package", params=["chromium", pytest.param("firefox", marks=pytest.mark.in_turn)])
 def either(request: pytest.FixtureRequest) -> Browser:
     """Both browsers, one after the other."""
     found: Browser = request.getfixturevalue("browser" if request.param == "chromium" else request.param)
