@@ -17,7 +17,7 @@ from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.store.database import Database, Record
 from collbench.store.reading import RunSelection
-from collbench.store.schema import CASES, LABELS, RUNS, SUSPECTS, TABLES, VERDICT_GROUPS, VERDICTS, VIEWS, StoreTable, TableColumn
+from collbench.store.schema import CASES, LABELS, RUNS, SUSPECTS, TABLES, VERDICT_GROUPS, VERDICTS, VIEWS, StoreColumn, StoreTable
 from collbench.units import parse_size
 
 _ALL = {(table.name, column.name): column for table in TABLES for column in table.columns}
@@ -40,12 +40,12 @@ class Subject:
     name: str
     about: str
     source: str
-    columns: Mapping[str, TableColumn]
+    columns: Mapping[str, StoreColumn]
     shown: tuple[str, ...]
     order: str
 
 
-def _columns_of(source: str) -> dict[str, TableColumn]:
+def _columns_of(source: str) -> dict[str, StoreColumn]:
     """Return the columns of a table or a view, by name, with their types and meanings."""
     if source not in _OF_VIEWS:
         table = next(table for table in TABLES if table.name == source)
@@ -54,7 +54,7 @@ def _columns_of(source: str) -> dict[str, TableColumn]:
     for name, sql in _OF_VIEWS[source].columns:
         owner, _, column = sql.partition(".")
         known = _ALL.get((owner, column))
-        found[name] = known or TableColumn(name, "text", "when the run began (UTC)")
+        found[name] = known or StoreColumn(name, "text", "when the run began (UTC)")
     return found
 
 
@@ -143,7 +143,7 @@ def _number(name: str, text: str) -> float | int:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-def check_column(name: str, subject: Subject) -> TableColumn:
+def check_column(name: str, subject: Subject) -> StoreColumn:
     """Return a column. Raises UsageError for an unknown one, with similar names."""
     columns = columns_of(subject)
     if name not in columns:
@@ -153,7 +153,7 @@ def check_column(name: str, subject: Subject) -> TableColumn:
     return columns[name]
 
 
-def columns_of(subject: Subject) -> Mapping[str, TableColumn]:
+def columns_of(subject: Subject) -> Mapping[str, StoreColumn]:
     """Return the columns that a query may name, by name."""
     return {"node": _BY_NODE["node"], **subject.columns} if subject is RESULTS else subject.columns
 

@@ -53,7 +53,7 @@ POSTGRESQL = Dialect(
 
 
 @dataclass(frozen=True)
-class TableColumn:
+class StoreColumn:
     """A column: its name, type, meaning, and whether it may be NULL. Columns added after version 1 always may."""
 
     name: str
@@ -81,13 +81,13 @@ class StoreTable:
 
     name: str
     about: str
-    columns: tuple[TableColumn, ...]
+    columns: tuple[StoreColumn, ...]
     key: tuple[str, ...] = ()
     unique: tuple[str, ...] = ()
     indexes: tuple[tuple[str, ...], ...] = ()
     since: int = 1
 
-    def columns_of(self, version: int) -> tuple[TableColumn, ...]:
+    def columns_of(self, version: int) -> tuple[StoreColumn, ...]:
         """Return the columns that it has in a version."""
         return tuple(each for each in self.columns if each.since <= version)
 
@@ -114,20 +114,20 @@ class StoreTable:
                 yield f"CREATE INDEX {self.name}_by_{'_'.join(columns)} ON {self.name} ({', '.join(columns)})"
 
 
-def _id(name: str, about: str) -> TableColumn:
-    return TableColumn(name, "id", about, null=False)
+def _id(name: str, about: str) -> StoreColumn:
+    return StoreColumn(name, "id", about, null=False)
 
 
-def _text(name: str, about: str, since: int = 1) -> TableColumn:
-    return TableColumn(name, "text", about, since=since)
+def _text(name: str, about: str, since: int = 1) -> StoreColumn:
+    return StoreColumn(name, "text", about, since=since)
 
 
-def _integer(name: str, about: str, since: int = 1) -> TableColumn:
-    return TableColumn(name, "integer", about, since=since)
+def _integer(name: str, about: str, since: int = 1) -> StoreColumn:
+    return StoreColumn(name, "integer", about, since=since)
 
 
-def _real(name: str, about: str, since: int = 1) -> TableColumn:
-    return TableColumn(name, "real", about, since=since)
+def _real(name: str, about: str, since: int = 1) -> StoreColumn:
+    return StoreColumn(name, "real", about, since=since)
 
 
 _OF_CASES = {"in_place": "integer", "root": "integer", "window": "integer", "ranks": "integer", "nodes": "integer", "streams": "integer",
@@ -150,14 +150,14 @@ def column_of(name: str) -> str:
 
 STORE = StoreTable(
     "store", "A property of the store: its schema version.",
-    (TableColumn("key", "text", "name", null=False), TableColumn("value", "text", "value", null=False)),
+    (StoreColumn("key", "text", "name", null=False), StoreColumn("value", "text", "value", null=False)),
     key=("key",),
 )  # fmt: skip
 RUNS = StoreTable(
     "runs", "A run folder: one launch.",
     (
         _id("run_id", "number in this store"),
-        TableColumn("path", "text", "absolute path of the folder", null=False),
+        StoreColumn("path", "text", "absolute path of the folder", null=False),
         _text("name", "name of the folder"),
         _text("operation", "of the command: allreduce, pairs, hunt, run-quick"),
         _real("started_s", "start, seconds since 1970 (UTC)"),
@@ -166,7 +166,7 @@ RUNS = StoreTable(
         _integer("ranks", "ranks"),
         _integer("nodes", "hosts"),
         _integer("results", "rows of the folder"),
-        TableColumn("fingerprint", "text", "sizes and times of its files when it was read; empty: read it again", null=False),
+        StoreColumn("fingerprint", "text", "sizes and times of its files when it was read; empty: read it again", null=False),
         _text("command", "command line as typed", since=2),
         _text("allocation", "name of the allocation", since=2),
         _integer("launch_index", "number of the launch in its allocation, from 0", since=2),
@@ -185,8 +185,8 @@ CASES = StoreTable(
     "cases", "A test case: what was measured.",
     (
         _id("case_id", "number in this store"),
-        TableColumn("content", "text", "its columns as a JSON list", null=False),
-        *(TableColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name]) for name in CaseKey._fields),  # type: ignore[arg-type]
+        StoreColumn("content", "text", "its columns as a JSON list", null=False),
+        *(StoreColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name]) for name in CaseKey._fields),  # type: ignore[arg-type]
     ),
     unique=("content",), indexes=(("operation", "backend", "size_bytes"),),
 )  # fmt: skip
@@ -195,7 +195,7 @@ RESULTS = StoreTable(
     (
         _id("case_id", "case"),
         _id("run_id", "run"),
-        TableColumn("number", "integer", "place among the run's rows, from 0", null=False),
+        StoreColumn("number", "integer", "place among the run's rows, from 0", null=False),
         _integer("n", "samples"),
         _real("time_p50_s", "median time of one iteration (message)"),
         _real("time_ci_low_s", "lower end of its 95 % confidence interval"),
@@ -229,7 +229,7 @@ REMARKS = StoreTable(
     "remarks", "What rows have in common besides figures.",
     (
         _id("remark_id", "number in this store"),
-        TableColumn("content", "text", "all of it as JSON", null=False),
+        StoreColumn("content", "text", "all of it as JSON", null=False),
         _text("quality", "ok, noisy or unreliable; NULL: not measured"),
         _text("flags", "flags, separated by blanks"),
         _text("na", "why the case was not measured; NULL: it was"),
@@ -241,7 +241,7 @@ CEILINGS = StoreTable(
     "ceilings", "Where an expected bandwidth or a hard limit comes from.",
     (
         _id("ceiling_id", "number in this store"),
-        TableColumn("content", "text", "all of it as JSON", null=False),
+        StoreColumn("content", "text", "all of it as JSON", null=False),
         _text("kind", "measured, network, topology, given, simulated or none"),
         _text("model", "ring or bound"),
         _text("limited_by", "limiting link or copy"),
@@ -253,15 +253,15 @@ DOCUMENTS = StoreTable(
     "documents", "A part of run.json, facts of a run or a verdict, once for all that have it.",
     (
         _id("document_id", "number in this store"),
-        TableColumn("digest", "text", "SHA-256 of the JSON", null=False),
-        TableColumn("content", "bytes", "JSON, compressed with zlib", null=False),
+        StoreColumn("digest", "text", "SHA-256 of the JSON", null=False),
+        StoreColumn("content", "bytes", "JSON, compressed with zlib", null=False),
     ),
     unique=("digest",), since=2,
 )  # fmt: skip
 NODES = StoreTable(
     "nodes",
     "A host.",
-    (_id("node_id", "number in this store"), TableColumn("name", "text", "host name", null=False)),
+    (_id("node_id", "number in this store"), StoreColumn("name", "text", "host name", null=False)),
     unique=("name",),
     since=2,
 )
@@ -270,7 +270,7 @@ RUN_NODES = StoreTable(
     key=("run_id", "node_id"), indexes=(("node_id", "run_id"),), since=2,
 )  # fmt: skip
 LABELS = StoreTable(
-    "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), TableColumn("label", "text", "label", null=False)),
+    "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), StoreColumn("label", "text", "label", null=False)),
     key=("run_id", "label"), indexes=(("label",),), since=2,
 )  # fmt: skip
 HUNTS = StoreTable(
@@ -293,7 +293,7 @@ SUSPECTS = StoreTable(
     "suspects", "A host in a suspect of a hunt or a pairs run.",
     (
         _id("run_id", "run"),
-        TableColumn("number", "integer", "place among the run's suspects, from 0", null=False),
+        StoreColumn("number", "integer", "place among the run's suspects, from 0", null=False),
         _id("node_id", "node"),
         _text("kind", "node, link, NIC, …"),
         _text("part", "the part that is slow"),
@@ -308,7 +308,7 @@ NODE_PAIRS = StoreTable(
     "node_pairs", "The pairs of one place in a pairs run: medians over its partners.",
     (
         _id("run_id", "run"),
-        TableColumn("place", "integer", "number of the place, from 0", null=False),
+        StoreColumn("place", "integer", "number of the place, from 0", null=False),
         _id("node_id", "node"),
         _text("name", "name of the place"),
         _integer("partners", "partners measured"),
@@ -323,9 +323,9 @@ TELEMETRY = StoreTable(
     "telemetry", "A GPU during one case of a run (`--telemetry`): its samples summarized.",
     (
         _id("run_id", "run"),
-        TableColumn("number", "integer", "place among the run's events with telemetry, from 0", null=False),
+        StoreColumn("number", "integer", "place among the run's events with telemetry, from 0", null=False),
         _id("node_id", "node"),
-        TableColumn("gpu", "text", "PCI address", null=False),
+        StoreColumn("gpu", "text", "PCI address", null=False),
         _real("ended_s", "end of the case, seconds since 1970 (UTC)"),
         _integer("samples", "samples"),
         _real("sm_mhz", "median SM clock in MHz"),
@@ -339,8 +339,8 @@ VERDICTS = StoreTable(
     "verdicts", "A verdict of `collbench gate` (verdict.json).",
     (
         _id("verdict_id", "number in this store"),
-        TableColumn("path", "text", "absolute path of the file", null=False),
-        TableColumn("fingerprint", "text", "size and time of the file when it was read", null=False),
+        StoreColumn("path", "text", "absolute path of the file", null=False),
+        StoreColumn("fingerprint", "text", "size and time of the file when it was read", null=False),
         _text("result", "passed, regression, no verdict or wrong data"),
         _text("mode", "baseline or paired"),
         _text("baseline", "folder of the baseline"),
@@ -364,7 +364,7 @@ VERDICT_GROUPS = StoreTable(
     "verdict_groups", "A group of cases in a verdict.",
     (
         _id("verdict_id", "verdict"),
-        TableColumn("number", "integer", "place in the verdict, from 0", null=False),
+        StoreColumn("number", "integer", "place in the verdict, from 0", null=False),
         _text("operation", "operation"),
         _text("backend", "backend"),
         _text("size_class", "small, mid or large"),

@@ -53,6 +53,7 @@ def test_every_step_runs_on_the_double_and_the_summary_is_true(tmp_path):
     assert (tmp_path / "check/nvidia-smi-q.txt").read_text().startswith("FAKE nvidia-smi")
 
 
+@pytest.mark.in_turn
 def test_injected_failures_are_reported_and_the_check_goes_on(tmp_path):
     """NVML and nvidia-smi disagree about the PCIe lanes; NCCL drops rank 1's data."""
     only = "backends,probe,two ranks,registration"
