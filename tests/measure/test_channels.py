@@ -172,7 +172,7 @@ def test_this_host() -> None:
     [
         ("--measure --from x.xml", "argument --from: not allowed with argument --measure"),
         ("--measure --gather x.tar.gz", "argument --gather: not allowed with argument --measure"),
-        ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix and --svg"),
+        ("--measure --format matrix", "--measure prints a table or JSON: leave out --format matrix, --svg and --html"),
         ("--measure --max-time 9 --timeout 10", "--max-time 9 leaves no room below --timeout 10"),
     ],
 )

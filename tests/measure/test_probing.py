@@ -23,7 +23,7 @@ RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
 from collbench.measure import probing
-from collbench.machine import sources
+from collbench.machine import here
 reported = []
 def report(machines):
     reported.append([machine.hostname for machine in machines])
@@ -31,7 +31,7 @@ def report(machines):
 if os.environ.get("BROKEN"):
     def broken():
         raise UsageError("sysfs is not mounted")
-    sources.this_machine = broken
+    here.this_machine = broken
 try:
     code = probing.{how}(os.environ, 20.0, {reported})
     print(json.dumps([reported, code]))
