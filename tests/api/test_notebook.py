@@ -24,7 +24,7 @@ def _texts(notebook: Any) -> list[str]:
 
 @pytest.mark.in_turn  # starts a kernel
 def test_the_notebook_runs_and_shows_what_is_stored() -> None:
-    needed = "pip install 'collbench[pandas,report,test]'"
+    needed = "pip install 'collbench[pandas,test]'"
     for module in ("pandas", "matplotlib", "nbclient", "ipykernel"):
         pytest.importorskip(module, reason=f"no {module} here: {needed}")
     import nbformat
