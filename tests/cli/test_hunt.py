@@ -20,7 +20,7 @@ from collbench.results.rounds import StoredHunt, read_hunt
 from tests.cli.command import Finished, one_sentence, run, run_here, start, until
 
 BRIEF = ("--out", "run", "--size", "16K", "--window", "2")
-SICK = "by=100% ranks={}"
+SLOW = "by=100% ranks={}"
 NO_MPI = pytest.mark.skipif(not find_spec("mpi4py"), reason="no mpi4py")
 NO_TORCH = pytest.mark.skipif(not find_spec("torch"), reason="no torch")
 
@@ -49,7 +49,7 @@ def rounds_kept(done: Finished, folder: Path) -> None:
 
 
 def test_one_slow_rank_of_16_is_confirmed_and_no_other_one(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 16, "--slowed", SICK.format(5))
+    done = hunt(tmp_path, 16, "--slowed", SLOW.format(5))
     assert done.returncode == 1, done.stderr
     assert suspects(tmp_path, "confirmed") == [[5]] and suspects(tmp_path, "inconclusive") == []
     rounds_kept(done, tmp_path)
@@ -62,7 +62,7 @@ def test_one_slow_rank_of_16_is_confirmed_and_no_other_one(tmp_path: Path) -> No
 
 @pytest.mark.in_turn("hunts")
 def test_two_slow_ranks_of_64_are_confirmed(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 64, "--slowed", SICK.format("5,40"))
+    done = hunt(tmp_path, 64, "--slowed", SLOW.format("5,40"))
     assert done.returncode == 1, done.stderr
     assert suspects(tmp_path, "confirmed") == [[5], [40]] and suspects(tmp_path, "inconclusive") == []
     rounds_kept(done, tmp_path)
@@ -70,7 +70,7 @@ def test_two_slow_ranks_of_64_are_confirmed(tmp_path: Path) -> None:
 
 @pytest.mark.in_turn("hunts")
 def test_groups_of_ranks_find_two_slow_ranks_of_64(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 64, "--slowed", SICK.format("9,33"), "--method", "groups")
+    done = hunt(tmp_path, 64, "--slowed", SLOW.format("9,33"), "--method", "groups")
     assert done.returncode == 1, done.stderr
     assert suspects(tmp_path, "confirmed") == [[9], [33]]
     assert {one.kind for one in stored(tmp_path).rounds if one.stage == "sweep"} == {"groups"}
@@ -100,7 +100,7 @@ def test_two_ranks_give_no_verdict_but_figures(tmp_path: Path) -> None:
 
 
 def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 8, "--slowed", SICK.format(3), "--no-growing")
+    done = hunt(tmp_path, 8, "--slowed", SLOW.format(3), "--no-growing")
     first, rest = run_here(tmp_path, "report", "run").stdout.split("\n", 1)
     assert re.fullmatch(r"run \(\d+ rounds\)", first) and rest == done.stdout
     (record,) = csv.DictReader(io.StringIO(run_here(tmp_path, "report", "run", "--csv").stdout))
@@ -109,7 +109,7 @@ def test_report_prints_a_stored_hunt_as_the_hunt_did(tmp_path: Path) -> None:
 
 @pytest.mark.in_turn("hunts")
 def test_json_is_one_object_and_stdout_has_nothing_else(tmp_path: Path) -> None:
-    done = hunt(tmp_path, 8, "--slowed", SICK.format(3), "--format", "json", "--quiet")
+    done = hunt(tmp_path, 8, "--slowed", SLOW.format(3), "--format", "json", "--quiet")
     assert (done.returncode, done.stderr) == (1, "")
     actual = json.loads(done.stdout)
     assert (actual["result"], [each["places"] for each in actual["suspects"] if each["state"] == "confirmed"]) == ("confirmed", [[3]])

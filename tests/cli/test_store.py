@@ -182,7 +182,7 @@ def test_report_shows_the_newest_run_of_a_store(folder: Path) -> None:
     [
         "query runs.db --columns bogus", "query runs.db --where bogus=1", "query runs.db --where ranks", "query runs.db --sizes 1M-1K",
         "query runs.db --since yesterday", "query runs.db --of nothing", "query runs.db --of runs --operation allreduce",
-        "query runs.db nobody-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
+        "query runs.db unknown-10 --limit -1", "query runs.db --limit 9999999999", "query nothing.db", "query runs", "query notes.txt",
         "query postgresql://u:secret@h/d", "query postgresql://127.0.0.1:9/d?connect_timeout=1", "add runs.db", "add runs.db nowhere",
         "add new.db nowhere", "sync new.db nowhere",
         "add notes.txt runs", "add no/where.db runs", "add runs.db runs --label 'a b'", "sync runs.db nowhere", "prune runs.db",
@@ -201,10 +201,10 @@ def test_bad_input_is_one_sentence_and_changes_nothing(folder: Path, typed: str)
 @pytest.mark.parametrize(
     "typed",
     [
-        "history --store nothing.db", "history --store runs.db nobody", "history", "history runs --node node1", "report runs --since 2d",
+        "history --store nothing.db", "history --store runs.db unknown", "history", "history runs --node node1", "report runs --since 2d",
         "report --store runs.db --node elsewhere", "report --serve --store runs.db", "baseline add good",
         "baseline add good --label x runs",
-        "gate --baseline good --store runs.db nobody", "gate --paired --store runs.db a b", "gate --baseline good runs --label x",
+        "gate --baseline good --store runs.db unknown", "gate --paired --store runs.db a b", "gate --baseline good runs --label x",
     ],
 )  # fmt: skip
 def test_bad_selections_are_one_sentence(folder: Path, typed: str) -> None:

@@ -19,7 +19,7 @@ from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, RunFolder
 from tests.results.test_rounds import SUSPECT, a_round
 
-SICK: dict[str, Any] = {**SUSPECT, "high": 0.52}
+SLOW: dict[str, Any] = {**SUSPECT, "high": 0.52}
 CLEARED: dict[str, Any] = {**SUSPECT, "places": [0], "state": "cleared", "ratio": 1.0, "low": None, "evidence": ["as fast as c with d"]}
 UNDECIDED: dict[str, Any] = {
     **SUSPECT,
@@ -49,7 +49,7 @@ def text_of(hunt: dict[str, Any], format: str = "table", advice: tuple[str, ...]
 
 
 def test_the_whole_text() -> None:
-    assert text_of(about(SICK, CLEARED, UNDECIDED), advice=("to take b out of use:",)).splitlines() == [
+    assert text_of(about(SLOW, CLEARED, UNDECIDED), advice=("to take b out of use:",)).splitlines() == [
         "hunt among 4 nodes over mpi, messages of 1 MiB, 5 rounds (estimate: at most 9)",
         "1 confirmed, 1 cleared, 1 inconclusive",
         "confirmed: b sends and receives at 50 % of the others (49 % to 52 %)",
@@ -68,7 +68,7 @@ def test_the_whole_text() -> None:
 def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collbench.report.hunt.width_of", lambda out: 40)
     command = CommandText(f"  scontrol update NodeName=b State=DRAIN Reason={'slow ' * 20}.")
-    said = text_of(about(SICK), advice=("to take b out of use:", command)).splitlines()
+    said = text_of(about(SLOW), advice=("to take b out of use:", command)).splitlines()
     assert command in said and max(len(line) for line in said if line != command) <= 40
 
 
@@ -85,7 +85,7 @@ def test_where_all_are_equally_slow_none_is_named_and_the_ceiling_is_reported() 
     assert "median 3.00 of 12.5 GB/s (24 %), limited by NIC eth0 100 Gb/s" in said
     assert "at 24 % of the expected bandwidth (NIC eth0 100 Gb/s)" in said
     assert "equally slow" not in text_of(about(result="nobody", verdict={"middle": 9e9}))
-    assert "equally slow" not in text_of(about(SICK, verdict={"middle": 3e9}))
+    assert "equally slow" not in text_of(about(SLOW, verdict={"middle": 3e9}))
 
 
 def test_without_a_ceiling_no_percentage_is_given() -> None:
@@ -105,17 +105,17 @@ def test_rows_and_hunts_are_not_written_to_one_csv_file(run: Path, tmp_path: Pat
 
 
 def test_what_was_found_alone_is_reported() -> None:
-    assert "at 50 % of the others (49 % to 52 %): the interface eth1" in text_of(about({**SICK, "part": "the interface eth1"}))
+    assert "at 50 % of the others (49 % to 52 %): the interface eth1" in text_of(about({**SLOW, "part": "the interface eth1"}))
 
 
 def test_of_many_that_are_cleared_the_first_are_shown_and_all_that_are_confirmed() -> None:
-    said = text_of(about(*[SICK] * 30, *[CLEARED] * 30))
+    said = text_of(about(*[SLOW] * 30, *[CLEARED] * 30))
     assert said.count("confirmed: b") == 30 and said.count("cleared: a") == 20
     assert "and 10 more cleared: see --format json" in said
 
 
 def test_csv_has_a_record_for_each_suspect() -> None:
-    first, second = csv.DictReader(io.StringIO(text_of(about(SICK, UNDECIDED), "csv", run="=run")))
+    first, second = csv.DictReader(io.StringIO(text_of(about(SLOW, UNDECIDED), "csv", run="=run")))
     assert first == {
         "run": "'=run",
         "state": "confirmed", "code": "CB6101", "kind": "node", "places": "b", "ratio": "0.5", "ratio_low": "0.49", "ratio_high": "0.52",
@@ -125,7 +125,7 @@ def test_csv_has_a_record_for_each_suspect() -> None:
 
 
 def test_json_is_one_object_with_sentences_and_codes() -> None:
-    actual = json.loads(text_of(about(SICK), "json", advice=("do this",)))
+    actual = json.loads(text_of(about(SLOW), "json", advice=("do this",)))
     assert (actual["schema"], actual["result"], actual["places"], actual["advice"]) == (1, "confirmed", ["a", "b", "c", "d"], ["do this"])
     assert actual["share_of_ceiling"] == pytest.approx(0.96)
     (one,) = actual["suspects"]
@@ -135,19 +135,19 @@ def test_json_is_one_object_with_sentences_and_codes() -> None:
 
 
 def test_names_that_would_be_formulas_or_control_are_disarmed() -> None:
-    hostile = about(SICK, places=["=1+1", "=cmd()", "\x1b[31m", "d"])
+    hostile = about(SLOW, places=["=1+1", "=cmd()", "\x1b[31m", "d"])
     (record,) = csv.DictReader(io.StringIO(text_of(hostile, "csv")))
     assert record["places"].startswith("'=") and "\x1b" not in text_of(hostile)
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--format 'nccl-tests' .*table, csv, json$"):
-        text_of(about(SICK), "nccl-tests")
+        text_of(about(SLOW), "nccl-tests")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(SICK)})
+    folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(SLOW)})
     for number in range(5):
         folder.append_round(a_round(number).as_json(), HUNT)
     folder.finish(exit_code=1)
@@ -163,9 +163,9 @@ def reported(*paths: Path, **options: Any) -> tuple[int, str, str]:
 def test_a_stored_hunt_reads_as_it_was_measured(run: Path) -> None:
     code, out, err = reported(run)
     assert (code, err) == (0, "")
-    assert out == f"run (5 rounds)\n{text_of(about(SICK))}"
-    assert json.loads(reported(run, format="json")[1]) == json.loads(text_of(about(SICK), "json"))
-    assert reported(run, csv=Path("-"))[1] == text_of(about(SICK), "csv", run="run")
+    assert out == f"run (5 rounds)\n{text_of(about(SLOW))}"
+    assert json.loads(reported(run, format="json")[1]) == json.loads(text_of(about(SLOW), "json"))
+    assert reported(run, csv=Path("-"))[1] == text_of(about(SLOW), "csv", run="run")
 
 
 def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path: Path) -> None:
@@ -203,10 +203,10 @@ def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from
 def test_a_recommendation_that_cannot_be_read_is_reported_and_the_hunt_is_shown(run: Path) -> None:
     (run / FILE).write_text("{")
     code, out, err = reported(run)
-    assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SICK))}")
+    assert (code, out) == (0, f"run (5 rounds)\n{text_of(about(SLOW))}")
     assert err.startswith(f"{run / FILE}: cannot be read (not JSON ")
 
 
 def test_a_csv_file_of_hunts(run: Path, tmp_path: Path) -> None:
     assert reported(run, csv=tmp_path / "a.csv")[0] == 0
-    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SICK), "csv", run="run")
+    assert (tmp_path / "a.csv").read_bytes().decode() == text_of(about(SLOW), "csv", run="run")

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, WORKLOAD, RunFolder
-from tests.report.test_hunt import SICK, about
+from tests.report.test_hunt import SLOW, about
 from tests.report.test_hunt import text_of as hunt_text
 from tests.report.test_workload import ROW, stored
 from tests.report.test_workload import text_of as steps_text
@@ -20,7 +20,7 @@ from tests.results.test_rounds import a_round
 
 
 def hunted(path: Path) -> Path:
-    folder = RunFolder.create(path, "hunt", {"hunt": about(SICK)})
+    folder = RunFolder.create(path, "hunt", {"hunt": about(SLOW)})
     folder.append_round(a_round().as_json(), HUNT)
     folder.finish(exit_code=1)
     return path
@@ -37,7 +37,7 @@ def as_csv(*runs: Path) -> str:
     return out.getvalue()
 
 
-HUNTED, AGAIN = (hunt_text(about(SICK), "csv", run=name) for name in "ab")
+HUNTED, AGAIN = (hunt_text(about(SLOW), "csv", run=name) for name in "ab")
 STEPS = steps_text(ROW, format="csv", run="steps")
 
 
@@ -67,7 +67,7 @@ def test_a_page_has_the_verdict_evidence_and_rounds_of_a_hunt(hunts: list[Path],
     err = io.StringIO()
     assert report_run(hunts[:1], None, "table", io.StringIO(), html=tmp_path / "page.html", err=err) == 0
     found = sections(tmp_path / "page.html")["hunt"]
-    suspects = about(SICK)["verdict"]["suspects"]
+    suspects = about(SLOW)["verdict"]["suspects"]
     assert all(text in found for suspect in suspects for text in suspect["evidence"])
     assert a_round().stage in found and a_round().why in found
     assert f"{HUNT} (" in sections(tmp_path / "page.html")["provenance"] and "lack" not in err.getvalue()

@@ -290,9 +290,9 @@ class _Drawing:
         self.cell = min(_LARGEST, _SIDE / len(self.labels))
         self.side = self.cell * len(self.labels)
         self.left = self.top = max(map(_wide, self.labels)) + _GAP + _TOP
-        beside = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
+        right_marks = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
         below = _at_most([mark for mark in marks if mark.below], _MOST_BELOW)
-        right = self.left + self.side + max([_wide(mark.text) for mark in beside], default=0) + 4 * _GAP
+        right = self.left + self.side + max([_wide(mark.text) for mark in right_marks], default=0) + 4 * _GAP
         under = max([self.x(mark.at) + _wide(mark.text) for mark in below], default=0) + 2 * _GAP
         self.picture = Picture(max(right, under, _LEAST_WIDTH), 0)
         self.unknown = f"url(#{key}-no)"
@@ -300,7 +300,7 @@ class _Drawing:
         self._names(directed=not quantity.symmetric)
         for mark in marks:
             self._signs(mark)
-        self._beside(sorted(beside, key=lambda mark: mark.at))
+        self._label_right_side(sorted(right_marks, key=lambda mark: mark.at))
         self._below(sorted(below, key=lambda mark: -mark.at))
         end = self.top + self.side + _GAP + _LINE * len(below) + (_GAP if any(mark.columns for mark in marks) else 0)
         self._legend(quantity.class_labels(), end + _LINE)
@@ -347,7 +347,7 @@ class _Drawing:
         for column in mark.columns:
             self.picture.add("path", "bad", d=f"M{self.x(column):.1f} {self.top + self.side + 2:.1f}l-4 7h8z")
 
-    def _beside(self, marks: Sequence[Mark]) -> None:
+    def _label_right_side(self, marks: Sequence[Mark]) -> None:
         """Draw each label at its row, or as near as the others allow."""
         heights = apart([self.y(mark.at) for mark in marks], _LINE, self.top + _LINE / 2, self.top + self.side - _LINE / 2)
         edge = self.left + self.side + 10

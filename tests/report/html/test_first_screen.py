@@ -21,7 +21,7 @@ from collbench.results.steps import WORKLOAD
 from tests.gate.verdicts import regression, verdict
 from tests.report.html.stored import material, run_of
 from tests.report.html.test_curves import hostile_rows
-from tests.report.test_hunt import CLEARED, SICK, UNDECIDED, about
+from tests.report.test_hunt import CLEARED, SLOW, UNDECIDED, about
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import make_row, make_times, not_measured
 from tests.results.test_rounds import a_round
@@ -159,7 +159,7 @@ class TestHunt:
         return screen_of(material(read_run(folder / "run")))
 
     def test_a_confirmed_suspect_is_the_answer(self, tmp_path: Path) -> None:
-        found = self.of(tmp_path, about(SICK, CLEARED, UNDECIDED))
+        found = self.of(tmp_path, about(SLOW, CLEARED, UNDECIDED))
         assert (found.badge, found.title) == ((BAD, "FAULTY"), "b sends and receives at 50 % of the others (49 % to 52 %)")
         assert found.figures == [LargeFigure("50 %", "of the others: b"), LargeFigure("4", "nodes searched")]
 
