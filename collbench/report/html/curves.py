@@ -44,7 +44,7 @@ class Value:
 
 @dataclass(frozen=True)
 class SizePoint:
-    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures, for people."""
+    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures."""
 
     size_bytes: int
     rate: Value | None
@@ -206,7 +206,7 @@ def _chart(
         words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
         name = short(" ".join([*words, *([f"({of_runs[place][0]})"] if len(of_runs) > 1 else [])]), 60)
         number = backends.index(first.backend) + place * len(backends) if is_one_each else len(lines)
-        lines.append(SizeLine(name, number, [_point(name, sized[size]) for size in sorted(sized)]))
+        lines.append(SizeLine(name, number, [_point(sized[size]) for size in sorted(sized)]))
     lines = [*_baseline_lines(every, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in every)
     return SizeChart(key, operation, lines[:MOST_LINES], _limits(every) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
@@ -221,14 +221,12 @@ def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Map
         if known is None or time_s is None:
             continue
         key = tuple(getattr(row, name) for name in differing)
-        name = names.setdefault(
-            key, short(" ".join(text for each in differing if (text := value_of(row, each)) != NOTHING), 50) + " baseline"
-        )
+        names.setdefault(key, short(" ".join(text for each in differing if (text := value_of(row, each)) != NOTHING), 50) + " baseline")
         time = _banded(1e6 * known.time_s, known.limit)
         of_rate = None if rate is None else _banded(rate * time_s / known.time_s / 1e9, known.limit)
         limit = "not judged" if known.limit is None else f"noise limit {100 * (known.limit - 1):+.1f} %"
         shown = "" if of_rate is None else f"{format_rate(1e9 * of_rate.value)} GB/s, "
-        text = f"{name}: {shown}{format_time(known.time_s)} µs, {limit}"
+        text = f"{shown}{format_time(known.time_s)} µs, {limit}"
         groups.setdefault(key, {})[row.size_bytes] = SizePoint(row.size_bytes, of_rate, time, "", text)
     return [
         SizeLine(names[key], number + place, [sized[size] for size in sorted(sized)]) for place, (key, sized) in enumerate(groups.items())
@@ -239,7 +237,7 @@ def _banded(value: float, limit: float | None) -> Value:
     return Value(value) if limit is None else Value(value, value / limit, value * limit)
 
 
-def _point(name: str, row: Row) -> SizePoint:
+def _point(row: Row) -> SizePoint:
     state = "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
     time_s, rate = time_of(row), rate_of(row)
     low, high = sound_interval(row)
@@ -247,7 +245,7 @@ def _point(name: str, row: Row) -> SizePoint:
     of_rate = None
     if rate is not None and time_s is not None:
         of_rate = Value(rate / 1e9, *(rate * time_s / end / 1e9 if end else None for end in (high, low)))
-    return SizePoint(row.size_bytes, of_rate, time, state, short(f"{name}: {_figures(row)}{_remark(row)}", 400))
+    return SizePoint(row.size_bytes, of_rate, time, state, short("; ".join([_figures(row), *_remarks(row)]), 400))
 
 
 def _figures(row: Row) -> str:
@@ -262,9 +260,8 @@ def _figures(row: Row) -> str:
     return ", ".join(part for part in (shown, time) if part)
 
 
-def _remark(row: Row) -> str:
-    texts = [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(flag_names(found))}"] if (found := doubtful(row)) else [])]
-    return "".join(f"; {text}" for text in texts)
+def _remarks(row: Row) -> list[str]:
+    return [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(flag_names(found))}"] if (found := doubtful(row)) else [])]
 
 
 def rate_of(row: Row) -> float | None:
@@ -331,7 +328,7 @@ def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
         if any(each is not None and each.low is not None for each in values):
             found[f"{key}Low"] = [_rounded(each.low if each else None) for each in values]
             found[f"{key}High"] = [_rounded(each.high if each else None) for each in values]
-    found["texts"] = [points[size].text if size in points else None for size in sizes]
+    found["texts"] = [f"{line.name}: {points[size].text}" if size in points else None for size in sizes]
     found["states"] = [points[size].state if size in points else "" for size in sizes]
     return found
 
@@ -378,7 +375,7 @@ def section(material: Material, first: str = "") -> Section | None:
     """
     shown = sorted(size_charts(material), key=lambda chart: chart.operation != first)
     rows = [
-        [short(text, 200) for text in (run, row.operation, row.backend, _figures(row), _remark(row).removeprefix("; "))]
+        [short(text, 200) for text in (run, row.operation, row.backend, _figures(row), "; ".join(_remarks(row)))]
         for run, row in without_size(material)
     ]
     tables = [("Operations without bytes", Table(["run", "operation", "backend", "time", "remarks"], rows))] if rows else []
@@ -412,7 +409,7 @@ def _caption(chart: SizeChart) -> str:
                 f"{line.name} takes {format_time(1e-6 * first.time.value if first.time else 0.0)} µs at {format_size(first.size_bytes)}"
             )
         elif line.points:
-            texts.append(line.points[0].text)
+            texts.append(f"{line.name}: {line.points[0].text}")
     limits = "; ".join(limit.name for limit in chart.limits)
     return ". ".join(text for text in ("; ".join(texts), f"{limits[:1].upper()}{limits[1:]}") if text) + "."
 
@@ -423,10 +420,7 @@ def _table(chart: SizeChart) -> Table:
     rows = [
         [
             format_size(size),
-            *(
-                of[size].text.removeprefix(f"{line.name}: ") if size in of else NOTHING
-                for of, line in zip(points, chart.lines, strict=True)
-            ),
+            *(of[size].text if size in of else NOTHING for of, line in zip(points, chart.lines, strict=True)),
         ]
         for size in chart.sizes
     ]
