@@ -23,8 +23,8 @@ from benchmarks.launches import LaunchFailed, Missing
 _HERE = Path(__file__).parent
 _NAMES = (
     "startup", "answers", "first_number", "loop_cost", "memory", "probe", "ceilings_1024", "topology_build", "host_list", "pairs_1024",
-    "hunt_512", "nccl_log", "evidence_cost", "suite_overhead", "report_html", "import_log", "gate_10k", "control_5000", "control_fuzz",
-    "heartbeat_8b", "store", "folder_fuzz", "socket_iperf", "stack_loops", "against_c",
+    "hunt_512", "nccl_log", "evidence_cost", "suite_overhead", "report_html", "import_log", "trace_reading", "gate_10k",
+    "control_5000", "control_fuzz", "heartbeat_8b", "store", "folder_fuzz", "socket_iperf", "stack_loops", "against_c", "recording_cost",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def main() -> int:
     outcomes = [outcome for name in chosen.names or _NAMES if (outcome := _measured(name, chosen.pairs))]
     complete = len(outcomes) == len(chosen.names or _NAMES)
     if chosen.write and complete:
-        _write(outcomes, _some(outcomes, before) if chosen.names else _all(outcomes, before, chosen.note))
+        _write(outcomes, _some(outcomes, before, chosen.note) if chosen.names else _all(outcomes, before, chosen.note))
     return 0 if complete else 1
 
 
@@ -62,11 +62,11 @@ def _all(outcomes: list[Outcome], before: str, note: str) -> str:
     return "\n".join([_head(before, note), *(outcome.markdown() for outcome in outcomes)])
 
 
-def _some(outcomes: list[Outcome], before: str) -> str:
+def _some(outcomes: list[Outcome], before: str, note: str) -> str:
     """Return RESULTS.md with these sections in place of the old ones, new ones last."""
     head, *old = re.split(r"^(?=## )", (_HERE / "RESULTS.md").read_text(), flags=re.MULTILINE)
     sections = {section.split()[1]: section for section in old}
-    when = f"Measured {_today()} on the same machine, load average (1 min) {before} before and {_load()} after. "
+    when = f"Measured {_today()} on the same machine, load average (1 min) {before} before and {_load()} after. {note}".rstrip() + " "
     for outcome in outcomes:
         title, _, rest = outcome.markdown().partition("\n\n")
         sections[outcome.name] = f"{title}\n\n{when}{rest}"

@@ -1,7 +1,7 @@
 """collbench: is the network as fast as what you paid for, and did the last upgrade make it worse?
 
-The Python API is `read`, `measure`, `compare`, `gate`, `peak` and `probe`. It is imported when one of them is first used, so that ranks and
-plain commands do without it.
+The Python API is `read`, `measure`, `replay`, `compare`, `gate`, `autopsy`, `peak` and `probe`. It is imported when one of them is first
+used, so that ranks and plain commands do without it.
 """
 
 from importlib import import_module
@@ -9,11 +9,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collbench.api.functions import autopsy as autopsy
     from collbench.api.functions import compare as compare
     from collbench.api.functions import gate as gate
     from collbench.api.functions import peak as peak
     from collbench.api.functions import probe as probe
     from collbench.api.measurement import measure as measure
+    from collbench.api.measurement import replay as replay
     from collbench.api.runs import Runs as Runs
     from collbench.api.runs import read as read
     from collbench.errors import CollbenchError as CollbenchError
@@ -31,12 +33,14 @@ except ImportError:  # a checkout: only what setup.py builds has that file
 _ERRORS = ("CollbenchError", "NoVerdict", "RunFailed", "UnreadableRun", "UsageError")
 _PLACES = {
     "Runs": "collbench.api.runs",
+    "autopsy": "collbench.api.functions",
     "compare": "collbench.api.functions",
     "gate": "collbench.api.functions",
     "measure": "collbench.api.measurement",
     "peak": "collbench.api.functions",
     "probe": "collbench.api.functions",
     "read": "collbench.api.runs",
+    "replay": "collbench.api.measurement",
     **dict.fromkeys(_ERRORS, "collbench.errors"),
 }
 __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604 (a list of names)

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -42,10 +42,36 @@ def open_file(path: Path) -> BinaryIO:
 def read_file(path: Path, most: int) -> bytes:
     """Return the content of a regular file. Raises OSError, also for a file of more than `most` bytes."""
     with open_file(path) as file:
-        data = file.read(most + 1) or b""  # None: some kernel files are empty at the moment
+        known = os.fstat(file.fileno()).st_size  # read() allocates as many bytes as it is asked for
+        data = file.read(min(known, most) + 1) or b""  # None: some kernel files are empty at the moment
+        if known < len(data) <= most:  # a kernel file, or one that grows
+            data += file.read(most + 1 - len(data)) or b""
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
     return data
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file, without its gzip compression if it has one.
+
+    Raises OSError, also for another kind of file, and in the block for damaged compression. A small file may hold terabytes: read it in
+    bounded parts.
+    """
+    with open_file(path) as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not compressed:
+            yield file
+            return
+        import gzip
+        import zlib
+
+        try:
+            with gzip.GzipFile(fileobj=file) as content:
+                yield cast(BinaryIO, content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise OSError(errno.EIO, "its gzip compression is damaged or incomplete", str(path)) from error
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -60,12 +60,13 @@ _TEXTS = re.compile(
     r"(^|_)(why|reasons?|sentences?|notes?|explanation|limited_by|remedy|render|rendered|what|advice|doubts?|summary|statistics?|causes?)$"
 )
 _READS = {"startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix", "removesuffix", "find", "index", "count"}
-# Functions that read a text of others: drain reasons of Slurm, errors of Python, JAX, jsonschema and PostgreSQL.
+# Functions that read a text of others: drain reasons of Slurm, errors of Python, JAX, jsonschema, msgspec and PostgreSQL.
 FOREIGN = {
     "collbench/backends/jax.py:_array",
     "collbench/store/database.py:_sentence",
     "collbench/deploy/drain.py:_of_slurm",
     "collbench/deploy/drain.py:drain_command",
+    "collbench/traces/json_records.py:_decoded",
 }
 # Functions that still read a rendered text: empty at the end.
 KNOWN: set[str] = set()

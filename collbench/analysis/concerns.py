@@ -23,13 +23,16 @@ SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
 # or not the library's, then wide intervals.
 DOUBTS = (
     "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound", "ranks_doubtful",
-    "other_path", "path_unproven", "clock_stepped",
+    "other_path", "model_differs", "path_unproven", "clock_stepped",
     "link_flapped", "retransmits", "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
     "cpu_shared", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
 # These are notes: the figure is valid.
-REMARKS = ("unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "asynchronous", "too_many_updates")
+REMARKS = (
+    "unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "no_overlap", "asynchronous",
+    "too_many_updates",
+)  # fmt: skip
 _WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # with several launches, their spread shows these
 _BREAKS = ("hang", "abort")  # kinds of events after which a run records no end
 _MOST, _MOST_GROUPS, _MOST_SIZES = 20, 4, 3

@@ -59,14 +59,17 @@ _KINDS = {
     COUNT: (
         "root", "size_bytes", "count", "ranks", "nodes", "window", "streams", "n", "launches", "checked", "wrong", "groups_count",
         "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
+        "routings", "trace_ranks",
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
         "target", "n_eff", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
         "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
+        "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high",
     ),
     OBJECT: (
         "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
+        "routing", "recorded_parts_s",
     ),
 }  # fmt: skip
 _OF_RUN = {
@@ -148,7 +151,31 @@ _TEXTS = {
     "ceiling_time_s": "The time of the step at the expected bandwidth of its exchanges.",
     "parts": "The exchanges of a step.",
     "parts_time_s": "The time of all parts alone, one after the other.",
+    "trace_format": "For a replay: the format of the trace.",
+    "trace_ranks": "For a replay: the number of ranks of the recorded job.",
+    "trace_missing": "For a replay: what the trace does not contain.",
+    "recorded_step_time_s": "For a replay: the recorded time of the step.",
+    "compute_s": "For a replay: the computing time of a step, of the rank that computes longest.",
+    "exposed_s": "For a replay: the median time of a step without its computing.",
+    "recorded_parts_s": "For a replay: the recorded time of one exchange of each part, in seconds; null where it was not recorded.",
     "staleness": "For asynchronous training: how many updates of others a worker missed.",
+    "routing": "For several routings of tokens to experts: the time of each, and its tax.",
+    "routings": "The number of routings that were measured.",
+    **{
+        f"routing_time_{name}{end}_s": f"{which}the {what} over the routings of the median time of a step."
+        for name, what in (("p5", "5th percentile"), ("p50", "median"), ("p95", "95th percentile"), ("max", "maximum"))
+        for end, which in (
+            ("", "Of routed tokens, "),
+            ("_low", "The lower end of its interval: "),
+            ("_high", "The upper end of its interval: "),
+        )
+    },
+    "even_time_s": "The time of a step with as many tokens that are routed evenly.",
+    "even_time_low_s": "The lower end of the interval of even_time_s.",
+    "even_time_high_s": "The upper end of the interval of even_time_s.",
+    "imbalance_tax": "The time of all routings divided by that of even ones with as many tokens.",
+    "imbalance_tax_low": "The lower end of the interval of imbalance_tax.",
+    "imbalance_tax_high": "The upper end of the interval of imbalance_tax.",
     "step_time_s": "The computing time of a step.",
     "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
     "scaling_overlap": "The scaling efficiency with perfect overlap.",

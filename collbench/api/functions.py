@@ -8,6 +8,8 @@ from datetime import date
 from os import PathLike
 from pathlib import Path
 
+from collbench.analysis.autopsy import AutopsyVerdict
+from collbench.analysis.autopsy import autopsy as autopsy_of
 from collbench.analysis.compare import Comparison, compare_sides
 from collbench.analysis.outcome import MARGIN
 from collbench.api.runs import AnyPath, Runs, paths_of, read
@@ -26,6 +28,7 @@ from collbench.report.compare import html_of_comparison
 from collbench.report.frame import printable
 from collbench.report.outcome_text import describe_comparison
 from collbench.report.verdict import headline, html_of_verdict
+from collbench.traces.reading import FOR_AUTOPSY, read_traces
 from collbench.untrusted import uncollected
 
 
@@ -68,6 +71,19 @@ def compare(a: Runs | AnyPath, b: Runs | AnyPath, *, margin: float = MARGIN) -> 
     first, second = sides
     found = compare_sides(list(first), list(second), (_name(a), _name(b)), margin)
     return ShownComparison(**vars(found))
+
+
+def autopsy(*paths: AnyPath, ranks: int | None = None) -> AutopsyVerdict:
+    """Return the cause of a hang or mismatch from the dumps of a job's ranks, as `collbench autopsy` does.
+
+    paths  the dumps, or folders of them: of PyTorch's Flight Recorder, or traces of another format
+    ranks  the number of ranks of the job, where the dumps do not contain it
+
+    `result` is "nothing found", "cause found" or "inconclusive"; `culprits` has the ranks, and `findings` the evidence, the cause first.
+    Raises UsageError for files that cannot be read, and for those of several jobs.
+    """
+    with uncollected():
+        return autopsy_of(read_traces((Path(path) for path in paths), FOR_AUTOPSY), ranks)
 
 
 def gate(

@@ -93,6 +93,56 @@ def measure(
     return read(folder)
 
 
+def replay(
+    traces: AnyPath | Sequence[AnyPath],
+    *,
+    step: int | Literal["first", "median", "all"] | None = None,
+    compute: float | Literal["none", "gaps"] | None = None,
+    ranks: int | None = None,
+    backend: Names | None = None,
+    device: Literal["auto", "cpu", "cuda"] | None = None,
+    iterations: int | None = None,
+    warmup: int | None = None,
+    precision: float | None = None,
+    max_time: float | None = None,
+    parts: bool = True,
+    check: int | None = None,
+    stop_on_wrong: bool = False,
+    ceiling: float | None = None,
+    oversubscription: float | None = None,
+    seed: int | None = None,
+    slowed: Names | None = None,
+    oversubscribe: bool = False,
+    timeout: float | None = None,
+    allocation: str | None = None,
+    out: AnyPath | None = None,
+    trace: AnyPath | None = None,
+) -> Runs:
+    """Start the recorded number of ranks on this host, replay a step of a job, and return the stored run.
+
+    traces   files and folders of the job's trace
+    step     number of the step from 0, "first", "median" or "all"
+    compute  "none", "gaps", or the factor of the recorded computing
+    iterations   how many steps are measured
+    parts    whether each operation is also measured alone
+
+    The other arguments are the options of `collbench replay`. `Runs.workloads` has the result as a table, and `Runs.rows` a row of the
+    step that `compare` and `gate` use. Raises UsageError and RunFailed as `measure` does, also for traces that cannot be replayed.
+    """
+    own = {"traces", "step", "compute", "iterations", "parts", "out"}
+    options = {name: value for name, value in locals().items() if name not in own and name != "own"}
+    _refuse_launcher("replay", ranks)
+    folder = Path("runs") / run_name("replay") if out is None else Path(out)
+    words = [word for name, value in options.items() for word in option_words(name, value)]
+    words += [f"--step={step}"] if step is not None else []
+    words += [f"--compute={compute if isinstance(compute, str) else f'scale={compute}'}"] if compute is not None else []
+    words += [f"--steps={iterations}"] if iterations is not None else []
+    words += [] if parts else ["--no-parts"]
+    paths = [traces] if isinstance(traces, str | os.PathLike) else list(traces)
+    _run(["replay", *words, f"--out={folder}", "--format=jsonl", "--quiet", "--", *(os.fspath(path) for path in paths)], folder)
+    return read(folder)
+
+
 def option_words(name: str, value: Any) -> list[str]:
     """Return the words of the command line for an argument of `measure`; none for None and False."""
     if name == "in_place" and value is not None:

@@ -21,7 +21,7 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import undefined_redop
 from collbench.operations.groups import group_size
 from collbench.operations.operation import Operation, Reason, Steps, has_mark
-from collbench.operations.program import Program
+from collbench.operations.program import Call, NonBlocking, Program
 from collbench.operations.unsupported import (
     DeviceUnsupported,
     NoInPlaceForm,
@@ -268,6 +268,25 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Shut the library down."""
+        ...
+
+
+@runtime_checkable
+class NonBlockingBackend(Protocol):
+    """The optional capability of a backend to compute while an operation runs; see `nonblocking.bind_nonblocking`.
+
+    The call of a rank for each operation of a group is made in the same order at all ranks of the group.
+    """
+
+    def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
+        """Return the two programs of one iteration on buffers from `allocate`, or why the library cannot start it without waiting."""
+        ...
+
+    def compute(self, seconds: float) -> Call:
+        """Return a call that computes for so long, on the core of the rank or, where calls only enqueue work, on its GPU's stream.
+
+        Operations that were started go on, as far as the library makes progress without a call.
+        """
         ...
 
 

@@ -11,18 +11,23 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, SupportsInt
+from typing import Any, Protocol, Self, SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import BackendBase, Group, Tuning
 from collbench.backends.clock import Clock, DeviceClock, MonotonicClock
+from collbench.backends.nonblocking import busy, divided
 from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, compare, grows, poison, seeded, stride_of, write_digits
 from collbench.operations.operation import Operation, Place
-from collbench.operations.program import NativeCall, Program
+from collbench.operations.program import Call, NativeCall, NonBlocking, Program
+from collbench.operations.unsupported import StartUnsupported
+from collbench.reason import Fact
 
 # Host buffers: page-aligned, written before use, with several slots. The page size depends on the buffer's size, and is stored in the row.
 
@@ -87,6 +92,7 @@ class Buffers:
         self._extents = [BufferExtent.of(operation, place) for place in self.places]
         self._memory = [self._block(extent.total * case.dtype.size) for extent in self._extents]
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
+        self._first = 0  # the slot of the memory that is slot 0
 
     @property
     def cell(self) -> Case:
@@ -96,6 +102,14 @@ class Buffers:
     def _block(self, bytes_per_slot: int) -> HostMemory:
         """Return the memory of one driven rank. Raises MemoryError."""
         return MappedBlock(bytes_per_slot, self.slots)
+
+    def over(self, operation: Operation, case: Case, slot: int) -> Self:
+        """Return buffers with one slot, slot `slot` of these, for another case of the same data type that needs no more memory."""
+        found = copy(self)
+        found.operation, found.case, found.slots, found._first = operation, case, 1, slot
+        found.places = [replace(place, case=case, count=operation.count(case, place.n)) for place in self.places]
+        found._extents = [extent.within(operation, place) for extent, place in zip(self._extents, found.places, strict=True)]
+        return found
 
     def send(self, driven: int, slot: int) -> Elements:
         """Return a rank's send elements in a slot, as an array of the case's data type."""
@@ -115,7 +129,7 @@ class Buffers:
 
     def _part(self, driven: int, slot: int, at: int, count: int) -> Elements:
         width = self.case.dtype.size
-        whole = self._memory[driven].slot(slot)
+        whole = self._memory[driven].slot(self._first + slot)
         return whole[at * width : (at + count) * width].view(self.case.dtype.numpy)
 
     def fill(self, slot: int, for_check: bool) -> None:
@@ -125,7 +139,7 @@ class Buffers:
         """
         for driven, place in enumerate(self.places):
             if for_check:
-                poison(self._memory[driven].slot(slot))
+                poison(self._memory[driven].slot(self._first + slot))
             send = self.send(driven, slot)
             if not for_check and grows(place.case):
                 send[:] = 1 if place.case.redop == "prod" else 0
@@ -285,6 +299,21 @@ class HostBackend(BackendBase, ABC):
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         slots = tuple(tuple(steps(binding)) for binding in bindings)
         return Program(slots, keep=(buffers, bindings), explain=self.explain)
+
+    def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
+        """Return the programs to start the operation and to wait for it, or why the library cannot start it."""
+        steps = self.steps.get(operation.name) or operation.steps_of(self.api, self.passes_messages)
+        assert steps is not None, "excluded by unsupported_reason"
+        bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
+        slots = [found for binding in bindings if (found := divided(steps, binding))]
+        if len(slots) < len(bindings):
+            return StartUnsupported(self.name, operation.name)
+        start, wait = (Program(tuple(each), keep=(buffers, bindings), explain=self.explain) for each in zip(*slots, strict=True))
+        return NonBlocking(start, wait)
+
+    def compute(self, seconds: float) -> Call:
+        """Return a call that keeps this rank's core busy for so long."""
+        return busy(seconds)
 
     def sync(self, group: Group) -> Program | None:
         """Return None: use collbench's synchronization."""

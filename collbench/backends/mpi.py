@@ -25,7 +25,7 @@ from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grow
 from collbench.operations.groups import group_size, groups_of
 from collbench.operations.operation import Operation, Place, Reason
 from collbench.operations.program import NativeCall, Program
-from collbench.operations.registry import operations
+from collbench.operations.registry import every_operation
 from collbench.operations.unsupported import (
     DeviceUnsupported,
     DtypeUnsupported,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _LARGE = 2**31
 _MESSAGE, _SIGNAL = 1, 2  # tags
 _STATUS_BYTES = 256  # MPI_Status of any library is smaller
+_WITH_STATUS = frozenset({"MPI_Sendrecv", "MPI_Sendrecv_replace"})  # their last argument
 _SAME_WIDTH = {1: "INT8_T", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T"}
 _REDUCED = {
     "float64": "DOUBLE", "float32": "FLOAT", "float16": "FLOAT16_T", "bfloat16": "BFLOAT16_T",
@@ -81,6 +82,18 @@ class MpiBinding(NativeBinding, MessageSteps):
         request = self.requests + self._posted * self._request_bytes
         self._posted += 1
         return self.call(name, *words, request)
+
+    def start(self, name: str, *words: SupportsInt) -> NativeCall | None:
+        """Return the non-blocking variant, MPI_Iallreduce for MPI_Allreduce; None if the library has none. It has no status."""
+        variant = f"MPI_I{name.removeprefix('MPI_').lower()}"
+        return self.post(variant, *(words[:-1] if name in _WITH_STATUS else words)) if self.has(variant) else None
+
+    def begin(self) -> None:
+        """Return None: posted messages begin at once."""
+
+    def finish(self) -> NativeCall:
+        """Return an MPI_Waitall for everything started."""
+        return self.waitall()
 
     def waitall(self) -> NativeCall:
         """Return an MPI_Waitall for all posted requests."""
@@ -365,7 +378,7 @@ class MpiBackend(HostOrGpuBackend):
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return the pair within the communicator of all ranks. One-sided operations get their own communicator and window."""
         both = super().pair(whole, ranks, case)
-        return windowed(self._mpi, both) if both and operations()[case.operation].one_sided else both
+        return windowed(self._mpi, both) if both and every_operation()[case.operation].one_sided else both
 
     def release(self, group: Group) -> None:
         """Free a pair's window and communicator."""

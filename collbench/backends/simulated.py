@@ -18,7 +18,7 @@ from collbench.operations.case import Case
 from collbench.operations.data import reduced
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Program, PythonCall
-from collbench.operations.registry import operations
+from collbench.operations.registry import every_operation
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -37,7 +37,7 @@ class SimulatedBackend(BackendBase):
     own_ceiling = Ceiling("simulated", BETA_BYTES_PER_S, "a simulated link", source="made up")
 
     def __init__(self) -> None:
-        self.steps = dict.fromkeys(operations(), lambda x: [])  # this backend needs only the operations' expected data
+        self.steps = dict.fromkeys(every_operation(), lambda x: [])  # this backend needs only the operations' expected data
 
     @classmethod
     def probe(cls) -> Available | Unavailable:

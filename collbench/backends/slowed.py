@@ -27,8 +27,9 @@ from collbench.backends.socket import native
 from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import NativeCall, Program, PythonCall
-from collbench.operations.unsupported import ClockUnsupported
+from collbench.operations.program import NativeCall, NonBlocking, Program, PythonCall
+from collbench.operations.unsupported import ClockUnsupported, StartUnsupported
+from collbench.reason import Fact
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -144,6 +145,13 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
                 return program
             library = native() if program.native else None  # in C if all other calls are in C and it was built
             return _between(program, NativeHold(library, parts) if library else PythonHold(parts))
+
+        def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
+            """Return the backend's programs, or why an operation cannot be started: its delay would depend on what overlaps it."""
+            if slowing.of(case):
+                return StartUnsupported(f"{kind.name} with --slowed", operation.name)
+            found: NonBlocking | Fact = super().bind_nonblocking(operation, case, group, buffers)
+            return found
 
     Slowed.__name__ = f"Slowed{kind.__name__}"
     return Slowed

@@ -224,7 +224,7 @@ class LinkedBackend(HostBackend):
 
     local_path = "loopback"
     passes_messages = True
-    _link: Any = None
+    _open: tuple[Any, ...] = ()  # a step of several exchanges has a connection for each
     _links: ConnectionMaker
     _about: dict[str, str]
 
@@ -244,15 +244,15 @@ class LinkedBackend(HostBackend):
         both = super().pair(whole, ranks, case)
         if both is None:
             return None
-        self._hang_up()  # a failure of another rank may have left the last pair unreleased; each rank has one pair at a time
-        self._link = self.connect(next(rank for rank in ranks if rank != self.rank), case)
-        return replace(both, handle=self._link)
+        link = self.connect(next(rank for rank in ranks if rank != self.rank), case)
+        self._open = (*self._open, link)
+        return replace(both, handle=link)
 
     def release(self, group: Group) -> None:
         """Close the pair's connection, and keep its facts for `versions`."""
-        if self._link and group.handle is self._link:
-            self._about |= self._link.facts()
-            self._hang_up()
+        for link in [link for link in self._open if link is group.handle]:
+            self._about |= link.facts()
+            self._hang_up(link)
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the case is not supported: only pairs of ranks are."""
@@ -263,14 +263,14 @@ class LinkedBackend(HostBackend):
         return dict(self._about)
 
     def close(self) -> None:
-        """Close all connections."""
-        self._hang_up()
+        """Close all connections, also those of pairs that a failure of another rank left unreleased."""
+        for link in self._open:
+            self._hang_up(link)
         self._links.close()
 
-    def _hang_up(self) -> None:
-        if self._link:
-            self._link.close()
-            self._link = None
+    def _hang_up(self, link: Any) -> None:
+        self._open = tuple(one for one in self._open if one is not link)
+        link.close()
 
 
 # Messages over plain TCP: calls into sockets.c, or the same in Python if it was not built.

@@ -26,8 +26,9 @@ from collbench.machine.interfaces import first_family, interface_with
 from collbench.operations.case import Case
 from collbench.operations.dtypes import unrepresentable_average
 from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import Program, PythonCall
+from collbench.operations.program import Call, NonBlocking, Program, PythonCall
 from collbench.operations.unsupported import DtypeUnsupported, OptionUnsupported
+from collbench.reason import Fact
 
 if TYPE_CHECKING:
     from collbench.control.world import World
@@ -190,6 +191,19 @@ class TorchBinding(MessageSteps):
         function, works = partial(getattr(self._torch.distributed, name), *words, **named), self._works
         return PythonCall(name, lambda: works.append(function()))
 
+    def start(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
+        """Return a call of the function with async_op=True; `finish` waits for its Work."""
+        function, works = partial(getattr(self._torch.distributed, name), *words, **named, async_op=True), self._works
+        return PythonCall(name, lambda: works.append(function()))
+
+    def begin(self) -> PythonCall | None:
+        """Return None: posted messages begin at once."""
+        return None
+
+    def finish(self) -> PythonCall:
+        """Return a call that waits for every Work."""
+        return TorchBinding.waitall(self)
+
     def waitall(self) -> PythonCall:
         """Return a call that waits for every posted Work."""
         works = self._works
@@ -278,6 +292,18 @@ class GlooBackend(TorchBackend):
         program = super().bind(operation, case, group, buffers)
         if self._gpu is None or case.device == "cpu":
             return program
+        return self._settled(program)
+
+    def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
+        """Return the programs to start the operation and to wait for it; on a GPU the latter ends with a wait for the GPU."""
+        found = super().bind_nonblocking(operation, case, group, buffers)
+        if self._gpu is None or case.device == "cpu" or isinstance(found, Fact):
+            return found
+        return replace(found, wait=self._settled(found.wait))
+
+    def _settled(self, program: Program) -> Program:
+        """Return the program with a wait for the GPU at the end of each slot."""
+        assert self._gpu is not None
         settle = PythonCall("synchronize", partial(self._torch.cuda.synchronize, self._gpu.index))
         return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
 
@@ -296,23 +322,42 @@ _SHARE = 0.75  # of the deadline: leaves time to query which ranks lag before th
 
 
 class BatchedBinding(TorchBinding):
-    """The binding for NCCL, which runs messages between two ranks in sequence unless they are one batch, sent by `waitall`."""
+    """The binding for NCCL, which runs messages between two ranks in sequence unless they are one batch, sent by `waitall` or `begin`."""
+
+    def __init__(self, torch: Any, buffers: AnyBuffers, group: Group, slot: int) -> None:
+        super().__init__(torch, buffers, group, slot)
+        self._messages: list[Any] = []
+        self._has_messages = False
 
     def post(self, name: str, /, *words: Any, **named: Any) -> PythonCall:
         """Return a call that adds a message to the next batch. NCCL has no tags."""
-        dist, works = self._torch.distributed, self._works
+        dist = self._torch.distributed
         peer = named["src"] if "src" in named else named["dst"]
         message = dist.P2POp(getattr(dist, name), words[0], peer, named.get("group"))
-        return PythonCall(name, partial(works.append, message))
+        self._has_messages = True
+        return PythonCall(name, partial(self._messages.append, message))
+
+    def begin(self) -> PythonCall | None:
+        """Return a call that sends the batch; None without messages."""
+        if not self._has_messages:
+            return None
+        self._has_messages = False
+        messages, works, send = self._messages, self._works, self._torch.distributed.batch_isend_irecv
+
+        def batch() -> None:
+            works.extend(send(messages))
+            messages.clear()
+
+        return PythonCall("batch_isend_irecv", batch)
 
     def waitall(self) -> PythonCall:
         """Return a call that sends the batch; the current stream waits for it."""
-        messages, send = self._works, self._torch.distributed.batch_isend_irecv
+        begin, finish = self.begin(), self.finish()
 
         def batch() -> None:
-            for work in send(messages):
-                work.wait()
-            messages.clear()
+            if begin:
+                begin.function()
+            finish.function()
 
         return PythonCall("batch_isend_irecv", batch)
 
@@ -379,6 +424,14 @@ class TorchNcclBackend(TorchBackend):
         one = self._torch.zeros(1, device=self._device)
         all_reduce = partial(self._torch.distributed.all_reduce, one, group=group.handle)
         return Program(((PythonCall("wait", lambda: self._clock.wait(self._clock.stamp())), PythonCall("all_reduce", all_reduce)),))
+
+    def compute(self, seconds: float) -> Call:
+        """Return a call that keeps the current stream busy for so long, with a kernel."""
+        from collbench.device.buffers import kernels_of
+
+        assert self._gpu is not None
+        gpu, stream = self._gpu.claimed()
+        return PythonCall("compute", partial(kernels_of(gpu).delay, stream, max(0, round(seconds * 1e9))))
 
     def clock(self) -> Clock:
         """Return the clock of CUDA events."""

@@ -101,10 +101,10 @@ def _words() -> dict[str, Iterable[str]]:
     from collbench.operations.dtypes import DTYPES, REDOPS
     from collbench.operations.registry import commands
     from collbench.report.explain import pages
-    from collbench.workloads.registry import regimes
+    from collbench.workloads.registry import every_regime
 
     return {
         "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(),
         "explain WORD": [each.word for each in pages()],
-        "peak OPERATION": commands(), "workload NAME": regimes(), "completion SHELL": SHELLS,
+        "peak OPERATION": commands(), "workload NAME": every_regime(), "completion SHELL": SHELLS,
     }  # fmt: skip

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
     from collbench.measure.tasks.places import HuntRequest, PairsRequest, Places
+    from collbench.measure.tasks.replay import ReplayRequest
     from collbench.measure.tasks.step import Training
     from collbench.measure.tasks.training import WorkloadRequest
     from collbench.report.dry_run import Planned, PlannedRounds
     from collbench.report.training import PlannedStep
     from collbench.results.reader import Run
+    from collbench.traces.recording import Recording
 
 
 def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
@@ -247,6 +249,21 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
     ]  # fmt: skip
     write_plan(planned, arguments.format, sys.stdout)
     for sentence in () if arguments.quiet else remarks:
+        write_line(sys.stderr, sentence)
+    return 0
+
+
+def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse.Namespace) -> int:
+    """Print the exchanges of the step, the ranks that it needs, and what the trace does not contain. Return 0."""
+    from collbench.measure.tasks.replay import training_of
+    from collbench.report.replay import trace_sentences
+    from collbench.report.screen import write_line
+    from collbench.report.training import write_plan
+    from collbench.results.steps import ReplayedTrace
+
+    planned, _ = planned_steps([training_of(recording, replay.paths)], (0,) * recording.ranks)
+    write_plan(planned, arguments.format, sys.stdout)
+    for sentence in () if arguments.quiet else trace_sentences(ReplayedTrace.of(recording)):
         write_line(sys.stderr, sentence)
     return 0
 

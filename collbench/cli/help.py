@@ -29,7 +29,7 @@ _EXPERT_IN: Mapping[str, frozenset[str]] = {
     "workload": frozenset(
         {
             "bucket", "update", "servers", "layers", "hidden", "sequence", "microbatch", "microbatches", "stages", "tensor", "experts",
-            "top_k", "imbalance",
+            "top_k", "imbalance", "routing", "routings", "dispatch_dtype", "combine_dtype",
         }
     ),
     "emit": frozenset(
@@ -74,6 +74,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("workload all --dry-run", "what each kind of training sends, without measuring"),
         ("workload data-parallel --step-time 180ms", "add the scaling efficiency for this computing time"),
     ),
+    "replay": (
+        ("replay traces/", "the step of a recorded job on every available backend"),
+        ("replay traces/ --backend mpi --compute gaps", "over MPI, with the recorded computing"),
+        ("replay traces/ --ranks 8", "on 8 ranks instead of the recorded number"),
+    ),
     "kernels": (
         ("kernels", "every GPU of this host"),
         ("kernels --size 1G", "arrays of 1 GiB"),
@@ -93,6 +98,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("doctor", "check this node"),
         ("doctor --launch", "why does the launcher not start my ranks?"),
         ("doctor --log nccl.log", "explain a log of NCCL"),
+    ),
+    "autopsy": (
+        ("autopsy dumps", "a folder with the dump of each rank of a hang"),
+        ("autopsy trace_rank_*", "the files of PyTorch's Flight Recorder"),
+        ("autopsy dumps --ranks 64 --html hang.html", "with the number of ranks of the job, and a page"),
     ),
     "probe": (
         ("probe", "what this node is"),
@@ -164,6 +174,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("emit slurm --nodes 2 --write job.sh -- run gate", "write it to a file"),
         ("emit kubernetes --nodes 2 -- allreduce --backend nccl", "a job for Kubernetes"),
     ),
+    "trace": (
+        ("trace -- torchrun --nproc-per-node 2 train.py", "record three steps of a job on this host"),
+        ("trace --out /shared/traces -- srun -N2 python train.py", "of a job under Slurm, into a folder that the nodes share"),
+        ("trace --hang 30 -- torchrun --nproc-per-node 2 train.py", "write the dumps of all ranks after 30 s without progress"),
+    ),
     "completion": (
         ("completion bash", "print the script for bash"),
         ("completion zsh", "print the script for zsh"),
@@ -173,8 +188,8 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 # The commands of `collbench --help`, in its order; operations are on one line. A command of no group is listed under the last one.
 GROUPS = (
-    ("Measure", ("OPERATION", "run", "workload", "kernels")),
-    ("Find problems", ("check", "doctor", "pairs", "hunt", "probe", "explain")),
+    ("Measure", ("OPERATION", "run", "workload", "replay", "kernels")),
+    ("Find problems", ("check", "doctor", "pairs", "hunt", "autopsy", "probe", "trace", "explain")),
     ("Compare and gate", ("compare", "gate", "baseline", "history", "peak")),
     ("Report", ("report", "runs", "store", "import")),
     ("Deploy", ("backends", "emit", "completion")),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, UserOverride
     from collbench.machine.readers.nccl_log import NcclLog
-    from collbench.report.html.chart import Chart, Section
+    from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
     from collbench.results.steps import Channel
 
@@ -150,11 +150,10 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     check_ranks(arguments.operation, job)
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
-        from collbench.report.html.health import machine_chart, peak_sections
+        from collbench.report.html.machine import peak_sections
 
         known = arguments.operation, measured, found, job
-        limit = found.ring or found.bound
-        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines), lambda: machine_chart(machines, limit))
+        _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines))
     if arguments.format == "json":
         print(_json(arguments.operation, measured, found, job))
     else:
@@ -163,14 +162,12 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     return 0
 
 
-def _write_page(
-    where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]], main: Callable[[], Chart | None] = lambda: None
-) -> None:
+def _write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
     from collbench.report.html.page import write_page
     from collbench.report.writers import Outputs, confirm_written
 
     Outputs(html=where).check()
-    write_page(where, screen, make, main)
+    write_page(where, screen, make)
     confirm_written((where,), sys.stderr)
 
 
@@ -306,16 +303,10 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
     if arguments.html:
         from collbench.machine.doctor.examine import examine
         from collbench.report.html.first_screen import of_probe
-        from collbench.report.html.health import machine_chart, probe_sections
-        from collbench.report.html.machine import node_ceiling
+        from collbench.report.html.machine import probe_sections
 
         found = examine(machines)
-        _write_page(
-            arguments.html,
-            of_probe(machines, differing, found),
-            lambda: probe_sections(machines, differing, found),
-            lambda: machine_chart(machines, node_ceiling(machines[0])),
-        )
+        _write_page(arguments.html, of_probe(machines, differing, found), lambda: probe_sections(machines, differing, found))
     probe_text(machines, differing, arguments.format, sys.stdout, arguments.color)
     if arguments.svg:
         from collbench.report.machine_picture import write_pictures
@@ -467,7 +458,7 @@ def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: arg
         found = worst_first([*found, *host.examined_software(hostname, os.environ), *host.examined(hostname, os.environ)])
     if arguments.html:
         from collbench.report.html.first_screen import of_doctor
-        from collbench.report.html.health import doctor_sections
+        from collbench.report.html.machine import doctor_sections
 
         _write_page(arguments.html, of_doctor(found, machines, logs), lambda: doctor_sections(found, machines, logs))
     return print_findings(found, machines, logs, arguments.format, sys.stdout, color=arguments.color, verbose=arguments.verbose)

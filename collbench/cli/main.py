@@ -98,7 +98,7 @@ All commands: `collbench --help`. Options of a command: `collbench allreduce --h
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
 # all but the operations' commands; operations cannot have these names
 COMMANDS = frozenset({"help", *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
-_MEASURING = frozenset({"run", "pairs", "hunt", "workload", "kernels"})  # with the operations, the commands of cli.measure
+_MEASURING = frozenset({"run", "pairs", "hunt", "workload", "replay", "kernels"})  # with the operations, the commands of cli.measure
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -168,7 +168,7 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
 
     With the name of a command that measures, only the commands of its module are there: ranks start faster without the others.
     """
-    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_pairs, add_run, add_workload
+    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_pairs, add_replay, add_run, add_workload
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -177,10 +177,11 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload)
+    measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload, add_replay)
     if command in _MEASURING or command in operation_commands():
         in_the_order_of_help: Sequence[Callable[[Any], None]] = (*measuring, add_kernels)
     else:
+        from collbench.cli.autopsy import add_autopsy
         from collbench.cli.check import add_health_check
         from collbench.cli.completion import add_completion
         from collbench.cli.deploy import add_emit
@@ -188,10 +189,11 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
         from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
         from collbench.cli.results import add_compare, add_import, add_report, add_runs
         from collbench.cli.store import add_store
+        from collbench.cli.trace import add_trace
 
         in_the_order_of_help = (
-            add_health_check, *measuring, add_backends, add_probe, add_peak, add_doctor, add_explain, add_emit, add_import, add_report,
-            add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels, add_store, add_completion,
+            add_health_check, *measuring, add_backends, add_probe, add_peak, add_doctor, add_autopsy, add_explain, add_emit, add_import,
+            add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels, add_store, add_trace, add_completion,
         )  # fmt: skip
     for add in in_the_order_of_help:
         add(commands)

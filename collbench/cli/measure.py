@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
-from collbench.cli.options import COLLECTIVE, HUNT, PAIRS, Option, add_options, add_some, some, workload_options
+from collbench.cli.options import COLLECTIVE, HUNT, PAIRS, REPLAY, Option, add_options, add_some, some, workload_options
 from collbench.cli.other_tools import add_other_options
 from collbench.cli.parser import Parser, add_command, add_format
-from collbench.cli.request import collective_request, hunt_request, pairs_request, workload_request
+from collbench.cli.request import collective_request, hunt_request, pairs_request, replay_request, workload_request
 from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
     from collbench.operations.operation import Operation
+    from collbench.traces.recording import Recording
 
 
 # collbench allreduce, broadcast, p2p …: one command per operation, found through the registry.
@@ -214,6 +215,57 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
         return run_workload(replace(workload, launch=request), *rank)
 
     return begin(workload.launch, Command(arguments, argv, measure), info)
+
+
+# collbench replay: the step of a recorded job.
+
+_REPLAY_SUMMARY = "the communication of a recorded job's step: its time here, and what limits it"
+_REPLAY_ABOUT = (
+    f"{_REPLAY_SUMMARY}. Reads Flight Recorder dumps, Chakra and Kineto traces, NCCL Inspector files and NCCL_DEBUG logs. The "
+    "operations of a step run in their recorded order with verified data, on the recorded number of ranks or fewer."
+)
+
+
+def add_replay(commands: Any) -> None:
+    """Add the command."""
+    add_command(commands, "replay", _REPLAY_SUMMARY, call_replay, partial(add_options, layout=REPLAY), description=_REPLAY_ABOUT)
+
+
+def call_replay(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measure in the launch of this process, or start the recorded number of ranks on this host. Return the exit code."""
+    from collbench.measure.tasks.replay import recording_of, run_replay
+
+    replay, info = replay_request(arguments, argv), launch_of(arguments, argv)
+    if info is None or arguments.dry_run or arguments.suite:  # before ranks are started, the trace gives their number
+        if info is not None and info.rank:
+            return 0
+        recording = recording_of(replay.paths, replay.options, replay.ranks)
+        if arguments.dry_run:
+            from collbench.cli.dry_run import show_replay
+
+            return show_replay(replay, recording, arguments)
+        if arguments.suite:
+            return _write_suite(recording, arguments)
+        replay = replace(replay, launch=replace(replay.launch, ranks=recording.ranks))
+
+    def measure(request: Request, *rank: Any) -> int:
+        return run_replay(replace(replay, launch=request), *rank)
+
+    return begin(replay.launch, Command(arguments, argv, measure), info)
+
+
+def _write_suite(recording: Recording, arguments: argparse.Namespace) -> int:
+    """Write the file of --suite. Return 0. Raises UsageError if it cannot be written."""
+    from collbench.report.screen import announce
+    from collbench.traces.suite import suite_text
+
+    text = suite_text(recording, f"the operations of a recorded step ({recording.form}, {recording.ranks} ranks)")
+    try:
+        arguments.suite.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--suite {arguments.suite}: {error.strerror or error}: choose another file") from error
+    announce(f"wrote {arguments.suite}", arguments.quiet)
+    return 0
 
 
 # collbench kernels: the rates of each GPU's memory and of the links between GPUs, measured with collbench's own kernels.

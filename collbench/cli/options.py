@@ -7,7 +7,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.parser import Parser, duration, factor, format_settings, hertz, natural, percent, positive, rate, skew, streams, words
+from collbench.cli.parser import (
+    Parser,
+    compute_scale,
+    duration,
+    factor,
+    format_settings,
+    hertz,
+    natural,
+    percent,
+    positive,
+    rate,
+    skew,
+    step_choice,
+    streams,
+    words,
+)
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 from collbench.report.formats import FORMATS
@@ -204,6 +219,7 @@ _OUTPUT = "timeout allocation out trace resume resume_if_exists dry_run format c
 _DRY_RUNS = {
     "pairs": "print the rounds, their pairs and the estimated time, and exit",
     "hunt": "print the stages, their most rounds and the estimated time, and exit",
+    "replay": "print the exchanges of the step and the number of ranks, and exit",
     "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
 }
 COLLECTIVE: Layout = {
@@ -300,11 +316,10 @@ CHECK: Layout = {
 
 def workload_options() -> Layout:
     """Return the arguments of `collbench workload`, of which some depend on the training."""
-    from collbench.workloads.registry import regimes
+    from collbench.workloads.registry import every_regime
 
-    names = Option("names", f"{', '.join(regimes())}; several separated by commas, or {ALL}", "NAME")
+    names = Option("names", f"{', '.join(every_regime())}; several separated by commas, or {ALL}", "NAME")
     step_time = "computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network allows"
-    no_parts = "measure only the whole step; without it each exchange is measured too, in a fifth of the time"
     steps = (
         "exactly N steps, unless --max-time ends first; asynchronous training: N rounds of each worker "
         "(default: until --precision is reached)"
@@ -319,10 +334,10 @@ def workload_options() -> Layout:
                 warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
                 max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit per training and backend (default: {_STEP_MAX_TIME_S:g})"},
             ),
-            Option("--no-parts", no_parts),
+            Option("--no-parts", _NO_PARTS),
             *some(
                 "check stop_on_wrong ceiling oversubscription seed slowed",
-                check={"help": "steps that verify the data; 0: off (default: 1)"},
+                check={"help": _CHECKED_STEPS},
                 seed={"help": "seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"},
             ),
         ],
@@ -330,7 +345,40 @@ def workload_options() -> Layout:
     }
 
 
-_METAVARS = {"model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X"}
+_NO_PARTS = "measure only the whole step; without it each exchange is measured too, in a fifth of the time"
+_CHECKED_STEPS = "steps that verify the data; 0: off (default: 1)"
+_STEP_OPTIONS = some(
+    "backend device iterations warmup precision max_time",
+    backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
+    iterations={"flags": "-n --steps", "help": "exactly N steps, unless --max-time ends first (default: until --precision is reached)",
+                "dest": "iterations"},
+    warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
+    max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit per backend (default: {_STEP_MAX_TIME_S:g})"},
+)  # fmt: skip
+REPLAY: Layout = {
+    "what to replay": [
+        Option("traces", "files of a trace, or folders with them: those of all ranks", "TRACE", Path, more={"nargs": "+"}),
+        Option("--step", "number of the step from 0, first, median (by recorded time), or all: the whole trace (default: median, where the "
+               "trace has step boundaries or repeats exactly)", "N", step_choice),
+        Option("--compute", "computing between and during operations: none; gaps: as recorded, else the gaps between operations; scale=X: "
+               "X times gaps (default: none)", "HOW", compute_scale),
+        Option("--suite", "write the operations, sizes and groups of the step as a suite for `collbench run`, and exit", "FILE", Path),
+    ],
+    "how to measure": [
+        *_STEP_OPTIONS,
+        Option("--no-parts", _NO_PARTS),
+        *some("check stop_on_wrong ceiling oversubscription seed slowed", check={"help": _CHECKED_STEPS}),
+    ],
+    "launch and output": [
+        Option("--ranks", "replay on N ranks, which must divide the recorded number: the data-parallel dimension shrinks (default: as "
+               "recorded)", "N", positive, fills="ranks"),
+        *_in_folder("replay", f"oversubscribe ranks_per_node {_OUTPUT}"),
+    ],
+}  # fmt: skip
+_METAVARS = {
+    "model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X", "routing": "ROUTING",
+    "dispatch_dtype": "TYPE", "combine_dtype": "TYPE",
+}  # fmt: skip
 
 
 def _of_trainings() -> list[Option]:
@@ -355,11 +403,11 @@ def _of_trainings() -> list[Option]:
 
 def options_of_trainings() -> dict[str, list[Regime]]:
     """Return by option the trainings that have it."""
-    from collbench.workloads.registry import regimes
+    from collbench.workloads.registry import every_regime
     from collbench.workloads.shape import words
 
     found: dict[str, list[Regime]] = {}
-    for regime in regimes().values():
+    for regime in every_regime().values():
         for name in words(regime):
             found.setdefault(name, []).append(regime)
     return found

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measure.tasks.places import HuntRequest, PairsRequest
+    from collbench.measure.tasks.replay import ReplayRequest
     from collbench.measure.tasks.step import Training
     from collbench.measure.tasks.training import WorkloadRequest
 
@@ -211,14 +212,31 @@ def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Work
     trainings = _trainings(arguments)
     dtype = dtype_named(trainings[0].shape((0,)).dtype)
     sweep = Sweep((), None, (dtype,), device=arguments.device, mode="isolated", seed=arguments.seed or 0, defaults=backend_defaults)
-    return WorkloadRequest(request_of(arguments, sweep, argv), trainings, parts=not arguments.no_parts, step_time_s=arguments.step_time)
+    request = request_of(arguments, sweep, argv)
+    framework = next((training.regime.name for training in trainings if training.regime.models), None)
+    if framework and not request.requested:
+        request = replace(request, backends=("torch-nccl",) if visible_gpus(os.environ) else ("gloo",))
+    if framework and "mpi" in request.backends:  # as libc's exit, which MPI needs, runs destructors of torch that fail without Python
+        raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
+    return WorkloadRequest(request, trainings, parts=not arguments.no_parts, step_time_s=arguments.step_time)
+
+
+def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> ReplayRequest:
+    """Return the request of `collbench replay`. Raises UsageError for invalid options."""
+    from collbench.measure.tasks.replay import ReplayRequest
+    from collbench.traces.step import ReplayOptions
+
+    sweep = Sweep((), None, (dtype_named("float32"),), device=arguments.device, mode="isolated", seed=arguments.seed or 0,
+                  defaults=backend_defaults)  # fmt: skip
+    options = ReplayOptions(arguments.step or "", arguments.compute)
+    return ReplayRequest(request_of(arguments, sweep, argv), tuple(arguments.traces), options, arguments.ranks, not arguments.no_parts)
 
 
 def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
     """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
     from collbench.measure.tasks.step import Training
     from collbench.workloads.registry import regime_named, regimes
-    from collbench.workloads.shape import DEFAULT, shape_of, words
+    from collbench.workloads.shape import shape_of, words
 
     everything = arguments.names.strip().lower() == ALL
     names = [name for name in arguments.names.split(",") if name.strip()] or [arguments.names]
@@ -236,7 +254,7 @@ def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
     for regime in chosen:
         own = {name: text for name, text in typed.items() if len(chosen) == 1 or name in words(regime)}
         shape_of(regime, own, (0,))  # invalid text is rejected before any rank is started
-        found.append(Training(regime, partial(shape_of, regime, own), typed.get("model", DEFAULT), optional=everything))
+        found.append(Training(regime, partial(shape_of, regime, own), own.get("model", words(regime)["model"]), optional=everything))
     return tuple(found)
 
 

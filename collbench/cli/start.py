@@ -120,6 +120,7 @@ def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPr
         return HuntProgressPrinter(arguments)
     own: dict[str, Callable[[argparse.Namespace], ProgressPrinter]] = {
         "check": progress.QuietProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter,
+        "replay": progress.WorkloadProgressPrinter,
     }  # fmt: skip
     if arguments.command in own:
         return own[arguments.command](arguments)
@@ -187,7 +188,7 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
         announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
         if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
-            return start_local([*argv, "--ranks", str(ranks)], 1, env=env)
+            return start_local([argv[0], "--ranks", str(ranks), *argv[1:]], 1, env=env)  # a "--" ends the options
         mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
         return start_local(argv, ranks, env=env, mpiexec=mpiexec)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,6 +175,16 @@ class DeviceBuffers:
         self.memory = [allocate(gpu, self._stride * slots) for gpu in gpus]
         self._checkers = [checker_of(gpu, stream) for gpu, stream in zip(gpus, streams, strict=True)]
         self._timed: list[NDArray[Any] | None] = [None] * len(self.places)
+        self._first = 0  # the slot of the memory that is slot 0
+
+    def over(self, operation: Operation, case: Case, slot: int) -> Self:
+        """Return buffers with one slot, slot `slot` of these, for another case of the same data type that needs no more memory."""
+        found = copy(self)
+        found.operation, found.case, found.slots, found._first = operation, case, 1, slot
+        found.places = [replace(place, case=case, count=operation.count(case, place.n)) for place in self.places]
+        found._extents = [extent.within(operation, place) for extent, place in zip(self._extents, found.places, strict=True)]
+        found._timed = [None] * len(self.places)
+        return found
 
     def send_at(self, driven: int, slot: int) -> int:
         """Return the address of a driven rank's send elements in a slot."""
@@ -188,7 +199,7 @@ class DeviceBuffers:
         return self._extents[driven].send, self._extents[driven].recv
 
     def _at(self, driven: int, slot: int, element: int) -> int:
-        return self.memory[driven].address + slot % self.slots * self._stride + element * self.case.dtype.size
+        return self.memory[driven].address + (self._first + slot % self.slots) * self._stride + element * self.case.dtype.size
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of every driven rank into a slot. For a check, first poison it, so that missing data is detected.

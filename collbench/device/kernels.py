@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from collbench.device.gpu import OpenGpu, Stream
+from collbench.device.gpu import OpenGpu, Stream, driver_address, driver_error
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
+from collbench.operations.program import MAX_ARGS, NativeCall
 
 # The kernels of cuda_kernels/ as a cubin for one GPU architecture: compiled by NVRTC at run time, and stored for the next start.
 #
@@ -176,6 +179,7 @@ class Kernels:
         from cupy import RawModule
 
         self._gpu = gpu
+        self._delays: dict[int, tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_uint64]]] = {}
         with gpu.use():
             module = RawModule(path=str(cubin(gpu.arch)))
             self._functions = {name: module.get_function(name) for name in _NAMES}
@@ -268,6 +272,27 @@ class Kernels:
     def delay(self, stream: Stream, wait_ns: int) -> None:
         """Keep the stream busy for `wait_ns` nanoseconds."""
         self._launch("delay", stream, 1, wait_ns)
+
+    def delay_call(self, stream: Stream, wait_ns: int) -> NativeCall:
+        """Return `delay` as a call of the driver, for the native loop. Its arguments live as long as this object."""
+        launch = driver_address("cuLaunchKernel")
+        if wait_ns not in self._delays:
+            words = (ctypes.c_uint64 * MAX_ARGS)(wait_ns)  # the driver reads as many as the kernel has
+            places = (ctypes.c_void_p * MAX_ARGS)(*(ctypes.addressof(words) + 8 * at for at in range(MAX_ARGS)))
+            self._delays[wait_ns] = (places, words)
+        arguments = ctypes.addressof(self._delays[wait_ns][0])
+        return NativeCall("cuLaunchKernel", launch, (self._delay, 1, 1, 1, THREADS, 1, 1, 0, stream.address, arguments, 0))
+
+    @cached_property
+    def _delay(self) -> int:
+        """The driver's handle of the kernel `delay`."""
+        driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+        with self._gpu.use():
+            code = driver.cuModuleLoad(ctypes.byref(module), str(cubin(self._gpu.arch)).encode())
+            code = code or driver.cuModuleGetFunction(ctypes.byref(function), module, b"delay")
+        if code:
+            raise RunFailed(f"the kernel that computes on GPU {self._gpu.index} does not load: {driver_error(code)}")
+        return function.value or 0
 
     def _resident(self, n_bytes: int) -> int:
         """Return the number of blocks: at most what the GPU runs at once, and no more than needed."""

@@ -55,6 +55,7 @@ class PreparedCase:
     synchronised  whether the ranks synchronize before each sample, not only before the first of a batch of samples
     program       the calls that `loop` runs, to be joined with others
     must          of several operations in one: the bytes that must cross hosts; None: it is one operation
+    plan          rank 0's plan of the samples, where turns of the loop are not alike; None: `sampling.schedule`
     """
 
     operation: Operation
@@ -67,6 +68,7 @@ class PreparedCase:
     synchronised: bool = True
     program: Program = field(default_factory=lambda: Program(((),)))
     must: Callable[[Mapping[int, str]], LeastBytes] | None = None
+    plan: Callable[[Budget], SamplingPlan] | None = None
 
     @property
     def timed(self) -> list[int]:
@@ -142,7 +144,7 @@ def prepare_over(
     case's own).
     """
     operation = operation.on(stage.backend.api, stage.backend.passes_messages)
-    preparation = _Preparation(operation, case, stage, groups, world, slots or slots_for(case))
+    preparation = Preparation(operation, case, stage, groups, world, slots or slots_for(case))
     own_groups = preparation.attempt("making its groups", "groups", preparation.make_groups)
     own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
     failed = preparation.first_failure(own_groups, "making its groups") if own else None
@@ -158,7 +160,7 @@ def prepare_over(
 
 
 @dataclass(frozen=True)
-class _Preparation:
+class Preparation:
     """A case to prepare on all ranks: over these groups, in a backend's context, with so many rotating buffers."""
 
     operation: Operation
@@ -284,7 +286,8 @@ def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
 
 def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
     """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
-    plan = schedule(budget, ready.case.size_bytes, ready.case.mode, ready.timed, iterations=ready.loop.iterations)
+    plan = ready.plan(budget) if ready.plan else None
+    plan = plan or schedule(budget, ready.case.size_bytes, ready.case.mode, ready.timed, iterations=ready.loop.iterations)
     return _run_plan(ready, ready.loop, world, budget, plan)
 
 

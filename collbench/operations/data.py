@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from math import ceil
 from typing import Any
 
@@ -31,9 +31,17 @@ Values = NDArray[Any]
 
 def _mix(count: int, seed: int) -> NDArray[np.int64]:
     """Return a fixed, irregular integer per element, so that neighboring elements differ."""
-    index = np.arange(min(count, PERIOD), dtype=np.uint64) + np.uint64(seed % PERIOD)
+    size = min(count, PERIOD)
+    return _mixed(min(1 << (size - 1).bit_length(), PERIOD), seed % PERIOD)[:size]
+
+
+@lru_cache(maxsize=8)
+def _mixed(size: int, seed: int) -> NDArray[np.int64]:
+    index = np.arange(size, dtype=np.uint64) + np.uint64(seed)
     mixed = (index * np.uint64(2654435761)) ^ (index >> np.uint64(3)) * np.uint64(40503)
-    return ((mixed >> np.uint64(7)) % np.uint64(1 << 30)).astype(np.int64)
+    found = ((mixed >> np.uint64(7)) % np.uint64(1 << 30)).astype(np.int64)
+    found.setflags(write=False)
+    return found
 
 
 def _counted(rank: int, n: int, limit: int, mixed: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -335,6 +343,10 @@ class BufferExtent:
         shift = operation.in_place_shift(place)
         send_at, recv_at = max(shift, 0), max(-shift, 0)
         return cls(send, recv, send_at, recv_at, max(send_at + send, recv_at + recv))
+
+    def within(self, operation: Operation, place: Place) -> BufferExtent:
+        """Return the positions of a smaller case, out of place, in the same memory."""
+        return replace(self, send=operation.sends(place), recv=operation.receives(place))
 
     @classmethod
     def apart(cls, send: int, recv: int, width: int) -> BufferExtent:

@@ -241,6 +241,7 @@ class Operation(metaclass=_OldNames):
     For the command line and the expected bandwidth:
 
     command           the subcommand that runs it (default: its name); summary: its line in `--help`
+    internal          it has no command, and suites cannot name it: only steps of training and of traces use it
     cpu_model         the measured reference that it is compared with on one host: "copy", "sum", "reduce" or "allreduce"
     """
 
@@ -267,6 +268,7 @@ class Operation(metaclass=_OldNames):
     uneven: bool = False
     is_barrier: bool = False
     result_first: bool = False
+    internal: bool = False
 
     def __getattr__(self, name: str) -> Any:
         """Return a field by its old name."""

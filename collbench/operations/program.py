@@ -74,6 +74,17 @@ class Program:
         return (call.name for call in self.slots[0]) if self.slots else iter(())
 
 
+@dataclass(frozen=True)
+class NonBlocking:
+    """The calls of one iteration in two programs: `start` begins it and does not wait, `wait` returns when its data is complete.
+
+    Both have the same buffer slots. A slot is started again only after its wait.
+    """
+
+    start: Program
+    wait: Program
+
+
 def joined(programs: list[Program]) -> Program:
     """Return a program that runs all of these in each iteration, for a process that drives ranks of several groups."""
     if len(programs) == 1:

@@ -176,7 +176,15 @@ def _found() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
 
 
 def operations() -> dict[str, Operation]:
-    """Return all operations by name, the built-in ones first. A plug-in's operation with a name that already exists is omitted."""
+    """Return the operations that users can name, the built-in ones first.
+
+    A plug-in's operation with a name that already exists is omitted.
+    """
+    return {name: operation for name, operation in _found()[0].items() if not operation.internal}
+
+
+def every_operation() -> dict[str, Operation]:
+    """Return the operations by name, with the internal ones."""
     return _found()[0]
 
 

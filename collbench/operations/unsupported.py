@@ -90,6 +90,25 @@ class OperationUnsupported(Fact, frozen=True):
         return f"{self.backend} does not support {self.operation}{': ' * bool(self.note)}{self.note}"
 
 
+class StartUnsupported(Fact, frozen=True):
+    """The backend cannot start the operation and wait for it later."""
+
+    backend: str
+    operation: str
+
+    def render(self) -> str:
+        return f"{self.backend} cannot start {self.operation} without waiting for it"
+
+
+class TimelineUnsupported(Fact, frozen=True):
+    """The backend cannot run a step in which ranks compute while they communicate."""
+
+    backend: str
+
+    def render(self) -> str:
+        return f"{self.backend} cannot run computing and communication together, with one rank per process: choose another backend"
+
+
 class PairsOnly(Fact, frozen=True):
     """The backend connects two ranks at a time, so it has point-to-point operations only."""
 
@@ -253,6 +272,17 @@ class ServersUnsupported(Fact, frozen=True):
             "asynchronous": f"{self.backend}'s parameter servers support --update synchronous and sharded: for asynchronous use {use}",
             "message size": f"{self.backend} sends a bucket as one message, and gRPC messages must be below 2 GiB: use a smaller --bucket",
         }[self.defect]
+
+
+class FrameworkUnsupported(Fact, frozen=True):
+    """The backend is not one through which the framework of this workload communicates; `capable` are those."""
+
+    workload: str
+    backend: str
+    capable: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"{self.workload} runs PyTorch itself, which does not communicate over {self.backend}: use {' or '.join(self.capable)}"
 
 
 class SizesRounded(Fact, frozen=True):

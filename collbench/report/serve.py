@@ -13,7 +13,7 @@ import threading
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -205,14 +205,12 @@ def index(folder: Path, runs: Sequence[ListedRun], query: str = "") -> str:
     """Return the index page: the runs with every word of the query in their name, command or operations, and the trends over them."""
     shown = [each for each in runs if _fits(each, query)]
     table = Table.of(runs_frame(shown))
-    rows = [
-        (f"{_RUN}{quote(each.path.name, safe='', errors='surrogateescape')}", [short(each.path.name, 80), *cells[1:]])
-        for each, cells in zip(shown, table.rows, strict=True)
-    ]
+    table = replace(table, rows=[[short(each.path.name, 80), *cells[1:]] for each, cells in zip(shown, table.rows, strict=True)])
+    addresses = [f"{_RUN}{quote(each.path.name, safe='', errors='surrogateescape')}" for each in shown]
     cut = f"; older runs than the newest {_MOST_RUNS} are not listed" if len(runs) == _MOST_RUNS else ""
     foot = f"{len(shown)} of {plural(len(runs), 'run')}, newest first{cut}."
     title = f"{plural(len(runs), 'run')} of {short(folder.resolve().name, 80)}"
-    return index_page(title=title, query=short(query, 200), heads=table.head, rows=rows, foot=foot, charts=list(_trends(shown)))
+    return index_page(title=title, query=short(query, 200), table=table, addresses=addresses, foot=foot, charts=list(_trends(shown)))
 
 
 def _fits(run: ListedRun, query: str) -> bool:

@@ -13,13 +13,14 @@ from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
 from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines
+from collbench.report.routing import ShownResult, ShownRouting, routing_frames, routing_sentences, routing_values
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.results.steps import StepRow, part_ends
 from collbench.results.store import to_line
 from collbench.units import format_bytes, format_rate, format_size, format_time, plural
-from collbench.workloads.registry import regimes
+from collbench.workloads.registry import every_regime
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 
 # Texts of planned and measured training steps.
@@ -120,7 +121,8 @@ def _of_expected(busbw: float | None, ceiling: Ceiling | None, percent: float | 
     return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", limit
 
 
-def _of_part(part: Mapping[str, Any]) -> tuple[str, str]:
+def of_part(part: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a part's bus bandwidth of the expected one, "0.112 of 0.118 GB/s (95 %)", and what limits."""
     return _of_expected(part["busbw_bytes_per_s"], _known(Ceiling, part["ceiling"]), part["percent_of_ceiling"])
 
 
@@ -152,8 +154,8 @@ PARTS: tuple[Column[Shown], ...] = (
     Column("", "each ms", lambda each: _times(_known(Times, each[1]["time_s"]), ())[0], right=True),
     Column("", "moves", lambda each: NOTHING if (moved := each[1]["moved_bytes"]) is None else format_bytes(moved), right=True, drop=4),
     Column("", "busbw GB/s", lambda each: rate(each[1]["busbw_bytes_per_s"]), right=True, drop=3),
-    Column("", "of expected", lambda each: _of_part(each[1])[0], drop=1),
-    Column("", "limited by", lambda each: _of_part(each[1])[1], drop=7),
+    Column("", "of expected", lambda each: of_part(each[1])[0], drop=1),
+    Column("", "limited by", lambda each: of_part(each[1])[1], drop=7),
 )
 WORKERS: tuple[Column[Shown], ...] = (
     Column("", "backend", lambda each: each[0]),
@@ -279,7 +281,8 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
 def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
     """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
     yield Line(printable(title(rows)), "head")
-    for frame in frames(rows):
+    tables: Iterable[Frame[Any]] = frames(rows)
+    for frame in tables:
         yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
@@ -298,12 +301,19 @@ def title(rows: Sequence[StepRow]) -> str:
     return headline(first.regime, first.model, first.parameters, words)
 
 
-def frames(rows: Sequence[StepRow]) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown]]:
-    """Return the tables of one training on some backends: the step, its parts, and the workers of asynchronous training."""
+def frames(
+    rows: Sequence[StepRow],
+) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown], Frame[Any], Frame[ShownResult], Frame[ShownRouting]]:
+    """Return the tables of one training on some backends: the step, its parts, the workers of asynchronous training, of a replay its
+    costliest operations instead of all parts, and routings.
+    """
+    from collbench.report.replay import costliest_frame
+
     step = "round" if any(row.staleness for row in rows) else "step"
     workers = _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])
-    parts = _below(rows, lambda row: row.parts)
-    return _without_empty(step_columns(step), rows, style), _without_empty(PARTS, parts), _without_empty(WORKERS, workers)
+    parts = _below([row for row in rows if row.replay is None], lambda row: row.parts)
+    tables = _without_empty(PARTS, parts), _without_empty(WORKERS, workers), costliest_frame(rows)
+    return _without_empty(step_columns(step), rows, style), *tables, *routing_frames(rows)
 
 
 def remarks(rows: Sequence[StepRow]) -> list[str]:
@@ -312,12 +322,15 @@ def remarks(rows: Sequence[StepRow]) -> list[str]:
 
 
 def _notes(rows: Sequence[StepRow]) -> list[str]:
-    return list(dict.fromkeys([*(row.note for row in rows if row.note), *explain(flag for row in rows for flag in row.flags)]))
+    from collbench.report.replay import trace_sentences
+
+    of_traces = [sentence for row in rows if row.replay for sentence in trace_sentences(row.replay)]
+    return list(dict.fromkeys([*(row.note for row in rows if row.note), *of_traces, *explain(flag for row in rows for flag in row.flags)]))
 
 
 def _bucket(row: StepRow) -> list[str]:
     """Return the text about buckets; empty for training without buckets."""
-    regime = regimes().get(row.regime)
+    regime = every_regime().get(row.regime)
     known = regime is None or "bucket" in {**regime.takes, **regime.options}
     return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
 
@@ -338,9 +351,12 @@ def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
 
 def step_values(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
     """Return the row without nested records, by field of CSV; `na` has the text of na_fact."""
+    from collbench.report.replay import replay_values
+
     scaling = scaling_of(row, step_time_s)
-    found = dict(flattened(((name, value) for name, value in vars(row).items() if name != "na_fact"), _PARTS_OF))
+    found = dict(flattened(((name, value) for name, value in vars(row).items() if name not in ("na_fact", "replay")), _PARTS_OF))
     found["step_time_s"] = step_time_s
+    found |= routing_values(row) | replay_values(row)
     for name in ("apart", "overlap"):
         part: Share | None = getattr(scaling, name, None)
         found |= {f"scaling_{name}{end}": getattr(part, of, None) for end, of in (("", "value"), ("_low", "low"), ("_high", "high"))}
@@ -359,8 +375,12 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
         yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
     if row.ceiling_time_s and row.percent_of_ceiling is not None:
         yield f"{prefix}expected step time: {milliseconds(row.ceiling_time_s)} ms"
+    from collbench.report.replay import replay_sentences
+
+    yield from (f"{prefix}{sentence}" for sentence in replay_sentences(row))
     if row.staleness:
         yield f"{prefix}{_stale(row.staleness)}"
+    yield from (f"{prefix}{sentence}" for sentence in routing_sentences(row))
 
 
 def _stale(staleness: Mapping[str, Any]) -> str:

@@ -43,6 +43,11 @@ FLAGS = {
             "use fewer ranks, or Open MPI",
         ),
         Flag(
+            "no_overlap", "no overlap",
+            "the backend cannot start an operation without waiting for it: operations and computing ran one after the other",
+            "replay on gloo, mpi or torch-nccl",
+        ),
+        Flag(
             "cpu_shared", "CPU shared",
             "other work used the CPUs: a hypervisor took more than 2 %, or two ranks could not run at once (no state probe)",
             "measure on an idle machine", doubtful=True,
@@ -172,6 +177,11 @@ FLAGS = {
         Flag(
             "too_many_updates", "too many updates",
             "more updates than the data type of the sums adds up exactly, so the sums were not verified", "use --dtype float64",
+        ),
+        Flag(
+            "model_differs", "model differs",
+            "the framework exchanged something else than collbench expects of it: its regime in collbench does not model this version",
+            "report the note below the table",
         ),
         Flag("pairs_at_once", "pairs at once", "all pairs ran at the same time and shared the links between them"),
     )

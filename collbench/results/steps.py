@@ -12,9 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.reason import as_json
 from collbench.results import folder
 from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
 from collbench.results.row import Times
+from collbench.traces.recording import Recording
 
 # The measured rate of a communication channel in a node, or between two hosts.
 
@@ -77,6 +79,39 @@ WORKLOAD = folder.WORKLOAD
 
 
 @dataclass(frozen=True)
+class ReplayedTrace:
+    """What a replayed step was made from, and the recorded times to compare with.
+
+    form           the format of the trace: "flight-recorder", "chakra" …
+    ranks          of the recorded job; absent: those without a trace
+    missing        what the trace does not contain, by `traces.model.Part`
+    compute        factor of the recorded computing; None: the replay does not compute
+    compute_s      the computing time of a step, of the rank that computes longest
+    step_time_s    recorded time of the step; None: not recorded, or of another number of ranks
+    parts_time_s   recorded time of one exchange of each part (median over them), None where it was not recorded
+    notes          what was assumed, left out and chosen, as facts of `traces.recording`
+    """
+
+    form: str
+    ranks: int
+    absent: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    compute: float | None = None
+    compute_s: float = 0.0
+    step_time_s: float | None = None
+    parts_time_s: tuple[float | None, ...] = ()
+    notes: tuple[dict[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, recording: Recording, parts_time_s: tuple[float | None, ...] = ()) -> ReplayedTrace:
+        """Return what is known of the trace of a replay."""
+        return cls(
+            recording.form, recording.recorded_ranks, recording.absent, recording.missing, recording.compute, recording.compute_s,
+            recording.step_time_s, parts_time_s, tuple(map(as_json, recording.notes)),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class StepRow:
     """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
     figures are None.
@@ -105,6 +140,10 @@ class StepRow:
     staleness       for asynchronous training: how many updates of others a server had applied between a worker's pull and its next
                     update: {"p50", "p95", "max", "workers": [{"rank", "steps", "steps_per_s", "p50", "p95", "max"}],
                     "servers": [{"rank", "updates"}], "steps_per_s" (of all), "duration_s"}; else empty
+    routing         for several routings of tokens to experts: what `RoutingResult` has; else empty. Then `time_s` is over the medians of
+                    the routings, n counts the samples of all of them, moved_bytes and ceiling_time_s are means, and busbw is all
+                    routings' bytes by all their times
+    replay          of a replay its trace, else None
     """
 
     regime: str
@@ -137,6 +176,8 @@ class StepRow:
     staleness: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
     na_fact: dict[str, Any] | None = None
+    routing: dict[str, Any] = field(default_factory=dict)
+    replay: ReplayedTrace | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON."""
@@ -171,7 +212,14 @@ def step_from_json(values: dict[str, Any]) -> StepRow:
     shown = {"parts": [with_limits(part) for part in row.parts], "staleness": row.staleness}
     for part in decode_record(shown, _ShownParts).parts:
         check_signs(part, "parts.")
+    if row.routing:
+        decode_record({"routing": row.routing}, _ShownRouting)
     return row
+
+
+def routing_of(row: StepRow) -> RoutingResult | None:
+    """Return the result over several routings; None for a row without. Raises ValueError naming the first misfit."""
+    return decode_record(row.routing, RoutingResult) if row.routing else None
 
 
 _Number = Annotated[float, Meta(ge=0)] | None
@@ -193,6 +241,92 @@ class _Part:
     ceiling: Ceiling | None
     percent_of_ceiling: float | None
     ends: tuple[str, str] = ("", "")
+
+
+# The result of expert-parallel training over several routings.
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % confidence interval; None where it is unknown."""
+
+    value: _Number = None
+    low: _Number = None
+    high: _Number = None
+
+
+@dataclass(frozen=True)
+class TimeQuantiles:
+    """Quantiles over the routings. The intervals cover all of them at the same time with 95 %."""
+
+    p5: Estimate
+    p50: Estimate
+    p95: Estimate
+    max: Estimate
+
+
+@dataclass(frozen=True)
+class RoutedStep:
+    """One routing.
+
+    step            its number in the file, or of the generator
+    time_s          the median of a step, with its interval
+    tax             its time divided by that of a step with as many tokens that are routed evenly
+    imbalance       load of the busiest rank of each layer, over all layers, as a multiple of the average
+    busiest_rank, busiest_share   the rank with the experts that get most tokens, and its share of all tokens
+    moved_bytes     of the rank that moves most, as in a row; busbw_bytes_per_s: that by the median time
+    expected_bytes_per_s, percent_of_expected   at the ceilings of its exchanges; None where these are unknown or do not apply
+    """
+
+    step: Annotated[int, Meta(ge=0)]
+    time_s: Estimate
+    tax: Estimate
+    imbalance: _Number
+    busiest_rank: Annotated[int, Meta(ge=0)]
+    busiest_share: _Number
+    moved_bytes: _Number
+    busbw_bytes_per_s: _Number = None
+    expected_bytes_per_s: _Number = None
+    percent_of_expected: _Number = None
+
+
+@dataclass(frozen=True)
+class WayBytes:
+    """Dispatch or combine: the data type on the wire, and the mean bytes of all copies of tokens in a step, also of those that stay."""
+
+    dtype: str
+    bytes: _Number
+
+
+@dataclass(frozen=True)
+class RoutingResult:
+    """The result over several routings.
+
+    name            their source and a hash of the token counts: "zipf:1.2, seed 0:1f2e3d4c"
+    experts, layers   of the model
+    rounds          how often each routing was measured; in each round all routings, and even ones, in a fixed random order
+    time_s          of a step, over the routings; even_time_s: of a step with as many tokens that are routed evenly, the mean over routings
+    tax             the time of all routings divided by that of even ones with as many tokens, in the same round
+    steps           by routing
+    """
+
+    name: str
+    experts: int
+    layers: int
+    rounds: int
+    time_s: TimeQuantiles
+    even_time_s: Estimate
+    tax: Estimate
+    dispatch: WayBytes
+    combine: WayBytes
+    steps: tuple[RoutedStep, ...]
+
+
+@dataclass
+class _ShownRouting:
+    """The nested values over routings that are shown."""
+
+    routing: RoutingResult
 
 
 class _Staleness(msgspec.Struct):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, exp, floor, hypot, lgamma, log1p, pi, sqrt, tan
+from math import ceil, exp, floor, hypot, lgamma, log1p, log2, pi, sqrt, tan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,8 @@ def _mass(angle: float, degrees: float) -> float:
 
 
 _Z95 = 1.959963984540054
-_FEWEST = 6  # with fewer samples no pair of order statistics covers the median with 95 %
+_NORMAL = 1e6  # degrees of freedom from which Student's t is normal to six digits
+_CONFIDENCE = 0.95  # which fewer than 6 samples cannot reach with any pair of order statistics
 _LEAST_FOR_MEMORY = 10  # up to here the correlation of samples cannot be detected
 
 
@@ -93,15 +94,18 @@ class Median:
         return (self.ci_high - self.ci_low) / 2 / self.value
 
 
-def median(samples: NDArray[np.float64]) -> Median:
-    """Return the median of the valid samples of a series in measurement order; autocorrelation of sign(x - median) widens its interval."""
+def median(samples: NDArray[np.float64], confidence: float = _CONFIDENCE) -> Median:
+    """Return the median of the valid samples of a series in measurement order; autocorrelation of sign(x - median) widens its interval.
+
+    confidence: of the interval, at least 0.95.
+    """
     series = sound(samples)
     n = len(series)
     if n == 0:
         return Median(0.0, None, None, 0, None)
     ordered = np.sort(series)
     memory, cosines = _memory(series, middle(ordered))
-    low, high = _interval(ordered, memory, cosines)
+    low, high = _interval(ordered, memory, cosines, confidence)
     return Median(middle(ordered), low, high, n, None if memory is None else n / max(memory, 1.0))
 
 
@@ -158,14 +162,21 @@ def _cosine_coefficients(values: NDArray[np.float64], count: int) -> NDArray[np.
     return turned
 
 
-def _interval(ordered: NDArray[np.float64], memory: float | None, cosines: int) -> tuple[float | None, float | None]:
+def fewest_for(confidence: float) -> int:
+    """Return the number of samples from which their minimum and maximum cover the median with this probability: 6 for 0.95."""
+    return ceil(1 - log2(1 - confidence))
+
+
+def _interval(ordered: NDArray[np.float64], memory: float | None, cosines: int, confidence: float) -> tuple[float | None, float | None]:
     """Return the order statistics that many ranks below and above the middle (normal approximation of the binomial)."""
     n = len(ordered)
-    if n < _FEWEST:
+    if n < fewest_for(confidence):
         return None, None
     reach = n / 2
     if n > _LEAST_FOR_MEMORY:
-        widest = _Z95 if memory is None else max(_Z95, t_quantile(0.975, cosines) * sqrt(memory))
+        upper = (1 + confidence) / 2
+        z = _Z95 if confidence == _CONFIDENCE else t_quantile(upper, _NORMAL)
+        widest = z if memory is None else max(z, t_quantile(upper, cosines) * sqrt(memory))
         reach = widest * sqrt(n) / 2
     rank = max(0, floor(n / 2 - reach))
     low, high = float(ordered[rank]), float(ordered[n - 1 - rank])

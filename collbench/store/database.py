@@ -270,8 +270,9 @@ class _PostgreSQL:
 
     def version(self) -> int | None:
         """Return the schema version; None without a store in the database."""
-        found = self.rows("SELECT to_regclass(?)", [f"{NAMESPACE}.store"])
-        return None if found[0][0] is None else _version_of(self, self.rows(_VERSION))
+        # not to_regclass(): after a wait for another process it may still answer from the session's cache that there is no such table
+        found = self.rows("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'store'", [NAMESPACE])
+        return _version_of(self, self.rows(_VERSION)) if found else None
 
     def exclude(self) -> None:
         """Wait until no other process creates or migrates the store."""

@@ -53,8 +53,9 @@ def filled_up(shape: Shape, unit: int) -> str:
 
 # Fully sharded training (ZeRO stage 3, FSDP): every rank stores its part of each unit, and gathers the whole unit before it uses it.
 #
-# A step moves three times the model (ZeRO, arXiv:1910.02054, section 7.2.2): parameters are gathered for the forward and again for
-# the backward pass, gradients are reduce-scattered.
+# Parameters of layers are gathered for the forward and again for the backward pass, gradients are reduce-scattered: three times the layers
+# (ZeRO, arXiv:1910.02054, section 7.2.2). What is outside the layers is gathered once, as FSDP and FSDP2 do: backward needs it first.
+# `collbench workload fsdp2` compares this with FSDP2 itself. FSDP2 pads each tensor, FSDP and DeepSpeed the whole unit, as here.
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def _step_fsdp(shape: Shape) -> Step:
     notes = ["one unit: use --layers to set the number of units"] if not shape.layers else []
     if filled:
         notes.append(f"units are padded by {' and '.join(filled)}, so that all ranks have parts of the same size")
-    return Step(exchanges, 3 * shape.gradient_bytes, "; ".join(notes))
+    kept = parts[0].parameters if len(parts) > 1 else 0
+    return Step(exchanges, (3 * shape.parameters - kept) * shape.element_bytes, "; ".join(notes))
 
 
 def _size(unit: Unit, shape: Shape) -> int:
@@ -113,7 +115,8 @@ def _forward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator[
 
 def _backward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator[Exchange]:
     for unit in reversed(parts):
-        yield Exchange("allgather", groups, _size(unit, shape), f"parameters backward, {unit.what}", unit.times, shape.dtype)
+        if unit is not parts[0] or len(parts) == 1:
+            yield Exchange("allgather", groups, _size(unit, shape), f"parameters backward, {unit.what}", unit.times, shape.dtype)
         yield Exchange("reducescatter", groups, _size(unit, shape), f"gradients, {unit.what}", unit.times, shape.dtype, "sum")
 
 

@@ -1,30 +1,18 @@
-"""Pipeline-, tensor- and expert-parallel training.
-
-Expert-parallel: every rank has some experts of each layer. Tokens are sent to their experts and back, in the forward and the
-backward pass. A token goes to `top_k` different experts. With an imbalance of X the experts of one rank, chosen by the seed, get
-X times the average of all tokens. The other ranks share the rest evenly.
-"""
+"""Pipeline- and tensor-parallel training."""
 
 from __future__ import annotations
 
-import random
-import re
 from collections.abc import Iterator
-from fractions import Fraction
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
-from collbench.operations.traffic import Traffic
 from collbench.units import plural
 from collbench.workloads.shape import (
     blocks,
     crossing,
-    everybody,
     host_after_host,
     need_ranks,
-    need_table,
     need_transformer,
-    printable,
     ranks_per_host,
     whole,
 )
@@ -135,104 +123,4 @@ TENSOR_PARALLEL_REGIME = Regime(
     takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "1"},
     check=lambda shape: whole(shape, "tensor"),
     help={"tensor": "ranks that share a layer (default: those of a host)"},
-)
-
-
-# bounded digits, since a Fraction with a large exponent would be computed to the last digit
-_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9}|/\d{1,9})?", re.ASCII)
-# Forward: to the experts and back. Backward: the gradients take the same ways in reverse.
-_FORWARD = ("tokens to their experts", "results back to the tokens' ranks")
-_BACKWARD = ("gradients of results to the experts", "gradients of tokens back to their ranks")
-
-
-def _step(shape: Shape) -> Step:
-    need_ranks(shape, 2, REGIME.name)
-    need_table(shape, REGIME.name)
-    _check_experts(shape)
-    need_transformer(shape, REGIME.name, shape.top_k)
-    imbalance, seed = _imbalance(shape), _seed(shape)
-    there = _routed(shape, imbalance, random.Random(f"experts, {seed}").randrange(shape.ranks))
-    name = f"experts, imbalance {float(imbalance):g}, seed {seed}"
-    back = tuple(zip(*there, strict=True))
-    ways = (Traffic(name, matrix=there), Traffic(f"{name}, back", matrix=back))
-    size, times = int(max(map(sum, (*there, *back)))), shape.layers * shape.microbatches
-    exchanges = tuple(
-        Exchange("alltoallv", everybody(shape), size, what, times, shape.dtype, traffic=way)
-        for pass_ in (_FORWARD, _BACKWARD)
-        for what, way in zip(pass_, ways, strict=True)
-    )
-    note = f"{shape.experts or shape.ranks} experts in each of {plural(shape.layers, 'layer')}, top {shape.top_k}"
-    return Step(exchanges, len(exchanges) * times * int(sum(there[0])), note)
-
-
-def _routed(shape: Shape, imbalance: Fraction, busiest: int) -> tuple[tuple[float, ...], ...]:
-    """Return [ranks × ranks] bytes from a token's rank to the experts' rank. A row sums up to all copies of the rank's tokens."""
-    n, copies = shape.ranks, shape.sequence * shape.microbatch * shape.top_k
-    width = shape.hidden * shape.element_bytes
-    most = round(imbalance * copies / n)
-    base, more = divmod(copies - most, n - 1)
-    rows = []
-    for rank in range(n):
-        others = [other for other in ((rank + step) % n for step in range(n)) if other != busiest]
-        row = [float(most * width)] * n
-        for turn, other in enumerate(others):
-            row[other] = float((base + (turn < more)) * width)
-        rows.append(tuple(row))
-    return tuple(rows)
-
-
-def _check_experts(shape: Shape) -> None:
-    """Raise UsageError for experts that do not fit the ranks, or for a top_k above their number."""
-    experts = shape.experts or shape.ranks
-    if experts % shape.ranks:
-        near = -(-experts // shape.ranks) * shape.ranks
-        raise UsageError(
-            f"--experts {experts} cannot be shared evenly by {plural(shape.ranks, 'rank')}: choose a multiple of them, like {near}"
-        )
-    if shape.top_k > experts:
-        raise UsageError(f"--top-k {shape.top_k} exceeds the number of experts, {experts}: choose 1 to {experts}, or more experts")
-
-
-def _imbalance(shape: Shape) -> Fraction:
-    """Return the load of the busiest rank's experts as a multiple of the average. Raises UsageError for an impossible value."""
-    value = _typed_imbalance(shape)
-    here = (shape.experts or shape.ranks) // shape.ranks
-    most = Fraction(shape.ranks * min(shape.top_k, here), shape.top_k)
-    if value > most:
-        raise UsageError(
-            f"--imbalance {float(value):g} over {plural(shape.ranks, 'rank')} with {plural(here, 'expert')} each and top {shape.top_k}: "
-            f"one rank's experts can get 1 to {float(most):g} times the average; choose from these, or more --experts"
-        )
-    return value
-
-
-def _typed_imbalance(shape: Shape) -> Fraction:
-    text = shape.options.get("imbalance") or "1"
-    try:
-        value = Fraction(text) if _NUMBER.fullmatch(text) else Fraction(0)
-    except ZeroDivisionError:
-        value = Fraction(0)
-    if value < 1:
-        raise UsageError(f"--imbalance '{printable(text)}' is not a number from 1 up: 1 is even; with 1.5 one rank's experts get 50 % more")
-    return value
-
-
-def _seed(shape: Shape) -> int:
-    text = shape.options.get("seed") or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise UsageError(f"--seed '{printable(text)}' is not a valid seed: use a whole number from 0 up")
-    return int(text)
-
-
-REGIME = Regime(
-    name="expert-parallel",
-    summary="tokens to their experts and back: alltoallv, four per layer",
-    step=_step,
-    options={"imbalance": "1", "seed": "0"},
-    takes={"layers": "", "hidden": "", "sequence": "", "microbatch": "1", "microbatches": "1", "experts": "", "top_k": "2"},
-    check=lambda shape: (_seed(shape), _typed_imbalance(shape)),
-    help={
-        "imbalance": "how many times the average the busiest rank's experts get",
-        "seed": "which rank is the busiest",
-    },
 )

@@ -1,4 +1,4 @@
-"""The registry of workloads: every Regime in the modules listed here."""
+"""The registry of workloads: every Regime in the modules listed here; those that real frameworks run are apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collbench.errors import UsageError
 from collbench.workloads.shape import printable
 from collbench.workloads.step import Regime
 
-_MODULES = ("data_parallel", "model_parallel", "parameter_server")
+_MODULES = ("data_parallel", "model_parallel", "expert_parallel", "parameter_server")
 # the order in `--help`
 _ORDER = ("data-parallel", "hierarchical", "parameter-server", "pipeline", "tensor-parallel", "expert-parallel", "fsdp")
 
@@ -22,9 +22,21 @@ def regimes() -> dict[str, Regime]:
     return {regime.name: regime for regime in sorted(found, key=lambda regime: _ORDER.index(regime.name))}
 
 
+def frameworks() -> dict[str, Regime]:
+    """Return the workloads that a real framework runs, by name. `all` does not include them: they measure no network alone."""
+    from collbench.workloads.frameworks import DDP, FSDP2
+
+    return {regime.name: regime for regime in (DDP, FSDP2)}
+
+
+def every_regime() -> dict[str, Regime]:
+    """Return all workloads by name: the modelled ones, then the real frameworks."""
+    return regimes() | frameworks()
+
+
 def regime_named(name: str) -> Regime:
     """Return the workload `name` ("_" is accepted for "-"). Raises UsageError that lists the known ones."""
-    found = regimes().get(name.strip().lower().replace("_", "-"))
+    found = every_regime().get(name.strip().lower().replace("_", "-"))
     if found is None:
-        raise UsageError(f"workload '{printable(name)}' is unknown: choose from {', '.join(regimes())}")
+        raise UsageError(f"workload '{printable(name)}' is unknown: choose from {', '.join(every_regime())}")
     return found

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
-from collbench.operations.registry import operations
+from collbench.operations.registry import every_operation, operations
 from collbench.operations.traffic import Traffic, elements
 
 if TYPE_CHECKING:
     from collbench.operations.operation import Operation
+    from collbench.workloads.routing import Routing
 
 
 # How many bytes a step moves, by the conventions of busbw: the minimum that each rank must send or receive with any library.
@@ -33,7 +34,7 @@ def moved_bytes(step: Step, ranks: int) -> tuple[float, ...]:
 
 def operation_of(exchange: Exchange) -> Operation:
     """Return the operation of an exchange. Raises UsageError for an unknown name."""
-    found = operations().get(exchange.operation)
+    found = every_operation().get(exchange.operation)
     if found is None:
         raise UsageError(f"{exchange.what}: unknown operation '{exchange.operation}': choose from {', '.join(operations())}")
     return found
@@ -63,7 +64,7 @@ def _uneven(exchange: Exchange, operation: Operation, n: int) -> tuple[float, ..
 class Exchange:
     """One operation of a step.
 
-    operation   its name in the registry: "allreduce", "allgather", "reducescatter", "alltoallv", "broadcast", "sendrecv", "p2p_bandwidth" …
+    operation   its name in the registry: "allreduce", "allgather", "reducescatter", "alltoallv", "broadcast", "sendrecv", "p2p_message" …
     groups      ranks of the job; the groups are disjoint and of equal size. Ranks in no group do nothing
     size_bytes  as collbench counts the operation's size (nccl-tests' size)
     what        for the table: "gradients, bucket 3 of 14", "activations to the next stage"
@@ -123,13 +124,44 @@ class Shape:
         return self.parameters * self.element_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin an exchange without waiting for it. exchange: its index in `Step.exchanges`."""
+
+    exchange: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until an exchange that was started is complete. exchange: its index in `Step.exchanges`."""
+
+    exchange: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute for so many seconds, while exchanges that were started go on."""
+
+    seconds: float
+
+
+Action = Start | Wait | Compute
+
+
 @dataclass(frozen=True)
 class Step:
-    """The traffic of one training step, in order. payload_bytes: the training's own bytes per rank (gradients, activations)."""
+    """The traffic of one training step, in order. payload_bytes: the training's own bytes per rank (gradients, activations).
+
+    timeline   by rank what it does, in order: it starts and waits for each of its exchanges once (`times` of these is 1), and computes.
+               (): every rank runs its exchanges one after the other, and does not compute
+    routing    several routings of tokens to experts, which are measured instead of `exchanges`; these are even ones of as many tokens
+    """
 
     exchanges: tuple[Exchange, ...]
     payload_bytes: int
     note: str = ""
+    timeline: tuple[tuple[Action, ...], ...] = ()
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +175,7 @@ class Regime:
     takes     the common options that it uses, with their defaults; "": from the model, or computed. See `shape.HELP`
     help      for each of its own options a line for `--help`
     check     raises UsageError for options that are invalid with any ranks and hosts; `shape_of` calls it
+    models    of a real framework: the regime that models it, with which it is compared; else ""
     """
 
     name: str
@@ -153,6 +186,7 @@ class Regime:
     takes: Mapping[str, str] = field(default_factory=dict)
     help: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Shape], object] = lambda shape: None
+    models: str = ""
 
 
 def disjoint(groups: Sequence[Sequence[int]]) -> bool:

@@ -11,7 +11,7 @@ import collbench
 from collbench.analysis.compare import CaseRatio, Comparison, Summary
 from collbench.analysis.launches import Launches
 from collbench.api import frames
-from collbench.cli.options import OPTIONS
+from collbench.cli.options import OPTIONS, REPLAY
 from collbench.gate.verdict import Suspicion, Verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
@@ -21,7 +21,8 @@ from site_pages.formats import described_lines
 from site_pages.interfaces import entry
 from site_pages.markdown import block, code, codes, escaped, page, table
 
-FUNCTIONS = ("read", "measure", "compare", "gate", "peak", "probe")
+FUNCTIONS = ("read", "measure", "replay", "compare", "gate", "autopsy", "peak", "probe")
+_OPTIONS = {"measure": OPTIONS, "replay": {option.name: option for group in REPLAY.values() for option in group}}
 RESULTS: tuple[Any, ...] = (Run, Launches, Comparison, CaseRatio, Summary, Verdict, Suspicion, CollectiveCeilings, Ceiling, Machine)
 _EXAMPLE = """
 import collbench
@@ -40,13 +41,13 @@ def api_page() -> str:
         value for name in sorted(collbench.__all__) if inspect.isclass(value := getattr(collbench, name)) and value is not collbench.Runs
     ]
     parts = [
-        "`import collbench` gives six functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
+        "`import collbench` gives eight functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
         "Tables need pandas: `pip install 'collbench[pandas]'`. [The notebook](../notebooks/first-analysis.md) shows them in use.",
         block(_EXAMPLE, "python"),
         "## Functions",
         "Types in signatures: `AnyPath` is a text or a `pathlib.Path`; `Names` is a text or several; `Sizes` is a number of bytes, "
         "a text such as `1K-1M`, or several of these.",
-        *(part for name, value in found.items() for part in (*_function(name, value), *(_options() if name == "measure" else ()))),
+        *(part for name, value in found.items() for part in (*_function(name, value), *_options(name, value))),
         "## Stored runs",
         *entry("Runs", collbench.Runs),
         "## Results",
@@ -82,9 +83,12 @@ def _function(name: str, function: Any) -> Iterator[str]:
         )
 
 
-def _options() -> Iterator[str]:
-    """Yield the arguments of `measure` that are options of the command."""
-    yield "#### Arguments that are options"
-    arguments = [name for name in inspect.signature(collbench.measure).parameters if name in OPTIONS]
-    rows = ((code(name), code(OPTIONS[name].flags.split()[-1]), escaped(OPTIONS[name].help.replace("%%", "%"))) for name in arguments)
+def _options(name: str, function: Any) -> Iterator[str]:
+    """Yield the arguments of `measure` or `replay` that are options of the command; nothing for other functions."""
+    if name not in _OPTIONS:
+        return
+    yield f"#### Arguments of {name} that are options"
+    options = _OPTIONS[name]
+    arguments = [each for each in inspect.signature(function).parameters if each in options]
+    rows = ((code(each), code(options[each].flags.split()[-1]), escaped(options[each].help.replace("%%", "%"))) for each in arguments)
     yield table(["argument", "option", "meaning"], rows)

@@ -66,10 +66,16 @@ def test_what_was_not_released_is_closed_in_the_end(both):
     assert {each.fileno() for group in groups for each in group.handle.sockets} == {-1}
 
 
-def test_a_pair_that_was_not_released_is_closed_by_the_next(both):
+def test_several_connections_of_a_pair_are_open_until_they_are_released_or_the_backend_is_closed(both):
     before, after = paired(both, pair_case()), paired(both, pair_case())
+    assert len({each.fileno() for group in (*before, *after) for each in group.handle.sockets} - {-1}) == 4
+    for backend, group in zip(both, before, strict=True):
+        backend.release(group)
     assert {each.fileno() for group in before for each in group.handle.sockets} == {-1}
     assert all(each.fileno() > 0 for group in after for each in group.handle.sockets)
+    for backend in both:
+        backend.close()
+    assert {each.fileno() for group in after for each in group.handle.sockets} == {-1}
 
 
 def test_versions_show_the_kernel_the_path_and_in_the_end_the_buffers(both):

@@ -11,12 +11,13 @@ from collbench.backends import torch_distributed
 from collbench.backends.backend import Available, Backend, Group, Unavailable, unsupported_reason
 from collbench.backends.clock import EventClock
 from collbench.backends.host import Buffers
+from collbench.backends.nonblocking import divided
 from collbench.backends.torch_distributed import BatchedBinding, TorchNcclBackend, no_cuda_build, torch_type
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed
 from collbench.operations.builtin.allreduce import ALLREDUCE
-from collbench.operations.builtin.p2p import P2P_BIDIRECTIONAL
+from collbench.operations.builtin.p2p import P2P_BIDIRECTIONAL, P2P_MESSAGE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.unsupported import (
     AverageNotRepresentable,
@@ -203,3 +204,38 @@ def test_messages_go_out_as_one_batch():
             call.function()
     assert [call.name for call in calls] == ["irecv", "isend", "irecv", "isend", "batch_isend_irecv", "recv"]
     assert dist.batches == [[("irecv", 10, 7, "the group"), ("isend", 10, 7, "the group")] * 2, "waited", ("send", 1)] * 2
+
+
+def test_a_started_batch_is_sent_at_once_and_waited_for_later():
+    dist = FakeDist()
+    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
+    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
+    buffers = Buffers(P2P_MESSAGE, make_case(redop=None, count=10), Group((4, 7), (0,)), 1)
+    start, wait = divided(P2P_MESSAGE.by_messages, BatchedBinding(fake, buffers, Group((4, 7), (0,), "the group"), 0))
+    for _ in range(2):
+        for call in start:
+            call.function()
+        assert dist.batches.pop() == [("isend", 10, 7, "the group")]
+        for call in wait:
+            call.function()
+        assert dist.batches.pop() == "waited" and not dist.batches
+
+
+def test_a_started_collective_is_asynchronous_and_no_batch():
+    works, waited = [], []
+
+    def all_reduce(tensor, **named):
+        works.append((tensor.numel(), named))
+        return SimpleNamespace(wait=lambda: waited.append(len(works)))
+
+    dist = SimpleNamespace(all_reduce=all_reduce, ReduceOp=SimpleNamespace(SUM="sum"))
+    zeros = lambda n, **_: FakeTensor(np.zeros(n, np.uint8))  # noqa: E731
+    fake = SimpleNamespace(from_numpy=FakeTensor, zeros=zeros, uint8=np.uint8, float32=np.float32, distributed=dist)
+    group = Group((0, 1), (0,), "the group")
+    buffers = Buffers(ALLREDUCE, make_case(count=10, in_place=True), group, 1)
+    start, wait = divided(ALLREDUCE.steps["torch"], BatchedBinding(fake, buffers, group, 0))
+    assert [call.name for call in start] == ["all_reduce"]
+    start[0].function()
+    assert works == [(10, {"op": "sum", "group": "the group", "async_op": True})] and not waited
+    wait[0].function()
+    assert waited == [1]

@@ -112,8 +112,11 @@ def test_a_pair_has_a_context_of_its_own_and_has_its_connection(both):
     assert all(group.handle.socket.closed for group in groups)
 
 
-def test_a_pair_that_was_not_released_is_closed_by_the_next_and_the_last_in_the_end(both):
+def test_several_connections_of_a_pair_are_open_until_they_are_released_or_the_backend_is_closed(both):
     before, after = paired(both, pair_case()), paired(both, pair_case())
+    assert not any(group.handle.socket.closed for group in (*before, *after))
+    for backend, group in zip(both, before, strict=True):
+        backend.release(group)
     assert [group.handle.socket.closed for group in (*before, *after)] == [True, True, False, False]
     for backend in both:
         backend.close()

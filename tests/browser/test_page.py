@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from collbench.report.frame import printable
 from tests.browser.pages import EVIL, ObservedPage, hostile_page
 
+SHOWN = printable(EVIL)
 COLOURS = """(names) => {
   const probe = document.querySelector("h2").appendChild(document.createElement("i"));
   const found = Object.fromEntries(names.map((name) => {
@@ -102,10 +104,10 @@ def test_hostile_text_is_shown_and_does_nothing(either: Browser, tmp_path: Path)
     seen = ObservedPage.opening(either.new_page(), path := hostile_page(tmp_path / "evil.html"))
     assert ({*seen.asked} - {path.as_uri()}, seen.said) == (set(), [])
     assert seen.page.title() != "taken"
-    for part in ("h1", ".badge", ".figures dd", ".circumstances", ".more li"):
-        assert seen.page.locator(part).text_content() == EVIL, part
+    for part, text in (("h1", SHOWN), (".badge", EVIL), (".figures dd", EVIL), (".circumstances", SHOWN), (".more li", SHOWN)):
+        assert seen.page.locator(part).text_content() == text, part
     seen.page.locator(".folded > summary").click()
-    assert seen.page.locator(".folded > p").first.text_content() == EVIL
+    assert seen.page.locator(".folded > p").first.text_content() == SHOWN
     assert seen.page.locator("img, main script:not([type='application/json'])").count() == 0
     seen.page.locator(".drawing").focus()
     seen.page.keyboard.press("ArrowRight")

@@ -3,6 +3,8 @@
 dropped   one rank's data arrives as zeros                     swapped   the halves of what one rank received change places
 flipped   one bit of that rank's element 3 is another one      silent    nothing is moved at all
 
+"other_root" is a broadcast from the wrong root, in one call, so that a library can start it.
+
 Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), or on torch's tensors.
 """
 
@@ -20,7 +22,7 @@ from collbench.operations.builtin.hypercube import HYPERCUBE
 from collbench.operations.builtin.reduce import REDUCE
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
 from collbench.operations.builtin.sendrecv import SENDRECV
-from collbench.operations.operation import Operation, Place
+from collbench.operations.operation import Operation, Place, in_place_only
 from collbench.operations.program import NativeCall, PythonCall
 
 BAD_ELEMENT, TOP_BIT = 3, 0x80
@@ -123,3 +125,19 @@ def _faulty(operation: Operation, fault: str) -> Operation:
 
 globals().update({f"{fault}_{one.name}".upper(): _faulty(one, fault) for one in SPOILT.values() for fault in FAULTS})
 SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch"), _nothing), command="faulty")
+
+
+def _from_the_other(call):
+    """Steps of a broadcast of two ranks from the rank that is not the root, in one call."""
+    return in_place_only(lambda x: [call(x, 1 - x.root)])
+
+
+OTHER_ROOT = replace(
+    BROADCAST,
+    name="other_root",
+    steps={
+        "mpi": _from_the_other(lambda x, root: x.call("MPI_Bcast", x.recv, x.count, x.type, root, x.comm)),
+        "nccl": lambda x: [x.call("ncclBroadcast", x.send, x.recv, x.count, x.type, 1 - x.root, x.comm, x.stream)],
+        "torch": _from_the_other(lambda x, root: x.call("broadcast", x.recv, src=x.peer(root), group=x.comm)),
+    },
+)

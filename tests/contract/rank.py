@@ -19,7 +19,7 @@ from collbench.errors import CollbenchError
 from collbench.measure.request import Budget, Request
 from collbench.operations.case import Case, parse_split
 from collbench.operations.dtypes import DTYPES
-from collbench.operations.registry import operations
+from collbench.operations.registry import every_operation
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic, skewed
 
@@ -38,7 +38,10 @@ class Several(Sweep):
 
 def sweep_of(asked: dict[str, Any]) -> Sweep:
     """A sweep from JSON: names instead of operations, dtypes and a split, numbers instead of traffic: "skew", or "matrix"."""
-    named = {"operations": tuple(operations()[name] for name in asked["operations"]), "dtypes": tuple(DTYPES[d] for d in asked["dtypes"])}
+    named = {
+        "operations": tuple(every_operation()[name] for name in asked["operations"]),
+        "dtypes": tuple(DTYPES[d] for d in asked["dtypes"]),
+    }
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in asked.items() if key not in ("skew", "matrix", "split")}
     split = parse_split(asked["split"]) if "split" in asked else None
     return Sweep(**{**plain, **named}, traffic=traffic_of(asked), split=split, defaults=backend_defaults)

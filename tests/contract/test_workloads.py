@@ -10,9 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from collbench.results.steps import read_workload
+from collbench.results.steps import read_workload, routing_of
 from tests.cli.command import until
 from tests.fake_gpu import environment
 
@@ -64,6 +65,27 @@ def test_every_regime_moves_its_bytes_to_the_last_element(backend, tmp_path):
     (stale,) = [row.staleness for row in done if row.staleness]
     assert [one["rank"] for one in stale["workers"]] == [1, 2] and all(one["steps"] > 0 for one in stale["workers"])
     assert [one["updates"] for one in stale["servers"]] == [sum(one["steps"] for one in stale["workers"])]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_routing_of_tokens_is_moved_to_the_last_element(backend, tmp_path):
+    tokens = np.random.default_rng(3).multinomial(4 * 64, [1 / 8] * 8, size=(3, 2))
+    np.savez(tmp_path / "tokens.npz", tokens=np.minimum(tokens, 4 * 64))
+    typed = {**SMALL, "sequence": "64", "experts": "8"}
+    types = {"dispatch_dtype": "float8_e4m3fn", "combine_dtype": "bfloat16"}
+    trainings = [
+        {"regime": "expert-parallel", "typed": {**typed, **types, "routing": "zipf:1.5", "routings": "3"}},
+        {"regime": "expert-parallel", "typed": {**typed, "experts": "", "routing": str(tmp_path / "tokens.npz"), "microbatches": "2"}},
+    ]
+    rows = measured(tmp_path, backend, 4, trainings, iterations=7, warmup=1, max_time_s=20).rows
+    assert [(row.na, row.checked, row.wrong, row.n) for row in rows] == [(None, 1, 0, 3 * 7)] * 2
+    generated, read = map(routing_of, rows)
+    assert (generated.dispatch.dtype, generated.combine.dtype) == ("float8_e4m3fn", "bfloat16")
+    assert 2 * generated.dispatch.bytes == generated.combine.bytes == 2 * 2 * 4 * 64 * 2 * 32 * 2
+    assert read.combine.bytes == 2 * 2 * 2 * 4 * 64 * 32 * 4 and [step.step for step in read.steps] == [0, 1, 2]
+    for result in (generated, read):
+        assert result.rounds == 7 and result.tax.low < result.tax.value < result.tax.high
+        assert all(step.time_s.low < step.time_s.value < step.time_s.high and step.moved_bytes for step in result.steps)
 
 
 @pytest.mark.in_turn

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from collbench.results.steps import StepRow, read_workload
+from collbench.results.steps import StepRow, read_workload, routing_of
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored
 from tests.launchers.test_bytes_across_hosts import MPICH
@@ -144,6 +145,24 @@ GRADIENTS = 4 * 340_000_000
 LINK = 1e9 / 8  # bytes per second
 # A full frame as the shaper counts it: 1448 bytes of payload in 1514 (1500 and Ethernet's 14; no preamble between namespaces).
 FRAMING = 1448 / 1514
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(160)
+def test_each_routing_takes_as_long_as_its_busiest_rank_needs_at_the_links_rate(hosts: Callable[..., Hosts], tmp_path: Path) -> None:
+    # symmetric, so that the same host is the busiest on both ways: the shaper lets a host send its burst faster after a pause
+    tokens = np.array([[[64] * 3] * 3, [[64, 32, 96], [32, 96, 64], [96, 64, 32]], [[0, 96, 96], [96, 64, 32], [96, 32, 64]]])
+    np.savez(tmp_path / "tokens.npz", tokens=np.stack([tokens] * 3, axis=1))  # [step, layer, rank, expert]
+    typed = ("expert-parallel", "--routing", str(tmp_path / "tokens.npz"), "--model", "1M", "--hidden", "1024", "--sequence", "128")
+    types = ("--dispatch-dtype", "bfloat16", "--combine-dtype", "float32")
+    row = launched(hosts(3, "100mbit"), (*typed, *types, "--steps", "5", "--warmup", "1", "--max-time", "60"), tmp_path, 1, 120)
+    result = routing_of(row)
+    assert result is not None and result.rounds == 5
+    away = tokens * (1 - np.eye(3, dtype=int))
+    busiest = 3 * 2 * (2 + 4) * 1024 * away.sum(axis=2).max(axis=1)
+    expected = busiest / (LINK / 10 * FRAMING)
+    assert [step.time_s.value for step in result.steps] == pytest.approx(expected.tolist(), rel=0.05)
+    assert [step.tax.value for step in result.steps] == pytest.approx((expected / expected[0]).tolist(), rel=0.05)
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """A rank of a workload run: measures what the JSON of its command line asks for, through the same runner as the command line's.
 
-Started without a launch around it, it starts the ranks first. "exchanges" makes a step by hand; else "regime" and "typed" ask for one.
+Started without a launch around it, it starts the ranks first. "exchanges" makes a step by hand, with "timeline" one in which ranks
+compute; else "regime" and "typed" ask for one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collbench.measure.tasks.training import WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.workloads.step import Exchange, Regime, Shape, Step
+from collbench.workloads.step import Compute, Exchange, Regime, Shape, Start, Step, Wait
+
+ACTIONS: dict[str, Any] = {"start": Start, "wait": Wait, "compute": Compute}  # of a timeline, with one value each
 
 
 def exchange_of(asked: dict[str, Any]) -> Exchange:
@@ -39,7 +42,8 @@ def training_of(asked: dict[str, Any]) -> Training:
         regime = regime_named(asked["regime"])
         typed = asked["typed"]
         return Training(regime, lambda hosts: shape_of(regime, typed, hosts), typed.get("model", ""), bool(asked.get("optional")))
-    step = Step(tuple(map(exchange_of, asked["exchanges"])), payload_bytes=asked.get("payload_bytes", 4096))
+    timeline = tuple(tuple(ACTIONS[name](value) for name, value in actions) for actions in asked.get("timeline", ()))
+    step = Step(tuple(map(exchange_of, asked["exchanges"])), payload_bytes=asked.get("payload_bytes", 4096), timeline=timeline)
     regime = Regime("by-hand", "for tests", lambda shape: step, asynchronous=lambda shape: bool(asked.get("asynchronous")))
     return Training(regime, lambda hosts: Shape("by-hand", 1024, "float32", 4, 4096, hosts), optional=bool(asked.get("optional")))
 

@@ -211,6 +211,8 @@ workload nothing
 workload ''
 workload
 workload fsdp --model bert
+workload ddp --backend mpi
+workload fsdp2 --model 100K
 workload data-parallel --bucket 0
 workload data-parallel --ranks 1
 workload fsdp --update sharded

@@ -10,13 +10,16 @@ from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, Back
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
 from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import CoresShared, IdleRank, WrongDataStop
+from collbench.measure.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
 from collbench.measure.tasks.places import IdleRanks, PairsSampled
 from collbench.measure.tasks.rounds import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
+from collbench.measure.tasks.routed import RoutingsDiffer
 from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported
 
 CASE = "allreduce 64 MiB on mpi"
+GATHER, SCATTER = Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")
 WRONG = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
 
@@ -46,6 +49,14 @@ MESSAGES = {
     "wrong data inside one": WrongDataFound(("node0",), 1, 1),
     "wrong data among many": WrongDataFound(("node0", "node1", "node2", "node3"), 6, 2),
     "more wrong data": MoreWrongData(2, "pair"),
+    "routings differ": RoutingsDiffer(3, "node2"),
+    "traffic equal": TrafficEqual("DistributedDataParallel of torch 2.13.0", 4, 80 << 20, "data-parallel", 80 << 20),
+    "traffic equal, with other padding": TrafficEqual("FSDP2 of torch 2.13.0", 14, 18 << 20, "fsdp", 17 << 20),
+    "traffic differs": TrafficDiffers(
+        "FSDP2 of torch 2.13.0", 1, 3, Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")
+    ),
+    "traffic differs at its end": TrafficDiffers("FSDP2 of torch 2.13.0", 0, 14, None, Exchanged("allreduce", 4, "float32")),
+    "exchanged": Exchanged("allreduce", 25 << 20, "float32"),
     "wrong step data": WrongStepData("fsdp", "mpi", WRONG),
     "stopped in a case": WrongDataStop(CASE, 5, WRONG),
     "stopped in a round": WrongDataStop("round 3 of 7"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ import pytest
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.material import Material
+from collbench.report.routing import MOST_SHOWN, shown_steps
 from collbench.report.runs import report_run
 from collbench.report.stored import show_all
 from collbench.report.training import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.steps import StepRow
+from collbench.results.steps import Estimate, StepRow
 from collbench.workloads.step import Exchange, Regime, Shape, Step
+from tests.results.test_steps import MOE, ROUTED
 
 MIB = 1 << 20
 NIC = Ceiling("network", 117.6e6, "NIC eth0 1 Gb/s, TCP")
@@ -340,3 +342,32 @@ def test_only_what_is_alike_is_folded() -> None:
 )
 def test_two_names_in_one(first: str, last: str, both: str) -> None:
     assert span(first, last) == both
+
+
+def test_routings_show_their_distribution_and_the_tax() -> None:
+    lines = text_of(MOE).splitlines()
+    at = next(number for number, line in enumerate(lines) if "imbalance tax" in line)
+    assert fields(lines[at]) == ["backend", "routings", "even ms", "p5 ms", "p50 ms", "p95 ms", "slowest ms", "imbalance tax"]
+    assert fields(lines[at + 1])[:3] == ["gloo", "2", "8.000 (7.900–8.100)"] and fields(lines[at + 1])[-1] == "+50 % (48 to 53 %)"
+    assert fields(lines[at + 3])[:6] == ["gloo", "3", "10.00 (9.000–11.00)", "+25 % (20 to 30 %)", "2", "31.0 %"]
+    assert fields(lines[at + 4])[:3] == ["4", "16.00 (15.00–18.00)", "+100.0 % (99.0 to 100.5 %)"]
+    assert "all tokens of a step: dispatch 8 MiB (float8_e4m3fn), combine 16 MiB (bfloat16)" in lines
+
+
+def test_only_the_slowest_of_many_routings_are_shown() -> None:
+    many = [replace(ROUTED.steps[0], step=number, time_s=Estimate(number / 1000 + 0.001)) for number in range(100)]
+    shown = shown_steps(replace(ROUTED, steps=tuple(many)))
+    assert [step.step for step in shown] == list(range(100 - MOST_SHOWN, 100))
+    assert f"the slowest {MOST_SHOWN} of 100 routings are shown" in text_of(
+        replace(MOE, routing={**MOE.routing, "steps": list(map(asdict, many))})
+    )
+
+
+def test_a_csv_has_the_distribution_and_json_every_routing() -> None:
+    first, second = csv.DictReader(io.StringIO(text_of(ROW, MOE, format="csv")))
+    assert (first["routings"], first["imbalance_tax"], second["routings"]) == ("", "", "2")
+    assert [float(second[f"imbalance_tax{end}"]) for end in ("", "_low", "_high")] == [1.5, 1.48, 1.53]
+    assert [float(second[f"routing_time_{name}_s"]) for name in ("p5", "p50", "p95", "max_high", "p50_low")] == [
+        0.010, 0.012, 0.015, 0.018, 0.0118,
+    ]  # fmt: skip
+    assert [step["step"] for step in json.loads(text_of(MOE, format="json"))["routing"]["steps"]] == [3, 4]

@@ -13,7 +13,20 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.steps import WORKLOAD, StepRow, holds_workload, part_ends, read_workload, step_from_json
+from collbench.results.steps import (
+    WORKLOAD,
+    Estimate,
+    RoutedStep,
+    RoutingResult,
+    StepRow,
+    TimeQuantiles,
+    WayBytes,
+    holds_workload,
+    part_ends,
+    read_workload,
+    routing_of,
+    step_from_json,
+)
 from collbench.results.store import parse_object, to_line
 
 CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
@@ -29,6 +42,20 @@ ROW = StepRow(
     {"p50": 1.0, "p95": 2.0, "max": 3.0, "workers": [{"rank": 1, "steps": 4}], "servers": [{"rank": 0, "updates": 4}],
      "steps_per_s": 4.0, "duration_s": 1.0}, {"loop": "native"},
 )  # fmt: skip
+ROUTED = RoutingResult(
+    "zipf:1.2, seed 0:1f2e3d4c", 16, 4, 12,
+    TimeQuantiles(
+        Estimate(0.010, 0.009, 0.011), Estimate(0.012, 0.0118, 0.0124), Estimate(0.015, 0.014, 0.016), Estimate(0.016, 0.015, 0.018)
+    ),
+    Estimate(0.008, 0.0079, 0.0081), Estimate(1.5, 1.48, 1.53), WayBytes("float8_e4m3fn", 8 * 2.0**20), WayBytes("bfloat16", 16 * 2.0**20),
+    (
+        RoutedStep(3, Estimate(0.010, 0.009, 0.011), Estimate(1.25, 1.2, 1.3), 1.3, 2, 0.31, 2.0**20, 1e8, 1.25e8, 80.0),
+        RoutedStep(4, Estimate(0.016, 0.015, 0.018), Estimate(2.0, 1.99, 2.005), 2.1, 0, 0.5, 2.0**21),
+    ),
+)  # fmt: skip
+MOE = replace(
+    ROW, regime="expert-parallel", backend="gloo", parts=[], staleness={}, options={"routing": "zipf:1.2"}, routing=asdict(ROUTED)
+)
 NA_FACT = {"kind": "text", "text": "no GPU here"}
 NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here", na_fact=NA_FACT)
 
@@ -36,6 +63,11 @@ NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="
 def test_a_row_comes_back_as_it_was() -> None:
     for row in (ROW, NA):
         assert step_from_json(parse_object(to_line(row.as_json()).encode())) == row
+
+
+def test_the_result_over_routings_comes_back_as_it_was() -> None:
+    assert routing_of(step_from_json(parse_object(to_line(MOE.as_json()).encode()))) == ROUTED
+    assert routing_of(ROW) is None
 
 
 def test_a_run_s_rows_and_what_it_reports_of_them(tmp_path) -> None:
@@ -79,6 +111,12 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"options": {"a": 1}}, "'options' is"),
         ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers' is"),
         ({"staleness": {"p50": "much"}}, "'staleness.p50' is"),
+        ({"routing": {"name": "zipf"}}, "fields are missing"),
+        (
+            {"routing": {**asdict(ROUTED), "steps": [{**asdict(ROUTED.steps[0]), "busiest_rank": -1}]}},
+            "'routing.steps[0].busiest_rank' is '-1'",
+        ),
+        ({"routing": {**asdict(ROUTED), "tax": {"value": "high"}}}, "'routing.tax.value' is 'high'"),
         ({"parts": [{}]}, "fields are missing"),
         ({"parts": [{**PART, "ends": ["x"]}]}, "'parts[0].ends' is"),
         ({"parts": [{**PART, "times": "3"}]}, "'parts[0].times' is '3'"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import trace_files
 from collbench.cli.main import all_parsers
 from tests.cli.command import BIN, ROOT, Finished, environment
 from tests.slurm.hooks import copies
@@ -58,6 +59,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels",),
     "store": ("store", "dashboards", "prometheus", "boards"),
     "completion": ("completion", "bash"),
+    "replay": ("replay", "job", "--backend", "gloo", "--max-time", "0.1"),
+    "autopsy": ("autopsy", str(ROOT / "reports/hang-dumps")),
+    "trace": ("trace", "--", sys.executable, "-P", "-c", "pass"),
 }
 ALWAYS = ("p2p", "doctor")  # the ranks; the helpers: the other commands start the same processes
 
@@ -69,6 +73,8 @@ def hostile(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in NAMES:
         (folder / f"{name}.py").write_text(HOSTILE.format(marks=str(tmp_path / "marks")))
+    (folder / "job").mkdir()
+    trace_files.nccl_log(folder / "job", 5, 2)
     for name in ("foreign-1.0.dist-info",):  # a plug-in, found by its entry point
         (folder / name).mkdir()
         (folder / name / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
@@ -110,9 +116,9 @@ def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
     done = start(hostile, str(BIN / "collbench"), *COMMANDS[name])
     assert marks(hostile) == "", done.stderr
     assert "Traceback" not in done.stderr
-    assert done.returncode in ((0, 1, 2, 3) if name in ("compare", "doctor", "import", "kernels", "history", "hunt", "gate") else (0,)), (
-        done.stderr
-    )
+    assert done.returncode in (
+        (0, 1, 2, 3) if name in ("compare", "doctor", "import", "kernels", "history", "hunt", "gate", "autopsy", "trace") else (0,)
+    ), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ PAIR, TRIO, FOUR, TWO_HOSTS = ((0, 1),), ((0, 1, 2),), ((0, 1, 2, 3),), ((0, 1),
         ("data-parallel", {"model": "100", "bucket": "43"}, (0, 1), [("allreduce", PAIR, 40, 10)], 400),
         ("fsdp", {}, (0, 0, 1, 1),
          [("allgather", FOUR, REST * 4, 1), ("allgather", FOUR, LAYER * 4, 24), ("allgather", FOUR, LAYER * 4, 24),
-          ("reducescatter", FOUR, LAYER * 4, 24), ("allgather", FOUR, REST * 4, 1), ("reducescatter", FOUR, REST * 4, 1)], 3 * GRADIENTS),
+          ("reducescatter", FOUR, LAYER * 4, 24), ("reducescatter", FOUR, REST * 4, 1)], 3 * GRADIENTS - REST * 4),
         # a model without layers is one unit
         ("fsdp", {"model": "resnet50"}, (0, 1),
          [(operation, PAIR, 25_557_032 * 4, 1) for operation in ("allgather", "allgather", "reducescatter")], 3 * 25_557_032 * 4),

@@ -45,7 +45,9 @@ def test_a_transformers_sizes_are_the_models_unless_they_are_typed():
 
 
 def test_a_regimes_own_words_are_its_options():
-    assert shape_of(EXPERTS, {"imbalance": "1.5", "experts": "8", "top_k": "1"}, (0, 1)).options == {"imbalance": "1.5", "seed": "0"}
+    assert shape_of(EXPERTS, {"imbalance": "1.5", "experts": "8", "top_k": "1"}, (0, 1)).options == {
+        "imbalance": "1.5", "routing": "", "routings": "", "dispatch_dtype": "", "combine_dtype": "", "seed": "0",
+    }  # fmt: skip
     assert shape_of(PIPELINE, {}, (0, 1)).options == {"stages": ""}
 
 
@@ -137,7 +139,7 @@ def test_by_name_also_as_python_writes_it():
     assert regime_named(" Data_Parallel ") is regimes()["data-parallel"]
 
 
-@pytest.mark.parametrize("name", ["ddp", "", "data\nparallel"])
+@pytest.mark.parametrize("name", ["dp", "", "data\nparallel"])
 def test_an_unknown_one_is_one_printable_sentence_with_the_choices(name):
     with pytest.raises(UsageError, match=r"data-parallel, hierarchical, .*, fsdp") as caught:
         regime_named(name)

@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, BackendBase, Group, Settings, Tuning, Unavailable
@@ -40,13 +40,15 @@ from collbench.backends.nccl.library import (
     limits,
     load_nccl,
 )
-from collbench.device.buffers import DeviceBuffers
+from collbench.device.buffers import DeviceBuffers, kernels_of
 from collbench.device.gpu import OpenGpu, driver_address, driver_error
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, slots_checked
 from collbench.operations.operation import Operation, Reason
-from collbench.operations.program import Call, NativeCall, Program
+from collbench.operations.program import Call, NativeCall, NonBlocking, Program
+from collbench.operations.unsupported import StartUnsupported
+from collbench.reason import Fact
 from collbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -167,8 +169,9 @@ class NcclBackend(BackendBase):
         self.flags = ("shared_gpu",) if shared(places) else ()
         self.nccl = (library.handle, code_of(library.version))
         self._communicators = Communicators(library)
+        self._side_streams: dict[int, Stream] = {}  # by communicator
         self._memories, self._graphs = weakref.WeakSet[NcclMemory](), weakref.WeakSet[Graphs]()
-        names = ("cuEventRecord", "cuStreamQuery", "cuEventElapsedTime", "cuGraphLaunch")
+        names = ("cuEventRecord", "cuStreamQuery", "cuEventElapsedTime", "cuGraphLaunch", "cuStreamWaitEvent")
         self._driver = {name: driver_address(name) for name in names}
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
@@ -312,6 +315,43 @@ class NcclBackend(BackendBase):
             bindings += bound
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.explain_abort)
         return self._captured(program, group, {0, *slots_checked(case)}) if case.mode == "graph" else program
+
+    def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
+        """Return the calls on a stream of the group's communicator, which the rank's own stream waits for.
+
+        So operations of different communicators overlap, and those of one follow one another, as in training. For one driven rank.
+        """
+        (rank,), steps = self._ranks_of(group), operation.steps_of(self.api, self.passes_messages)
+        assert steps is not None, "excluded by unsupported_reason"
+        if case.mode == "graph":
+            return StartUnsupported("nccl with --mode graph", operation.name)
+        if group.handle[0] not in self._side_streams:
+            self._side_streams[group.handle[0]] = rank.gpu.stream()
+        side = self._side_streams[group.handle[0]]
+        start, wait, kept = list[tuple[Call, ...]](), list[tuple[Call, ...]](), list[object]()
+        for slot in range(buffers.slots):
+            binding = NcclBinding(self._library, buffers, group, replace(rank, stream=side), (0, slot))
+            ready, done = rank.gpu.event(), rank.gpu.event()
+            start.append((*self._after(rank.stream, ready, side), *steps(binding), self._record(done, side)))
+            wait.append((self._wait(done, rank.stream),))
+            kept += [binding, ready, done]
+        keep, explain = (buffers, kept), self._library.explain_abort
+        return NonBlocking(Program(tuple(start), keep, explain), Program(tuple(wait), keep, explain))
+
+    def _record(self, event: Event, stream: Stream) -> NativeCall:
+        return NativeCall("cuEventRecord", self._driver["cuEventRecord"], (event.address, stream.address))
+
+    def _wait(self, event: Event, stream: Stream) -> NativeCall:
+        return NativeCall("cuStreamWaitEvent", self._driver["cuStreamWaitEvent"], (stream.address, event.address, 0))
+
+    def _after(self, first: Stream, event: Event, then: Stream) -> tuple[Call, ...]:
+        """Return the calls after which a stream runs only what follows the present work of another one."""
+        return self._record(event, first), self._wait(event, then)
+
+    def compute(self, seconds: float) -> Call:
+        """Return a call that keeps the rank's own stream busy for so long, with a kernel."""
+        (rank,) = self._driven
+        return kernels_of(rank.gpu).delay_call(rank.stream, max(0, round(seconds * 1e9)))
 
     def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
         """Return graphs of 20 iterations over the buffer slots in turn, and of one iteration for each slot that is verified.

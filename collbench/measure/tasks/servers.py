@@ -30,6 +30,7 @@ from collbench.measure.open_backends import OpenBackend, members_of
 from collbench.measure.request import Budget
 from collbench.measure.row import against_limits, check_fields, doubts, times_of, wrong_evidence
 from collbench.measure.session import LaunchSession
+from collbench.measure.tasks.frameworks import FrameworkTraining
 from collbench.measure.tasks.step import StepPart, StepPlan, Training, check_number, moved_by
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
@@ -38,7 +39,7 @@ from collbench.operations.dtypes import DTYPES, DType, dtype_named
 from collbench.operations.unsupported import HostMemoryNeeded, ServersUnsupported
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
-from collbench.results.steps import StepRow
+from collbench.results.steps import ReplayedTrace, StepRow
 from collbench.units import format_bytes
 from collbench.workloads.parameter_server import REGIME, roles
 from collbench.workloads.step import Regime, Shape, Step, moved_bytes
@@ -765,7 +766,7 @@ def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
 class TrainingRun:
     """A training to measure on a backend. reason: why it is not measured.
 
-    It has a plan; or roles if it is asynchronous; or `served` if it uses the backend's own servers.
+    It has a plan; or roles if it is asynchronous; or `served` if it uses the backend's own servers; or `framework` if a framework runs it.
     """
 
     training: Training
@@ -777,6 +778,7 @@ class TrainingRun:
     plan: StepPlan | None = None
     roles: JobRoles | None = None
     served: ServedTraining | None = None
+    framework: FrameworkTraining | None = None
     reason: Fact | None = None
 
     @property
@@ -805,11 +807,22 @@ class TrainingRun:
         sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
         device = self.parts[0].case.device if self.parts else "cpu"
         moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
-        moved = max(moved_bytes(step, self.ranks)) if self.served and step else moved
+        moved = max(moved_bytes(step, self.ranks)) if (self.served or self.framework) and step else moved
         return StepRow(
             self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
-            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", **figures,
+            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", replay=self._replay(),
+            **figures,
         )  # fmt: skip
+
+    def _replay(self) -> ReplayedTrace | None:
+        """Return what is known of the trace of a replay, with the recorded time of each part; None for other trainings."""
+        recording = self.training.recording
+        if recording is None:
+            return None
+        times: list[list[float]] = [[] for _ in self.parts]
+        for part, seconds in zip(self.plan.order if self.plan else (), recording.exchange_s, strict=False):
+            times[part] += [seconds] if seconds is not None else []
+        return ReplayedTrace.of(recording, tuple(float(np.median(each)) if each else None for each in times))
 
     def without(self, reason: Fact) -> StepRow:
         """Return the n/a row with its reason."""

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Backend, steps_of, unsupported_reason
+from collbench.backends.backend import Backend, NonBlockingBackend, steps_of, unsupported_reason
 from collbench.backends.host import Buffers
+from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
@@ -31,16 +32,18 @@ from collbench.measure.prepared_case import BackendContext, PreparedCase, mismat
 from collbench.measure.request import Budget, Request
 from collbench.measure.row import against_limits, doubts, times_of
 from collbench.measure.sampling import Measurement, slowest, sound
+from collbench.measure.tasks.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
-from collbench.operations.program import Program, PythonCall, joined
-from collbench.operations.unsupported import CaseFailed, HostMemoryNeeded, decode_reason
+from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
+from collbench.operations.unsupported import CaseFailed, HostMemoryNeeded, TimelineUnsupported, decode_reason
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
+from collbench.traces.recording import Recording
 from collbench.units import format_bytes, plural
 from collbench.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 
@@ -159,6 +162,7 @@ class StepPart:
     what    name of the first exchange, and of the last one if they differ: "bucket 1 of 14 … bucket 13 of 14"
     ends    the names of the first and the last exchange
     times   how many there are in a step
+    in_flight   how many buffers a rank uses at once, where it starts the next exchange before it has waited for one; see `agree`
     """
 
     what: str
@@ -167,6 +171,7 @@ class StepPart:
     case: Case
     times: int
     ends: tuple[str, str] = ("", "")
+    in_flight: int = 1
 
     @property
     def groups(self) -> Groups:
@@ -181,7 +186,7 @@ class StepPart:
     @property
     def slots(self) -> int:
         """The number of buffers that a step uses in turn."""
-        return min(slots_for(self.case), self.times)
+        return min(max(slots_for(self.case), self.in_flight), self.times)
 
     @property
     def whole(self) -> Exchange:
@@ -196,11 +201,24 @@ class StepPart:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step on a backend: its parts, and their order."""
+    """A step on a backend: its parts, and the part of each exchange in their order.
+
+    computing_s   the longest time for which a rank computes in a step, of a step with a timeline; see `agree`
+    """
 
     step: Step
     parts: tuple[StepPart, ...]
     order: tuple[int, ...]
+    computing_s: float = 0.0
+
+    @property
+    def ordinals(self) -> list[int]:
+        """By exchange how many exchanges of its part come before it."""
+        done, found = Counter[int](), list[int]()
+        for part in self.order:
+            found.append(done[part])
+            done[part] += 1
+        return found
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -209,11 +227,14 @@ class StepPlan:
 
 
 def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
-    """Return the step's parts as cases.
+    """Return the step's parts as cases. A step with a timeline needs `agree` next.
 
-    Raises UsageError for groups that the operation does not support, sizes below one element, and too many exchanges.
+    Raises UsageError for groups that the operation does not support, sizes below one element, too many exchanges, and a timeline that
+    is not complete.
     """
     check_number(step)
+    if step.timeline:
+        check_timeline(step, backend.ranks)
     alike: dict[Exchange, int] = {}
     turns = [alike.setdefault(replace(exchange, what="", times=1), len(alike)) for exchange in step.exchanges]
     of_part: list[list[Exchange]] = [[] for _ in alike]
@@ -227,14 +248,47 @@ def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
     return StepPlan(step, parts, tuple(order))
 
 
+def agree(plan: StepPlan, world: World) -> StepPlan:
+    """Return the plan with what follows from the timelines of all ranks: the buffers of each part, and the longest computing.
+
+    All ranks must call it, and each needs the timelines of its own ranks only. A plan without a timeline is returned unchanged.
+    Raises UsageError on all ranks if a rank lacks its timeline, or if the ranks wait for one another.
+    """
+    step = plan.step
+    if not step.timeline:
+        return plan
+    everyone = world.allgather(_own_timelines(plan, world), "comparing the ranks' timelines")
+    for known in everyone:
+        if known["wrong"]:
+            raise UsageError(known["wrong"])
+    in_flight = [max(known["in_flight"].get(str(part), 1) for known in everyone) for part in range(len(plan.parts))]
+    parts = tuple(replace(part, in_flight=number) for part, number in zip(plan.parts, in_flight, strict=True))
+    return replace(plan, parts=parts, computing_s=max(known["computing_s"] for known in everyone))
+
+
+def _own_timelines(plan: StepPlan, world: World) -> dict[str, Any]:
+    """Return what a rank's timelines need, JSON-ready: by part the buffers in flight, if several; and the longest computing."""
+    step, number, ordinals = plan.step, len(plan.parts), plan.ordinals
+    own = [actions for actions in step.timeline if actions]
+    wrong = None
+    try:
+        if world.rank in plan.ranks and not step.timeline[world.rank]:
+            raise UsageError(f"rank {world.rank} has exchanges, but not its timeline: give each rank its own")
+        timeline_s(step, [0.0] * len(step.exchanges))
+    except UsageError as error:
+        wrong = str(error)
+    each = [slots_needed(actions, plan.order, ordinals, number) for actions in own]
+    most = {str(part): max(slots) for part, slots in enumerate(zip(*each, strict=True)) if max(slots) > 1}
+    return {"wrong": wrong, "in_flight": most, "computing_s": max(map(computing_s, own), default=0.0)}
+
+
 def check_number(step: Step) -> None:
     """Raise UsageError if a step has too many exchanges to prepare."""
     number = sum(exchange.times for exchange in step.exchanges)
     if number > MOST_EXCHANGES:
-        raise UsageError(
-            f"this step makes {number:,} exchanges, but at most {MOST_EXCHANGES:,} can be prepared: use a larger --bucket, "
-            "fewer --layers or --microbatches, or a smaller model"
-        )
+        smaller = "use a larger --bucket, fewer --layers or --microbatches, or a smaller model"
+        remedy = "replay one step of the trace" if step.timeline else smaller
+        raise UsageError(f"this step makes {number:,} exchanges, but at most {MOST_EXCHANGES:,} can be prepared: {remedy}")
 
 
 def _check(exchange: Exchange, ranks: int) -> None:
@@ -258,7 +312,7 @@ def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) 
 
 def _case(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Case:
     sweep, n, dtype = request.sweep.each[0], len(exchange.groups[0]), dtype_named(exchange.dtype)
-    if exchange.size_bytes < dtype.size * operation.parts(n):
+    if exchange.size_bytes < dtype.size * operation.parts(n) and not operation.is_barrier:
         least = dtype.size * operation.parts(n)
         raise UsageError(
             f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least} bytes): "
@@ -323,6 +377,7 @@ class PreparedPart:
     """A part of a step that every rank can run.
 
     program   one exchange per buffer slot; at a server followed by the additions
+    started   the same exchange in two programs, of a step with a timeline; None where the library cannot start it without waiting
     """
 
     part: StepPart
@@ -330,6 +385,7 @@ class PreparedPart:
     program: Program
     loop: Loop
     adding: ServerSums | None = None
+    started: NonBlocking | None = None
 
 
 @dataclass(frozen=True)
@@ -355,11 +411,20 @@ class WrongPart:
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once."""
+    """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once.
+
+    no_overlap   of a step with a timeline: why its exchanges run one after the other, instead of overlapping as recorded; else None
+    """
 
     plan: StepPlan
     parts: tuple[PreparedPart, ...]
     ready: PreparedCase
+    no_overlap: Fact | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the step's row that follow from how it runs."""
+        return (NO_OVERLAP,) if self.no_overlap else ()
 
 
 class PartNotPrepared(Fact, frozen=True):
@@ -378,13 +443,56 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
     on all.
     """
     found: list[PreparedPart] = []
+    if plan.step.timeline and not runs_timelines(stage):
+        return PartNotPrepared(title, TimelineUnsupported(stage.backend.name))
     for part in plan.parts:
         one = _prepare(part, stage, world)
         if isinstance(one, Fact):
             release_step(found, stage.backend)
             return PartNotPrepared(part.what, one)
         found.append(one)
-    return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world))
+    no_overlap = None
+    if plan.step.timeline:
+        found, no_overlap = _startable(found, stage, world)
+    return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world), no_overlap)
+
+
+def runs_timelines(stage: BackendContext) -> bool:
+    """Return whether a backend can run a step with a timeline: it can compute, and a process drives one rank."""
+    return isinstance(stage.backend, NonBlockingBackend) and len(stage.driven) <= 1
+
+
+def _startable(found: list[PreparedPart], stage: BackendContext, world: World) -> tuple[list[PreparedPart], Fact | None]:
+    """Return the parts with the programs that start them, after a trial; or as they are, with the first reason of a rank.
+
+    All ranks call. If one part cannot be started, none is: exchanges that run to their end between others that were started could
+    block the ranks.
+    """
+    started: list[NonBlocking] = []
+    reason = None
+    for one in found:
+        bound = _bind_started(one.ready, stage.backend)
+        if isinstance(bound, Fact):
+            reason = bound
+            break
+        started.append(bound)
+    first = world.first_error(None if reason is None else as_json(reason), f"asking {stage.backend.name} what it can start")
+    if first is not None:
+        return found, decode_reason(first)
+    for one, each in zip(found, started, strict=True):
+        both = joined([replace(each.start, slots=each.start.slots[:1]), replace(each.wait, slots=each.wait.slots[:1])])
+        loop = Loop(_together(both, stage, world))
+        with phase(one.ready, world, "starting it and waiting for it"):
+            loop.run(1, slot=0)
+    return [replace(one, started=each) for one, each in zip(found, started, strict=True)], None
+
+
+def _bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
+    """Return this process's programs of a part, without calls if it drives none of its ranks; or why it cannot be started."""
+    nothing = Program(((),))
+    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
+        return bind_nonblocking(backend, ready.operation, ready.case, group, buffers)
+    return NonBlocking(nothing, nothing)
 
 
 def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
@@ -414,13 +522,25 @@ def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
     return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
 
 
+def _together(program: Program, stage: BackendContext, world: World) -> Timed:
+    """Return the calls to time, after which the ranks synchronize again.
+
+    A wait may end while the library still has to send what another rank waits for, and MPI sends it only inside a call.
+    """
+    return replace(_timed(program, stage, world), parting=stage.sync)
+
+
 def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
     case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
     turns = list(_turns(plan, found))
-    timed = _timed(_program(found, turns), stage, world)
-    once = _timed(_program(found, list(dict.fromkeys(turns))), stage, world)  # a second in-place sum would add to the first
+    if plan.step.timeline:
+        programs = [_timeline_program(plan, found, each, stage) for each in (turns, _first_uses(turns))]
+        timed, once = (_together(program, stage, world) for program in programs)
+    else:
+        timed = _timed(_program(found, turns), stage, world)
+        once = _timed(_program(found, list(dict.fromkeys(turns))), stage, world)  # a second in-place sum would add to the first
     buffers = tuple(each for one in found for each in one.ready.buffers)
     own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
     must = partial(must_cross, found)
@@ -444,10 +564,7 @@ def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> Lea
 
 def _turns(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
     """Yield (part, slot) of every exchange."""
-    done: Counter[int] = Counter()
-    for part in plan.order:
-        yield part, done[part] % found[part].part.slots
-        done[part] += 1
+    return ((part, ordinal % found[part].part.slots) for part, ordinal in zip(plan.order, plan.ordinals, strict=True))
 
 
 def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
@@ -458,6 +575,36 @@ def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) ->
         programs.append(replace(program, slots=(program.slots[slot % len(program.slots)],), once=None))
     explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # slots without calls cannot fail
     return replace(joined(programs), explain=explain)
+
+
+def _first_uses(turns: Sequence[tuple[int, int]]) -> list[tuple[int, int] | None]:
+    """Return (part, slot) of the exchanges that use a buffer first; None for the others."""
+    first = {turn: number for number, turn in reversed(list(enumerate(turns)))}
+    return [turn if first[turn] == number else None for number, turn in enumerate(turns)]
+
+
+def _timeline_program(
+    plan: StepPlan, found: Sequence[PreparedPart], turns: Sequence[tuple[int, int] | None], stage: BackendContext
+) -> Program:
+    """Return this rank's timeline: an exchange without a turn is left out. Without `started` each runs to its end where it starts."""
+    backend = stage.backend
+    assert isinstance(backend, NonBlockingBackend)
+
+    def start(exchange: int) -> Sequence[Call]:
+        if (turn := turns[exchange]) is None:
+            return ()
+        one, slot = found[turn[0]], turn[1]
+        return (one.started.start if one.started else one.program).slots[slot]
+
+    def wait(exchange: int) -> Sequence[Call]:
+        turn = turns[exchange]
+        started = found[turn[0]].started if turn else None
+        return started.wait.slots[turn[1]] if started and turn else ()
+
+    own = [plan.step.timeline[rank] for rank in stage.driven]
+    calls = tuple(call for actions in own for call in calls_of(actions, start, wait, backend.compute))
+    explain = next((one.program.explain for one in found if any(one.program.slots)), found[0].program.explain)
+    return Program((calls,), keep=tuple(found), explain=explain)
 
 
 def time_part(one: PreparedPart, world: World, budget: Budget) -> Measurement | None:
@@ -522,10 +669,12 @@ def path_s(plan: StepPlan, each: Seconds) -> float | None:
     """Return the seconds of a step from those of its parts (`each`); None if one of them is unknown.
 
     Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready, and
-    ends on all of them at the same time.
+    ends on all of them at the same time. With a timeline: see `timeline_s`.
     """
     if None in each.values():
         return None
+    if plan.step.timeline:
+        return timeline_s(plan.step, [each[part] or 0.0 for part in plan.order])
     free = dict.fromkeys(plan.ranks, 0.0)
     for turn, alike in groupby(plan.order):
         seconds = (each[turn] or 0.0) * len(list(alike))
@@ -637,9 +786,13 @@ class Training:
     shape   returns the regime's shape from the number of each rank's host; called on every rank. May raise UsageError
     model   its name for users: "bert-large"
     optional   whether a training that does not fit these ranks becomes a row without figures, instead of ending the launch
+    recording  of a replay: what was recorded
+    adapt      returns the step for a backend, where the backend lacks something that can be replaced; None: as it is
     """
 
     regime: Regime
     shape: Callable[[tuple[int, ...]], Shape]
     model: str = ""
     optional: bool = False
+    recording: Recording | None = None
+    adapt: Callable[[Step, Request, Backend], Step] | None = None

@@ -6,14 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, ranks_by_host
+from collbench.measure.prepared_case import BackendContext, PreparedCase
 from collbench.measure.request import Request
-from collbench.measure.row import check_fields, wrong_evidence
+from collbench.measure.row import RowContext, check_fields, make_row, wrong_evidence
 from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measure.tasks.frameworks import FrameworkTraining, measure_framework
+from collbench.measure.tasks.routed import (
+    differing_routing,
+    plan_routed,
+    prepare_routed,
+    routed_limits,
+    routed_row,
+    routed_too_large,
+    verify_routed,
+)
 from collbench.measure.tasks.servers import (
     TrainingRun,
     measure_asynchronous,
@@ -25,9 +39,12 @@ from collbench.measure.tasks.servers import (
 )
 from collbench.measure.tasks.step import (
     Around,
+    PartLimit,
     PartNotPrepared,
     PreparedStep,
+    StepPlan,
     Training,
+    agree,
     limits_of,
     path_s,
     plan_of,
@@ -41,10 +58,12 @@ from collbench.measure.tasks.step import (
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
+from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.reason import Fact
 from collbench.results.folder import WORKLOAD
 from collbench.results.reader import Run
+from collbench.results.row import Row
 from collbench.results.steps import StepRow, read_workload
 from collbench.units import format_duration
 
@@ -117,9 +136,13 @@ class WorkloadTask(Task):
         except UsageError as error:
             wrong = str(error)
         reason = world.first_error(wrong, f"laying {training.regime.name} out")
+        if not reason and (differs := differing_routing(run.step.routing if run.step else None, world)):
+            raise UsageError(differs.render())
         if not reason and not run.reason:
-            too_much = too_large(run.title, run.plan, opened.backend, world) if run.plan else None
-            roles = run.roles or run.served
+            run = replace(run, plan=agree(run.plan, world)) if run.plan and not (run.step and run.step.routing) else run
+            room = routed_too_large if run.step and run.step.routing else too_large
+            too_much = room(run.title, run.plan, opened.backend, world) if run.plan else None
+            roles = run.roles or run.served or run.framework
             reason = world.first_error(roles_too_large(run.title, roles, world) if roles else too_much, "looking at the memory")
         if not reason:
             return run
@@ -132,14 +155,22 @@ class WorkloadTask(Task):
         regime = run.training.regime
         host_of = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
         shape = run.training.shape(tuple(host_of[rank] for rank in range(backend.ranks)))
-        run = replace(run, shape=shape, step=(step := regime.step(shape)))
+        step, adapt = regime.step(shape), run.training.adapt
+        step = adapt(step, self.request.launch, backend) if adapt else step
+        run = replace(run, shape=shape, step=step)
+        if regime.models:
+            framework = FrameworkTraining(regime, shape, step)
+            return replace(run, framework=framework, reason=framework.refusal(backend))
         if serves(backend, regime):
             served = served_of(shape, regime, backend.ranks)
             return replace(run, reason=served) if isinstance(served, ServersUnsupported) else replace(run, served=served)
         if regime.asynchronous(shape):
             roles = roles_of(step, backend.ranks)
             return replace(run, roles=roles, reason=roles.refusal(backend))
-        return replace(run, plan=plan_of(step, self.request.launch, backend))
+        plan = plan_of(step, self.request.launch, backend)
+        if step.routing:
+            plan_routed(plan)
+        return replace(run, plan=plan)
 
     def _about(self, session: LaunchSession) -> dict[str, Any]:
         """Return run.json's "workload"."""
@@ -194,14 +225,36 @@ class WorkloadTask(Task):
             return measure_asynchronous(run, session)
         if run.served:
             return measure_served(run, session)
+        if run.framework:
+            return measure_framework(run.framework, run, session)
         assert run.plan is not None
         context = session.context_of([(part.operation, part.case, run.opened) for part in run.parts], run.backend)
-        step = prepare_step(run.name, run.plan, context, world)
+        return (self._routed if run.plan.step.routing else self._stepped)(session, run, run.plan, context)
+
+    def _stepped(self, session: LaunchSession, run: TrainingRun, plan: StepPlan, context: BackendContext) -> StepRow | None:
+        """Measure one step again and again. Return the row at rank 0, None elsewhere."""
+        step = prepare_step(run.name, plan, context, session.world)
         if isinstance(step, PartNotPrepared):
-            return run.without(step) if world.rank == 0 else None
+            return run.without(step) if session.world.rank == 0 else None
         row = self._timed(session, run, step)
         release_step(step.parts, run.backend)
         return row
+
+    def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
+        """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""
+        request, world, plan = session.request, session.world, plan_routed(step)
+        prepared = prepare_routed(run.name, plan, context, world)
+        if isinstance(prepared, PartNotPrepared):
+            return run.without(prepared) if world.rank == 0 else None
+        watched = session.measured(prepared.ready, run.backend, request.budget)
+        wrong = verify_routed(prepared, world, request.check) if request.check else []
+        if watched is None or wrong is None:
+            return None
+        if watched.other_path:
+            session.note(watched.other_path)
+        around = _around(session, run, prepared.ready, step, routed_limits(plan, session.ceilings, run.backend))
+        row = routed_row(run.row(), plan, watched, around)
+        return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
@@ -215,8 +268,14 @@ class WorkloadTask(Task):
             return None
         if watched.other_path:
             session.note(watched.other_path)
-        row = with_figures(run.row(), step, watched, alone, _around(session, run, step))
-        return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        around = _around(session, run, step.ready, step.plan, limits_of(step, session.ceilings, run.backend))
+        around = replace(around, flags=(*step.flags, *around.flags))
+        around.evidence["buffers"] = [one.part.slots for one in step.parts]
+        row = with_figures(run.row(), step, watched, alone, around)
+        row = replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        if run.training.recording and session.folder:
+            session.folder.append(*replayed_case(row, run, step, watched, ranks_by_host(run.backend, world)))
+        return row
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Note wrong data, and return run.json's "workload"."""
@@ -230,6 +289,23 @@ class WorkloadTask(Task):
         if any(row.wrong for row in records):
             return FAILED
         return FINE if any(row.na is None for row in records) else USAGE
+
+
+def replayed_case(
+    row: StepRow, run: TrainingRun, step: PreparedStep, watched: MonitoredMeasurement, hosts: Sequence[Sequence[int]]
+) -> tuple[Row, dict[str, NDArray[Any]]]:
+    """Return a replayed step as a row of cases with its samples, which `compare`, `gate` and `baseline` use.
+
+    The row's operation is "replay", its size the bytes of all buffers, and its traffic the name of the trace with the step's digest.
+    """
+    assert run.training.recording is not None
+    case = replace(
+        step.ready.case, operation=run.training.regime.name, traffic=Traffic(f"{run.training.model}:{run.training.recording.digest}")
+    )
+    operation = replace(step.ready.operation, name=case.operation, bus_factor=lambda n: row.moved_bytes / case.size_bytes)
+    context = RowContext(hosts, row.ceiling, withheld=row.percent_of_ceiling is None, evidence=row.evidence)
+    found, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
+    return replace(found, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
 
 
 def run_workload(workload: WorkloadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
@@ -248,13 +324,13 @@ def check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measure
         )
 
 
-def _around(session: LaunchSession, run: TrainingRun, step: PreparedStep) -> Around:
+def _around(session: LaunchSession, run: TrainingRun, ready: PreparedCase, plan: StepPlan, limits: Sequence[PartLimit]) -> Around:
     """Return the ceilings, flags and evidence of a row."""
-    cases = [part.case for part in step.plan.parts]
+    cases = [part.case for part in plan.parts]
     slow = {str(text) for case in cases if (text := session.request.slowed.of(case))}
-    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | step.ready.evidence
-    evidence |= {"buffers": [one.part.slots for one in step.parts], "exchanges": len(step.plan.order)}
+    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | ready.evidence
+    evidence |= {"exchanges": len(plan.order)}
     evidence |= {"slowed": sorted(slow)} if slow else {}
     rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
-    flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, step.ready.fell_back))
-    return Around(limits_of(step, session.ceilings, run.backend), "oversubscribed" in flags, flags, evidence)
+    flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, ready.fell_back))
+    return Around(limits, "oversubscribed" in flags, flags, evidence)

@@ -1,4 +1,4 @@
-"""Point-to-point between the two ranks of a pair: bandwidth of a window of messages, one way or both, and ping-pong latency.
+"""Point-to-point between the two ranks of a pair: bandwidth of a window of messages, one way or both, ping-pong latency, and one message.
 
 A window is W messages in flight, acknowledged. All messages of a window use the same buffers, as OSU's benchmark does: a window of 64 MiB
 messages would not fit otherwise.
@@ -42,6 +42,11 @@ def _ping_pong(x: Binding) -> Iterator[Call]:
     yield from (send, receive) if x.rank == 0 else (receive, send)
 
 
+def _one_message(x: Binding) -> Iterator[Call]:
+    other = 1 - x.rank
+    yield x.send_to(other, x.send, x.count) if x.rank == 0 else x.receive_from(other, x.recv, x.count)
+
+
 P2P_BANDWIDTH = Operation(
     name="p2p_bandwidth",
     command="p2p",
@@ -76,4 +81,15 @@ P2P_LATENCY = Operation(
     moves=lambda case: 2,  # one in each direction
     expected_blocks=lambda x: [Block([1 - x.rank], at=0, count=x.count)],
     by_messages=_ping_pong,
+)
+P2P_MESSAGE = Operation(
+    name="p2p_message",
+    command="p2p",
+    internal=True,  # the sender's time ends when its buffer can be reused, which is not the time of the message
+    summary="one message one way between pairs of ranks, without a confirmation",
+    bus_factor=lambda n: 1.0 if n > 1 else 0.0,
+    pair=True,
+    sends=lambda x: x.count if x.rank == 0 else 0,
+    expected_blocks=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
+    by_messages=_one_message,
 )

@@ -1,8 +1,11 @@
-"""Sections, tables and charts of a page. All texts are plain: the template escapes them. Only `Chart.drawing` is markup."""
+"""Sections, tables and charts of a page. All texts are plain: the template escapes them. Only `Chart.drawing` is markup.
+
+Each makes its texts printable and cuts them, so that a section needs no care with texts from files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ from collbench.report.html.drawing import Tooltip
 if TYPE_CHECKING:
     from collbench.report.frame import Frame
 
-_LONGEST = 600  # characters of a text in a table
+_LONGEST, _LONGEST_TEXT = 600, 2000  # characters of a text in a table, and of a paragraph
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,20 @@ class Table:
     right: frozenset[int] = frozenset()
     marks: dict[int, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.__dict__["rows"] = [[short(cell, _LONGEST) for cell in row] for row in self.rows]
+
     @classmethod
     def of(cls, frame: Frame[Any]) -> Table:
         """Return the table of a frame of the terminal, with all its columns and the styles of its records."""
-        rows = [[short(column.text(each), _LONGEST) for column in frame.columns] for each in frame.records]
+        rows = [[column.text(each) for column in frame.columns] for each in frame.records]
         right = frozenset(number for number, column in enumerate(frame.columns) if column.right)
-        marks = {number: mark for number, each in enumerate(frame.records) if (mark := frame.style(each))}
-        return cls([column.title for column in frame.columns], rows, right, marks)
+        return cls([column.title for column in frame.columns], rows, right, marks_of(map(frame.style, frame.records)))
+
+
+def marks_of(styles: Iterable[str]) -> dict[int, str]:
+    """Return the marks of a table from the style of each row; "": none."""
+    return {number: style for number, style in enumerate(styles) if style}
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,9 @@ class Chart:
     data: dict[str, object] | None = None
     wide: bool = False
 
+    def __post_init__(self) -> None:
+        self.__dict__.update(title=short(self.title, _LONGEST), caption=short(self.caption, _LONGEST_TEXT))
+
 
 @dataclass(frozen=True)
 class FileLink:
@@ -77,3 +90,7 @@ class Section:
     tables: Sequence[tuple[str, Table]] = ()
     charts: Sequence[Chart] = ()
     links: Sequence[tuple[str, Sequence[FileLink]]] = ()
+
+    def __post_init__(self) -> None:
+        tables = [(short(caption, _LONGEST), table) for caption, table in self.tables]
+        self.__dict__.update(texts=[short(text, _LONGEST_TEXT) for text in self.texts], tables=tables)

@@ -6,8 +6,9 @@ bandwidth and time, linear and logarithmic, zoom, series to show or hide, and on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import is_shown_as_time
@@ -105,19 +106,13 @@ class SizeChart:
 
     def data(self) -> dict[str, Any]:
         """Return what the page's script draws: for each series a value per size, null where there is none."""
-        sizes = self.sizes
-        return {
-            "kind": "sizes",
-            "sizes": sizes,
-            "labels": [format_size(size) for size in sizes],
-            "rate": self.has_rate,
-            "series": [_series_data(line, sizes) for line in self.lines],
-            "limits": [
-                {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [rates.get(size) for size in sizes]}
-                for limit in self.limits
-                for rates in [limit.rates_at(sizes)]
-            ],
-        }
+        sizes, labels = self.sizes, [format_size(size) for size in self.sizes]
+        drawn = [(limit, limit.rates_at(sizes)) for limit in self.limits]
+        limits = [
+            {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [*map(rates.get, sizes)]} for limit, rates in drawn
+        ]
+        series = [_series_data(line, sizes) for line in self.lines]
+        return {"kind": "sizes", "sizes": sizes, "labels": labels, "rate": self.has_rate, "series": series, "limits": limits}
 
     def picture(self) -> Picture:
         """Return the picture: bandwidth on a linear axis, or time on a logarithmic one, with intervals, limits and a legend."""
@@ -133,14 +128,8 @@ class SizeChart:
         return picture
 
     def _scale(self, top: float, bottom: float) -> AxisScale:
-        ends = [
-            end
-            for line in self.lines
-            for point in line.points
-            if (value := point.rate if self.has_rate else point.time) is not None
-            for end in (value.value, value.low, value.high)
-            if end is not None
-        ]
+        values = [point.rate if self.has_rate else point.time for line in self.lines for point in line.points]
+        ends = [end for each in values if each for end in (each.value, each.low, each.high) if end is not None]
         if not self.has_rate:
             return log_scale(min(ends, default=1.0) / 1.3, max(ends, default=1.0) * 1.3, bottom, top, "time, µs")
         ends += [rate for limit in self.limits for rate in limit.rates.values()]
@@ -166,71 +155,64 @@ class SizeChart:
 
 def size_charts(material: Material) -> list[SizeChart]:
     """Return a chart for each operation that moves bytes, in print order."""
-    names = distinct_names(material.drawn)
-    runs = [
-        (name, [row for row in material.rows(table) if 0 < row.size_bytes < _LARGEST])
-        for name, table in zip(names, material.drawn, strict=True)
-    ]
-    operations = dict.fromkeys(row.operation for _, rows in runs for row in rows)
-    backends = list(dict.fromkeys(row.backend for _, rows in runs for row in rows))
-    return [_chart(f"sizes-{number}", operation, runs, backends, material.typical_times) for number, operation in enumerate(operations)]
+    names = _distinct_names(material.drawn)
+    every = [(name, row) for name, table in zip(names, material.drawn, strict=True) for row in material.rows(table)]
+    rows = [(name, row) for name, row in every if 0 < row.size_bytes < _LARGEST]
+    backends = list(dict.fromkeys(row.backend for _, row in rows))
+    charts = []
+    for number, operation in enumerate(dict.fromkeys(row.operation for _, row in rows)):
+        those = [(name, row) for name, row in rows if row.operation == operation]
+        charts.append(_chart(f"sizes-{number}", operation, those, backends, material.typical_times))
+    return charts
 
 
-def distinct_names(tables: Sequence[Launches]) -> list[str]:
+def _distinct_names(tables: Sequence[Launches]) -> list[str]:
     """Return a name for each table, at most 24 characters: that of its folder; of equal ones with the folder above, or with a number."""
     names = [table.name for table in tables]
-    longer = [
-        "/".join(table.runs[0].path.resolve().parts[-2:]) if names.count(name) > 1 else name
-        for name, table in zip(names, tables, strict=True)
-    ]
+    longer = ["/".join(table.runs[0].path.resolve().parts[-2:]) if names.count(table.name) > 1 else table.name for table in tables]
     cut = [short(name, 24) for name in longer]
     return [f"{short(name, 20)} #{place + 1}" if cut.count(name) > 1 else name for place, name in enumerate(cut)]
 
 
 def _chart(
-    key: str, operation: str, runs: Sequence[tuple[str, Sequence[Row]]], backends: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]
+    key: str, operation: str, named: Sequence[tuple[str, Row]], backends: Sequence[str], baseline: Mapping[CaseKey, TypicalTime]
 ) -> SizeChart:
-    """Return the chart of an operation. A backend with one line per run has the style of its place in `backends`."""
-    of_runs = [(name, [row for row in rows if row.operation == operation]) for name, rows in runs]
-    of_runs = [(name, rows) for name, rows in of_runs if rows]
-    every = [row for _, rows in of_runs for row in rows]
-    differing = [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in every}) > 1)]
-    groups: dict[tuple[int, tuple[object, ...]], dict[int, Row]] = {}
-    for place, (_, rows) in enumerate(of_runs):
-        for row in rows:
-            groups.setdefault((place, tuple(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
-    is_one_each = len(groups) == len({(place, row.backend) for place, (_, rows) in enumerate(of_runs) for row in rows})
+    """Return the chart of an operation from (run, row). A backend with one line per run has the style of its place in `backends`."""
+    rows, runs = [row for _, row in named], list(dict.fromkeys(run for run, _ in named))
+    differing = [name for name in SERIES if name == "backend" or (name != "operation" and len({getattr(row, name) for row in rows}) > 1)]
+    groups: dict[tuple[str, ...], dict[int, Row]] = {}
+    for run, row in named:
+        groups.setdefault((run, *(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
+    is_one_each = len(groups) == len({(run, row.backend) for run, row in named})
     lines: list[SizeLine] = []
-    for (place, _), sized in groups.items():
+    for (run, *_), sized in groups.items():
         first = next(iter(sized.values()))
-        words = [text for name in differing if (text := value_of(first, name)) != NOTHING]
-        name = short(" ".join([*words, *([f"({of_runs[place][0]})"] if len(of_runs) > 1 else [])]), 60)
-        number = backends.index(first.backend) + place * len(backends) if is_one_each else len(lines)
+        name = short(" ".join([*_series_words(first, differing), *([f"({run})"] if len(runs) > 1 else [])]), 60)
+        number = backends.index(first.backend) + runs.index(run) * len(backends) if is_one_each else len(lines)
         lines.append(SizeLine(name, number, [_point(sized[size]) for size in sorted(sized)]))
-    lines = [*_baseline_lines(every, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
-    has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in every)
-    return SizeChart(key, operation, lines[:MOST_LINES], _limits(every) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
+    lines = [*_baseline_lines(rows, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
+    has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
+    return SizeChart(key, operation, lines[:MOST_LINES], _limits(rows) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
+
+
+def _series_words(row: Row, differing: Sequence[str]) -> list[str]:
+    return [text for name in differing if (text := value_of(row, name)) != NOTHING]
 
 
 def _baseline_lines(rows: Sequence[Row], differing: Sequence[str], baseline: Mapping[CaseKey, TypicalTime], number: int) -> list[SizeLine]:
     """Return the baseline's times of the measured cases, with what chance explains as the band; [] without a baseline."""
-    groups: dict[tuple[object, ...], dict[int, SizePoint]] = {}
-    names: dict[tuple[object, ...], str] = {}
+    groups: dict[str, dict[int, SizePoint]] = {}
     for row in rows:
         known, time_s, rate = baseline.get(case_of(row)), time_of(row), rate_of(row)
         if known is None or time_s is None:
             continue
-        key = tuple(getattr(row, name) for name in differing)
-        names.setdefault(key, short(" ".join(text for each in differing if (text := value_of(row, each)) != NOTHING), 50) + " baseline")
-        time = _banded(1e6 * known.time_s, known.limit)
         of_rate = None if rate is None else _banded(rate * time_s / known.time_s / 1e9, known.limit)
         limit = "not judged" if known.limit is None else f"noise limit {100 * (known.limit - 1):+.1f} %"
         shown = "" if of_rate is None else f"{format_rate(1e9 * of_rate.value)} GB/s, "
         text = f"{shown}{format_time(known.time_s)} µs, {limit}"
-        groups.setdefault(key, {})[row.size_bytes] = SizePoint(row.size_bytes, of_rate, time, "", text)
-    return [
-        SizeLine(names[key], number + place, [sized[size] for size in sorted(sized)]) for place, (key, sized) in enumerate(groups.items())
-    ]
+        point = SizePoint(row.size_bytes, of_rate, _banded(1e6 * known.time_s, known.limit), "", text)
+        groups.setdefault(short(" ".join(_series_words(row, differing)), 50) + " baseline", {})[row.size_bytes] = point
+    return [SizeLine(name, number + place, [sized[at] for at in sorted(sized)]) for place, (name, sized) in enumerate(groups.items())]
 
 
 def _banded(value: float, limit: float | None) -> Value:
@@ -283,14 +265,14 @@ def _limits(rows: Iterable[Row]) -> list[LimitLine]:
     """Return the expected rates and the hard limits, each rate once, with the text of its first row."""
     found: list[LimitLine] = []
     for row in rows:
-        if row.percent_of_ceiling is None and "above_bound" not in row.flags:
-            continue
         for ceiling, kind in ((row.ceiling, "expected"), (row.hard_bound, "hard limit")):
-            if ceiling is not None and ceiling.bytes_per_s and known(ceiling.bytes_per_s) and ceiling.bytes_per_s < _FASTEST:
-                _add_limit(found, row, ceiling, kind)
+            rate = None if ceiling is None else ceiling.bytes_per_s
+            is_compared = row.percent_of_ceiling is not None or "above_bound" in row.flags
+            if ceiling is not None and rate and is_compared and known(rate) and rate < _FASTEST:
+                _add_limit(found, row, ceiling, kind, rate / 1e9)
     shown: list[LimitLine] = []
     for limit in sorted(found, key=lambda each: each.kind != "expected"):
-        same = next((each for each in shown if _is_equal(limit, each)), None)
+        same = next((each for each in shown if _is_equal(limit.rates, each.rates)), None)
         if same is None:
             shown.append(limit)
         elif same.kind == limit.kind:
@@ -298,15 +280,15 @@ def _limits(rows: Iterable[Row]) -> list[LimitLine]:
     return shown
 
 
-def _add_limit(found: list[LimitLine], row: Row, ceiling: Ceiling, kind: str) -> None:
-    rate = (ceiling.bytes_per_s or 0.0) / 1e9
+def _add_limit(found: list[LimitLine], row: Row, ceiling: Ceiling, kind: str, rate: float) -> None:
     what = short(_what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by, 80) if ceiling.kind != "given" else ""
-    for limit in found:
-        before = limit.rates.get(row.size_bytes, rate)
-        if (limit.kind, limit.what) == (kind, what) and max(before, rate) <= _EQUAL * min(before, rate):
-            limit.rates.setdefault(row.size_bytes, rate)
-            return
-    found.append(LimitLine(kind, what, {row.size_bytes: rate}))
+    new = LimitLine(kind, what, {row.size_bytes: rate})
+    alike = [each for each in found if (each.kind, each.what) == (kind, what)]
+    same = next((each for each in alike if row.size_bytes not in each.rates or _is_equal(each.rates, new.rates)), None)
+    if same is None:
+        found.append(new)
+    else:
+        same.rates.setdefault(row.size_bytes, rate)
 
 
 def _what_limits(row: Row, ceiling: Ceiling) -> str:
@@ -314,23 +296,22 @@ def _what_limits(row: Row, ceiling: Ceiling) -> str:
     return limited_by(replace(row, percent_of_ceiling=0.0, ceiling=replace(ceiling, low_bytes_per_s=None, high_bytes_per_s=None)))
 
 
-def _is_equal(one: LimitLine, other: LimitLine) -> bool:
-    common = one.rates.keys() & other.rates.keys()
-    return bool(common) and all(max(one.rates[s], other.rates[s]) <= _EQUAL * min(one.rates[s], other.rates[s]) for s in common)
+def _is_equal(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    """Return whether two limits have equal rates at the sizes that both have, of which there are some."""
+    common = one.keys() & other.keys()
+    return bool(common) and all(max(one[s], other[s]) <= _EQUAL * min(one[s], other[s]) for s in common)
 
 
 def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
     points = {point.size_bytes: point for point in line.points}
+    shown = [points.get(size) for size in sizes]
     found: dict[str, Any] = {"name": line.name, "style": line.number}
     for key in ("rate", "time"):
-        values: list[Value | None] = [getattr(points[size], key) if size in points else None for size in sizes]
-        found[key] = [_rounded(each.value if each else None) for each in values]
-        if any(each is not None and each.low is not None for each in values):
-            found[f"{key}Low"] = [_rounded(each.low if each else None) for each in values]
-            found[f"{key}High"] = [_rounded(each.high if each else None) for each in values]
-    found["texts"] = [f"{line.name}: {points[size].text}" if size in points else None for size in sizes]
-    found["states"] = [points[size].state if size in points else "" for size in sizes]
-    return found
+        for end, name in (("value", ""), ("low", "Low"), ("high", "High")):
+            values = [_rounded(getattr(getattr(point, key, None), end, None)) for point in shown]
+            found |= {f"{key}{name}": values} if not name or any(value is not None for value in values) else {}
+    found["texts"] = [point and f"{line.name}: {point.text}" for point in shown]
+    return found | {"states": [point.state if point else "" for point in shown]}
 
 
 def _rounded(value: float | None) -> float | None:
@@ -339,26 +320,18 @@ def _rounded(value: float | None) -> float | None:
 
 def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rate: bool) -> None:
     """Draw the intervals, the line and the markers of a series; doubtful values have open markers, wrong ones crosses."""
-    classes = series_classes(line.number)
-    known = [(point, point.rate if rate else point.time) for point in line.points]
-    bars = [
-        end
-        for point, value in known
-        if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1
-        for end in ((x.at(point.size_bytes), y.at(value.low)), (x.at(point.size_bytes), y.at(value.high)), None)
-    ]
+    classes, bars, path = series_classes(line.number), [], []
+    for point in line.points:
+        value, at = point.rate if rate else point.time, x.at(point.size_bytes)
+        path.append(None if value is None else (at, y.at(value.value)))
+        if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1:
+            bars += [(at, y.at(value.low)), (at, y.at(value.high)), None]
     picture.line(bars, f"{classes} bar")
-    picture.line([None if value is None else (x.at(point.size_bytes), y.at(value.value)) for point, value in known], classes)
-    for point, value in known:
-        if value is not None:
+    picture.line(path, classes)
+    for point, place in zip(line.points, path, strict=True):
+        if place is not None:
             shape, marked = (4, "bad") if point.state == "wrong" else (line.number, f"{classes}{' open' if point.state else ''}")
-            picture.marker(x.at(point.size_bytes), y.at(value.value), shape, marked)
-
-
-def without_size(material: Material) -> Iterator[tuple[str, Row]]:
-    """Yield (run, row) of operations without bytes, such as barrier."""
-    for table in material.drawn:
-        yield from ((table.name, row) for row in material.rows(table) if row.size_bytes == 0)
+            picture.marker(*place, shape, marked)
 
 
 _METHOD = (
@@ -374,14 +347,11 @@ def section(material: Material, first: str = "") -> Section | None:
     None without any operation.
     """
     shown = sorted(size_charts(material), key=lambda chart: chart.operation != first)
-    rows = [
-        [short(text, 200) for text in (run, row.operation, row.backend, _figures(row), "; ".join(_remarks(row)))]
-        for run, row in without_size(material)
-    ]
+    without_size = [(table.name, row) for table in material.drawn for row in material.rows(table) if row.size_bytes == 0]
+    rows = [(short(run, 200), row.operation, row.backend, _figures(row), "; ".join(_remarks(row))) for run, row in without_size]
     tables = [("Operations without bytes", Table(["run", "operation", "backend", "time", "remarks"], rows))] if rows else []
-    texts = [
-        f"{short(each.operation, 60)}: {each.left_out} more series are in `collbench report --csv FILE`." for each in shown if each.left_out
-    ]
+    more = "more series are in `collbench report --csv FILE`."
+    texts = [f"{short(each.operation, 60)}: {each.left_out} {more}" for each in shown if each.left_out]
     return Section("curves", "Every operation", texts, tables, [to_chart(each) for each in shown]) if rows or shown else None
 
 
@@ -394,34 +364,25 @@ def to_chart(chart: SizeChart) -> Chart:
 
 def _caption(chart: SizeChart) -> str:
     """Return the best value of each series and the limits."""
-    texts = []
-    for line in chart.lines[:_MOST_NAMED]:
-        rated = [point for point in line.points if point.rate is not None and point.state != "wrong"]
-        timed = [point for point in line.points if point.time is not None]
-        if chart.has_rate and rated:
-            best = max(rated, key=lambda point: point.rate.value if point.rate else 0.0)
-            texts.append(
-                f"{line.name} reaches {format_rate(1e9 * best.rate.value if best.rate else 0.0)} GB/s at {format_size(best.size_bytes)}"
-            )
-        elif timed:
-            first = timed[0]
-            texts.append(
-                f"{line.name} takes {format_time(1e-6 * first.time.value if first.time else 0.0)} µs at {format_size(first.size_bytes)}"
-            )
-        elif line.points:
-            texts.append(f"{line.name}: {line.points[0].text}")
+    texts = "; ".join(filter(None, (_best(line, chart.has_rate) for line in chart.lines[:_MOST_NAMED])))
     limits = "; ".join(limit.name for limit in chart.limits)
-    return ". ".join(text for text in ("; ".join(texts), f"{limits[:1].upper()}{limits[1:]}") if text) + "."
+    return ". ".join(text for text in (texts, f"{limits[:1].upper()}{limits[1:]}") if text) + "."
+
+
+def _best(line: SizeLine, has_rate: bool) -> str:
+    """Return the highest rate of a series, or its time at the smallest size; without a time the reason."""
+    rated = [(point.rate.value, point.size_bytes) for point in line.points if point.rate is not None and point.state != "wrong"]
+    timed = [(point.time.value, point.size_bytes) for point in line.points if point.time is not None]
+    if has_rate and rated:
+        rate, size = max(rated, key=itemgetter(0))
+        return f"{line.name} reaches {format_rate(1e9 * rate)} GB/s at {format_size(size)}"
+    if timed:
+        return f"{line.name} takes {format_time(1e-6 * timed[0][0])} µs at {format_size(timed[0][1])}"
+    return f"{line.name}: {line.points[0].text}" if line.points else ""
 
 
 def _table(chart: SizeChart) -> Table:
     """Return the figures: a row for each size, a column for each series."""
-    points = [{point.size_bytes: point for point in line.points} for line in chart.lines]
-    rows = [
-        [
-            format_size(size),
-            *(of[size].text if size in of else NOTHING for of, line in zip(points, chart.lines, strict=True)),
-        ]
-        for size in chart.sizes
-    ]
+    columns = [{point.size_bytes: point.text for point in line.points} for line in chart.lines]
+    rows = [[format_size(size), *(texts.get(size, NOTHING) for texts in columns)] for size in chart.sizes]
     return Table(["size", *(line.name for line in chart.lines)], rows)

@@ -24,24 +24,13 @@ _WIDTH, _COLUMN, _ROW, _GAP, _TOP = 1200.0, 50.0, 34.0, 8.0, 44.0  # pixels
 _HEAD, _LINE = 30.0, 19.0  # the title of a panel, a line of a table
 _LETTER, _BOLD = 6.1, 7.2  # width of a letter
 _MOST_SERIES = 8
+_COLORS = Path(__file__).with_name("drawing.css")  # those of a page
 _CLASSES = {"good": "limit", "doubtful": "bound", "bad": "bad", "unknown": "quiet"}
 _STYLE = """
-svg { --ink: #1a2330; --soft: #556070; --grid: #dde2e8; --edge: #d3dbe6; --paper: #fff; --desk: #f5f7f9; --limit: #00694f; --bound: #7a5200;
-  --bad: #a8005a; --s0: #0072b2; --s1: #b33a00; --s2: #4b0055; --s3: #767676;
-  font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
-@media (prefers-color-scheme: dark) {
-  svg { --ink: #e6e9ed; --soft: #a3adb8; --grid: #2c343c; --edge: #2c343c; --paper: #14171a; --desk: #0d0f11; --limit: #45cfa0;
-    --bound: #e3b341; --bad: #ff7ab2; --s0: #56b4e9; --s1: #f0803c; --s2: #f2f2f2; --s3: #8f8f8f; } }
-text { fill: var(--soft); font-variant-numeric: tabular-nums; } text.ink { fill: var(--ink); }
-text.head { fill: var(--ink); font-weight: 600; font-size: 12px; } text.title { fill: var(--ink); font-weight: 650; font-size: 16px; }
-text.big { fill: var(--ink); font-weight: 650; font-size: 24px; }
-.desk { fill: var(--desk); } .card { fill: var(--paper); stroke: var(--edge); } .grid { fill: none; stroke: var(--grid); }
-.s0 { fill: var(--s0); stroke: var(--s0); } .s1 { fill: var(--s1); stroke: var(--s1); }
-.s2 { fill: var(--s2); stroke: var(--s2); } .s3 { fill: var(--s3); stroke: var(--s3); }
-.line { stroke-width: 1.6; } path.line { fill: none; }
-.d1 { stroke-dasharray: 6 3; } .d2 { stroke-dasharray: 2 2; } .d3 { stroke-dasharray: 8 3 2 3; }
-text.limit, rect.limit { fill: var(--limit); } text.bound, rect.bound { fill: var(--bound); }
-text.bad, rect.bad { fill: var(--bad); } rect.quiet { fill: var(--soft); }
+svg { font: 11px var(--font); } .desk { fill: var(--desk); } .card { fill: var(--paper); stroke: var(--edge); }
+svg text.head { fill: var(--ink); font-weight: 600; font-size: 12px; }
+svg text.title { fill: var(--ink); font-weight: 650; font-size: 16px; }
+svg text.big { fill: var(--ink); font-weight: 650; font-size: 24px; }
 """
 
 
@@ -111,7 +100,8 @@ def dashboard_picture(dashboard: Dashboard, found: Mapping[str, Records], chosen
     height = _TOP + max(y + panel.height for panel, _, y in placed) * _ROW + _GAP
     picture = Picture(_WIDTH, height)
     picture.add("rect", "desk", x=0, y=0, width=_WIDTH, height=height)
-    picture.text(_GAP * 2, 28, f"collbench: {dashboard.title}", classes="title")
+    title = f"collbench: {dashboard.title}"
+    picture.text(_GAP * 2, 28, title, classes="title")
     picture.text(_WIDTH - _GAP * 2, 28, values, "end", "ink")
     for panel, column, row in placed:
         x, y = column * _COLUMN + _GAP / 2, _TOP + row * _ROW
@@ -122,10 +112,9 @@ def dashboard_picture(dashboard: Dashboard, found: Mapping[str, Records], chosen
             picture.text(x + wide / 2, y + high / 2, "no data", "middle")
             continue
         _DRAWN[panel.kind](picture, panel, found[panel.title], _PanelBox(x + 10, y + _HEAD, x + wide - 10, y + high - 8))
-    title = f"collbench: {dashboard.title}"
-    head, _, rest = picture.markup(title).partition(">")
-    head = head.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH:g}" height="{height:g}" ', 1)
-    return f"{head}><title>{title}</title><style>{_STYLE}</style>{rest}\n"
+    size = f'xmlns="http://www.w3.org/2000/svg" width="{_WIDTH:g}" height="{height:g}"'
+    head, _, rest = picture.markup(title).replace("<svg", f"<svg {size}", 1).partition(">")
+    return f"{head}><title>{title}</title><style>{_COLORS.read_text(encoding='utf-8')}{_STYLE}</style>{rest}\n"
 
 
 # Values as text, in the unit of a panel.
@@ -151,14 +140,14 @@ _TEXTS: Mapping[str, Callable[[float], str]] = {
     "watt": lambda number: f"{number:.0f} W",
     "celsius": lambda number: f"{number:.0f} °C",
 }
+# Of the axes of a chart: (factor, name).
 _FACTORS = {"Bps": (1e-9, "GB/s"), "percentunit": (100.0, "%"), "hertz": (1e-6, "MHz"), "watt": (1.0, "W"), "celsius": (1.0, "°C")}
 
 
 def _scaled(unit: str, most: float) -> tuple[float, str]:
     """Return (factor, name) of the unit of an axis; for seconds by the largest value."""
-    if unit == "s":
-        return (1.0, "s") if most >= 10 else (1e3, "ms") if most >= 0.01 else (1e6, "µs")
-    return _FACTORS.get(unit, (1.0, ""))
+    of_time = (1.0, "s") if most >= 10 else (1e3, "ms") if most >= 0.01 else (1e6, "µs")
+    return of_time if unit == "s" else _FACTORS.get(unit, (1.0, ""))
 
 
 def _cut(text: str, wide: float, letter: float = _LETTER) -> str:
@@ -188,32 +177,27 @@ def _draw_stat(picture: Picture, panel: Panel, found: Records, room: _PanelBox) 
 
 def _draw_table(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
     most = int((room.bottom - room.top) / _LINE) - 1
-    names = list(found[0])
-    texts = [[value_text(value) for value in each.values()] for each in found[:most]]
-    widths = [max(1.2 * len(name), *(len(each[place]) for each in texts)) + 2 for place, name in enumerate(names)]
-    scale = (room.right - room.left) / max(1, sum(widths))
+    columns = [(name, [value_text(each[name]) for each in found[:most]]) for name in found[0]]
+    widths = [max(1.2 * len(name), *map(len, texts)) + 2 for name, texts in columns]
     x = room.left
-    for place, name in enumerate(names):
-        wide = widths[place] * scale
+    for (name, texts), letters in zip(columns, widths, strict=True):
+        wide = letters * (room.right - room.left) / sum(widths)
         picture.text(x, room.top + 12, _cut(name, wide - 8, _BOLD), classes="head")
-        for line, each in enumerate(texts, 1):
-            picture.text(x, room.top + 12 + line * _LINE, _cut(each[place], wide - 8), classes="ink")
+        for line, text in enumerate(texts, 1):
+            picture.text(x, room.top + 12 + line * _LINE, _cut(text, wide - 8), classes="ink")
         x += wide
 
 
 def _draw_bars(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
     pairs = [list(each.values()) for each in found]
     known = [(str(each[0]), float(each[-1])) for each in pairs if each[-1] is not None]
-    names = max(len(name) for name, _ in known) * _LETTER + 10
+    left = room.left + max(len(name) for name, _ in known) * _LETTER + 10
     high = min(_LINE + 4, (room.bottom - room.top) / len(known))
-    most = max(value for _, value in known) or 1.0
-    wide = room.right - room.left - names - 90
+    scale = (room.right - left - 90) / (max(value for _, value in known) or 1.0)
     for line, (name, value) in enumerate(known):
         y = room.top + line * high
         picture.text(room.left, y + high / 2 + 4, name, classes="ink")
-        picture.add(
-            "rect", _color(panel, value) or "s0", x=room.left + names, y=y + 2, width=max(1.0, wide * value / most), height=high - 4
-        )
+        picture.add("rect", _color(panel, value) or "s0", x=left, y=y + 2, width=max(1.0, scale * value), height=high - 4)
         picture.text(room.right, y + high / 2 + 4, value_text(value, panel.unit), "end", "ink")
 
 
@@ -224,9 +208,8 @@ def _draw_lines(picture: Picture, panel: Panel, found: Records, room: _PanelBox)
     shown = dict(sorted(series.items())[:_MOST_SERIES])
     points = [point for line in shown.values() for point in line]
     factor, unit = _scaled(panel.unit, max(value for _, value in points))
-    legend = Picture(room.right, 0)
-    below = draw_legend(legend, [(name, number) for number, name in enumerate(shown)], room.left, 0)
-    bottom = room.bottom - below - 20
+    names, inside = [(name, number) for number, name in enumerate(shown)], Picture(room.right, 0)
+    bottom = room.bottom - draw_legend(inside, names, room.left, 0) - 20
     values = [value * factor for _, value in points]
     low = 0.0 if panel.unit in ("Bps", "percentunit", "short") and panel.decimals != 3 else min(values)
     y = linear_scale(low, max(values), bottom, room.top + 12)
@@ -238,25 +221,23 @@ def _draw_lines(picture: Picture, panel: Panel, found: Records, room: _PanelBox)
         picture.line(at, series_classes(number))
         for place in at:
             picture.marker(*place, number, f"s{number % COLORS}")
-    moved = Picture(room.right, 0)
-    draw_legend(moved, [(name, number) for number, name in enumerate(shown)], room.left, bottom + 36)
-    picture.elements += moved.elements
+    inside.elements.clear()
+    draw_legend(inside, names, room.left, bottom + 36)
+    picture.elements += inside.elements
 
 
 def _draw_states(picture: Picture, panel: Panel, found: Records, room: _PanelBox) -> None:
     known = [(each["time"].timestamp(), int(each["result"])) for each in found]
-    last = known[-1][0]
-    end = last + max(1.0, (last - known[0][0]) / max(1, len(known) - 1))
-    x = replace(_time_scale([known[0][0], end], room.left + 4, room.right - 4), low=known[0][0], high=end)
-    bottom = room.bottom - 26
-    for number, (time, value) in enumerate(known):
-        until = known[number + 1][0] if number + 1 < len(known) else end
+    first, last = known[0][0], known[-1][0]
+    end = last + max(1.0, (last - first) / max(1, len(known) - 1))
+    x = replace(_time_scale([first, end], room.left + 4, room.right - 4), low=first, high=end)
+    before, high = None, room.bottom - 26 - room.top - 18
+    for (time, value), until in zip(known, [*(time for time, _ in known[1:]), end], strict=True):
         color = _color(panel, value) or "quiet"
-        picture.add(
-            "rect", color, x=x.at(time), y=room.top + 18, width=max(1.0, x.at(until) - x.at(time) - 1), height=bottom - room.top - 18
-        )
-        if panel.states and (number == 0 or known[number - 1][1] != value):
+        picture.add("rect", color, x=x.at(time), y=room.top + 18, width=max(1.0, x.at(until) - x.at(time) - 1), height=high)
+        if panel.states and value != before:
             picture.text(x.at(time), room.top + 12, panel.states[value].name, classes=color)
+        before = value
     for at, text in x.ticks:
         picture.text(x.at(at), room.bottom - 8, text, "middle")
 

@@ -5,10 +5,11 @@ Every kind of result has its answer here. A page without an answer is not writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
 from collbench.analysis.health import CheckOutcome, CheckVerdict, MissesExpected, Reach, ReachesExpected, SeriesCheck, verdict_of
@@ -21,7 +22,7 @@ from collbench.report.outcome_text import describe_comparison, describe_span, fo
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_percent, format_rate, format_size, format_time, listed, noun_of, plural
+from collbench.units import first_of, format_percent, format_rate, format_size, format_time, listed, noun_of, plural
 
 if TYPE_CHECKING:
     from collbench.gate.history import CaseHistory, History
@@ -46,7 +47,7 @@ class LargeFigure:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The answer of a page.
+    """The answer of a page. Its texts are made printable and cut, and of more than four figures the first four stay.
 
     title          the answer as a sentence without a full stop
     badge          (one of GOOD, BAD and DOUBT, a word); None where nothing was judged
@@ -65,17 +66,16 @@ class FirstScreen:
     section: str = "curves"
     operation: str = ""
 
+    def __post_init__(self) -> None:
+        figures = [LargeFigure(each.value, short(each.label, 120)) for each in self.figures[:_MOST_FIGURES]]
+        more = [short(text, 400) for text in self.more]
+        self.__dict__.update(title=short(self.title, 400), figures=figures, circumstances=short(self.circumstances, 600), more=more)
+
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers: tuple[Callable[[Material], FirstScreen | None], ...] = (
-        _of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_check, _of_rows,
-    )  # fmt: skip
-    found = next((found for of in answers if (found := of(material)) is not None), None)
-    if found is None:
-        return None
-    figures = [LargeFigure(each.value, short(each.label, 120)) for each in found.figures]
-    return replace(found, figures=figures, circumstances=short(found.circumstances, 600), more=[short(text, 400) for text in found.more])
+    answers = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_check, _of_rows)
+    return next((found for of in answers if (found := of(material)) is not None), None)
 
 
 # A gate: its result, the slowest groups, and the most plausible cause.
@@ -85,27 +85,22 @@ def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
     from collbench.gate.verdict import PASSED, UNDECIDED
-    from collbench.report.verdict import describe_counts, describe_outcomes, judged, open_ones, sentences, slower, worst_groups
+    from collbench.report import verdict as texts
 
-    badge = (GOOD, "PASSED") if verdict.result == PASSED else (DOUBT if verdict.result == UNDECIDED else BAD, verdict.result.upper())
-    worst = [each for each in worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
-    figures = [LargeFigure(slower(each.factors[0]), f"{short(each.name, 60)}, limit {slower(each.limit)}") for each in worst]
+    color = {PASSED: GOOD, UNDECIDED: DOUBT}.get(verdict.result, BAD)
+    worst = [each for each in texts.worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
+    figures = [LargeFigure(texts.slower(each.factors[0]), f"{short(each.name, 60)}, limit {texts.slower(each.limit)}") for each in worst]
+    if any(True for _ in texts.open_ones(verdict)):
+        exceeded = [f"{each.name}: {texts.slower(each.factors[0])} time" for each in worst if each.state != PASSED]
+        title, why = short("; ".join(exceeded[:2]) or texts.describe_counts(verdict) or verdict.result, 300), []
+    else:
+        title, *why = texts.sentences(verdict.reasons, 3) or ["no case is slower than its limit"]
+    cause = "" if verdict.unexpected_cause is None else f"; most plausible cause: {verdict.unexpected_cause.sentence()}"
+    likely = [] if verdict.cause is None else [f"likely cause: {verdict.cause.render()}"]
+    more = [*likely, *why, *filter(None, [texts.describe_outcomes(verdict)])]
     figures.append(LargeFigure(str(verdict.cases), f"{noun_of(verdict.cases, 'case')} judged"))
-    exceeded = [f"{each.name}: {slower(each.factors[0])} time" for each in worst if each.state != PASSED]
-    title = short("; ".join(exceeded[:2]) or describe_counts(verdict) or verdict.result, 300)
-    change = verdict.unexpected_cause
-    cause = "" if change is None else f"; most plausible cause: {change.sentence()}"
-    likely = "" if verdict.cause is None else short(f"likely cause: {verdict.cause.render()}", 400)
-    several = sum(1 for _ in open_ones(verdict))
-    why = sentences(verdict.reasons, 3) if not several else []
-    return FirstScreen(
-        short(f"{title if several else why[0] if why else 'no case is slower than its limit'}{cause}", 400),
-        badge,
-        figures,
-        judged(verdict),
-        [text for text in (likely, *why[1:], describe_outcomes(verdict)) if text],
-        operation=worst[0].operation if worst else "",
-    )
+    badge = (color, verdict.result.upper())
+    return FirstScreen(f"{title}{cause}", badge, figures, texts.judged(verdict), more, operation=worst[0].operation if worst else "")
 
 
 # A hunt: the confirmed suspects with their evidence.
@@ -118,24 +113,23 @@ def _of_hunt(material: Material) -> FirstScreen | None:
         return None
     run, stored = material.hunts[0]
     about = {**stored.about, "rounds": len(stored.rounds)}
-    verdict = about.get("verdict")
+    verdict, line, places = about.get("verdict"), _line_of(run), about["places"]
     if not verdict:
-        return FirstScreen(
-            "the hunt stopped early, without a verdict", (DOUBT, "NO VERDICT"), (), _line_of(run), [hunt.describe_hunt(about)], "hunt"
-        )
+        title = "the hunt stopped early, without a verdict"
+        return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [hunt.describe_hunt(about)], "hunt")
     confirmed = [each for each in verdict["suspects"] if each["state"] == "confirmed"]
     badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
-    sentences = [hunt.finding(each, about["places"]) for each in confirmed]
+    sentences = [hunt.finding(each, places) for each in confirmed]
     figures = [
-        LargeFigure(format_percent(100 * each["ratio"]), short(f"of the others: {_places(each, about)}", 80))
+        LargeFigure(format_percent(100 * each["ratio"]), short(f"of the others: {' and '.join(places[at] for at in each['places'])}", 80))
         for each in confirmed[: _MOST_FIGURES - 1]
         if isinstance(each.get("ratio"), int | float) and isfinite(each["ratio"])
     ]
-    figures.append(LargeFigure(str(len(about["places"])), f"{about.get('by', 'endpoint')}s searched"))
-    rest = f"; and {len(sentences) - 2} more" if len(sentences) > 2 else ""
-    title = f"{'; '.join(sentences[:2])}{rest}" if sentences else hunt.headline(verdict)
-    more = [*_drains(run), hunt.describe_hunt(about), *([typical] if (typical := hunt.describe_typical(about)) else [])]
-    return FirstScreen(short(title, 400), badge, figures, _line_of(run), more, "hunt")
+    figures.append(LargeFigure(str(len(places)), f"{about.get('by', 'endpoint')}s searched"))
+    rest = [f"and {len(sentences) - 2} more"] if len(sentences) > 2 else []
+    title = "; ".join([*sentences[:2], *rest]) or hunt.headline(verdict)
+    more = [*_drains(run), hunt.describe_hunt(about), *filter(None, [hunt.describe_typical(about)])]
+    return FirstScreen(title, badge, figures, line, more, "hunt")
 
 
 def _drains(run: Run) -> list[str]:
@@ -149,10 +143,6 @@ def _drains(run: Run) -> list[str]:
     return [f"to drain {each['node']}: `{each['line']}`" for each in drains[: _MOST_FIGURES - 1] if each["line"]]
 
 
-def _places(suspect: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    return " and ".join(about["places"][place] for place in suspect["places"])
-
-
 # A training: the time of its step, and the share of the expected rate.
 
 
@@ -162,23 +152,23 @@ def _of_training(material: Material) -> FirstScreen | None:
     rows = [row for _, _, found in material.trainings for row in found]
     if not rows:
         return None
-    run = material.trainings[0][0]
-    timed = [row for row in rows if row.time_s is not None]
-    first = min(timed, key=lambda row: row.time_s.p50 if row.time_s else 0.0, default=rows[0])
+    line, timed = _line_of(material.trainings[0][0]), [(row, row.time_s.p50) for row in rows if row.time_s is not None]
+    first = min(timed, key=itemgetter(1))[0] if timed else rows[0]
     of = f" of {first.model}" if first.model else ""
     what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
     if first.time_s is None:
-        return FirstScreen(short(f"{what}: not measured ({first.na})", 400), (DOUBT, "NOT MEASURED"), (), _line_of(run), (), "training")
+        return FirstScreen(f"{what}: not measured ({first.na})", (DOUBT, "NOT MEASURED"), (), line, (), "training")
     ceiling, percent, rate = first.ceiling, first.percent_of_ceiling, first.busbw_bytes_per_s
-    figures = [LargeFigure(f"{milliseconds(first.time_s.p50)} ms", f"exchange of a step over {first.backend}")]
-    title = f"{what}: a step's exchange takes {milliseconds(first.time_s.p50)} ms over {first.backend}"
+    time = f"{milliseconds(first.time_s.p50)} ms"
+    figures = [LargeFigure(time, f"exchange of a step over {first.backend}")]
+    title = f"{what}: a step's exchange takes {time} over {first.backend}"
     if ceiling is not None and ceiling.bytes_per_s and percent is not None and rate is not None:
         figures.append(LargeFigure(format_percent(percent), f"of {format_rate(ceiling.bytes_per_s)} GB/s expected"))
         share = f"{format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)})"
         title += f", {share}, limited by {ceiling.limited_by}"
-    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED") if percent is not None else (DOUBT, "MEASURED")
-    others = [f"{row.backend}: {milliseconds(row.time_s.p50)} ms" for row in timed if row is not first and row.time_s]
-    return FirstScreen(short(title, 400), badge, figures, _line_of(run), others, "training")
+    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (DOUBT if percent is None else GOOD, "MEASURED")
+    others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
+    return FirstScreen(title, badge, figures, line, others, "training")
 
 
 # Pairs: places and paths that are slower than the others explain.
@@ -190,19 +180,16 @@ def _of_pairs(material: Material) -> FirstScreen | None:
     from collbench.report.pairs import measured
 
     (run, stored), effects = material.pairs[0], material.effects[0]
-    names = effects.matrix.places
-    findings = [each.sentence(names) for each in effects.findings()]
+    names, found, open_ones = effects.matrix.places, effects.findings(), effects.inconclusive()
     about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
-    open_ones = effects.inconclusive()
-    badge = (BAD, "SLOW") if findings else (DOUBT, "INCONCLUSIVE") if open_ones else (GOOD, "EVEN")
-    title = findings[0] if findings else open_ones[0] if open_ones else f"no place and no pair among {len(names)} is slower than the others"
+    badge = (BAD, "SLOW") if found else (DOUBT, "INCONCLUSIVE") if open_ones else (GOOD, "EVEN")
+    even = f"no place and no pair among {len(names)} is slower than the others"
+    title, *others = [each.sentence(names) for each in found] or [*open_ones[:1]] or [even]
     rates = sorted(float(rate) for rate in effects.matrix.bandwidth.ravel() if rate > 0)
-    worst = effects.findings()[: _MOST_FIGURES - 1]
+    worst = found[: _MOST_FIGURES - 1]
     figures = [LargeFigure(format_percent(100 * each.ratio), short(f"of the others: {each.name(names)}", 80)) for each in worst]
-    if rates:
-        figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
-    more = [short(measured(effects.matrix, about)), *findings[1:4]]
-    return FirstScreen(short(title, 400), badge, figures, _line_of(run), more, "pairs")
+    figures += [LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs")] if rates else []
+    return FirstScreen(title, badge, figures, _line_of(run), [measured(effects.matrix, about), *others[:3]], "pairs")
 
 
 # Two runs or more: how much slower or faster than the first one.
@@ -213,27 +200,22 @@ def _of_comparison(material: Material) -> FirstScreen | None:
         return None
     found = max(material.comparisons, key=lambda each: each.summary.outcomes.get(Outcome.SLOWER, 0))
     of_outcome = {each: [case for case in found.cases if case.outcome is each and not case.wrong] for each in Outcome}
-    changed = of_outcome[Outcome.SLOWER] or of_outcome[Outcome.FASTER]
-    same, unclear = (len(of_outcome[each]) for each in (Outcome.NO_CHANGE, Outcome.INCONCLUSIVE))
-    if found.summary.wrong_data:
-        badge = (BAD, "WRONG DATA")
-    elif changed:
-        badge = (BAD, "SLOWER") if of_outcome[Outcome.SLOWER] else (GOOD, "FASTER")
-    else:
-        badge = (GOOD, "NO CHANGE") if same > unclear else (DOUBT, "INCONCLUSIVE")
-    fallen = found.fallen.sentences()
-    title = _compared(found, changed or of_outcome[Outcome.NO_CHANGE if same > unclear else Outcome.INCONCLUSIVE])
+    slower, faster, same, unclear = (of_outcome[each] for each in (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIVE))
+    badges = (
+        ((BAD, "WRONG DATA"), found.summary.wrong_data), ((BAD, "SLOWER"), slower), ((GOOD, "FASTER"), faster),
+        ((GOOD, "NO CHANGE"), len(same) > len(unclear)), ((DOUBT, "INCONCLUSIVE"), True),
+    )  # fmt: skip
+    changed, fallen = slower or faster, found.fallen.sentences()
+    title = _compared(found, changed or (same if len(same) > len(unclear) else unclear))
     worst = sorted((case for case in changed if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
-    shown = [worst[0], worst[-1]] if len(worst) > 1 else worst
-    figures = [LargeFigure(format_change(case.time), _case(case.b)) for case in shown]
-    if same:
-        figures.append(LargeFigure(str(same), f"{'case' if same == 1 else 'cases'} without change"))
-    if unclear:
-        figures.append(LargeFigure(str(unclear), f"inconclusive {'case' if unclear == 1 else 'cases'}"))
+    figures = [LargeFigure(format_change(case.time), _case(case.b)) for case in (worst if len(worst) < 2 else (worst[0], worst[-1]))]
+    figures += [LargeFigure(str(len(same)), f"{noun_of(len(same), 'case')} without change")] if same else []
+    figures += [LargeFigure(str(len(unclear)), f"inconclusive {noun_of(len(unclear), 'case')}")] if unclear else []
     more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {describe_comparison(found)}", *fallen[1:3]]
-    title = f"{title}{f'; {fallen[0]}' if fallen else ''}"
+    title = "; ".join([title, *fallen[:1]])
+    badge = next(badge for badge, holds in badges if holds)
     of_most = worst[-1].b.operation if worst else ""
-    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], _line_of(material.runs[0]), more, operation=of_most)
+    return FirstScreen(title, badge, figures, _line_of(material.runs[0]), more, operation=of_most)
 
 
 def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
@@ -246,11 +228,12 @@ def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
     if not cases:
         return f"none of {every} was measured in both runs"
     names = sorted({case.a.operation for case in cases})
-    what = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
-    outcome = cases[0].outcome
-    span = format_margin(found.margin) if outcome is Outcome.NO_CHANGE else describe_span(cases)
-    of_size = f" ({span})" if span and outcome is not Outcome.INCONCLUSIVE else ""
-    return f"{what}{':' if outcome in (Outcome.NO_CHANGE, Outcome.INCONCLUSIVE) else ''} {outcome}{of_size} in {len(cases)} of {every}"
+    what, outcome = f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}", cases[0].outcome
+    if outcome is Outcome.INCONCLUSIVE:
+        return f"{what}: {outcome} in {len(cases)} of {every}"
+    is_same = outcome is Outcome.NO_CHANGE
+    span = format_margin(found.margin) if is_same else describe_span(cases)
+    return f"{what}{':' if is_same else ''} {outcome}{f' ({span})' if span else ''} in {len(cases)} of {every}"
 
 
 def _case(row: Row) -> str:
@@ -260,7 +243,7 @@ def _case(row: Row) -> str:
 
 # A check: its own verdict.
 
-_BADGES = {CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT, CheckOutcome.SLOW: BAD, CheckOutcome.BROKEN: BAD}
+_BADGES = {CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT}
 
 
 def _of_check(material: Material) -> FirstScreen | None:
@@ -269,26 +252,27 @@ def _of_check(material: Material) -> FirstScreen | None:
 
 def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
     """Return the first screen of a check: the causes of its outcome, what decides in each operation, and the evidence."""
-    title = verdict.reasons()
-    more = [short(each.render(), 400) for each in verdict.evidence]
-    return FirstScreen(short(title, 400), (_BADGES[verdict.outcome], verdict.outcome.value), _figures_of_check(verdict), line, more)
-
-
-def _figures_of_check(verdict: CheckVerdict) -> list[LargeFigure]:
-    """Return the percentage that decides in each operation, and the shortest latency."""
     decisive = [cause.best for cause in verdict.causes if isinstance(cause, MissesExpected)]
     decisive += [each for cause in verdict.causes if isinstance(cause, ReachesExpected) for each in cause.series]
     figures = [
-        LargeFigure(format_percent(each.percent), f"of {format_rate(each.expected)} GB/s expected: {each.operation} over {each.backend} "
-                    f"at {format_size(each.size_bytes)}")
-        for each in decisive if each.percent is not None and each.expected
-    ]  # fmt: skip
-    latencies = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
-    if latencies:
-        best = min(latencies, key=lambda each: each.time_s or 0.0)
-        what = f"{best.operation} over {best.backend} at {format_size(best.size_bytes)}"
-        figures = [*figures[: _MOST_FIGURES - 1], LargeFigure(f"{format_time(best.time_s or 0.0)} µs", what)]
-    return figures[:_MOST_FIGURES]
+        LargeFigure(format_percent(each.percent), f"of {format_rate(each.expected)} GB/s expected: {_series(each)}")
+        for each in decisive
+        if each.percent is not None and each.expected
+    ]
+    timed = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
+    figures = _with_latency(figures, [(each.time_s or 0.0, each.size_bytes, f"{each.operation} over {each.backend}") for each in timed])
+    badge = (_BADGES.get(verdict.outcome, BAD), verdict.outcome.value)
+    return FirstScreen(verdict.reasons(), badge, figures, line, [each.render() for each in verdict.evidence])
+
+
+def _series(of: SeriesCheck) -> str:
+    return f"{of.operation} over {of.backend} at {format_size(of.size_bytes)}"
+
+
+def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[float, int, str]]) -> list[LargeFigure]:
+    """Return the figures with the shortest of (latency in seconds, size in bytes, of what) as the last one."""
+    shortest = [LargeFigure(f"{format_time(time_s)} µs", f"{of} at {format_size(size)}") for time_s, size, of in sorted(latencies)[:1]]
+    return [*figures[: _MOST_FIGURES - len(shortest)], *shortest]
 
 
 # A history: the largest slowdown, else the largest improvement, with its date and what else changed then.
@@ -296,32 +280,27 @@ def _figures_of_check(verdict: CheckVerdict) -> list[LargeFigure]:
 
 def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     """Return the first screen of a history; `shown`: the chosen series."""
-    from math import exp
-
     from collbench.gate.history import CELL, GROUP, LEAST
     from collbench.report.baseline import day, extent, interval, title, with_it
 
-    line = short(f"history of {history.of}", 200)
-    count = _count(len(history.allocations), "allocation")
+    line, count = short(f"history of {history.of}", 200), _count(len(history.allocations), "allocation")
     every = [(each, step) for each in shown for step in each.steps]
     if not every:
-        few = len(history.allocations) < 2 * LEAST
-        badge = (DOUBT, "TOO FEW") if few else (GOOD, "NO CHANGE")
-        found = f"{'too few allocations to find a change' if few else 'no change'}: {extent(history)}"
-        reason = [f"A change needs {LEAST} allocations before and after it."] if few else []
-        return FirstScreen(short(found, 400), badge, [count], line, reason)
+        if len(history.allocations) >= 2 * LEAST:
+            return FirstScreen(f"no change: {extent(history)}", (GOOD, "NO CHANGE"), [count], line, section="changes")
+        few = f"too few allocations to find a change: {extent(history)}"
+        return FirstScreen(few, (DOUBT, "TOO FEW"), [count], line, [f"A change needs {LEAST} allocations before and after it."], "changes")
     series, step = max(every, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
-    since, (low, high) = history.allocations[step.at], interval(step)
-    since_when = f"since {day(since.began_utc)} ({since.name})"
-    way = f"{'slower' if step.change > 0 else 'faster'} ({_percent(exp(step.change))} time)"
-    sentence = f"{series.about.name} {way} {since_when}; with it: {with_it(history, step)}"
-    changed = [
-        (name, sum(each.about.kind == kind and bool(each.steps) for each in shown)) for kind, name in ((GROUP, "group"), (CELL, "case"))
-    ]
-    figures = [LargeFigure(_percent(exp(step.change)), f"time of {series.about.name} ({_percent(low)} to {_percent(high)})"), count]
-    figures += [LargeFigure(str(number), f"{noun_of(number, name)} changed") for name, number in changed if number]
+    since, (low, high), name = history.allocations[step.at], interval(step), series.about.name
+    percent = _percent(exp(step.change))
+    way = f"{'slower' if step.change > 0 else 'faster'} ({percent} time)"
+    sentence = f"{name} {way} since {day(since.began_utc)} ({since.name}); with it: {with_it(history, step)}"
+    figures = [LargeFigure(percent, f"time of {name} ({_percent(low)} to {_percent(high)})"), count]
+    for kind, noun in ((GROUP, "group"), (CELL, "case")):
+        number = sum(each.about.kind == kind and bool(each.steps) for each in shown)
+        figures += [LargeFigure(str(number), f"{noun_of(number, noun)} changed")] if number else []
     badge = (BAD, "SLOWER") if step.change > 0 else (GOOD, "FASTER")
-    return FirstScreen(short(sentence, 400), badge, figures, line, [short(f"{title(history)}.", 400)])
+    return FirstScreen(sentence, badge, figures, line, [f"{title(history)}."], "changes")
 
 
 def _percent(factor: float) -> str:
@@ -335,22 +314,24 @@ def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Se
     """Return the first screen of doctor: the worst finding with its evidence and remedy, and how many there are."""
     from collbench.machine.doctor.examine import examined_parts
     from collbench.machine.doctor.finding import SEVERITIES
-    from collbench.report.html.health import by_host
+    from collbench.report.html.machine import by_host
 
-    examined = f"examined {examined_parts(machines, logs)}"
+    line = short(f"examined {examined_parts(machines, logs)}", 400)
     if not findings:
-        return FirstScreen(short(f"no findings on {_hosts(machines)}", 400), (GOOD, "NO FINDINGS"), (), short(examined, 400))
+        names = listed([each.hostname or "unnamed host" for each in machines], 4) if machines else "these logs"
+        return FirstScreen(f"no findings on {names}", (GOOD, "NO FINDINGS"), (), line)
     hosts = by_host(findings)
-    worst, names = next(iter(hosts.items()))
-    counts = [(severity, sum(each.severity == severity for each in hosts)) for severity in SEVERITIES]
-    where = f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: " if machines else ""
+    worst, names_of = next(iter(hosts.items()))
+    where = f"{first_of(names_of, 1)}: " if machines else ""
     badge = {"severe": (BAD, "SEVERE"), "warning": (DOUBT, "WARNING")}.get(worst.severity, (GOOD, "NOTE"))
+    counts = [(severity, sum(each.severity == severity for each in hosts)) for severity in SEVERITIES]
     figures = [_count(count, "severe finding" if severity == "severe" else severity) for severity, count in counts if count]
-    more = [f"evidence: {worst.evidence}", f"remedy: {worst.remedy}"]
-    more += [f"{each.severity} {each.code}: {each.what}" for each in [*hosts][1:_MOST_ANSWERS]]
-    return FirstScreen(
-        short(f"{where}{worst.what} ({worst.code})", 400), badge, figures, short(examined, 400), [short(text) for text in more]
-    )
+    more = [f"evidence: {worst.evidence}", f"remedy: {worst.remedy}", *map(_finding, [*hosts][1:_MOST_ANSWERS])]
+    return FirstScreen(f"{where}{worst.what} ({worst.code})", badge, figures, line, more)
+
+
+def _finding(found: Finding) -> str:
+    return f"{found.severity} {found.code}: {found.what}"
 
 
 def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> FirstScreen:
@@ -366,14 +347,12 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
     if ceiling is not None and (rate := _rate_of(ceiling)):
         limit = f"; all-reduce between two such nodes can reach {format_rate(rate)} GB/s, limited by {ceiling.limited_by}"
         figures.append(LargeFigure(f"{format_rate(rate)} GB/s", "all-reduce between two such nodes, expected"))
-    counts = ((len(first.gpus), "GPU"), (len([nic for nic in first.nics if not nic.virtual]), "NIC"))
-    figures += [_count(count, what) for count, what in counts if count]
     severe = sum(each.severity == "severe" for each in findings)
-    figures += [_count(severe, "severe finding")] if severe else []
+    counts = ((len(first.gpus), "GPU"), (sum(not nic.virtual for nic in first.nics), "NIC"), (severe, "severe finding"))
+    figures += [_count(count, what) for count, what in counts if count]
     badge = (BAD, "SEVERE FINDINGS") if severe else (DOUBT, "NODES DIFFER") if differences else None
-    more = [*differences[:2], *(f"{each.severity} {each.code}: {each.what}" for each in findings[:2])]
-    line = " · ".join(system_text(first.system))
-    return FirstScreen(short(f"{name}{limit}", 400), badge, figures[:_MOST_FIGURES], short(line, 300), [short(text) for text in more])
+    more = [*differences[:2], *map(_finding, findings[:2])]
+    return FirstScreen(f"{name}{limit}", badge, figures, " · ".join(system_text(first.system)), more, "machine")
 
 
 def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> FirstScreen:
@@ -382,25 +361,21 @@ def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, j
 
     model, ceiling = chosen(measured, found)
     of = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"
-    more = [
-        short(text) for text in (*(f"assumed: {each}" for each in assumed(operation, job)), *(f"doubt: {each}" for each in doubts(job)))
-    ]
+    more = [*(f"assumed: {each}" for each in assumed(operation, job)), *(f"doubt: {each}" for each in doubts(job))]
     if ceiling is None or not (expected := _rate_of(ceiling)):
-        return FirstScreen(short(f"{of}: {headline(measured, found)}", 400), (DOUBT, "UNKNOWN"), (), "", more)
+        return FirstScreen(f"{of}: {headline(measured, found)}", (DOUBT, "UNKNOWN"), (), "", more, "machine")
     limited = "" if ceiling.kind == "given" else f", limited by {ceiling.limited_by}"
-    rate = f"{format_rate(expected)} GB/s"
+    rate, bound = f"{format_rate(expected)} GB/s", _rate_of(found.bound)
     figures = [LargeFigure(rate, "expected" if model == "ring" else "hard limit")]
-    if model == "ring" and _rate_of(found.bound) > expected:
-        figures.append(LargeFigure(f"{format_rate(_rate_of(found.bound))} GB/s", "hard limit"))
+    figures += [LargeFigure(f"{format_rate(bound)} GB/s", "hard limit")] if model == "ring" and bound > expected else []
     if measured is None:
-        return FirstScreen(short(f"{of}: at most {rate} expected{limited}", 400), None, figures, "", more)
+        return FirstScreen(f"{of}: at most {rate} expected{limited}", None, figures, "", more, "machine")
     share = next((percent for percent in percents(measured, found) if percent is not None), None)
     if model == "doubtful" or share is None:
-        title, badge = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {rate}{limited}", (DOUBT, "DOUBTFUL")
-    else:
-        title, badge = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}", None
-        figures.insert(0, LargeFigure(format_percent(share), "of expected"))
-    return FirstScreen(short(title, 400), badge, figures[:_MOST_FIGURES], "", more)
+        title = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {rate}{limited}"
+        return FirstScreen(title, (DOUBT, "DOUBTFUL"), figures, "", more, "machine")
+    title = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}"
+    return FirstScreen(title, None, [LargeFigure(format_percent(share), "of expected"), *figures], "", more, "machine")
 
 
 def _rate_of(ceiling: Ceiling | None) -> float:
@@ -413,68 +388,50 @@ def _count(count: int, noun: str) -> LargeFigure:
     return LargeFigure(str(count), noun_of(count, noun))
 
 
-def _hosts(machines: Sequence[Machine]) -> str:
-    names = [each.hostname or "unnamed host" for each in machines]
-    return listed(names, 4) if names else "these logs"
-
-
 # The rows of one run: the best rate of each operation against the expected one.
 
 
 def _of_rows(material: Material) -> FirstScreen | None:
-    if not material.tables:
-        return None
-    table = material.tables[0]
-    rows = material.rows(table)
+    rows = material.rows(material.tables[0]) if material.tables else []
     found = answers(rows)
     if not found:
         return None
-    outcome = verdict_of(rows, []).outcome
-    badge = ({CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT}.get(outcome, BAD), outcome.value)
+    outcome, quality = verdict_of(rows, []).outcome, run_quality(rows)
     ranks, nodes = max(row.ranks for row in rows), max(row.nodes or 1 for row in rows)
-    operations = list(dict.fromkeys(each.operation for each in found))
-    what = operations[0] if len(operations) == 1 else f"{len(operations)} operations"
+    operations = {each.operation for each in found}
+    what = found[0].operation if len(operations) == 1 else f"{len(operations)} operations"
     title = f"{what} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found)}"
-    quality = run_quality(rows)
     more = [each.render() for each in found] if len(found) <= _MOST_ANSWERS else []
     more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
-    return FirstScreen(short(title, 400), badge, _figures(found), _line_of(table.runs[0]), [short(text, 400) for text in more])
+    badge, line = (_BADGES.get(outcome, BAD), outcome.value), _line_of(material.tables[0].runs[0])
+    latencies = [(each.latency.times_s[0], each.latency.size_bytes, each.name)
+                 for each in found if each.latency and each.latency.size_bytes]  # fmt: skip
+    return FirstScreen(title, badge, _with_latency([*_rates(found)], latencies), line, more)
 
 
 def _result(found: Sequence[Answer]) -> str:
     """Return the best rate of one operation; of several the lowest and the highest percentage; without a rate the time."""
-    if wrong := [each for each in found if each.verification is not None and each.verification.wrong]:
-        return f"WRONG DATA in {', '.join(each.name for each in wrong[:3])}"
-    rated = sorted((each for each in found if each.rate is not None), key=lambda each: each.rate.bytes_per_s if each.rate else 0.0)
-    if not rated:
+    if wrong := [each.name for each in found if each.verification is not None and each.verification.wrong]:
+        return f"WRONG DATA in {', '.join(wrong[:3])}"
+    rates = {each.name: each.rate for each in found if each.rate is not None}
+    if not rates:
         return next((each.result() for each in found if not each.missing), found[0].result())
-    percents = sorted((each.rate.percent, each.name) for each in rated if each.rate is not None and each.rate.percent is not None)
+    percents = sorted((rate.percent, name) for name, rate in rates.items() if rate.percent is not None)
     if len({each.operation for each in found}) == 1 or not percents:
-        return rated[-1].rate.render() if rated[-1].rate else ""
+        return max(rates.values(), key=lambda rate: rate.bytes_per_s).render()
     (low, slowest), (high, fastest) = percents[0], percents[-1]
     return f"{format_percent(low)} ({slowest}) to {format_percent(high)} ({fastest}) of the expected bandwidth"
 
 
-def _figures(found: Sequence[Answer]) -> list[LargeFigure]:
-    """Return the percentage of the fastest backend of each operation, and the latency of the first."""
-    best: dict[str, Answer] = {}
-    for each in found:
-        known = best.setdefault(each.operation, each)
-        if each.rate is not None and (known.rate is None or each.rate.bytes_per_s > known.rate.bytes_per_s):
-            best[each.operation] = each
-    figures = []
-    for each in best.values():
-        if (rate := each.rate) is not None:
+def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
+    """Yield the percentage of the fastest backend of each operation."""
+    for operation in dict.fromkeys(each.operation for each in found):
+        rated = [(each.rate, each.name) for each in found if each.operation == operation and each.rate is not None]
+        if rated:
+            rate, name = max(rated, key=lambda each: each[0].bytes_per_s)
             of = f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: " if rate.expected_bytes_per_s else ""
             value = f"{format_rate(rate.bytes_per_s)} GB/s" if rate.percent is None or not of else format_percent(rate.percent)
-            figures.append(LargeFigure(value, f"{of}{each.name} at {format_size(rate.size_bytes)}"))
-    latencies = [
-        (each.latency.times_s[0], each.latency.size_bytes, each.name) for each in found if each.latency and each.latency.size_bytes
-    ]
-    if latencies:
-        time_s, size, name = min(latencies)
-        figures = [*figures[: _MOST_FIGURES - 1], LargeFigure(f"{format_time(time_s)} µs", f"{name} at {format_size(size)}")]
-    return figures[:_MOST_FIGURES]
+            yield LargeFigure(value, f"{of}{name} at {format_size(rate.size_bytes)}")
 
 
 def _line_of(run: Run) -> str:

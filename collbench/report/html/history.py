@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import exp, isfinite, nan
+from math import copysign, exp, isfinite, nan
 from pathlib import Path
 
 from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.drawing import Picture, linear_scale, place_scale
 from collbench.report.html.first_screen import of_history
 from collbench.report.html.page import write_page
@@ -34,54 +34,46 @@ _MADE = (
 def write_history(history: History, pattern: str, where: Path) -> None:
     """Write the page in one step. Raises UsageError if that fails, and if no case fits the pattern."""
     shown = chosen(history, pattern)
-    write_page(where, of_history(history, shown), lambda: list(_sections(history, shown)), lambda: _main(history, shown))
+    write_page(where, of_history(history, shown), lambda: list(_sections(history, shown)))
 
 
-def _main(history: History, shown: Sequence[CaseHistory]) -> Chart | None:
-    """Return the chart of the series that the first screen is about: the one with the largest slowdown, else improvement."""
-    best = max(
-        shown, key=lambda each: max(((step.change > 0, abs(step.change)) for step in each.steps), default=(False, 0.0)), default=None
-    )
-    width = _NARROW if len(history.allocations) <= _FEW else _WIDEST
-    return None if best is None else replace(_chart(history, best, "history-main", width), wide=width == _WIDEST)
+def _main(history: History, shown: Sequence[CaseHistory]) -> Iterator[Chart]:
+    """Yield the chart of the series that the first screen is about: the one with the largest slowdown, else improvement."""
+    changes = [max(((step.change > 0, abs(step.change)) for step in each.steps), default=(False, 0.0)) for each in shown]
+    wide = len(history.allocations) > _FEW
+    for at in sorted(range(len(shown)), key=changes.__getitem__, reverse=True)[:1]:
+        yield replace(_chart(history, shown[at], "history-main", _WIDEST if wide else _NARROW), wide=wide)
 
 
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
+    notes = [f"{text}." for text in (title(history), *history.notes)]
+    yield Section("changes", "Changes", notes, _changes(history, shown), list(_main(history, shown)))
     groups, cases = (by_step([each for each in shown if (each.about.kind == CELL) == is_case]) for is_case in (False, True))
-    changed = [each for each in cases if each.steps]
-    yield Section("changes", "Changes", [f"{title(history)}.", *(f"{short(note)}." for note in history.notes)], _changes(history, shown))
-    if groups:
-        less = _less(len(groups), _MOST_GROUPS, "groups, those that changed most")
-        yield Section("groups", "Groups", less, (), [_chart(history, each, f"group-{n}") for n, each in enumerate(groups[:_MOST_GROUPS])])
-    if changed:
-        less = _less(len(changed), _MOST_CELLS, "cases that changed, those that changed most")
-        yield Section(
-            "cells", "Cases that changed", less, (), [_chart(history, each, f"cell-{n}") for n, each in enumerate(changed[:_MOST_CELLS])]
-        )
+    parts = (("group", "Groups", groups, _MOST_GROUPS, "groups"),
+             ("cell", "Cases that changed", [each for each in cases if each.steps], _MOST_CELLS, "cases that changed"))  # fmt: skip
+    for key, name, found, most, what in parts:
+        less = [f"Drawn are {most} of {len(found)} {what}, those that changed most."] if len(found) > most else []
+        charts = [_chart(history, each, f"{key}-{number}") for number, each in enumerate(found[:most])]
+        if charts:
+            yield Section(f"{key}s", name, less, (), charts)
     yield Section("allocations", "Allocations", (), [_allocations(history)])
-
-
-def _less(there: int, most: int, what: str) -> list[str]:
-    return [f"Drawn are {most} of {there} {what}."] if there > most else []
 
 
 def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, Table]]:
     """Return every step of the whole, of groups and of cases; the largest first within each."""
     every = [(each, step) for each in shown for step in each.steps]
     every.sort(key=lambda pair: (KINDS.index(pair[0].about.kind), -abs(pair[1].change)))
-    if not every:
-        return []
-    rows = [_change(history, *each) for each in every[:_MOST_LISTED]]
-    slower = {number: "wrong" for number, (_, step) in enumerate(every[:_MOST_LISTED]) if step.change > 0}
+    listed = every[:_MOST_LISTED]
+    marks = marks_of("wrong" if step.change > 0 else "" for _, step in listed)
     more = f" ({_MOST_LISTED} of {len(every)})" if len(every) > _MOST_LISTED else ""
-    return [(f"What changed, when, and what else changed then{more}", Table(_HEAD, rows, frozenset({3, 4, 5}), slower))]
+    table = Table(_HEAD, [_change(history, *each) for each in listed], frozenset({3, 4, 5}), marks)
+    return [(f"What changed, when, and what else changed then{more}", table)] if every else []
 
 
 def _change(history: History, series: CaseHistory, step: LevelChange) -> list[str]:
     since, (low, high) = history.allocations[step.at], interval(step)
-    limit = exp(step.limit if step.change > 0 else -step.limit)
-    figures = [f"{exp(step.change):.3f}", f"{low:.3f} to {high:.3f}", f"{limit:.3f}"]
-    return [short(series.about.name, 80), short(since.name), day(since.began_utc), *figures, short(with_it(history, step))]
+    figures = [f"{exp(step.change):.3f}", f"{low:.3f} to {high:.3f}", f"{exp(copysign(step.limit, step.change)):.3f}"]
+    return [series.about.name, since.name, day(since.began_utc), *figures, with_it(history, step)]
 
 
 def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
@@ -101,7 +93,7 @@ def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH)
         if isfinite(value):
             picture.point(x.at(place), y.at(value), 0, "s0", _spot(history, series, place, value))
     caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
-    return Chart(key, name, short(caption, 600), _MADE, picture.markup(name), _table(history, series, ys), picture.tooltips)
+    return Chart(key, name, caption, _MADE, picture.markup(name), _table(history, series, ys), picture.tooltips)
 
 
 def _moments(history: History) -> list[str]:
@@ -119,29 +111,23 @@ def _spot(history: History, series: CaseHistory, number: int, factor: float) -> 
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
-    is_case, starts = series.about.kind == CELL, {step.at for step in series.steps}
-    rows = [
-        [short(each.name), each.began_utc[:16], f"{y:.4f}" if isfinite(y) else NOTHING,
-         *([format_time(exp(float(value))) if isfinite(value) else NOTHING] if is_case else [])]
-        for each, y, value in zip(history.allocations, ys, series.values, strict=True)
-    ]  # fmt: skip
-    head = ("allocation", "began", "time / first level", *(["time µs"] if is_case else []))
-    return Table(head, rows, frozenset({2, 3}) if is_case else frozenset({2}), dict.fromkeys(starts, "doubtful"))
+    is_case = series.about.kind == CELL
+    rows = []
+    for each, y, value in zip(history.allocations, ys, series.values, strict=True):
+        figures = [f"{y:.4f}", format_time(exp(float(value)))] if isfinite(y) else [NOTHING, NOTHING]
+        rows.append([each.name, each.began_utc[:16], *figures[: 1 + is_case]])
+    head = ("allocation", "began", "time / first level", "time µs")[: 3 + is_case]
+    return Table(head, rows, frozenset(range(2, len(head))), dict.fromkeys((step.at for step in series.steps), "doubtful"))
 
 
 def _allocations(history: History) -> tuple[str, Table]:
     """Return the allocations, each with its changes since the previous one."""
     since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
-    rows = [
-        [short(each.name), each.began_utc[:16], str(len(each.cases)), str(each.launches),
-         short(hosts_of(each), 120), _differing([one.sentence() for one in changed])]
-        for each, changed in zip(history.allocations, since, strict=True)
-    ]  # fmt: skip
+    rows = []
+    for each, changed in zip(history.allocations, since, strict=True):
+        more = f"; and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        texts = "; ".join(one.sentence() for one in changed[:_MOST_NAMED]) + more
+        rows.append([each.name, each.began_utc[:16], str(len(each.cases)), str(each.launches), hosts_of(each), texts or NOTHING])
     head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
     caption = f"{plural(len(rows), 'allocation')} in the order in which they began"
-    return caption, Table(head, rows, frozenset({2, 3}), {number: "doubtful" for number, each in enumerate(since) if each})
-
-
-def _differing(differences: Sequence[str]) -> str:
-    more = f"; and {len(differences) - _MOST_NAMED} more" if len(differences) > _MOST_NAMED else ""
-    return short("; ".join(differences[:_MOST_NAMED]) + more) or NOTHING
+    return caption, Table(head, rows, frozenset({2, 3}), marks_of("doubtful" if each else "" for each in since))

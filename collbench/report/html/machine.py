@@ -1,7 +1,8 @@
-"""The machines as drawings, with the link that limits marked."""
+"""Sections about nodes: the machines as drawings with the link that limits marked, the findings of doctor, and what probe and peak know."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,21 +10,27 @@ from typing import Any
 from collbench.analysis.differences import topology_of
 from collbench.errors import UsageError
 from collbench.machine.cluster import folded
+from collbench.machine.doctor.examine import sentence
+from collbench.machine.doctor.finding import Finding
+from collbench.machine.doctor.gpus import states
+from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.collective import CollectiveCeilings, ceilings, lines
 from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of
+from collbench.machine.readers.nccl_log import NcclLog
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
-from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.machine import part_texts, safe, system_text, title
+from collbench.report.html.chart import Chart, Section, Table, marks_of
+from collbench.report.machine import disagreement_lines, part_texts, safe, system_text, title, unknown_lines
 from collbench.report.machine_picture import embedded, picture
 from collbench.report.material import Material
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
 from collbench.results.row import Row
+from collbench.units import listed
 
 # The machines of the runs, with equal ones once.
 
@@ -111,11 +118,12 @@ def section(material: Material) -> Section | None:
     return Section("machine", "Machines", doubts, (), charts)
 
 
-def machine_charts(machines: Sequence[Machine], ceiling: Ceiling | None) -> list[Chart]:
+def _drawings(machines: Sequence[Machine], ceiling: Ceiling | None) -> Section:
     """Return drawings of machines without a run, with what limits the ceiling marked; equal machines are drawn once, and four at most."""
     kinds = _kinds([(machine, (machine.hostname,) if machine.hostname else ()) for machine in machines[:_KINDS_MOST]])
     limits = {ceiling.limited_by: ceiling.limited_by_parts} if ceiling is not None and ceiling.bytes_per_s else {}
-    return [_chart(number, kind, _marked(kind, kinds, limits)) for number, kind in enumerate(kinds[:_MOST_DRAWN])]
+    charts = [_chart(number, kind, _marked(kind, kinds, limits)) for number, kind in enumerate(kinds[:_MOST_DRAWN])]
+    return Section("machine", "Other machines", (), (), charts)  # the first one is on the first screen
 
 
 def node_ceiling(machine: Machine) -> Ceiling | None:
@@ -161,3 +169,48 @@ def _parts_table(machine: Machine, limiting: frozenset[str]) -> Table:
     system = [("processors", ", ".join(system_text(machine.system)), "")] if system_text(machine.system) else []
     rows = [(text.title, text.about, "limits" if limiting & own.get(key, set()) else "") for key, text in part_texts(machine).items()]
     return Table(("part", "what is known", "limits"), [*system, *rows])
+
+
+# The findings of doctor, and what probe and peak know.
+
+_MARKS = {"severe": "wrong", "warning": "doubtful"}
+_MOST_ROWS, _MOST_HOSTS = 300, 6
+
+
+def doctor_sections(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> list[Section]:
+    """Return the findings, worst first, equal ones of several hosts together; and what was examined."""
+    listing = list(by_host(findings).items())[:_MOST_ROWS]
+    several = len(machines) > 1
+    rows = [
+        [each.severity, each.code, *([safe(listed(names, _MOST_HOSTS))] if several else []), each.what, each.evidence, each.remedy]
+        for each, names in listing
+    ]
+    head = ("severity", "code", *(["hosts"] if several else []), "finding", "evidence", "remedy")
+    table = Table(head, rows, marks=marks_of(_MARKS.get(each.severity, "") for each, _ in listing))
+    found = Section("findings", "Findings", (), [("Worst first; `collbench explain CODE` has more", table)])
+    examined = [*(text for log in logs for text in summary_lines(summarize(log))), *states(machines, logs), sentence(machines, logs)]
+    return [*([found] if rows else []), Section("examined", "What was examined", examined)]
+
+
+def by_host(findings: Sequence[Finding]) -> dict[Finding, list[str]]:
+    """Return the findings without their hosts, in their order, each with the hosts that have it."""
+    hosts: defaultdict[Finding, list[str]] = defaultdict(list)
+    for each in findings:
+        hosts[replace(each, hostname=None)].append(each.hostname or "unnamed host")
+    return dict(hosts)
+
+
+def probe_sections(machines: Sequence[Machine], differences: Sequence[str], findings: Sequence[Finding]) -> list[Section]:
+    """Return drawings of the machines, differences, what is unknown, and findings. There is at least one machine."""
+    unknown = [text for each in machines[:_MOST_HOSTS] for text in (*unknown_lines(each), *each.doubts, *disagreement_lines(each))]
+    texts = (("differences", "Differences between the nodes", differences), ("unknown", "Unknown and doubtful", unknown))
+    found = doctor_sections(findings, machines, ()) if findings else []
+    return [_drawings(machines, node_ceiling(machines[0])), *(Section(*each) for each in texts if each[2]), *found]
+
+
+def peak_sections(
+    operation: str, measured: float | None, found: CollectiveCeilings, job: Job, machines: Sequence[Machine]
+) -> list[Section]:
+    """Return how the expected rate follows, and drawings of the machines with its limit marked."""
+    texts = [f"{text}." for text in lines(operation, measured, found, job)]
+    return [Section("rates", "How it follows", texts), _drawings(machines, found.ring or found.bound)]

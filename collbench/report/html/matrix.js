@@ -4,26 +4,20 @@
 // Return the bytes that are packed in `data` (base64 of zlib).
 async function unpacked(data) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
 }
 
 // The text of each cell: texts, the slowest first, and the number of the text of each cell. Each byte of a number has its own plane.
 class Cells {
   static async of(data) {
-    const [texts, planes] = await Promise.all([unpacked(data.texts), unpacked(data.codes)]);
-    return new Cells(data, new TextDecoder().decode(texts).split("\n"), planes);
-  }
-
-  constructor(data, texts, planes) {
-    Object.assign(this, { data, texts, planes, n: data.places.length });
+    const [texts, codes] = await Promise.all([unpacked(data.texts), unpacked(data.codes)]);
+    const [planes, n] = [new Uint8Array(codes), data.places.length];
+    return Object.assign(new Cells(), { data, n, planes, texts: new TextDecoder().decode(texts).split("\n") });
   }
 
   code(row, column) {
     const [a, b] = this.data.symmetric && row > column ? [column, row] : [row, column];
-    let code = 0;
-    for (let plane = this.data.wide - 1; plane >= 0; plane--) code = code * 256 + this.planes[plane * this.n * this.n + a * this.n + b];
-    return code;
+    return [3, 2, 1, 0].reduce((code, plane) => code * 256 + this.planes[(plane * this.n + a) * this.n + b], 0);
   }
 
   pair(row, column) {
@@ -31,28 +25,16 @@ class Cells {
     return row === column ? `${places[row]} with itself: not measured` : `${places[row]} ${joint} ${places[column]}\n${this.texts[this.code(row, column)]}`;
   }
 
-  // Return the places of a group: the first, and one past the last.
-  span(group) {
-    return [this.data.starts[group], this.data.starts[group + 1] ?? this.n];
-  }
-
   // Return the number of pairs of two groups, and the slowest one.
   groups(row, column) {
-    const [top, bottom] = this.span(row);
-    const [left, right] = this.span(column);
-    if (bottom - top === 1 && right - left === 1) return this.pair(top, left);
-    let slowest = null;
-    let pairs = 0;
-    for (let a = top; a < bottom; a++) {
-      for (let b = left; b < right; b++) {
-        if (a === b) continue;
-        pairs++;
-        if (slowest === null || this.code(a, b) < this.code(...slowest)) slowest = [a, b];
-      }
-    }
-    const { labels, joint } = this.data;
+    const { labels, joint, starts } = this.data;
+    const places = (group) => Array.from({ length: (starts[group + 1] ?? this.n) - starts[group] }, (_, place) => starts[group] + place);
+    const pairs = places(row).flatMap((a) => places(column).map((b) => [a, b]));
+    if (pairs.length === 1) return this.pair(...pairs[0]);
+    const others = pairs.filter(([a, b]) => a !== b);
+    const slowest = others.reduce((one, other) => (this.code(...other) < this.code(...one) ? other : one));
     const among = row === column ? `among ${labels[row]}` : `${labels[row]} ${joint} ${labels[column]}`;
-    return `${among}: ${pairs} pairs, the slowest:\n${this.pair(...slowest)}`;
+    return `${among}: ${others.length} pairs, the slowest:\n${this.pair(...slowest)}`;
   }
 }
 
@@ -86,29 +68,18 @@ class Grid extends Walk {
 
 // The picture of all pairs: scrolled, and zoomed around its middle.
 class Whole {
-  constructor(box, cells, figure) {
-    this.box = box;
-    this.picture = box.querySelector("img");
-    this.cells = cells;
-    this.each = this.picture.width / cells; // pixels
+  constructor(box, cells, drawing) {
+    const picture = box.querySelector("img");
+    Object.assign(this, { box, picture, cells, each: picture.width / cells }); // `each` in pixels
     box.setAttribute("aria-label", "every pair");
-    const buttons = document.createElement("p");
-    buttons.className = "zoom";
-    buttons.append(this.button("−", "smaller", 0.5), this.button("+", "larger", 2), " every pair (scroll to move); click a cell above to find its pairs");
-    figure.querySelector(".drawing").append(buttons, box);
-  }
-
-  button(sign, name, factor) {
-    const button = document.createElement("button");
-    Object.assign(button, { type: "button", textContent: sign });
-    button.setAttribute("aria-label", name);
-    button.addEventListener("click", () => this.scale(this.each * factor));
-    return button;
+    const zoom = (sign, name, factor) => button(sign, () => this.scale(this.each * factor), { "aria-label": name });
+    const hint = " every pair (scroll to move); click a cell above to find its pairs";
+    drawing.append(element("p", { class: "zoom" }, zoom("−", "smaller", 0.5), zoom("+", "larger", 2), hint), box);
   }
 
   scale(each) {
-    const middle = ["scrollLeft", "clientWidth", "scrollTop", "clientHeight"].map((name) => this.box[name]);
-    const [x, y] = [middle[0] + middle[1] / 2, middle[2] + middle[3] / 2].map((far) => far / this.each);
+    const { scrollLeft, clientWidth, scrollTop, clientHeight } = this.box;
+    const [x, y] = [scrollLeft + clientWidth / 2, scrollTop + clientHeight / 2].map((far) => far / this.each);
     this.each = Math.max(0.5, Math.min(16, each));
     this.picture.width = this.picture.height = this.each * this.cells;
     this.centre(x, y);
@@ -122,12 +93,10 @@ class Whole {
 function matrix(figure, data) {
   let values = null;
   const cells = () => (values ??= Cells.of(data));
-  const drawing = figure.querySelector(".drawing");
+  const [drawing, box, n] = [figure.querySelector(".drawing"), figure.querySelector(".matrix"), data.places.length];
   const grid = new Grid(drawing, drawing.querySelector("svg"), data.box, data.starts.length, async (row, column) => (await cells()).groups(row, column));
-  const box = figure.querySelector(".matrix");
   if (!box) return;
-  const n = data.places.length;
-  const whole = new Whole(box, n, figure);
+  const whole = new Whole(box, n, drawing);
   new Grid(box, whole.picture, [0, 0, n], n, async (row, column) => (await cells()).pair(row, column));
   grid.picture.addEventListener("click", (event) => {
     const cell = grid.under(event);
@@ -138,9 +107,4 @@ function matrix(figure, data) {
   });
 }
 
-if ("DecompressionStream" in window) {
-  for (const script of document.querySelectorAll("figure > script.data")) {
-    const data = JSON.parse(script.textContent);
-    if (data.kind === "pairs") matrix(script.parentElement, data);
-  }
-}
+if ("DecompressionStream" in window) eachChart("pairs", matrix);

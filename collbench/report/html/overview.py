@@ -8,7 +8,7 @@ from collbench.analysis.best import peaks
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
 from collbench.report.headlines import peaks_frame, short, subject
-from collbench.report.html.chart import Section, Table
+from collbench.report.html.chart import Section, Table, marks_of
 from collbench.report.material import Material
 from collbench.results.flags import FLAGS, explain
 from collbench.units import plural
@@ -41,8 +41,6 @@ def _measured(tables: Sequence[Launches]) -> Iterator[str]:
 
 def _concerns(found: Sequence[Concern]) -> Table:
     """Return the table of concerns; it has a column for the place if any concern has one. A flag has its meaning."""
-    means = [explain([each.flag])[0] if each.flag in FLAGS else each.what for each in found]
-    rows = [[each.severity, short(text, 600), short(each.where, 600)] for each, text in zip(found, means, strict=True)]
     columns = 3 if any(each.where for each in found) else 2
-    marks = {number: _MARKS[each.severity] for number, each in enumerate(found)}
-    return Table(["severity", "what", "where"][:columns], [row[:columns] for row in rows], marks=marks)
+    rows = [(each.severity, explain([each.flag])[0] if each.flag in FLAGS else each.what, each.where)[:columns] for each in found]
+    return Table(["severity", "what", "where"][:columns], rows, marks=marks_of(_MARKS[each.severity] for each in found))

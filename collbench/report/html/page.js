@@ -1,6 +1,6 @@
 "use strict";
 // The page is complete without this script. It adds: exact values under the pointer and by the arrow keys, the choice of light or
-// dark, folded sections that open when a link names them. The scripts that follow use `showTip`, `hideTip` and `within`.
+// dark, folded sections that open when a link names them. The scripts that follow use what is defined here.
 
 const tip = document.getElementById("tip");
 const announcement = document.getElementById("announcement");
@@ -23,11 +23,38 @@ function hideTip() {
 addEventListener("pointerdown", hideTip, { capture: true });
 addEventListener("wheel", hideTip, { capture: true, passive: true });
 
+// Return a new element with attributes and children.
+function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function button(text, act, attributes = {}) {
+  const made = element("button", { type: "button", ...attributes }, text);
+  made.addEventListener("click", act);
+  return made;
+}
+
+// Call `make` with the figure and the data of each chart of a kind.
+function eachChart(kind, make) {
+  for (const script of document.querySelectorAll("figure > script.data")) {
+    const data = JSON.parse(script.textContent);
+    if (data.kind === kind) make(script.parentElement, data);
+  }
+}
+
 // Return where a drawing (SVG or image) is in the window, and how many pixels of the window one of its units has.
 function within(picture) {
   const box = picture.getBoundingClientRect();
   const units = picture.viewBox ? picture.viewBox.baseVal.width : picture.naturalWidth;
   return { left: box.left, top: box.top, scale: box.width / units };
+}
+
+// Return the place in a row of places that a key leads to, or null.
+function along(key, at, last) {
+  return { ArrowRight: Math.min(at + 1, last), ArrowLeft: Math.max(at - 1, 0), Home: 0, End: last }[key] ?? null;
 }
 
 // A picture with places that are shown under the pointer and by the arrow keys. A subclass has nearest(x, y, scale) and step(key), which
@@ -78,8 +105,7 @@ class Walk {
     if (asked !== this.asked) return;
     hideTip();
     const { scale } = within(this.picture);
-    const mark = document.createElement("span");
-    mark.className = `here ${this.kind}`;
+    const mark = element("span", { class: `here ${this.kind}` });
     this.box(place).forEach((units, number) => { mark.style[["left", "top", "width", "height"][number]] = `${units * scale}px`; });
     this.picture.after(mark);
     if (byKey) mark.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
@@ -107,41 +133,39 @@ class Points extends Walk {
   }
 
   step(key) {
-    const [at, last] = [this.at ?? -1, this.spots.length - 1];
-    const steps = { ArrowRight: Math.min(at + 1, last), ArrowLeft: Math.max(at - 1, 0), ArrowUp: this.beside(-1), ArrowDown: this.beside(1), Home: 0, End: last };
-    return steps[key] ?? null;
+    const way = { ArrowUp: -1, ArrowDown: 1 }[key];
+    return way ? this.beside(way) : along(key, this.at ?? -1, this.spots.length - 1);
   }
 
   // Return the next point above (-1) or below (1) at the same x; the current point if there is none.
   beside(way) {
     if (this.at === null) return 0;
     const [x, y] = this.spots[this.at];
-    const order = this.spots.map((spot, index) => [way * (spot[1] - y), index]);
-    const there = order.filter(([ahead, index]) => Math.abs(this.spots[index][0] - x) < 1 && ahead > 0);
-    return there.length ? there.sort((one, other) => one[0] - other[0])[0][1] : this.at;
+    const ahead = this.spots.map((spot, index) => [way * (spot[1] - y), index]).filter(([far, index]) => far > 0 && Math.abs(this.spots[index][0] - x) < 1);
+    return ahead.length ? ahead.sort((one, other) => one[0] - other[0])[0][1] : this.at;
   }
 }
 
 for (const list of document.querySelectorAll("figure > script.spots")) new Points(list.parentElement, JSON.parse(list.textContent));
 
 // Light or dark: as in the system, until the button is pressed.
-const button = document.getElementById("theme");
+const theme = document.getElementById("theme");
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light")) === "dark";
-const nameButton = () => { button.textContent = isDark() ? "☀ Light" : "☾ Dark"; };
-button.addEventListener("click", () => {
+const nameTheme = () => { theme.textContent = isDark() ? "☀ Light" : "☾ Dark"; };
+theme.addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  nameButton();
+  nameTheme();
 });
-prefersDark.addEventListener("change", nameButton);
-nameButton();
-button.hidden = false;
+prefersDark.addEventListener("change", nameTheme);
+nameTheme();
+theme.hidden = false;
 
 // Open a folded section that a link or the address names, and every part around it.
 function openNamed() {
-  let part = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  for (; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-  document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
+  const named = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let part = named; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  named?.scrollIntoView();
 }
 addEventListener("hashchange", openNamed);
 if (location.hash) openNamed();

@@ -20,25 +20,13 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from collbench.analysis.pairs import PairEffects, PairFinding
+from collbench.report import pairs as texts_of
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, apart
 from collbench.report.material import Material
-from collbench.report.pairs import (
-    CLASSES,
-    ITSELF,
-    UNKNOWN,
-    WRONG,
-    Classes,
-    above_median,
-    classes_of,
-    kinds,
-    measured,
-    place_frame,
-    sentences,
-    wrong_data,
-)
+from collbench.report.pairs import CLASSES, ITSELF, UNKNOWN, WRONG, Classes
 from collbench.results.flags import explain
 from collbench.results.rounds import PairMatrix
 from collbench.units import first_of, format_percent, format_rate, format_size, format_time, plural
@@ -90,7 +78,9 @@ def grouped(places: Sequence[str], hosts: Sequence[str] = (), most: int = MOST_R
     for by, names in (("host", hosts), ("name", families)):
         if _LEAST_GROUPS <= len(set(names)) <= most:
             return _by_name(names, by)
-    return _neighbours(places, _by_name(families, "name").order, most)
+    order = _by_name(families, "name").order
+    starts = tuple(range(0, len(order), -(-len(order) // most)))
+    return Groups(order, starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
 
 
 def _family(host: str) -> str:
@@ -108,11 +98,6 @@ def _by_name(names: Sequence[str], by: str) -> Groups:
     return Groups(tuple(place for each in members.values() for place in each), tuple(starts.tolist()), tuple(members), by)
 
 
-def _neighbours(places: Sequence[str], order: Sequence[int], most: int) -> Groups:
-    starts = tuple(range(0, len(order), -(-len(order) // most)))
-    return Groups(tuple(order), starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
-
-
 # The classes of a pair matrix as a PNG with one pixel per cell, in colors that color-blind people can distinguish.
 #
 # Five steps of the color map cividis, from the median to far below it, and red for wrong data.
@@ -127,10 +112,9 @@ def image_of(classes: NDArray[np.int64]) -> str:
     pixels = np.where(classes < 0, _CLEAR, classes).astype(np.uint8)
     lines = zlib.compress(np.insert(pixels, 0, 0, axis=1).tobytes(), 6)  # each line begins with its filter: none
     head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"PLTE", _PALETTE), (b"tRNS", b"\xff" * _CLEAR + b"\0"), (b"IDAT", lines), (b"IEND", b""))
-    data = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content)) for name, content in chunks
-    )
+    data = b"\x89PNG\r\n\x1a\n"
+    for name, content in ((b"IHDR", head), (b"PLTE", _PALETTE), (b"tRNS", b"\xff" * _CLEAR + b"\0"), (b"IDAT", lines), (b"IEND", b"")):
+        data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
@@ -166,17 +150,17 @@ class Quantity:
     @cached_property
     def classes(self) -> tuple[Classes, float]:
         """The class of each directed pair, and the depth of the first class: see `classes_of`."""
-        return classes_of(self.matrix)
+        return texts_of.classes_of(self.matrix)
 
     @cached_property
     def median(self) -> str:
         """The name of the reference of a pair."""
-        return "the median of such paths" if len(kinds(self.matrix)) > 1 else "the median"
+        return "the median of such paths" if len(texts_of.kinds(self.matrix)) > 1 else "the median"
 
     @cached_property
     def above(self) -> Figures:
         """The logarithm of each pair's speed / the median; NaN: unknown."""
-        speeds = above_median(self.matrix)
+        speeds = texts_of.above_median(self.matrix)
         return np.where(np.isfinite(speeds), np.clip(speeds, -_FARTHEST, _FARTHEST), np.nan)
 
     def figure(self, value: float) -> str:
@@ -192,7 +176,7 @@ class Quantity:
         found: Figures = np.nan_to_num(np.rint(100 * ratio) if self.symmetric else tenths, nan=-1)
         return found.astype(np.int64)
 
-    def against_median(self, share: int) -> str:
+    def against_median(self, share: float) -> str:
         """Return a ratio to the median as text: "50 % of the median", "1.80 times the median"."""
         return f"{share / 100:.2f} times {self.median}" if self.symmetric else f"{format_percent(share / 10)} of {self.median}"
 
@@ -282,92 +266,86 @@ _MOST_SIGNS, _MOST_BELOW = 200, 8
 
 
 class _Drawing:
-    """A picture of classes: names on the left and above, labels of findings on the right and below, the legend last."""
+    """A picture of classes: names on the left and above, labels of findings on the right and below, the legend last.
+
+    The square of cells begins at `start` and has the length `side`, to the right and downwards, in pixels.
+    """
 
     def __init__(self, key: str, quantity: Quantity, groups: Groups, marks: Sequence[Mark]) -> None:
         self.classes = groups.slowest(quantity.classes[0][np.ix_(groups.order, groups.order)])
         self.labels = [cut(label) for label in groups.labels]
         self.cell = min(_LARGEST, _SIDE / len(self.labels))
         self.side = self.cell * len(self.labels)
-        self.left = self.top = max(map(_wide, self.labels)) + _GAP + _TOP
-        right_marks = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
+        self.start = max(map(_wide, self.labels)) + _GAP + _TOP
+        self.end = self.start + self.side
+        right = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
         below = _at_most([mark for mark in marks if mark.below], _MOST_BELOW)
-        right = self.left + self.side + max([_wide(mark.text) for mark in right_marks], default=0) + 4 * _GAP
-        under = max([self.x(mark.at) + _wide(mark.text) for mark in below], default=0) + 2 * _GAP
-        self.picture = Picture(max(right, under, _LEAST_WIDTH), 0)
+        ends = [(self.end + 2 * _GAP, mark) for mark in right] + [(self.at(mark.at), mark) for mark in below]
+        widths = [x + _wide(mark.text) + 2 * _GAP for x, mark in ends]
+        self.picture = Picture(max(self.end + 4 * _GAP, _LEAST_WIDTH, *widths), 0)
         self.unknown = f"url(#{key}-no)"
         self._cells(key)
         self._names(directed=not quantity.symmetric)
         for mark in marks:
             self._signs(mark)
-        self._label_right_side(sorted(right_marks, key=lambda mark: mark.at))
-        self._below(sorted(below, key=lambda mark: -mark.at))
-        end = self.top + self.side + _GAP + _LINE * len(below) + (_GAP if any(mark.columns for mark in marks) else 0)
-        self._legend(quantity.class_labels(), end + _LINE)
+        self._labels(sorted(right, key=lambda mark: mark.at), sorted(below, key=lambda mark: -mark.at))
+        arrows = _GAP if any(mark.columns for mark in marks) else 0
+        self._legend(quantity.class_labels(), self.end + _GAP + _LINE * len(below) + arrows + _LINE)
 
-    def x(self, column: float) -> float:
-        """Return the middle of a column in pixels."""
-        return self.left + (column + 0.5) * self.cell
-
-    def y(self, row: float) -> float:
-        """Return the middle of a row in pixels."""
-        return self.top + (row + 0.5) * self.cell
+    def at(self, place: float) -> float:
+        """Return the middle of a row or column in pixels."""
+        return self.start + (place + 0.5) * self.cell
 
     def _cells(self, key: str) -> None:
-        add = partial(self.picture.add, x=self.left, y=self.top, width=self.side, height=self.side)
+        add = partial(self.picture.add, x=self.start, y=self.start, width=self.side, height=self.side)
         if (self.classes == UNKNOWN).any():
             pattern = f'<pattern id="{key}-no" width="6" height="6" patternUnits="userSpaceOnUse">'
             self.picture.elements.append(f'<defs>{pattern}<path class="hatch" d="M0 6 6 0"/></pattern></defs>')
             add("rect", fill=self.unknown)
             for at in np.flatnonzero(np.diag(self.classes) == ITSELF).tolist():
-                self.picture.add("rect", "paper", x=self.x(at - 0.5), y=self.y(at - 0.5), width=self.cell, height=self.cell)
+                self.picture.add("rect", "paper", x=self.at(at - 0.5), y=self.at(at - 0.5), width=self.cell, height=self.cell)
         add("image", preserveAspectRatio="none", href=image_of(self.classes))
         add("rect", "frame")
         for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():  # color alone is not enough
-            self.picture.text(self.x(column), self.y(row) + 4, "!", "middle", "sign")
+            self.picture.text(self.at(column), self.at(row) + 4, "!", "middle", "sign")
 
     def _names(self, directed: bool) -> None:
         if directed:
-            self.picture.text(self.left, 11, "receiver →")
-            self.picture.text(0, self.top - 6, "sender ↓")
+            self.picture.text(self.start, 11, "receiver →")
+            self.picture.text(0, self.start - 6, "sender ↓")
         for at in range(0, len(self.labels), int(-(-(_LINE - 1) // self.cell))):
-            self.picture.text(self.left - 5, self.y(at) + 4, self.labels[at], "end", "ink")
-            self.picture.add("text", "ink", self.labels[at], transform=f"translate({self.x(at) + 4:.1f} {self.top - 5:.1f}) rotate(-90)")
+            self.picture.text(self.start - 5, self.at(at) + 4, self.labels[at], "end", "ink")
+            turned = f"translate({self.at(at) + 4:.1f} {self.start - 5:.1f}) rotate(-90)"
+            self.picture.add("text", "ink", self.labels[at], transform=turned)
 
     def _signs(self, mark: Mark) -> None:
         """Draw rings around cells, and arrows at the ends of rows and columns."""
         far = 0.5 * self.cell + 2
         for row, column in mark.rings:
             for layer in ("ring light", "ring"):
-                self.picture.add(
-                    "rect", layer, x=self.x(column) - far, y=self.y(row) - far, width=2 * far, height=2 * far, rx=3
-                )  # fmt: skip
-        for row in mark.rows:
-            self.picture.add("path", "bad", d=f"M{self.left + self.side + 2:.1f} {self.y(row):.1f}l7-4v8z")
-        for column in mark.columns:
-            self.picture.add("path", "bad", d=f"M{self.x(column):.1f} {self.top + self.side + 2:.1f}l-4 7h8z")
+                self.picture.add("rect", layer, x=self.at(column) - far, y=self.at(row) - far, width=2 * far, height=2 * far, rx=3)
+        arrows = [*(f"M{self.end + 2:.1f} {self.at(row):.1f}l7-4v8z" for row in mark.rows),
+                  *(f"M{self.at(column):.1f} {self.end + 2:.1f}l-4 7h8z" for column in mark.columns)]  # fmt: skip
+        for arrow in arrows:
+            self.picture.add("path", "bad", d=arrow)
 
-    def _label_right_side(self, marks: Sequence[Mark]) -> None:
-        """Draw each label at its row, or as near as the others allow."""
-        heights = apart([self.y(mark.at) for mark in marks], _LINE, self.top + _LINE / 2, self.top + self.side - _LINE / 2)
-        edge = self.left + self.side + 10
-        for mark, height in zip(marks, heights, strict=True):
-            self.picture.line([(edge, self.y(mark.at)), (edge + 12, height)], "frame")
+    def _labels(self, right: Sequence[Mark], below: Sequence[Mark]) -> None:
+        """Draw each label at its row, or as near as the others allow; those below on a line of their own, the last column first."""
+        edge = self.end + 10
+        heights = apart([self.at(mark.at) for mark in right], _LINE, self.start + _LINE / 2, self.end - _LINE / 2)
+        for mark, height in zip(right, heights, strict=True):
+            self.picture.line([(edge, self.at(mark.at)), (edge + 12, height)], "frame")
             self.picture.text(edge + 15, height + 4, mark.text, classes="ink")
-
-    def _below(self, marks: Sequence[Mark]) -> None:
-        """Draw each label on a line of its own, the last column first, so that no line crosses a text."""
-        for number, mark in enumerate(marks, 1):
-            x, y, edge = self.x(mark.at), self.top + self.side + _GAP + _LINE * number, self.top + self.side + 9
-            self.picture.line([(x, edge), (x, y - 4), (x + 5, y - 4)], "frame")
+        for number, mark in enumerate(below, 1):  # no line crosses a text
+            x, y = self.at(mark.at), self.end + _GAP + _LINE * number
+            self.picture.line([(x, self.end + 9), (x, y - 4), (x + 5, y - 4)], "frame")
             self.picture.text(x + 8, y, mark.text, classes="ink")
 
     def _legend(self, class_labels: Sequence[str], y: float) -> None:
         known = list(zip(COLORS, class_labels, strict=False))
-        known += [(COLORS[WRONG], "wrong data (!)")] if (self.classes == WRONG).any() else []
-        known += [(self.unknown, "not measured")] if (self.classes == UNKNOWN).any() else []
+        others = ((WRONG, COLORS[WRONG], "wrong data (!)"), (UNKNOWN, self.unknown, "not measured"))
         x = 0.0
-        for fill, label in known:
+        for fill, label in [*known, *((fill, label) for each, fill, label in others if (self.classes == each).any())]:
             if x > 0 and x + 18 + _wide(label) > self.picture.width:
                 x, y = 0.0, y + _LINE + 4
             self.picture.add("rect", fill=fill, x=x, y=y, width=12, height=12)
@@ -396,8 +374,8 @@ _DETAILED = 64  # with more places, the texts have no intervals, which make near
 def _packed_texts(quantity: Quantity, again: Collection[tuple[int, int]], order: NDArray[np.int64]) -> dict[str, object]:
     """Return the texts of all cells as zlib in base64, the slowest first, and the number of the text of each cell.
 
-    Rows and columns are in `order`; of a symmetric quantity the cells above the diagonal count. The numbers have `wide` bytes each: first
-    all lowest bytes, then all next ones.
+    Rows and columns are in `order`; of a symmetric quantity the cells above the diagonal count. The numbers have four bytes each:
+    first all lowest bytes, then all next ones, which makes them small when packed.
     """
     n = len(order)
     cells = np.triu_indices(n, 1) if quantity.symmetric else np.nonzero(~np.eye(n, dtype=bool))
@@ -405,20 +383,18 @@ def _packed_texts(quantity: Quantity, again: Collection[tuple[int, int]], order:
     for a, b in again:
         twice[a, b] = twice[b, a] = True
     bounds = quantity.bounds if quantity.bounds is not None and n <= _DETAILED else ()
-    each = [quantity.shares(), np.nan_to_num(quantity.matrix.wrong), twice, quantity.values, *bounds]
-    fields = [field[order[cells[0]], order[cells[1]]] for field in each]
-    codes = np.zeros(len(cells[0]), np.int64)
-    for number, field in enumerate(fields):  # the combinations that occur, numbered
-        values, index = np.unique(field if number < 3 else _as_shown(quantity, field), return_inverse=True)
-        _, codes = np.unique(codes * len(values) + index, return_inverse=True)
-    known = [[field[cell] for field in fields] for cell in np.unique(codes, return_index=True)[1]]
-    ranked = sorted(range(len(known)), key=lambda at: (known[at][0] < 0, -known[at][0] if quantity.symmetric else known[at][0]))
-    numbers = np.zeros((n, n), np.uint32)
-    numbers[cells] = np.argsort(ranked)[codes]
-    wide = 1 if len(known) <= 1 << 8 else 2 if len(known) <= 1 << 16 else 4
-    planes = numbers.astype(f"<u{wide}").view(np.uint8).reshape(-1, wide).T
-    texts = "\n".join(_cell_text(quantity, *known[at]) for at in ranked)
-    return {"texts": _packed(texts.encode()), "codes": _packed(planes.tobytes()), "wide": wide}
+    cell = order[cells[0]], order[cells[1]]
+    exact = [each[cell] for each in (quantity.shares(), np.nan_to_num(quantity.matrix.wrong), twice, quantity.values, *bounds)]
+    shown = np.stack([*exact[:3], *(_as_shown(quantity, each) for each in exact[3:])], axis=-1)
+    shown[np.isnan(shown)] = np.inf  # equal to itself
+    _, first, codes = np.unique(shown, axis=0, return_index=True, return_inverse=True)  # the combinations that occur
+    known = np.stack(exact, axis=-1)[first]
+    speeds = -known[:, 0] if quantity.symmetric else known[:, 0]
+    ranked = np.lexsort((speeds, known[:, 0] < 0))
+    numbers = np.zeros((n, n), "<u4")
+    numbers[cells] = np.argsort(ranked)[codes.ravel()]
+    texts = "\n".join(_cell_text(quantity, *each) for each in known[ranked].tolist())
+    return {"texts": _packed(texts.encode()), "codes": _packed(numbers.view(np.uint8).reshape(-1, 4).T.tobytes())}
 
 
 def _as_shown(quantity: Quantity, values: Figures) -> Figures:
@@ -430,9 +406,9 @@ def _as_shown(quantity: Quantity, values: Figures) -> Figures:
     return rounded
 
 
-def _cell_text(quantity: Quantity, share: int, wrong: float, twice: bool, *values: float) -> str:
+def _cell_text(quantity: Quantity, share: float, wrong: float, twice: float, *values: float) -> str:
     """Return value, interval, ratio to the median, wrong elements, and whether the pair was measured again."""
-    figure, *ends = (quantity.figure(float(value)) for value in values)
+    figure, *ends = map(quantity.figure, values)
     interval = f" ({'–'.join(ends)})" if ends and all(ends) else ""
     compared = f", {quantity.against_median(share)}" if share >= 0 else ""
     texts = [f"{figure}{interval} {quantity.unit}{compared}" if figure else "not measured"]
@@ -484,7 +460,7 @@ def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
     drawn = _Drawing(key, quantity, groups, named)
     every = "" if groups.by == "place" else _every_pair(quantity, groups, title)
     method = _method(quantity, groups, matrix.samples[not quantity.symmetric])
-    data = _data(quantity, matrix.effects.again, groups, (drawn.left, drawn.top, drawn.side))
+    data = _data(quantity, matrix.effects.again, groups, (drawn.start, drawn.start, drawn.side))
     return Chart(
         key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title) + every,
         _whole(quantity) if quantity.matrix.n <= _WHOLE else _slowest(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
@@ -572,7 +548,7 @@ def section(material: Material) -> Section | None:
         name = f"{printable(run.path.resolve().name)}: " if len(material.pairs) > 1 else ""
         found = effects.findings()
         texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
-        frame = place_frame(effects.matrix, found)
+        frame = texts_of.place_frame(effects.matrix, found)
         tables.append((f"{name}each place: {''.join(frame.foot) or 'medians over partners'}", Table.of(frame)))
         places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
         shown += charts(MatrixInput(f"pairs-{number}", name, places, effects, found, _samples(stored)))
@@ -582,10 +558,10 @@ def section(material: Material) -> Section | None:
 def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding], summary: bool) -> Iterator[str]:
     """Yield wrong data, doubts, and notes on the rounds; with `summary` what the first screen has of the first run, too."""
     if summary:
-        yield measured(effects.matrix, {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})})
+        yield texts_of.measured(effects.matrix, {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})})
     if summary or len(found) > 1:
-        yield from sentences(effects.matrix, found)
-    yield from (*wrong_data(effects.matrix), *effects.doubts())
+        yield from texts_of.sentences(effects.matrix, found)
+    yield from (*texts_of.wrong_data(effects.matrix), *effects.doubts())
     reasons = Counter(why for one in stored.rounds for why in one.na if why is not None)
     yield from (f"not measured: {plural(number, 'pair')}: {why}" for why, number in reasons.most_common(_MOST_REASONS))
     if len(reasons) > _MOST_REASONS:

@@ -14,7 +14,7 @@ from collbench.analysis.differences import differences, facts
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
-from collbench.report.html.chart import FileLink, Section, Table
+from collbench.report.html.chart import FileLink, Section, Table, marks_of
 from collbench.report.material import Material
 from collbench.results.folder import CELLS, EVENTS, HUNT, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
 from collbench.results.importers.store import import_notes
@@ -22,39 +22,26 @@ from collbench.results.reader import Run
 from collbench.units import format_bytes, format_duration, plural
 
 _MOST_NOTES, _MOST_RUNS, _MOST_FACTS, _MOST_DIFFERENCES = 40, 60, 200, 60
-_LONGEST = 300
 _COMPLETE = "complete"
 _KINDS = ("software", "machine", "launcher", "ranks", "environment")  # of facts; the paths of libraries are in run.json
 _FILES = (RUN, TOPOLOGY, CELLS, PAIRS, HUNT, WORKLOAD, TOOLS, SAMPLES, EVENTS)
 _DEFINITIONS = (
-    (
-        "time",
-        "the median over iterations of the slowest rank's time per message, in µs; a barrier precedes each sample (mode isolated), or "
-        "calls follow each other (batched, pipelined, graph); of several launches the median of their medians",
-    ),
-    (
-        "95 % interval",
-        "of the median, from order statistics, widened for autocorrelation; it holds for one launch. Of several launches: of the median "
-        "over launches. “?” marks a doubtful result: the flags of the row give the reason",
-    ),
-    (
-        "busbw",
-        "message size / time × the bus factor of the operation (2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter, "
-        "all-to-all, gather and scatter, else 1), so that it compares with a link; GB/s is 1e9 bytes per second, one direction",
-    ),
-    (
-        "of expected",
-        "busbw / the rate of a ring on the slowest link, or inside a host a memory rate measured in the run, or the given rate. No "
-        "algorithm can exceed the hard limit. No percentage is shown if no rate is known, or if a flag excludes it",
-    ),
-)
+    ("time", "the median over iterations of the slowest rank's time per message, in µs; a barrier precedes each sample (mode isolated), or "
+     "calls follow each other (batched, pipelined, graph); of several launches the median of their medians"),
+    ("95 % interval", "of the median, from order statistics, widened for autocorrelation; it holds for one launch. Of several launches: of "
+     "the median over launches. “?” marks a doubtful result: the flags of the row give the reason"),
+    ("busbw", "message size / time × the bus factor of the operation (2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter, "
+     "all-to-all, gather and scatter, else 1), so that it compares with a link; GB/s is 1e9 bytes per second, one direction"),
+    ("of expected", "busbw / the rate of a ring on the slowest link, or inside a host a memory rate measured in the run, or the given "
+     "rate. No algorithm can exceed the hard limit. No percentage is shown if no rate is known, or if a flag excludes it"),
+)  # fmt: skip
 
 
 def section(material: Material) -> Section:
     """Return the section: runs with their commands, versions and environment, differences, definitions, links to the files."""
-    named = [(short(name, 80), run) for name, run in _named(material)]
-    first = named[0][1] if named else None
-    tables = [("Runs", _runs_table(material.runs)), *_differing(named), *(_versions(first, several=len(named) > 1) if first else ())]
+    named = [(short(table.name, 80), table.runs[0]) for table in material.tables]
+    named += [(short(run.path.resolve().name, 80), run) for run in material.of_kinds]
+    tables = [("Runs", _runs_table(material.runs)), *_differing(named), *_versions(named)]
     if material.tables:
         tables.append(("Definitions", Table(("number", "definition"), _DEFINITIONS)))
     linked = material.runs[:_MOST_RUNS] if material.linked else []
@@ -62,14 +49,8 @@ def section(material: Material) -> Section:
     return Section("provenance", "Provenance", list(_texts(material, linked=bool(links))), tables, links=links)
 
 
-def _named(material: Material) -> Iterator[tuple[str, Run]]:
-    """Yield one run of each table, and each run of another kind, with its name on the page."""
-    yield from ((table.name, table.runs[0]) for table in material.tables)
-    yield from ((run.path.resolve().name, run) for run in material.of_kinds)
-
-
 def _texts(material: Material, linked: bool) -> Iterator[str]:
-    yield from (short(f"{sentence}.", 600) for sentence in material.apart)
+    yield from (f"{sentence}." for sentence in material.apart)
     notes = list(dict.fromkeys(short(f"{sentence}.", 600) for run in material.runs for sentence in import_notes(run.info)))
     yield from notes[:_MOST_NOTES]
     if len(notes) > _MOST_NOTES:
@@ -82,17 +63,17 @@ def _texts(material: Material, linked: bool) -> Iterator[str]:
 
 def _runs_table(runs: Sequence[Run]) -> Table:
     rows = [_run(run) for run in runs[:_MOST_RUNS]]
-    marks = {number: "doubtful" for number, row in enumerate(rows) if row[-1] != _COMPLETE}
+    marks = marks_of("" if row[-1] == _COMPLETE else "doubtful" for row in rows)
     return Table(("run", "command", "start", "duration", "rows", "end"), rows, frozenset({4}), marks)
 
 
 def _run(run: Run) -> tuple[str, ...]:
     info = run.info
     command, start, imported = info.get("command"), info.get("started_utc"), "imported" in info
-    typed = short(shlex.join(map(str, command)), _LONGEST) if isinstance(command, list) and command else NOTHING
-    began = f"{'imported ' if imported else ''}{short(start, 80) if isinstance(start, str) and start else NOTHING}"
+    typed = short(shlex.join(map(str, command)), 300) if isinstance(command, list) and command else NOTHING
+    began = f"{'imported ' if imported else ''}{start if isinstance(start, str) and start else NOTHING}"
     rows = NOTHING if ROUNDS.keys() & info else str(len(run.rows))
-    return short(run.path.resolve().name, 80), typed, began, NOTHING if imported else _duration(info), rows, _end(run)
+    return run.path.resolve().name, typed, began, NOTHING if imported else _duration(info), rows, _end(run)
 
 
 def _duration(info: dict[str, Any]) -> str:
@@ -111,13 +92,14 @@ def _end(run: Run) -> str:
     return _COMPLETE if code in (0, None) else f"{'stopped, ' if code in (INTERRUPTED, TERMINATED) else ''}exit code {code}"
 
 
-def _versions(run: Run, several: bool) -> list[tuple[str, Table]]:
-    """Return the table of versions and settings of a run."""
-    known = sorted(((item, text) for item, text in facts(run).items() if item.kind in _KINDS), key=lambda each: _KINDS.index(each[0].kind))
-    rows = [(short(item.kind, 40), short(item.what, 120), short(text, _LONGEST)) for item, text in known[:_MOST_FACTS]]
+def _versions(named: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Table]]:
+    """Yield the table of versions and settings of the first run."""
+    every = [(fact, text) for _, run in named[:1] for fact, text in facts(run).items() if fact.kind in _KINDS]
+    known = sorted(every, key=lambda each: _KINDS.index(each[0].kind))
     more = f" ({_MOST_FACTS} of {len(known)} lines)" if len(known) > _MOST_FACTS else ""
-    title = f"Versions, machine and environment{' of the first run' if several else ''}{more}"
-    return [(title, Table(("kind", "what", "value"), rows))] if rows else []
+    title = f"Versions, machine and environment{' of the first run' if len(named) > 1 else ''}{more}"
+    if known:
+        yield title, Table(("kind", "what", "value"), [(fact.kind, fact.what, text) for fact, text in known[:_MOST_FACTS]])
 
 
 def _differing(named: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Table]]:
@@ -125,7 +107,7 @@ def _differing(named: Sequence[tuple[str, Run]]) -> Iterator[tuple[str, Table]]:
     for name, run in named[1:_MOST_RUNS]:
         first, baseline = named[0]
         found = differences(baseline, run)
-        rows = [(each.kind, short(each.what, 120), short(each.a, _LONGEST), short(each.b, _LONGEST)) for each in found[:_MOST_DIFFERENCES]]
+        rows = [(each.kind, each.what, each.a, each.b) for each in found[:_MOST_DIFFERENCES]]
         more = f" (the first {_MOST_DIFFERENCES} of {len(found)}; `collbench compare` has all)" if len(found) > _MOST_DIFFERENCES else ""
         none = [("none", "in what the runs recorded", NOTHING, NOTHING)]
         yield f"Differences: {first} → {name}{more}", Table(("kind", "what", first, name), rows or none)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
@@ -58,13 +58,15 @@ def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Ro
     """Return the cases of a table with samples, and the rows with a time but without samples (imported, or samples.bin was cut)."""
     there: list[Sampled] = []
     without: list[Row] = []
-    stored = _stored(table)
+    stored: dict[tuple[object, ...], list[tuple[Run, Row]]] = {}
+    for run in table.runs:
+        for row in run.rows:
+            stored.setdefault(case_of(row), []).append((run, row))
     for row in material.rows(table):
         time_s = time_of(row)
         if time_s is None or row.size_bytes < 0:
             continue
-        parts = [part for run, each in stored.get(case_of(row), ()) if len(part := _samples(run, each))]
-        if parts:
+        if parts := [part for run, each in stored.get(case_of(row), ()) if len(part := _samples(run, each))]:
             there.append(Sampled(row, np.sort(np.concatenate(parts)), time_s))
         else:
             without.append(row)
@@ -74,18 +76,6 @@ def sampled(material: Material, table: Launches) -> tuple[list[Sampled], list[Ro
 def both_modes(row: Row) -> str:
     """Return both values of bimodal samples: "2.345 µs (82 %) and 10.70 µs (18 %)"; a dash for one mode."""
     return " and ".join(f"{format_time(time_s)} µs ({format_percent(100 * share)})" for time_s, share in two_modes(row)) or NOTHING
-
-
-def _stored(table: Launches) -> dict[tuple[object, ...], list[tuple[Run, Row]]]:
-    found: dict[tuple[object, ...], list[tuple[Run, Row]]] = {}
-    for run, row in _rows(table):
-        found.setdefault(case_of(row), []).append((run, row))
-    return found
-
-
-def _rows(table: Launches) -> Iterator[tuple[Run, Row]]:
-    for run in table.runs:
-        yield from ((run, row) for row in run.rows)
 
 
 def _samples(run: Run, row: Row) -> NDArray[np.float64]:
@@ -126,16 +116,15 @@ def section(material: Material) -> Section | None:
 
 
 def _chart(key: str, title: str, cases: Sequence[Sampled]) -> Chart:
-    names = [short(f"{name_of(case.row)} {value_of(case.row, 'backend')}", 60) for case in cases]
-    shown = list(zip(names, cases, strict=True))[:_MOST]
-    picture = _picture(shown)
+    named = [(short(f"{name_of(case.row)} {value_of(case.row, 'backend')}", 60), case) for case in cases]
+    picture = _picture(named[:_MOST])
     head = ("case", "samples", *(f"{format_percent(100 * share)} up to µs" for share in _SHARES), "modes", "flags")
     rows = [
-        [name, str(len(case.ordered)), *(format_time(case.at(share)) for share in _SHARES), both_modes(case.row), remarks(case.row)]
-        for name, case in zip(names, cases, strict=True)
-    ][:_MOST_ROWS]
-    name, worst = shown[0]
-    more = f"; {len(shown)} of them are shown" if len(cases) > len(shown) else ""
+        [name, str(len(case.ordered)), *map(case.text, _SHARES), both_modes(case.row), remarks(case.row)]
+        for name, case in named[:_MOST_ROWS]
+    ]
+    name, worst = named[0]
+    more = f"; {_MOST} of them are shown" if len(cases) > _MOST else ""
     what = f"is bimodal: {both_modes(worst.row)}" if two_modes(worst.row) else f"ranges from {worst.text(0.01)} to {worst.text(0.99)} µs"
     caption = f"{plural(len(cases), 'doubtful case')}{more}. {name} {what}."
     table = Table(head, rows, frozenset(range(1, 9)))

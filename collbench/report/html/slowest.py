@@ -6,21 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short as cut
-from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.drawing import Picture, linear_scale, place_scale
 from collbench.units import format_percent, plural
 
 if TYPE_CHECKING:
-    from collbench.analysis.stragglers import Compared, Role, SlowLink, Straggler
+    from collbench.analysis.stragglers import Compared, SlowLink, Straggler
     from collbench.report.material import Material
 
 _MOST = 64  # bars; with more ranks the most frequent ones
 _WIDE_FROM = 24
 _WIDTH, _WIDE, _HEIGHT = 460, 940, 250
 _LABELS = 16
-_LONGEST = 300
 _NAMED = 4
 _TOO_FEW = 2  # ranks: two bars would only show two halves
 _METHOD = (
@@ -55,16 +56,15 @@ class _Ranks:
         """Return the rank with its host, if that is known."""
         return f"rank {rank} ({cut(self.hosts[rank])})" if self.hosts.get(rank) else f"rank {rank}"
 
-    def role_of(self, rank: int) -> Role | None:
-        """Return why the rank ends last; None if it is not reported."""
-        return next((each.role for each in self.named if each.rank == rank), None)
+    def role_of(self, rank: int) -> str:
+        """Return why the rank ends last; "" if it is not reported."""
+        return next((each.role.value for each in self.named if each.rank == rank), "")
 
     def style(self, rank: int) -> str:
         """Return the class of its bar: red only if the rank itself is slow."""
         from collbench.analysis.stragglers import Role
 
-        role = self.role_of(rank)
-        return "s0" if role is None else "bad" if role is Role.DELAYS else "limit"
+        return {"": "s0", Role.DELAYS.value: "bad"}.get(self.role_of(rank), "limit")
 
 
 def section(material: Material) -> Section | None:
@@ -80,7 +80,7 @@ def section(material: Material) -> Section | None:
         links = slow_links(table.runs[0])
         ranks = _ranks(cases, hosts_of(table.runs[0]), links)
         sentences = [*(link.sentence() for link in links), *(each.sentence() for each in ranks.named)]
-        texts += [cut(f"{sentence}{where}", _LONGEST) for sentence in sentences]
+        texts += [f"{sentence}{where}" for sentence in sentences]
         if len(ranks.shares) > _TOO_FEW:
             charts.append(_chart(f"slowest-{number}", f"how often each rank ended last{where}", ranks))
     return Section("slowest", "Ranks that end last", texts, (), charts) if charts or texts else None
@@ -90,50 +90,42 @@ def _ranks(cases: Sequence[Compared], hosts: Mapping[int, str], links: Sequence[
     from collbench.analysis.stragglers import histogram, stragglers_in
 
     shares = dict.fromkeys(range(max(len(case.medians_s) for case in cases)), 0.0) | dict(histogram(cases))
-    often = sorted(shares, key=lambda rank: (-shares[rank], rank))
-    drawn = sorted(often[:_MOST])
+    drawn = sorted(sorted(shares, key=lambda rank: (-shares[rank], rank))[:_MOST])
     expected = sum(case.expected for case in cases) / len(cases)
     return _Ranks(hosts, shares, drawn, _excess(cases, drawn), expected, len(cases), stragglers_in(cases, hosts, links))
 
 
 def _excess(cases: Sequence[Compared], ranks: Sequence[int]) -> dict[int, float]:
     """Return for each rank its median / the median of all ranks, minus 1: the median over the cases."""
-    import numpy as np
-
-    ratios: dict[int, list[float]] = {rank: [] for rank in ranks}
-    for case in cases:
-        middle = float(np.median(case.medians_s))
-        for rank in ranks:
-            if rank < len(case.medians_s):
-                ratios[rank].append(float(case.medians_s[rank]) / middle - 1)
-    return {rank: float(np.median(each)) for rank, each in ratios.items()}
+    ratios = [[float(median) / float(np.median(case.medians_s)) - 1 for median in case.medians_s] for case in cases]
+    return {rank: float(np.median([each[rank] for each in ratios if rank < len(each)])) for rank in ranks}
 
 
 def _chart(key: str, title: str, ranks: _Ranks) -> Chart:
-    drawn = ranks.drawn
-    wide = len(drawn) >= _WIDE_FROM
+    wide = len(ranks.drawn) >= _WIDE_FROM
     picture = Picture(_WIDE if wide else _WIDTH, _HEIGHT)
-    heights = [100 * ranks.shares[rank] for rank in drawn]
     bottom, end = _HEIGHT - 46.0, picture.width - 12
-    y = linear_scale(0, 1.1 * max([*heights, 100 * ranks.expected]), bottom, 40, "ends last in % of the samples")
-    step, x = (end - 54) / len(drawn), place_scale([*map(str, drawn)], 54, end, _LABELS, "rank")
+    highest = max([ranks.expected, *(ranks.shares[rank] for rank in ranks.drawn)])
+    y = linear_scale(0, 110 * highest, bottom, 40, "ends last in % of the samples")
+    step, x = (end - 54) / len(ranks.drawn), place_scale([*map(str, ranks.drawn)], 54, end, _LABELS, "rank")
     picture.axes(x, y)
-    for place, (rank, height) in enumerate(zip(drawn, heights, strict=True)):
-        style, middle, top = ranks.style(rank), x.at(place), y.at(height)
+    rows = []
+    for place, rank in enumerate(ranks.drawn):
+        style, role, middle, top = ranks.style(rank), ranks.role_of(rank), x.at(place), y.at(100 * ranks.shares[rank])
+        share, excess = _percent(ranks.shares[rank]), _signed(ranks.excess[rank])
         picture.add("rect", style, x=middle - 0.4 * step, y=top, width=0.8 * step, height=bottom - top)
-        if (role := ranks.role_of(rank)) is not None:  # color alone is not enough
-            picture.text(middle, top - 4, role.value, "middle", style)
-        picture.tip(middle, top, _spot(rank, ranks))
+        if role:  # color alone is not enough
+            picture.text(middle, top - 4, role, "middle", style)
+        why = f", {role}" if role else ""
+        picture.tip(middle, top, f"{ranks.name(rank)}: last in {share} of the samples, its median {excess}{why}")
+        rows.append([str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, share, _percent(ranks.expected), excess, role or NOTHING])
     equal = y.at(100 * ranks.expected)
     picture.line([(54, equal), (end, equal)], "limit dashed")
     picture.text(end, 14, f"equal share {format_percent(100 * ranks.expected)}", "end", "limit")
-    return Chart(key, title, _caption(ranks), _METHOD, picture.markup(title), _table(ranks), picture.tooltips, wide=wide)
-
-
-def _spot(rank: int, ranks: _Ranks) -> str:
-    role = ranks.role_of(rank)
-    why = f", {role.value}" if role is not None else ""
-    return f"{ranks.name(rank)}: last in {_percent(ranks.shares[rank])} of the samples, its median {_signed(ranks.excess[rank])}{why}"
+    head = ("rank", "host", "ends last in", "equal share", "median versus all ranks", "finding")
+    marks = marks_of("doubtful" if ranks.role_of(rank) else "" for rank in ranks.drawn)
+    table = Table(head, rows, frozenset({0, 2, 3, 4}), marks)
+    return Chart(key, title, _caption(ranks), _METHOD, picture.markup(title), table, picture.tooltips, wide=wide)
 
 
 def _caption(ranks: _Ranks) -> str:
@@ -148,17 +140,6 @@ def _caption(ranks: _Ranks) -> str:
     first = max(ranks.drawn, key=lambda rank: ranks.shares[rank])
     most = f"the most frequent is {ranks.name(first)}, in {_percent(ranks.shares[first])} of the samples"
     return f"No rank ends last noticeably often; {most}. An equal share is {_percent(ranks.expected)}; {extent}.{less}"
-
-
-def _table(ranks: _Ranks) -> Table:
-    rows = [
-        [str(rank), cut(ranks.hosts.get(rank, "")) or NOTHING, _percent(ranks.shares[rank]), _percent(ranks.expected),
-         _signed(ranks.excess[rank]), role.value if (role := ranks.role_of(rank)) is not None else NOTHING]
-        for rank in ranks.drawn
-    ]  # fmt: skip
-    marks = {number: "doubtful" for number, rank in enumerate(ranks.drawn) if ranks.role_of(rank) is not None}
-    head = ("rank", "host", "ends last in", "equal share", "median versus all ranks", "finding")
-    return Table(head, rows, frozenset({0, 2, 3, 4}), marks)
 
 
 def _percent(share: float) -> str:

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.headlines import short
-from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.drawing import Panels, TimeAxis
 from collbench.results.flags import flag_names
 from collbench.results.timeline import number, span_of, telemetry_of
@@ -111,9 +111,8 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> Table:
     """Return the table of GPUs, those that were throttled most first."""
     shown = gpus[:_MOST_GPU_ROWS]
     rows = [[gpu.name, str(len(gpu.samples)), *(gpu.text(*column) for column in _GPU_COLUMNS), gpu.reasons()] for gpu in shown]
-    marks = {place: "doubtful" for place, gpu in enumerate(shown) if gpu.share}
     head = f"GPU ({len(shown)} of {len(gpus)}, most throttled first)" if len(shown) < len(gpus) else "GPU"
-    return Table((head, *_GPU_HEAD), rows, frozenset(range(1, 7)), marks)
+    return Table((head, *_GPU_HEAD), rows, frozenset(range(1, 7)), marks_of("doubtful" if gpu.share else "" for gpu in shown))
 
 
 def _gpus(run: Run) -> dict[tuple[str, str], _Gpu]:
@@ -207,22 +206,19 @@ _PANELS: tuple[tuple[str, Callable[[Moment], tuple[float | None, float | None]]]
 def section(material: Material) -> Section | None:
     """Return the section: the runs in which the machine state disturbed a case, or a GPU was throttled; None without any."""
     named = [run for run in material.runs if run.rows]
-    flagged = {id(run): sum(bool(each.flags) for each in moments(run)[0]) for run in named}
-    disturbed = [run for run in named if flagged[id(run)] or any(gpu.share for gpu in _gpus(run).values())]
-    shown = sorted(disturbed, key=lambda run: -flagged[id(run)])[:_MOST_RUNS]
-    charts: list[Chart] = []
-    for place, run in enumerate(shown):
-        charts += _charts(place, f" ({short(run.path.resolve().name)})" if len(named) > 1 else "", run)
+    counted = [(sum(bool(each.flags) for each in moments(run)[0]), run) for run in named]
+    disturbed = [(flagged, run) for flagged, run in counted if flagged or any(gpu.share for gpu in _gpus(run).values())]
+    shown = sorted(disturbed, key=lambda each: -each[0])[:_MOST_RUNS]
+    charts: list[Chart | None] = []
+    for place, (_, run) in enumerate(shown):
+        where = f" ({short(run.path.resolve().name)})" if len(named) > 1 else ""
+        found, axis = moments(run)
+        if any(each.before or each.after or each.stolen for each in found):
+            charts.append(_chart(f"timeline-{place}", f"machine state around each case{where}", found, axis))
+        charts.append(gpu_chart(f"timeline-{place}-gpus", f"GPUs over time{where}", run, axis))
+    known = [chart for chart in charts if chart is not None]
     less = f"The charts show {len(shown)} of {len(named)} runs: those with the most cases that the machine state disturbed."
-    return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), charts) if charts else None
-
-
-def _charts(place: int, where: str, run: Run) -> list[Chart]:
-    found, axis = moments(run)
-    charts = [gpu_chart(f"timeline-{place}-gpus", f"GPUs over time{where}", run, axis)]
-    if any(each.before or each.after or each.stolen for each in found):
-        charts.insert(0, _chart(f"timeline-{place}", f"machine state around each case{where}", found, axis))
-    return [chart for chart in charts if chart is not None]
+    return Section("timeline", "Machine state over time", [less] if len(shown) < len(named) else [], (), known) if known else None
 
 
 def _chart(key: str, title: str, found: Sequence[Moment], axis: TimeAxis) -> Chart:
@@ -267,13 +263,12 @@ def _table(found: Sequence[Moment], axis: TimeAxis) -> Table:
     """Return the table of cases by time; of many, those in which the machine state differed most."""
     listed = worst(found, _MOST_LISTED)
     head = (f"time ({len(listed)} of {len(found)} cases, the largest changes)" if len(listed) < len(found) else "time", *_HEAD)
-    rows = [
-        [axis.text(each.begin), each.name, _ns(each.before), _ns(each.after),
-         NOTHING if each.stolen is None else format_percent(100 * each.stolen),
-         NOTHING if each.lost is None else f"{each.lost:.0f}", ", ".join(flag_names(each.flags))]
-        for each in listed
-    ]  # fmt: skip
-    return Table(head, rows, frozenset({2, 3, 4, 5}), {place: "doubtful" for place, each in enumerate(listed) if each.flags})
+    rows = []
+    for each in listed:
+        stolen = NOTHING if each.stolen is None else format_percent(100 * each.stolen)
+        lost, flags = NOTHING if each.lost is None else f"{each.lost:.0f}", ", ".join(flag_names(each.flags))
+        rows.append([axis.text(each.begin), each.name, _ns(each.before), _ns(each.after), stolen, lost, flags])
+    return Table(head, rows, frozenset({2, 3, 4, 5}), marks_of("doubtful" if each.flags else "" for each in listed))
 
 
 def _ns(seconds: float | None) -> str:

@@ -10,7 +10,8 @@ from collbench.analysis.concerns import MISSING, WRONG, Concern
 from collbench.report.frame import Frame, printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, Tooltip, linear_scale, series_classes
+from collbench.report.html.drawing import Picture, linear_scale, series_classes
+from collbench.report.html.routing import routing_chart
 from collbench.report.training import frames, milliseconds, remarks, scaling_frame, span, title, trainings
 from collbench.results.steps import part_ends
 from collbench.units import format_percent
@@ -19,27 +20,29 @@ if TYPE_CHECKING:
     from collbench.report.material import Material
     from collbench.results.steps import StepRow
 
-_CAPTIONS = ("the whole step", "its exchanges alone", "its workers")
+_CAPTIONS = ("the whole step", "its exchanges alone", "its workers", "its costliest operations", "over all routings", "each routing")
 
 
 def section(material: Material) -> Section | None:
     """Return the section, or None if no run measured training."""
-    if not material.trainings:
-        return None
     texts: list[str] = []
     tables: list[tuple[str, Table]] = []
-    charts: list[Chart] = []
+    charts: list[Chart | None] = []
     found = [(run, about, those) for run, about, rows in material.trainings for those in trainings(rows)]
     for number, (run, about, those) in enumerate(found):
         name = f"{printable(run.path.resolve().name)}: " if len(material.trainings) > 1 else ""
         head = short(f"{name}{title(those)}: ", 200) if len(found) > 1 else ""  # the first screen names a single one
-        texts += [f"{head}{short(text, 600)}" for text in remarks(those)]
+        texts += [f"{head}{text}" for text in remarks(those)]
         shown: Iterable[Frame[Any]] = frames(those)
-        tables += [(f"{head}{caption}", _table(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
+        tables += [(f"{head}{caption}", Table.of(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
         if (scaling := scaling_frame(those, about.get("step_time_s"))) is not None:
-            tables.append((short(" ".join([head, *scaling.head, *scaling.foot]).strip(), 600), _table(scaling)))
-        charts += [chart] if (chart := _parts_chart(f"training-{number}", head, those)) is not None else []
-    return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, charts)
+            tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
+        key = f"training-{number}"
+        charts.append(routing_chart(key, head, those) or _parts_chart(key, head, those))
+    if not material.trainings:
+        return None
+    drawn = [chart for chart in charts if chart is not None]
+    return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, drawn)
 
 
 def concerns_of(row: StepRow) -> Iterator[Concern]:
@@ -49,13 +52,6 @@ def concerns_of(row: StepRow) -> Iterator[Concern]:
         yield Concern(WRONG, row.wrong_detail or "wrong data", where)
     if row.na is not None:
         yield Concern(MISSING, row.na, where)
-
-
-def _table(frame: Frame[Any]) -> Table:
-    columns, records = frame.columns, list(frame.records)
-    right = frozenset(number for number, column in enumerate(columns) if column.right)
-    marks = {number: mark for number, record in enumerate(records) if (mark := frame.style(record))}
-    return Table([column.title for column in columns], [[short(c.text(record), 600) for c in columns] for record in records], right, marks)
 
 
 # The chart of the parts of a step: a bar for the whole step and for each part of it, with a mark at the expected time.
@@ -101,10 +97,8 @@ def _parts_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None
         picture.line([(x.at(value), 4), (x.at(value), bottom)], "grid")
         picture.text(x.at(value), bottom + 16, text, "middle")
     picture.text((x.start + x.end) / 2, bottom + 34, x.title, "middle")
-    tooltips = []
     for place, bar in enumerate(shown):
-        y = place * _STEP + 20
-        right = x.at(1e3 * bar.time_s)
+        y, right = place * _STEP + 20, x.at(1e3 * bar.time_s)
         picture.text(_LEFT, y - 3, short(bar.name, 52), classes="ink")
         picture.text(_WIDTH - 20, y - 3, bar.text, "end", "ink")
         classes = f"{series_classes(bar.number)}{' open' if bar.is_part else ''}"
@@ -113,10 +107,10 @@ def _parts_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None
             picture.line([(x.at(1e3 * each), y + 8.5) for each in bar.interval_s], "axis wide")
         if bar.expected_s is not None:
             picture.line([(x.at(1e3 * bar.expected_s), y - 1), (x.at(1e3 * bar.expected_s), y + 18)], "limit wide")
-        tooltips.append(Tooltip(round(right, 1), y + 8.5, short(f"{bar.name}: {bar.text}", 300)))
+        picture.tip(right, y + 8.5, short(f"{bar.name}: {bar.text}", 300))
     name = f"{prefix}The step, and each of its parts alone"
-    table = Table(["", "time"], [[short(bar.name, 200), bar.text] for bar in bars])
-    return Chart(key, name, _parts_caption(bars, len(shown)), _PARTS_METHOD, picture.markup(name), table, tooltips)
+    table = Table(["", "time"], [[bar.name, bar.text] for bar in bars])
+    return Chart(key, name, _parts_caption(bars, len(shown)), _PARTS_METHOD, picture.markup(name), table, picture.tooltips)
 
 
 def _bars(row: StepRow, number: int, several: bool) -> Iterator[_Bar]:

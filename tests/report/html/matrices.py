@@ -43,9 +43,8 @@ def cell_texts(chart: Chart) -> list[list[str]]:
     """Return the text of each entry by row and column, unpacked as matrix.js does it."""
     data: dict[str, Any] = chart.data or {}
     book, n = _unpacked(data["texts"]).decode().split("\n"), len(data["places"])
-    planes = np.frombuffer(_unpacked(data["codes"]), np.uint8).reshape(data["wide"], n, n).astype(np.int64)
-    codes = sum(plane << 8 * number for number, plane in enumerate(planes))
-    return [[book[code] for code in row] for row in np.asarray(codes).tolist()]
+    codes = np.frombuffer(_unpacked(data["codes"]), np.uint8).reshape(4, n * n).T.copy().view("<u4").reshape(n, n)
+    return [[book[code] for code in row] for row in codes.tolist()]
 
 
 def pixels(markup: str) -> NDArray[np.uint8]:

@@ -17,8 +17,7 @@ from collbench.machine.peak.node import Job, node_of
 from collbench.machine.sources import read_paths
 from collbench.report.health import CHECK, read_check, store_check
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, first_screen, of_check, of_doctor, of_peak, of_probe
-from collbench.report.html.health import doctor_sections, machine_chart, peak_sections, probe_sections
-from collbench.report.html.machine import node_ceiling
+from collbench.report.html.machine import doctor_sections, peak_sections, probe_sections
 from collbench.report.html.page import html as html_of
 from collbench.report.html.page import page
 from collbench.report.material import Material
@@ -85,12 +84,14 @@ def test_probe_shows_the_machine_with_the_limiting_link_marked() -> None:
     screen = of_probe(machines, [], [])
     assert screen.title.endswith("all-reduce between two such nodes can reach 400 GB/s, limited by NIC 8×400 Gb/s") and screen.badge is None
     assert [figure.value for figure in screen.figures] == ["400 GB/s", "8", "8"]
-    chart = machine_chart(machines, node_ceiling(machines[0]))
-    assert chart is not None and "Marked as limiting: NIC 8×400 Gb/s." in chart.caption and "limits" in chart.drawing
+    sections = probe_sections(machines, [], [SEVERE])
+    (chart,) = sections[0].charts
+    assert "Marked as limiting: NIC 8×400 Gb/s." in chart.caption and "limits" in chart.drawing
     assert of_probe(machines * 2, ["the firmware differs"], []).badge == (DOUBT, "NODES DIFFER")
     assert of_probe(machines, [], [SEVERE]).badge == (BAD, "SEVERE FINDINGS")
-    text = page(screen, lambda: probe_sections(machines, [], [SEVERE]), lambda: chart)
+    text = page(screen, lambda: sections)
     assert text.count("<style>") == 1 and 'id="findings"' in text
+    assert text.index('id="machine-0"') < text.index('id="details"')  # on the first screen
     with pytest.raises(UsageError, match="no machine was read"):
         of_probe([], [], [])
 
@@ -105,8 +106,9 @@ def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() ->
     measured = of_peak("allreduce", 300e9, found, job)
     assert "300 of 400 GB/s (75 %)" in measured.title and measured.figures[0].value == "75 %"
     assert of_peak("allreduce", 900e9, found, job).badge == (DOUBT, "DOUBTFUL")
-    assert machine_chart(machines, found.ring) is not None and machine_chart([], found.ring) is None
-    assert [each.key for each in peak_sections("allreduce", None, found, job, machines)] == ["rates"]
+    rates, drawings = peak_sections("allreduce", None, found, job, machines)
+    assert (rates.key, len(drawings.charts)) == ("rates", 1)
+    assert not peak_sections("allreduce", None, found, job, [])[1].charts
 
 
 @pytest.mark.parametrize(("line", "answer"), [

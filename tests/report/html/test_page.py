@@ -59,7 +59,7 @@ def test_the_licence_of_the_library_is_in_the_page(material: Material) -> None:
     assert (
         "Copyright" in notice
         and notice in page.html(material)
-        and notice in page.index_page(title="", query="", heads=(), rows=(), foot="", charts=())
+        and notice in page.index_page(title="", query="", table=Table([], []), addresses=[], foot="", charts=())
     )
 
 

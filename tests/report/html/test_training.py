@@ -16,7 +16,7 @@ from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.steps import WORKLOAD, StepRow
 from tests.report.html.svg import outside_markup
-from tests.results.test_steps import NA, PART, ROW
+from tests.results.test_steps import MOE, NA, PART, ROW
 
 EVIL = "<script>\u202e</svg>"
 
@@ -80,3 +80,28 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     (chart,) = of(tmp_path, replace(ROW, backend=EVIL, parts=[{**PART, "what": EVIL * 200}]), replace(ROW, backend="mpi")).charts
     assert "<script" not in chart.drawing and "\u202e" not in chart.drawing + chart.caption
     assert max(len(text) for text in re.findall(r"<text[^>]*>([^<]*)<", chart.drawing)) < 200
+
+
+def test_each_routing_is_a_point_with_its_interval_above_the_even_time(tmp_path: Path) -> None:
+    found = of(tmp_path, MOE)
+    (chart,) = found.charts
+    _legend, *points = [(float(x), float(y)) for x, y in re.findall(r'<circle class="s0[^"]*" cx="([\d.]+)" cy="([\d.]+)"', chart.drawing)]
+    (even,) = [float(y) for y in re.findall(r'class="line s0 d0 wide" d="M[\d.]+ ([\d.]+)L', chart.drawing)]
+    zero = 250
+    assert [(zero - y) / (zero - even) for _, y in points] == pytest.approx([10 / 8, 16 / 8], abs=0.01)
+    assert points[0][0] < points[1][0]
+    assert chart.table.rows == [["gloo", "3", "10.00", "+25 % (20 to 30 %)"], ["gloo", "4", "16.00", "+100.0 % (99.0 to 100.5 %)"]]
+    assert [spot.text.partition(":")[0] for spot in chart.spots] == ["gloo, routing 3", "gloo, routing 4"]
+    assert [caption for caption, _ in found.tables] == ["the whole step", "over all routings", "each routing"]
+    assert not outside_markup(chart.drawing)
+
+
+def test_routings_with_hostile_values_make_no_broken_drawing(tmp_path: Path) -> None:
+    first, second = MOE.routing["steps"]
+    unknown = {"value": None, "low": None, "high": None}
+    odd = {**MOE.routing, "name": EVIL, "even_time_s": unknown, "steps": [{**first, "time_s": {**first["time_s"], "high": 1e300}}, second]}
+    (chart,) = of(tmp_path / "odd", replace(MOE, backend=EVIL, routing=odd)).charts
+    assert not outside_markup(chart.drawing) and "nan" not in chart.drawing and "inf" not in chart.drawing
+    none = {**odd, "steps": [{**first, "time_s": unknown}]}
+    (bar,) = of(tmp_path / "none", replace(MOE, routing=none)).charts
+    assert bar.table.rows == [["the whole step", "20.00 ms, 80 % of expected"]]

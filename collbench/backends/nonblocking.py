@@ -1,0 +1,145 @@
+"""Start an operation, and wait for it later: the steps of an operation divided into the calls that begin it and one that waits.
+
+The steps are those of the blocking program. A backend's binding that has `start`, `begin` and `finish` makes them non-blocking. It
+works for operations that are one call of the library, or messages that are all posted before the only wait. Others (hypercube,
+ping-pong) wait in between, and cannot be started.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+from collbench.native.library import address, library
+from collbench.operations.operation import Operation, Steps
+from collbench.operations.program import Call, NativeCall, NonBlocking, PythonCall
+from collbench.operations.unsupported import StartUnsupported
+from collbench.reason import Fact
+
+if TYPE_CHECKING:
+    from collbench.backends.backend import Backend, Group
+    from collbench.backends.host import AnyBuffers
+    from collbench.operations.case import Case
+
+
+class StartingBinding(Protocol):
+    """What a binding (`operations.operation.Binding`) needs in addition, so that operations can be started."""
+
+    def start(self, name: str, *args: Any, **named: Any) -> Call | None:
+        """Return the non-blocking variant of `call`; None if the library does not have it. `finish` waits for it."""
+        ...
+
+    def begin(self) -> Call | None:
+        """Return the call that begins the posted messages; None if posting begins them."""
+        ...
+
+    def finish(self) -> Call:
+        """Return a call that waits for everything started and posted."""
+        ...
+
+
+class _NotStartable(Exception):
+    """The steps wait before their end, or use a function without a non-blocking variant."""
+
+
+class _Starting:
+    """A binding with calls that do not wait: `call` and messages start, and `waitall` only begins what was posted."""
+
+    def __init__(self, binding: Any) -> None:
+        self._binding, self._calls, self._posted, self._ended = binding, 0, 0, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._binding, name)
+
+    def call(self, name: str, /, *args: Any, **named: Any) -> Call:
+        return self._one(self._binding.start(name, *args, **named))
+
+    def send_to(self, rank: int, part: Any, count: int) -> Call:
+        return self._one(self._binding.post_send(rank, part, count))
+
+    def receive_from(self, rank: int, part: Any, count: int) -> Call:
+        return self._one(self._binding.post_receive(rank, part, count))
+
+    def post_send(self, rank: int, part: Any, count: int) -> Call:
+        return self._several(self._binding.post_send(rank, part, count))
+
+    def post_receive(self, rank: int, part: Any, count: int) -> Call:
+        return self._several(self._binding.post_receive(rank, part, count))
+
+    def signal_to(self, rank: int) -> Call:
+        raise _NotStartable
+
+    def signal_from(self, rank: int) -> Call:
+        raise _NotStartable
+
+    def waitall(self) -> Call | None:
+        if self._ended or self._calls:
+            raise _NotStartable
+        return self.end()
+
+    def end(self) -> Call | None:
+        """Return the call that begins what was posted, unless `waitall` has returned it."""
+        ended, self._ended = self._ended, True
+        begin: Call | None = None if ended else self._binding.begin()
+        return begin
+
+    def _one(self, call: Call | None) -> Call:
+        """Return a call that must be the only one: libraries may run several in any order."""
+        self._calls += 1
+        if call is None or self._ended or self._posted or self._calls > 1:
+            raise _NotStartable
+        return call
+
+    def _several(self, call: Call) -> Call:
+        self._posted += 1
+        if self._ended or self._calls:
+            raise _NotStartable
+        return call
+
+
+def _has_starts(binding: object) -> TypeGuard[StartingBinding]:
+    return all(hasattr(binding, name) for name in ("start", "begin", "finish"))
+
+
+def divided(steps: Steps, binding: object) -> tuple[tuple[Call, ...], tuple[Call, ...]] | None:
+    """Return (the calls that start, the calls that wait) of one iteration on one slot; None if it cannot be started.
+
+    A rank without calls has none in either.
+    """
+    if not _has_starts(binding):
+        return None
+    starting = _Starting(binding)
+    try:
+        calls = [call for call in steps(starting) if call is not None]
+        last = starting.end() if calls else None
+    except _NotStartable:
+        return None
+    start = (*calls, last) if last else tuple(calls)
+    return start, (binding.finish(),) if start else ()
+
+
+def bind_nonblocking(backend: Backend, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
+    """Return an operation's programs to start it and to wait for it, or why the backend has none."""
+    from collbench.backends.backend import NonBlockingBackend
+
+    if not isinstance(backend, NonBlockingBackend):
+        return StartUnsupported(backend.name, operation.name)
+    return backend.bind_nonblocking(operation, case, group, buffers)
+
+
+# Computing of a rank on its core.
+
+
+def busy(seconds: float) -> Call:
+    """Return a call that keeps this core busy for so long. In C it holds no lock of Python, so that threads of a library can run."""
+    nanoseconds = max(0, round(seconds * 1e9))
+    built = library()
+    if built is not None and hasattr(built, "collbench_compute"):
+        return NativeCall("compute", address("collbench_compute"), (nanoseconds,))
+
+    def spin() -> None:
+        until = time.monotonic_ns() + nanoseconds
+        while time.monotonic_ns() < until:
+            pass
+
+    return PythonCall("compute", spin)

@@ -1,0 +1,103 @@
+"""What each rank of a recorded step does and when: it starts exchanges, computes, and waits, by its own recorded times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.traces.model import UNKNOWN, RankTrace, Trace
+from collbench.traces.order import Call, Windows, begin_times, end_times
+from collbench.workloads.step import Action, Compute, Start, Wait
+
+_LEAST_S = 1e-6  # shorter computing is added to the next one
+
+
+def timeline_of(
+    trace: Trace, windows: Windows, nodes_of: Sequence[Sequence[Call]], scale: float | None
+) -> tuple[tuple[tuple[Action, ...], ...], int]:
+    """Return (by rank of the job what it does, the number of ranks read without times). Without overlap and computing: ()."""
+    own: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in range(trace.world)}  # (exchange, position, operation)
+    for number, nodes in enumerate(nodes_of):
+        for call in nodes:
+            at = {trace.ranks[position].rank: (position, operation) for position, operation in call.at}
+            for rank in call.ranks:
+                own[rank].append((number, *at.get(rank, (UNKNOWN, UNKNOWN))))
+    found, without = [], 0
+    position_of = {rank.rank: position for position, rank in enumerate(trace.ranks)}
+    for rank in range(trace.world):
+        position = position_of.get(rank)
+        recorded = None
+        if position is not None:
+            recorded = _recorded(trace.ranks[position], windows.span_ns[position], own[rank], scale)
+            without += recorded is None and bool(own[rank])
+        found.append(recorded or _one_by_one(number for number, _, _ in own[rank]))
+    plain = all(list(each) == list(_one_by_one(number for number, _, _ in own[rank])) for rank, each in enumerate(found))
+    return () if plain else tuple(found), without
+
+
+def _one_by_one(exchanges: Iterable[int]) -> tuple[Action, ...]:
+    return tuple(action for number in exchanges for action in (Start(number), Wait(number)))
+
+
+def _recorded(
+    rank: RankTrace, span: tuple[int, int] | None, own: Sequence[tuple[int, int, int]], scale: float | None
+) -> tuple[Action, ...] | None:
+    """Return what a rank did; None without its times.
+
+    An exchange is started when it was recorded to begin. It is waited for where it was recorded to end; if the rank computed then, when
+    that computing ended, because the rank was not waiting before.
+    """
+    if span is None or any(operation == UNKNOWN for _, _, operation in own):
+        return None
+    places = [operation for _, _, operation in own]
+    begins, ends = begin_times(rank.operations[places]), end_times(rank.operations[places])
+    starts = np.maximum.accumulate(begins) if len(begins) else begins  # in the order of the step
+    ends = np.maximum(ends, starts)
+    computing = _computing(rank, span, starts, ends)
+    waits = ends.copy()
+    if len(computing):
+        at = np.searchsorted(computing[:, 0], ends, side="left") - 1
+        inside = (at >= 0) & (ends < computing[np.maximum(at, 0), 1])
+        waits[inside] = computing[at[inside], 1]
+    numbers = [number for number, _, _ in own]
+    events: list[tuple[int, int, int, Action]] = []
+    for place, (number, start, wait) in enumerate(zip(numbers, starts.tolist(), waits.tolist(), strict=True)):
+        events.append((start, 1, place, Start(number)))
+        events.append((wait, 0 if wait > start else 2, place, Wait(number)))
+    events.sort(key=lambda each: each[:3])
+    actions: list[Action] = []
+    before, kept = span[0], 0.0
+    for time, _, _, action in [*events, (span[1], 3, 0, None)]:
+        kept += 0.0 if scale is None else scale * _within(computing, before, time) / 1e9
+        before = max(before, time)
+        if kept >= _LEAST_S or (action is None and kept > 0):
+            actions.append(Compute(kept))
+            kept = 0.0
+        actions += [action] if action is not None else []
+    return tuple(actions)
+
+
+def _computing(rank: RankTrace, span: tuple[int, int], starts: NDArray[Any], ends: NDArray[Any]) -> NDArray[np.int64]:
+    """Return [m × 2] the rank's computing in ns: as recorded, else the gaps in which no operation ran."""
+    if len(rank.compute):
+        return rank.compute
+    gaps, reached = [], span[0]
+    for start, end in sorted(zip(starts.tolist(), ends.tolist(), strict=True)):
+        if start > reached:
+            gaps.append((reached, start))
+        reached = max(reached, end)
+    if span[1] > reached:
+        gaps.append((reached, span[1]))
+    return np.array(gaps, np.int64).reshape(-1, 2)
+
+
+def _within(intervals: NDArray[np.int64], begin: int, end: int) -> int:
+    """Return the ns of ascending, disjoint intervals between two times."""
+    if end <= begin or not len(intervals):
+        return 0
+    low, high = np.searchsorted(intervals[:, 1], begin, side="right"), np.searchsorted(intervals[:, 0], end, side="left")
+    part = np.clip(intervals[low:high], begin, end)
+    return int((part[:, 1] - part[:, 0]).sum())

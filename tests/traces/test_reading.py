@@ -1,0 +1,206 @@
+"""Files and folders become the trace of one job; files that cannot be one end with one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import trace_files
+from collbench.errors import UsageError
+from collbench.traces import reading
+from collbench.traces.matching import check_agreement, match
+from collbench.traces.model import KINDS, UNKNOWN, ProcessGroup, RankTrace, empty
+
+
+@pytest.mark.parametrize("form", trace_files.WRITERS)
+def test_a_job_is_read_as_it_was_written(form: str, tmp_path: Path) -> None:
+    trace_files.WRITERS[form](tmp_path, 50, 4)
+    trace = reading.read_traces([tmp_path])
+    assert (trace.world, trace.absent, [rank.rank for rank in trace.ranks]) == (4, (), [0, 1, 2, 3])
+    assert {group.ranks for group in trace.groups} == {(0, 1, 2, 3), (0, 2), (1, 3)}
+    check_agreement(trace, match(trace))
+    width = 4 if form == "NCCL Inspector" else 1  # which has bytes
+    by_group: list[list[tuple[object, ...]]] = [[], []]
+    for call in trace_files.calls(50, 4):
+        n = len(trace_files.members(call.communicator, 3, 4))
+        sent, received = call.count * (n if call.kind == "ReduceScatter" else 1), call.count * (n if call.kind == "AllGather" else 1)
+        by_group[call.communicator].append((call.kind.lower(), sent * width, received * width))
+    operations = trace.ranks[3].operations
+    for ranks, expected in zip(((0, 1, 2, 3), (1, 3)), by_group, strict=True):
+        own = operations[[trace.groups[number].ranks == ranks for number in operations["group"]]]
+        read = [(KINDS[row["kind"]], int(row["sent"]), int(row["received"])) for row in own]
+        assert [(kind, size) for kind, _, size in read] == [(kind, size) for kind, _, size in expected]
+        assert all(one[1] in (UNKNOWN, other[1]) for one, other in zip(read, expected, strict=True))
+
+
+@pytest.mark.parametrize("form", trace_files.WRITERS)
+def test_absent_ranks_are_listed(form: str, tmp_path: Path) -> None:
+    trace_files.WRITERS[form](tmp_path, 5, 4)
+    files = sorted(tmp_path.iterdir())
+    trace = reading.read_traces([files[0], files[3]])
+    assert (trace.world, trace.absent) == (4, (1, 2))
+    check_agreement(trace, match(trace))
+
+
+def test_of_a_folder_with_several_formats_the_preferred_one_is_read(tmp_path: Path) -> None:
+    log, records = ("NCCL log", "NCCL Inspector")
+    for form in (log, records):
+        (tmp_path / form).mkdir()
+        trace_files.WRITERS[form](tmp_path / form, 5, 2)
+    assert reading.read_traces([tmp_path], ["kineto", "inspector", "nccl-log"]).form == "inspector"
+    assert reading.read_traces([tmp_path], ["nccl-log", "inspector"]).form == "nccl-log"
+    for prefer in ([], ["kineto"]):
+        with pytest.raises(UsageError):
+            reading.read_traces([tmp_path], prefer)
+
+
+def test_compressed_files_and_other_files_in_a_folder(tmp_path: Path) -> None:
+    trace_files.nccl_log(tmp_path, 5, 2)
+    first, second = sorted(tmp_path.iterdir())
+    (tmp_path / "deep").mkdir()
+    with gzip.open(tmp_path / "deep" / "rank0.log.gz", "wb") as file:
+        file.write(first.read_bytes())
+    first.unlink()
+    (tmp_path / "README.md").write_text("notes")
+    (tmp_path / "empty.json").write_text("")
+    assert len(reading.read_traces([tmp_path]).ranks) == 2
+    assert len(reading.read_traces([tmp_path / "deep" / "rank0.log.gz", second]).ranks) == 2
+
+
+class TestBadInput:
+    @pytest.fixture
+    def job(self, tmp_path: Path) -> list[Path]:
+        trace_files.inspector(tmp_path, 4, 2)
+        return sorted(tmp_path.iterdir())
+
+    def test_an_empty_file(self, job: list[Path]) -> None:
+        job[1].write_text("")
+        with pytest.raises(UsageError, match=rf"{job[1].name}: the file is empty"):
+            reading.read_traces(job)
+
+    def test_a_file_of_no_known_format(self, job: list[Path]) -> None:
+        job[1].write_text("hello")
+        with pytest.raises(UsageError, match=job[1].name):
+            reading.read_traces(job)
+
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"none\.json"):
+            reading.read_traces([tmp_path / "none.json"])
+
+    def test_a_folder_without_traces(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("hello")
+        with pytest.raises(UsageError, match=tmp_path.name):
+            reading.read_traces([tmp_path])
+
+    def test_nothing(self) -> None:
+        with pytest.raises(UsageError):
+            reading.read_traces([])
+
+    def test_two_formats(self, job: list[Path], tmp_path: Path) -> None:
+        (tmp_path / "log").mkdir()
+        trace_files.nccl_log(tmp_path / "log", 4, 2)
+        with pytest.raises(UsageError, match=r"inspector.*nccl-log"):
+            reading.read_traces([job[0], tmp_path / "log"])
+
+    def test_a_truncated_file(self, job: list[Path]) -> None:
+        job[1].write_bytes(job[1].read_bytes()[:-20])
+        with pytest.raises(UsageError, match=rf"{job[1].name}: line 4"):
+            reading.read_traces(job)
+
+    def test_damaged_compression(self, job: list[Path], tmp_path: Path) -> None:
+        packed = tmp_path / "rank0.gz"
+        packed.write_bytes(gzip.compress(job[0].read_bytes())[:-12])
+        with pytest.raises(UsageError, match=r"rank0\.gz"):
+            reading.read_traces([packed])
+
+    def test_a_bomb(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        bomb = tmp_path / "bomb.gz"
+        bomb.write_bytes(gzip.compress(b'{"header":{"n_ranks":1},"dump_stats":' + b" " * (40 << 20)))
+        with pytest.raises(UsageError, match=r"bomb\.gz: line 1"):
+            reading.read_traces([bomb])
+        monkeypatch.setattr(reading, "_BLOCK", 1000)
+        with pytest.raises(UsageError, match=r"bomb\.gz: the file has more"):
+            list(reading.line_blocks(bomb, 1 << 20))
+
+    def test_a_rank_twice(self, job: list[Path], tmp_path: Path) -> None:
+        trace_files.flight_recorder_json(tmp_path, 4, 2)
+        shutil.copy(tmp_path / "dump_1", tmp_path / "copy_1")
+        with pytest.raises(UsageError, match="rank 1 is there twice"):
+            reading.read_traces(sorted(tmp_path.glob("*_*")))
+
+    def test_a_folder_with_too_many_files(self, job: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reading, "_MOST_FILES", 1)
+        with pytest.raises(UsageError, match="more than 1 files"):
+            reading.read_traces([tmp_path])
+
+
+def rank(number: int, world: int = UNKNOWN, groups: tuple[ProcessGroup, ...] = (ProcessGroup("0"),), job: str = "") -> RankTrace:
+    """A rank with an operation of each of its groups."""
+    operations = empty(len(groups))
+    operations["group"] = np.arange(len(groups))
+    return RankTrace(number, world, Path(f"rank{number}"), groups, operations, job=job)
+
+
+class TestJoined:
+    def test_ranks_are_sorted_and_groups_unified(self) -> None:
+        one = rank(1, 2, (ProcessGroup("half", (1,)), ProcessGroup("all", (0, 1), "default")))
+        trace = reading.joined("test", [one, rank(0, 2, (ProcessGroup("all", (0, 1)),))])
+        assert [each.rank for each in trace.ranks] == [0, 1]
+        assert trace.groups == (ProcessGroup("all", (0, 1), "default"), ProcessGroup("half", (1,)))
+        assert [each.operations["group"].tolist() for each in trace.ranks] == [[0], [1, 0]]
+        assert one.operations["group"].tolist() == [0, 1]
+
+    def test_groups_of_one_name_are_different_if_their_ranks_are(self) -> None:
+        pairs = [ProcessGroup("tp", (0, 1)), ProcessGroup("tp", (2, 3))]
+        trace = reading.joined("test", [rank(number, 4, (pairs[number // 2],)) for number in range(4)])
+        assert trace.groups == tuple(pairs)
+
+    def test_a_group_without_ranks_is_the_only_one_of_its_name(self) -> None:
+        trace = reading.joined("test", [rank(0, 2, (ProcessGroup("0", (0, 1)),)), rank(1, 2)])
+        assert trace.groups == (ProcessGroup("0", (0, 1)),)
+
+    def test_the_number_of_ranks_is_the_least_if_it_is_not_recorded(self) -> None:
+        assert reading.joined("test", [rank(0), rank(2)]).world == 3
+        assert reading.joined("test", [rank(0, groups=(ProcessGroup("0", (0, 5)),))]).world == 6
+
+    @pytest.mark.parametrize(
+        ("ranks", "what"),
+        [
+            ([rank(0, job="a"), rank(1, job="b")], "different jobs"),
+            ([rank(0, 2), rank(1, 4)], "job of 4 ranks"),
+            ([rank(0, 2), rank(0, 2)], "twice"),
+            ([rank(2, 2)], "rank 2 is not in"),
+            ([rank(-1, 2)], "rank -1 is not in"),
+            ([rank(0, 1 << 40)], "not a valid number of ranks"),
+            ([rank(0, 2, (ProcessGroup("0", (0, 7)),))], "contains rank 7"),
+            ([rank(0, 2, (ProcessGroup("0", (0, 0)),))], "a rank twice"),
+            ([rank(0, 2, (ProcessGroup("0", (1,)),))], "does not contain it"),
+        ],
+    )
+    def test_what_cannot_be_one_job(self, ranks: list[RankTrace], what: str) -> None:
+        with pytest.raises(UsageError, match=what):
+            reading.joined("test", ranks)
+
+
+def test_negative_sizes_are_rejected() -> None:
+    one = rank(0)
+    one.operations["received"] = -5
+    with pytest.raises(UsageError, match=r"operation 0 of rank 0: -5"):
+        reading.joined("test", [one])
+
+
+def test_roots_and_peers_are_ranks_of_the_job() -> None:
+    one = rank(0)
+    one.operations["root"] = 3
+    assert reading.joined("test", [one]).world == 4
+    with pytest.raises(UsageError, match="peer 3"):
+        reading.joined("test", [replace(one, world=2)])
+
+
+def test_every_reader_is_there() -> None:
+    assert [module.FORM for module in reading.readers()] == ["flight-recorder", "inspector", "nccl-log", "chakra", "kineto"]
