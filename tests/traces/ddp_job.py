@@ -22,6 +22,12 @@ match sys.argv[1:]:
         if rank == 0:
             dist.all_reduce(torch.ones(10))
         time.sleep(600)
+    case ["pause"]:  # long enough for a hang, and then a hang
+        time.sleep(8 * rank)
+        dist.all_reduce(torch.ones(20))
+        if rank == 0:
+            dist.all_reduce(torch.ones(10))
+        time.sleep(600)
     case ["raise"]:
         if rank == 1:
             raise ValueError("made up")

@@ -69,7 +69,7 @@ def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path: Path)
         events = json.loads((folder / KINETO / f"rank_{rank}.json").read_text())["traceEvents"]
         assert [event.get("name") for event in events].count("gloo:all_reduce") == 2
     assert about(folder, 0)["job"] == about(folder, 1)["job"]
-    assert "collbench replay traces/" in done.stderr and "collbench autopsy traces/" in done.stderr
+    assert "collbench replay traces" in done.stderr and "collbench autopsy traces" in done.stderr
 
 
 @needs_torch
@@ -78,7 +78,7 @@ def test_a_hanging_job_leaves_dumps_of_all_ranks_while_it_hangs(tmp_path: Path) 
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "5", *job("skip"))
     try:
         until(
-            lambda: len(list((tmp_path / "traces" / RANKS).glob("rank_?.json"))) == 2 and hung(tmp_path),
+            lambda: hung(tmp_path, 10),
             "the dumps of a hang",
             patience_s=80,
         )
@@ -95,9 +95,31 @@ def test_a_hanging_job_leaves_dumps_of_all_ranks_while_it_hangs(tmp_path: Path) 
     assert "autopsy" in (tmp_path / "stderr").read_text()
 
 
-def hung(folder: Path) -> bool:
-    written = len(list((folder / "traces" / RANKS).glob("rank_?.json"))) == 2
-    return written and all(about(folder / "traces", rank)["why"] == "hang" for rank in (0, 1))
+def hung(folder: Path, elements: int) -> bool:
+    """Return whether both ranks have written dumps of a hang, in which rank 0 waits for an operation with so many elements."""
+    traces = folder / "traces"
+    if len(list((traces / RANKS).glob("rank_?.json"))) < 2 or any(about(traces, rank)["why"] != "hang" for rank in (0, 1)):
+        return False
+    return operations(dump_of(traces, 0))[-1] == ("gloo:all_reduce", elements)
+
+
+@needs_torch
+@in_turn
+def test_a_pause_is_taken_back_and_the_hang_after_it_is_recorded(tmp_path: Path) -> None:
+    process = start(tmp_path, "trace", "--out", "traces", "--hang", "4", *job("pause"))
+    traces = tmp_path / "traces"
+    try:
+        until(lambda: hung(tmp_path, 20), "the dumps of the pause", patience_s=80)
+        until(
+            lambda: "operations complete again" in {about(traces, rank)["why"] for rank in (0, 1)} or hung(tmp_path, 10),
+            "the end of the pause",
+            patience_s=80,
+        )
+        until(lambda: hung(tmp_path, 10), "the dumps of the hang", patience_s=80)
+        assert json.loads((traces / HANG).read_text())["rank"] == 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
 
 
 @needs_torch

@@ -82,8 +82,9 @@ class Recorder:
         self._optimizer: Any = None
         self._began = 0.0
         self._wakeup = -1
-        self._status: tuple[str, float] = ("", 0.0)
-        self._hung = False
+        self._completed: dict[str, int] = {}
+        self._since = time.monotonic()  # this has been completed, or nothing has been waited for
+        self._hung = self._told = False
 
     def start(self) -> None:
         """Register the end of the recording, then begin it, or wait for the steps that it leaves out."""
@@ -260,28 +261,42 @@ class Recorder:
         self._finish_observer()
         if self._open and time.monotonic() - self._began > self._settings["seconds"] and self._profile is None:
             self.write("time limit of the recording")
-        if self._hung or not self._settings["hang"]:
-            return
-        marker = os.path.join(self._folder, HANG)  # noqa: PTH118
-        if not self._waits() and not os.path.exists(marker):  # noqa: PTH110
-            return
-        self._hung = True
-        with suppress(FileExistsError), open(marker, "x", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump({"rank": self._rank, "host": socket.gethostname(), "time_ns": time.time_ns()}, file)
-        self._write_flight_recorder("hang", stacks=True)
+        if self._settings["hang"]:
+            self._look_for_a_hang()
 
-    def _waits(self) -> bool:
+    def _look_for_a_hang(self) -> None:
+        """Write a dump when any rank of the job hangs, and another one when operations complete again: it was a pause.
+
+        The rank that hangs first tells the others by a file, and removes it when its operations complete again.
+        """
+        hangs, marker = self._hangs(), os.path.join(self._folder, HANG)  # noqa: PTH118
+        told = os.path.exists(marker)  # noqa: PTH110
+        if not self._hung and (hangs or told):
+            if not told:
+                with suppress(FileExistsError), open(marker, "x", encoding="utf-8") as file:  # noqa: PTH123
+                    self._told = True
+                    json.dump({"rank": self._rank, "host": socket.gethostname(), "time_ns": time.time_ns()}, file)
+            self._hung = True
+            self._write_flight_recorder("hang", stacks=True)
+        elif self._hung and not (hangs if self._told else told):
+            if self._told:
+                os.remove(marker)  # noqa: PTH107
+            self._hung = self._told = False
+            self._write_flight_recorder("operations complete again", stacks=False)
+
+    def _hangs(self) -> bool:
         """Return whether an operation was begun, and none completed for the time that counts as a hang."""
         dump = _of_torch("_dump_fr_trace_json", "_dump_nccl_trace_json")
         if dump is None:
             return False
         groups = json.loads(dump(False, False)).get("pg_status", {})
-        waiting = any(int(one["last_completed_collective"]) < int(one["last_enqueued_collective"]) for one in groups.values())
-        status, now = json.dumps(groups, sort_keys=True), time.monotonic()
-        if not waiting or status != self._status[0]:
-            self._status = (status, now)
+        completed = {name: int(one["last_completed_collective"]) for name, one in groups.items()}
+        waiting = any(completed[name] < int(one["last_enqueued_collective"]) for name, one in groups.items())
+        now = time.monotonic()
+        if not waiting or completed != self._completed:
+            self._completed, self._since = completed, now
         limit: float = self._settings["hang"]
-        return now - self._status[1] > limit
+        return now - self._since > limit
 
 
 def _of_torch(*names: str) -> Any:
