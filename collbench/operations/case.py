@@ -103,7 +103,7 @@ class Case:
     registration how buffers are registered: "none", "registered", "symmetric"; None if the library has no registration
     algorithm, protocol   required of the library; None: its own choice
     split        how the ranks are divided into groups that run at the same time; None: one group of all
-    traffic      elements from each rank to each rank (alltoallv), else None; streams: TCP connections per pair (socket), else None
+    traffic      the uneven parts of alltoallv, allgatherv etc., else None; streams: TCP connections per pair (socket), else None
     flags        flags known before the measurement, such as "size_rounded"
     """
 

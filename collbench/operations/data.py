@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from collbench.operations.case import Case
 from collbench.operations.operation import Block, Operation, Place
-from collbench.operations.traffic import elements
+from collbench.operations.traffic import elements, elements_by_rank
 
 PERIOD = 65521
 _LARGEST = 163  # the largest prime below the byte 0xA5 that fills buffers before a check, so that no digit equals it
@@ -381,7 +381,11 @@ def stride_of(bytes_per_slot: int, slots: int, device: str) -> int:
 def largest_stride(operation: Operation, case: Case, n: int, slots: int) -> int:
     """Return the bytes from one slot to the next for the rank with the largest buffers."""
     count, width = operation.count(case, n), case.dtype.size
-    if operation.uneven:
+    if operation.by_rank:
+        parts_by_rank = elements_by_rank(case.traffic, n, count)
+        busiest = parts_by_rank.index(max(parts_by_rank))
+        largest = max(BufferExtent.of(operation, Place(rank, n, count, case)).total for rank in {busiest, case.root or 0})
+    elif operation.uneven:
         parts = elements(case.traffic, n, count)
         largest = max(
             BufferExtent.apart(*each, width).total for each in zip(parts.sum(axis=1).tolist(), parts.sum(axis=0).tolist(), strict=True)
@@ -402,8 +406,10 @@ def bytes_on_host(operation: Operation, case: Case, n: int, ranks: int, groups: 
     largest = bytes_needed(operation, case, n)
     if not operation.rooted or n < 2:
         return ranks * largest
-    slots, other = slots_for(case), 0 if case.root else 1
-    extent = BufferExtent.of(operation, Place(other, n, operation.count(case, n), case))
+    slots, count, others = slots_for(case), operation.count(case, n), [rank for rank in range(n) if rank != (case.root or 0)]
+    parts = elements_by_rank(case.traffic, n, count) if operation.by_rank else ()
+    other = max(others, key=parts.__getitem__) if parts else others[0]
+    extent = BufferExtent.of(operation, Place(other, n, count, case))
     roots = min(groups, ranks)
     return roots * largest + (ranks - roots) * stride_of(extent.total * case.dtype.size, slots, case.device) * slots
 

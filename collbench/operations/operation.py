@@ -233,7 +233,7 @@ class Operation(metaclass=_OldNames):
     self_synchronizing   an iteration ends with an answer to the timed rank, so no barrier is needed before each sample
     bidirectional     both directions are busy, and the bandwidth is per direction
     windowed          it uses the case's window (messages in flight)
-    uneven            it uses the case's traffic matrix
+    uneven            it uses the case's traffic; by_rank: with a part per rank, which add up to the size, instead of per pair of ranks
     neighbours        it sends between neighbors of a ring of the ranks, for which a library may have a communicator
     is_barrier        it moves no data: no rank may leave before all have entered. Its size is 0
     result_first      in place, the result is at the start of the buffer (MPI_Reduce_scatter_block); see `on`
@@ -266,6 +266,7 @@ class Operation(metaclass=_OldNames):
     cpu_model: str = "copy"
     summary: str = ""
     uneven: bool = False
+    by_rank: bool = False
     is_barrier: bool = False
     result_first: bool = False
     internal: bool = False

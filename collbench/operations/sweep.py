@@ -66,7 +66,7 @@ class Sweep:
     algorithms, protocols   all combinations, in addition to the library's own choice
     backends    that it applies to; (): all
     split       divides the ranks into groups that run at the same time; pairs are not divided
-    traffic     of alltoallv; None: even
+    traffic     of uneven operations; None: even
     streams     connections per pair; None: one
     defaults    the name of a backend -> its defaults
     where       its place in a suite: "sweeps[2] 'large'"; place: with the suite's file, for messages; "" without a suite
@@ -117,7 +117,7 @@ class Sweep:
             group = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
             for dtype, redop, root, tuning in product(self._dtypes(operation), redops, roots, self._tunings(default)):
                 for size, rounded in self._sizes(operation, backend, dtype, group):
-                    rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size)
+                    rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size, operation.by_rank)
                     yield Case(
                         operation.name, backend, dtype, size, device, redop, root, self.mode or default.mode, self.in_place,
                         self.buffers or default.buffers, self._window(size) if operation.windowed else None, self.seed,
@@ -165,8 +165,8 @@ class Sweep:
             if any(operation.rooted for operation in self.operations) and not 0 <= root < group:
                 ranks = f"{group} ranks in each group" if self.split else plural(n, "rank")
                 raise UsageError(f"root {root} is out of range ({ranks}): choose 0 to {group - 1}, or start more ranks")
-        if any(operation.uneven for operation in self.operations):
-            (self.traffic or EVEN).check_ranks(group)
+        for by_rank in {operation.by_rank for operation in self.operations if operation.uneven}:
+            (self.traffic or EVEN).check_ranks(group, by_rank)
 
 
 def whole_sizes(sizes: Sequence[int], unit: int) -> Iterator[tuple[int, bool]]:

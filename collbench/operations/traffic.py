@@ -1,4 +1,4 @@
-"""Elements that each rank sends to each rank: the traffic of alltoallv, even, skewed towards one rank, or from a file of bytes."""
+"""Elements of uneven operations, by pair of ranks (alltoallv) or by rank (allgatherv): even, skewed to rank 0, or from a file of bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
+from collbench.units import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +31,8 @@ class Traffic:
     """Traffic between ranks of a group, as shares. Only their proportions count; a case's size scales them.
 
     name    as in rows: "even", "skew 4", "experts.csv:1f2e3d4c" (a file's name and the start of its SHA-256)
-    skew    what the busiest receiver, rank 0, gets as a multiple of the average; 1: even
-    matrix  from a file: bytes, integers, from rank (row) to rank (column); None: by skew
+    skew    what rank 0 receives as a multiple of the average; of operations with a part per rank: rank 0's part; 1: even
+    matrix  from a file: bytes, integers, from rank (row) to rank (column); one row: the part of each rank; None: by skew
     """
 
     name: str = "even"
@@ -39,34 +41,56 @@ class Traffic:
 
     def weights(self, n: int) -> NDArray[np.float64]:
         """Return [n × n] integers of at least 0, by sending and receiving rank. Raises UsageError if the traffic does not fit n ranks."""
-        from fractions import Fraction
-
         import numpy as np
 
         self.check_ranks(n)
         if self.matrix is not None:
             return np.array(self.matrix, dtype=np.float64)
-        skew = Fraction(self.skew).limit_denominator(_FINEST)
-        row = np.full(n, skew.denominator * n - skew.numerator, dtype=np.float64)
-        row[0] = skew.numerator * (n - 1) or 1
-        return np.tile(row, (n, 1))
+        return np.tile(np.array(self._skewed(n), dtype=np.float64), (n, 1))
 
-    def check_ranks(self, n: int) -> None:
-        """Raise UsageError if this traffic does not fit groups of n ranks."""
-        if self.matrix is not None and len(self.matrix) != n:
-            rows = len(self.matrix)
-            raise UsageError(
-                f"traffic {self.name} is of {rows} ranks, and it is to run over {n}: start {rows}, or write {n} rows of {n} numbers"
-            )
+    def weights_by_rank(self, n: int) -> tuple[int, ...]:
+        """Return n integers of at least 0, by rank. Raises UsageError if the traffic does not fit n ranks, or is by pair of ranks."""
+        self.check_ranks(n, by_rank=True)
+        return self._skewed(n) if self.matrix is None else tuple(map(int, self.matrix[0]))
+
+    def _skewed(self, n: int) -> tuple[int, ...]:
+        """Return the weights of a skew: the average times the skew for rank 0, and as much for all others."""
+        from fractions import Fraction
+
+        skew = Fraction(self.skew).limit_denominator(_FINEST)
+        return (skew.numerator * (n - 1) or 1, *[skew.denominator * n - skew.numerator] * (n - 1))
+
+    def check_ranks(self, n: int, by_rank: bool = False) -> None:
+        """Raise UsageError if this traffic does not fit groups of n ranks. `by_rank`: a part per rank is needed, not per pair of ranks."""
+        if self.matrix is not None:
+            self._check_matrix(self.matrix, n, by_rank)
         if self.matrix is None and self.skew > n:
             raise UsageError(
                 f"--skew {self.skew:g} over {n} ranks: where all that is sent goes to one rank, it gets {n} times the average; "
                 f"choose 1 to {n}, or start more ranks"
             )
 
+    def _check_matrix(self, rows: Sequence[Sequence[float]], n: int, by_rank: bool) -> None:
+        if by_rank != self.by_rank and len(rows[0]) > 1:
+            needed, wanted = ("one number per rank", "one row") if by_rank else ("a number per pair of ranks", f"{n} rows")
+            raise UsageError(
+                f"traffic {self.name} has {plural(len(rows), 'row')}, and the operation needs {needed}: write {wanted} of {n} numbers"
+            )
+        ranks = len(rows[0])
+        if ranks != n:
+            wanted = f"{n} numbers" if by_rank else f"{n} rows of {n} numbers"
+            raise UsageError(f"traffic {self.name} is of {ranks} ranks, and it is to run over {n}: start {ranks}, or write {wanted}")
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether it is from a file with one number per rank."""
+        return self.matrix is not None and len(self.matrix) < len(self.matrix[0])
+
     def own_bytes(self) -> int | None:
-        """The size in bytes of a file's traffic: the most that any rank sends or receives. None without a file."""
-        return None if self.matrix is None else int(_busiest(self.weights(len(self.matrix))))
+        """The size in bytes of a file's traffic: the most that any rank sends or receives, or all parts. None without a file."""
+        if self.matrix is None:
+            return None
+        return int(sum(self.matrix[0])) if self.by_rank else int(_busiest(self.weights(len(self.matrix))))
 
 
 EVEN = Traffic()
@@ -85,10 +109,22 @@ def elements(traffic: Traffic | None, n: int, count: int) -> NDArray[np.int64]:
     return _elements(traffic or EVEN, n, count)
 
 
-def is_rough(traffic: Traffic | None, n: int, count: int) -> bool:
+def elements_by_rank(traffic: Traffic | None, n: int, count: int) -> tuple[int, ...]:
+    """Return the elements of each rank's part, which add up to `count`. None: even. Raises UsageError as `weights_by_rank` does."""
+    return _by_rank(traffic or EVEN, n, count)
+
+
+def is_rough(traffic: Traffic | None, n: int, count: int, by_rank: bool = False) -> bool:
     """Return whether some part is more than 1 % off its share, since elements are not divisible."""
     import numpy as np
 
+    if by_rank:
+        shares = (traffic or EVEN).weights_by_rank(n)
+        off = (
+            abs(part - share * count / sum(shares)) * sum(shares) > _ROUGH * share * count
+            for part, share in zip(elements_by_rank(traffic, n, count), shares, strict=True)
+        )
+        return any(off)
     weights, parts = (traffic or EVEN).weights(n), elements(traffic, n, count)
     share = weights * (count / _busiest(weights))
     return bool(np.any(np.abs(parts - share) > _ROUGH * share))
@@ -96,6 +132,14 @@ def is_rough(traffic: Traffic | None, n: int, count: int) -> bool:
 
 def _busiest(weights: NDArray[Any]) -> Any:
     return max(weights.sum(axis=0).max(), weights.sum(axis=1).max())
+
+
+@lru_cache(maxsize=64)
+def _by_rank(traffic: Traffic, n: int, count: int) -> tuple[int, ...]:
+    """Return the parts: the sums up to each rank are rounded instead of the parts, so that no element is lost."""
+    weights = traffic.weights_by_rank(n)
+    sums = [total * count // sum(weights) for total in accumulate(weights, initial=0)]
+    return tuple(after - before for before, after in pairwise(sums))
 
 
 @lru_cache(maxsize=64)
@@ -137,20 +181,21 @@ def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return parts
 
 
-# A traffic matrix in bytes, read from a file: a square of numbers, one row per sending rank.
+# Traffic in bytes, read from a file: a square of numbers, one row per sending rank; or one number per rank.
 
 _LARGEST_BYTES = 256 * 2**20  # 4,096 ranks with 16 characters per number
 _MOST_NUMBERS = 1 << 24  # 4,096 ranks
 _LONGEST_LINE = 1 << 20  # bytes: 4,096 numbers have about 100 kB
 _MOST = 2**53  # a float64 holds every integer up to this one
 _NUMBER = re.compile(r"\+?\d+(\.\d*)?(e\+?\d+)?", re.IGNORECASE | re.ASCII)
-_LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces"
+_LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces; or one number per rank"
 
 
 def read_traffic(path: Path) -> Traffic:
     """Return the traffic of a file: CSV, or numbers between white space. Text after a `#` is a comment.
 
-    Raises UsageError, one sentence, for a file that cannot be read or does not contain a square.
+    Numbers in one row, or one in each row, are by rank. Raises UsageError, one sentence, for a file that cannot be read, or contains
+    neither a square nor a row nor a column.
     """
     import hashlib
 
@@ -159,6 +204,8 @@ def read_traffic(path: Path) -> Traffic:
         rows = list(_rows(raw, path))
     except UnicodeDecodeError as error:
         raise UsageError(f"traffic file '{path}' is not text: {_LIKE}") from error
+    if all(len(numbers) == 1 for _, numbers in rows):
+        rows = [(rows[0][0], tuple(number for _, (number,) in rows))] if rows else rows
     _check(rows, path)
     return Traffic(f"{path.name}:{hashlib.sha256(raw).hexdigest()[:8]}", matrix=tuple(numbers for _, numbers in rows))
 
@@ -219,10 +266,10 @@ def _number(word: str, line: int, path: Path) -> float:
 
 
 def _check(rows: Sequence[tuple[int, tuple[float, ...]]], path: Path) -> None:
-    """Raise UsageError unless the rows are a square with a number above 0."""
+    """Raise UsageError unless the rows are a square, or one row, with a number above 0."""
     if not rows:
         raise UsageError(f"traffic file '{path}' holds no numbers: {_LIKE}")
-    for line, numbers in rows:
+    for line, numbers in rows if len(rows) > 1 else ():
         if len(numbers) != len(rows):
             raise UsageError(f"traffic file '{path}', line {line}: {len(numbers)} numbers in one of {len(rows)} rows: {_LIKE}")
     total = sum(sum(numbers) for _, numbers in rows)

@@ -41,7 +41,7 @@ class RoutedTraffic(Traffic):
         self.check_ranks(n)
         return self.tokens.astype(np.float64)
 
-    def check_ranks(self, n: int) -> None:
+    def check_ranks(self, n: int, by_rank: bool = False) -> None:
         """Raise UsageError if this traffic does not fit groups of n ranks."""
         assert self.tokens is not None
         if len(self.tokens) != n:

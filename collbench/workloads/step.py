@@ -43,7 +43,7 @@ def operation_of(exchange: Exchange) -> Operation:
 def bytes_of(exchange: Exchange, n: int) -> tuple[float, ...]:
     """Return the bytes of one exchange, all its `times`, by rank of a group of n."""
     operation = operation_of(exchange)
-    if operation.uneven:
+    if operation.uneven and not operation.by_rank:
         return _uneven(exchange, operation, n)
     return (exchange.times * exchange.size_bytes * operation.bus_factor(n),) * n
 
