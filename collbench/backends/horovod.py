@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # The binding: functions of horovod.torch on tensors over collbench's buffers. Each call has the same name at all ranks.
 
-NEW = frozenset({"allgather", "alltoall", "alltoallv", "reducescatter"})  # operations that return a new tensor
+NEW = frozenset({"allgather", "allgatherv", "alltoall", "alltoallv", "reducescatter"})  # operations that return a new tensor
 _REDOPS = {"sum": "Sum", "avg": "Average", "min": "Min", "max": "Max", "prod": "Product"}
 _SCATTERED = ("sum", "avg")  # GlooReducescatter ignores the op and adds (gloo_operations.cc, 0.28.1)
 _COUNTED = 2**31  # limit of a tensor's elements, counted in an int (the same file)
@@ -79,6 +79,7 @@ STEPS: Mapping[str, Steps] = {
     "allreduce": in_place_only(lambda x: [x.call("allreduce_", x.recv, op=x.redop, name=x.name)]),
     "broadcast": in_place_only(lambda x: [x.call("broadcast_", x.recv, root_rank=x.peer(x.root), name=x.name)]),
     "allgather": out_of_place_only(lambda x: [x.call("allgather", x.send, name=x.name)]),
+    "allgatherv": out_of_place_only(lambda x: [x.call("allgather", x.send, name=x.name)]),  # Horovod exchanges the sizes itself
     "alltoall": out_of_place_only(lambda x: [x.call("alltoall", x.send, name=x.name)]),
     "alltoallv": lambda x: [x.call("alltoall", x.send, splits=x.splits(), name=x.name)],
     "reducescatter": out_of_place_only(lambda x: [x.call("reducescatter", x.send, op=x.redop, name=x.name)]),

@@ -20,7 +20,7 @@ _EXPERT = frozenset(
     }
 )  # fmt: skip
 _COMMON_IN: Mapping[str, frozenset[str]] = {
-    "alltoallv": frozenset({"skew", "traffic"}),
+    **dict.fromkeys(("alltoallv", "allgatherv", "gatherv", "scatterv", "reducescatterv"), frozenset({"skew", "traffic"})),
     "import": frozenset({"ceiling", "allocation"}),
     "peak": frozenset({"oversubscription"}),
     "report": frozenset({"trace"}),
@@ -54,6 +54,22 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("alltoallv --skew 4", "rank 0 receives four times the average"),
         ("alltoallv --traffic bytes.csv", "the bytes from rank to rank of an application"),
     ),
+    **{
+        name: (
+            (name, "every available backend, on this host"),
+            (f"{name} --skew 2", "rank 0's part is twice the average"),
+            (f"{name} --traffic bytes.txt", "the bytes of each rank, one number per rank"),
+        )
+        for name in ("allgatherv", "gatherv", "scatterv", "reducescatterv")
+    },
+    **{
+        name: (
+            (f"{name} --backend mpi --ranks 4", "four ranks over MPI, the only backend that has it"),
+            (f"{name} --backend mpi --redop max --in-place", "the maximum, in one buffer"),
+            (f"emit slurm --nodes 2 -- {name} --backend mpi", "write a Slurm script for two nodes"),
+        )
+        for name in ("scan", "exscan")
+    },
     "barrier": (
         ("barrier", "every available backend, on this host"),
         ("barrier --backend mpi --ranks 8", "eight ranks over MPI"),

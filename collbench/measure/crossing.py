@@ -4,12 +4,12 @@ It follows from the data that an operation must deliver. A part that ranks of a 
 compute from local data, must enter at least once. Data that other places need must leave at least once, summed if it is
 reduced. This also applies with switches that copy or add. If nothing adds on the way, all places together need more:
 sums from a places for b places take a + b - 2 moves (one more if none of the a is among the b), and the all-reduce of m
-hosts takes 2(m-1).
+hosts takes 2(m-1). The sums of a scan overlap: each different sum of other places' ranks must enter a place once.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from collbench.measure import counters
 from collbench.operations.case import Case
-from collbench.operations.operation import Operation, Place
+from collbench.operations.operation import Block, Operation, Place
 from collbench.operations.traffic import Traffic, is_rough
 from collbench.reason import Fact, as_json, decode
 from collbench.units import format_bytes, plural
@@ -61,11 +61,11 @@ class _Question:
 def least(operation: Operation, case: Case, groups: Groups, place_of: Mapping[int, str]) -> LeastBytes:
     """Return the minimum of bytes of a case with ranks (of `groups`) at these places.
 
-    Blocks of different ranks must be equal or disjoint.
+    Blocks of different ranks must be equal or disjoint, or sums of which each contains the one before.
     """
     n = len(groups[0]) if groups else 0
     count = operation.count(case, n) if n else 0
-    reckoned = count if count and operation.uneven and is_rough(case.traffic, n, count) else _REFERENCE
+    reckoned = count if count and operation.uneven and is_rough(case.traffic, n, count, operation.by_rank) else _REFERENCE
     places = tuple(sorted(place_of.items()))
     part = _per_element(_Question(operation.name, reckoned, case.root, case.seed, groups, places, case.traffic, operation, case))
     size = count * case.dtype.size * ((case.window or 1) if operation.windowed else 1)
@@ -81,7 +81,15 @@ def _per_element(question: _Question) -> LeastBytes:
     total = 0.0
     places = dict(question.places)
     for group in question.groups:
-        for count, sources, needing in _parts(question, [places[rank] for rank in group]):
+        place_of = [places[rank] for rank in group]
+        if _overlaps(question, place_of):
+            entering, leaving = _sums_between(question, place_of)
+            for found, moved in ((into, entering), (out, leaving)):
+                for place, count in moved.items():
+                    found[place] += count / question.count
+            total += max(sum(entering.values()), sum(leaving.values())) / question.count
+            continue
+        for count, sources, needing in _parts(question, place_of):
             share = count / question.count
             for place in needing:
                 into[place] += share if sources - {place} else 0.0
@@ -91,15 +99,48 @@ def _per_element(question: _Question) -> LeastBytes:
     return LeastBytes(dict(out), dict(into), total)
 
 
+def _overlaps(question: _Question, place_of: Sequence[str]) -> bool:
+    """Return whether ranks get sums of different sets of ranks, as in a scan."""
+    if not question.operation.reduces:
+        return False
+    sources = (block.sources for _, block in _blocks(question, place_of))
+    return len({each if isinstance(each, range) else tuple(each) for each in sources}) > 1
+
+
+def _sums_between(question: _Question, place_of: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+    """Return the elements that must enter and leave each place: one of each different sum of other places' ranks, or for them."""
+    entering: Counter[str] = Counter()
+    leaving: Counter[str] = Counter()
+    seen: set[tuple[bool, str, int, frozenset[int]]] = set()
+    for at, wanted in _blocks(question, place_of):
+        inside: dict[str, list[int]] = defaultdict(list)
+        for source in wanted.sources:
+            inside[place_of[source]].append(source)
+        others = [rank for place, ranks in inside.items() if place != at for rank in ranks]
+        sums = [(entering, at, others), *((leaving, place, ranks) for place, ranks in inside.items() if place != at)]
+        for counter, place, ranks in sums:
+            key = (counter is entering, place, wanted.at, frozenset(ranks))
+            if ranks and key not in seen:
+                seen.add(key)
+                counter[place] += wanted.count
+    return entering, leaving
+
+
+def _blocks(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[str, Block]]:
+    """Yield (place of a rank, a block that it must receive) of one group."""
+    n, operation = len(place_of), question.operation
+    case = replace(question.case, size_bytes=question.count * question.case.dtype.size * operation.parts(n))
+    for rank in range(n):
+        for block in operation.expected_blocks(Place(rank, n, operation.count(case, n), case)):
+            yield place_of[rank], block
+
+
 def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, frozenset[str], frozenset[str]]]:
     """Yield (elements, places that hold the sources, places that need the result) for the parts of one group."""
-    n, width = len(place_of), question.case.dtype.size
-    case = replace(question.case, size_bytes=question.count * width * question.operation.parts(n))
     needing: dict[tuple[range | tuple[int, ...], int, int], set[str]] = defaultdict(set)
-    for rank in range(n):
-        for block in question.operation.expected_blocks(Place(rank, n, question.operation.count(case, n), case)):
-            sources = block.sources if isinstance(block.sources, range) else tuple(block.sources)
-            needing[sources, block.at, block.count].add(place_of[rank])
+    for place, block in _blocks(question, place_of):
+        sources = block.sources if isinstance(block.sources, range) else tuple(block.sources)
+        needing[sources, block.at, block.count].add(place)
     holding: dict[Sequence[int], frozenset[str]] = {}
     for (sources, _, count), places in needing.items():
         if sources not in holding:

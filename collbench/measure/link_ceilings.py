@@ -11,7 +11,7 @@ import numpy as np
 from collbench.errors import UsageError
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
-from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings
+from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings, like
 from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node, neighbours_of, node_of
@@ -19,7 +19,7 @@ from collbench.measure.crossing import LeastBytes, least
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation
-from collbench.operations.traffic import elements
+from collbench.operations.traffic import elements, elements_by_rank
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 CeilingPair = tuple[Ceiling, Ceiling | None]
@@ -81,6 +81,8 @@ def ceiling_of(running: RunningCase, node_of: MakeNode) -> CeilingPair:
     shared = _Shared.of(running)
     bound = _slowest([bound, *shared.bounds()])
     ring = _slowest([ring, *shared.rings()]) if ring else None
+    if ring and like(running.operation.name) == "scan":  # the order of its chain is that of the ranks
+        ring = _slowest([ring, replace(bound, model="ring")])
     return ring or bound, _no_less(bound, ring)
 
 
@@ -114,9 +116,12 @@ def _job(running: RunningCase, group: tuple[int, ...], node_of: MakeNode) -> Job
 
 
 def _traffic(running: RunningCase, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
-    """Return the bytes from rank to rank, in the order of the nodes' ranks."""
+    """Return the bytes from rank to rank, or the row of the ranks' parts, in the order of the nodes' ranks."""
     case, place = running.case, {rank: index for index, rank in enumerate(group)}
     order = [place[rank] for _, ranks in layout for rank in ranks]
+    if running.operation.by_rank:
+        shares = elements_by_rank(case.traffic, len(group), running.operation.count(case, len(group)))
+        return [[float(shares[index] * case.dtype.size) for index in order]]
     parts = elements(case.traffic, len(group), running.operation.count(case, len(group)))
     matrix: list[list[float]] = (parts[np.ix_(order, order)] * case.dtype.size).tolist()
     return matrix
@@ -131,9 +136,12 @@ class _Shared:
 
     @classmethod
     def of(cls, running: RunningCase) -> _Shared:
-        """Return the shared traffic of a case. A single group is described by its job, except for the edges of a sendrecv ring."""
+        """Return the shared traffic of a case. A single group is described by its job, unless its bytes depend on the order of the ranks.
+
+        This is the case for the edges of a sendrecv ring, and for the sums of a scan that enter a host.
+        """
         crossing = [group for group in running.groups if running.crosses(group)]
-        alone = len(crossing) == 1 and running.operation.name != "sendrecv"
+        alone = len(crossing) == 1 and like(running.operation.name) not in ("sendrecv", "scan")
         return cls(running, () if alone else tuple(running.least(group) for group in crossing))
 
     def bounds(self) -> list[Ceiling]:

@@ -137,7 +137,7 @@ _ABOUT_CASES = {
     "redop": "reduction op", "root": "root rank", "mode": "isolated or batched", "in_place": "1: in place",
     "buffers": "fixed or rotating", "window": "messages in flight", "group": "ranks that took part: all, or the split",
     "ranks": "ranks", "nodes": "nodes", "registration": "forced registration of buffers", "algorithm": "forced algorithm",
-    "protocol": "forced protocol", "traffic": "traffic of alltoallv", "streams": "connections per pair",
+    "protocol": "forced protocol", "traffic": "traffic of uneven operations", "streams": "connections per pair",
     "size_bytes": "size as nccl-tests counts it",
 }  # fmt: skip
 _RENAMED = {"group": "ranks_group", "window": "window_size"}  # GROUP and WINDOW are words of SQL

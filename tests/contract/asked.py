@@ -9,11 +9,12 @@ from tests.helpers import FITTING
 ODD = [1, 1003]  # bytes: less than an element of each part, and no multiple of 3 or 4 ranks' elements
 LARGER = 300_001  # more than libraries send at once
 NEIGHBOURS = ("neighbor_allgather", "neighbor_alltoall")
-MOVING = ("allgather", "alltoall", "alltoallv", "sendrecv", "hypercube", *NEIGHBOURS)
+MOVING = ("allgather", "allgatherv", "alltoall", "alltoallv", "sendrecv", "hypercube", *NEIGHBOURS)
 ONE_SIDED = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
 WRONG_IN_MPICH = (("float16", "sum"), ("float16", "prod"))  # accumulated by 5.0.2 (3 + 4 is -0.00009, 3 · 4 is 0), as its rows show
-ROOTED = ("gather", "scatter")
-REDUCING = ("reduce", "reducescatter")
+UNEVEN = ("allgatherv", "gatherv", "scatterv", "reducescatterv")
+ROOTED = ("gather", "scatter", "gatherv", "scatterv")
+REDUCING = ("reduce", "reducescatter", "reducescatterv", "scan", "exscan")
 PLACINGS = (None, True, False)
 
 
@@ -75,6 +76,9 @@ def other_operations(n, k):
     asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "skew": min(1.5, n)})
     matrix = [[(n * sender + receiver + 1) % 5 for receiver in range(n)] for sender in range(n)]  # nothing from some to some
     asked.append({"operations": ["alltoallv"], "sizes": ODD, "dtypes": ["float32"], "matrix": matrix})
+    parts = [[0, 3, 1, 2][:n]] if n > 1 else [[1]]  # rank 0's part is empty
+    for uneven in ({"skew": min(1.5, n)}, {"matrix": parts}, {"matrix": parts, "in_place": True}):
+        asked.append({"operations": list(UNEVEN), "sizes": ODD, "dtypes": ["float32"], "roots": [n - 1], **uneven})
     asked += one_sided(k)
     if n == 4:
         halves = {"sizes": ODD[1:], "dtypes": ["float32"], "split": "MOD 2", "roots": [1]}

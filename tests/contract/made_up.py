@@ -21,7 +21,9 @@ from collbench.operations.builtin.gather_scatter import GATHER, SCATTER
 from collbench.operations.builtin.hypercube import HYPERCUBE
 from collbench.operations.builtin.reduce import REDUCE
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
+from collbench.operations.builtin.scan import EXSCAN, SCAN
 from collbench.operations.builtin.sendrecv import SENDRECV
+from collbench.operations.builtin.vector import ALLGATHERV, GATHERV, REDUCESCATTERV, SCATTERV
 from collbench.operations.operation import Operation, Place, in_place_only
 from collbench.operations.program import NativeCall, PythonCall
 
@@ -30,18 +32,21 @@ SPOILT = {
     one.name: one
     for one in (
         ALLREDUCE, BROADCAST, REDUCE, ALLGATHER, REDUCESCATTER, ALLTOALL, ALLTOALLV, GATHER, SCATTER, SENDRECV, HYPERCUBE,
+        SCAN, EXSCAN, ALLGATHERV, GATHERV, SCATTERV, REDUCESCATTERV,
     )
 }  # fmt: skip
 
 
 def dropped_rank(operation, root):
     """Of two ranks the one that is not the root, but the root where only that one sends."""
-    return root if operation in (SCATTER, BROADCAST) else 1 - root
+    return root if operation in (SCATTER, SCATTERV, BROADCAST, EXSCAN) else 1 - root
 
 
 def spoilt_rank(operation, root):
-    """Return the rank with corrupted received data: rank 0, or the root if only the root receives."""
-    return root if operation in (GATHER, REDUCE) else 0
+    """Return the rank with corrupted received data: rank 0, or the root if only the root receives; in a scan rank 1, which has sums."""
+    if operation in (SCAN, EXSCAN):
+        return 1
+    return root if operation in (GATHER, GATHERV, REDUCE) else 0
 
 
 def _place(x):

@@ -27,24 +27,30 @@ from tests.contract.rank import sweep_of
 
 pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
-IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", "hypercube"), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)} | {
+BY_MESSAGES = ("allgatherv", "gatherv", "scatterv", "hypercube")
+SCANS = ("scan", "exscan", "reducescatterv")
+IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)} | {
     "horovod": ("allreduce", "broadcast"),
-    "torchcomms": ("allreduce", "broadcast", "reduce", "reducescatter", "hypercube"),
+    "torchcomms": ("allreduce", "broadcast", "reduce", "reducescatter", *BY_MESSAGES),
 }
 OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "sendrecv")) | {
-    "horovod": ("allgather", "alltoall", "reducescatter"),
+    "horovod": ("allgather", "allgatherv", "alltoall", "reducescatter"),
     "tensorflow": ("allreduce", "allgather", "alltoall", "broadcast"),
     "mpi": NEIGHBOURS,
     "jax": ("allreduce", "allgather", "reducescatter", "alltoall", "sendrecv"),
 }
 OF_MPI, HAS_WINDOWS = (*ONE_SIDED, *NEIGHBOURS), ("mpi", "simulated")
-LACKS = {"nccl": ("barrier",)} | {
+LACKS = {"nccl": ("barrier", *SCANS), **dict.fromkeys(("gloo", "torchcomms"), SCANS)} | {
     "tensorflow": (
         "barrier",
         "reduce",
         "gather",
         "scatter",
         "alltoallv",
+        "allgatherv",
+        "gatherv",
+        "scatterv",
+        *SCANS,
         "sendrecv",
         "hypercube",
         "p2p_latency",
@@ -52,8 +58,21 @@ LACKS = {"nccl": ("barrier",)} | {
         "p2p_bidirectional",
     ),
 }
-LACKS["jax"] = ("reduce", "gather", "scatter", "alltoallv", "hypercube", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")
-LACKS["horovod"] = tuple(name for name in LACKS["tensorflow"] if name not in ("barrier", "alltoallv"))
+LACKS["jax"] = (
+    "reduce",
+    "gather",
+    "scatter",
+    "alltoallv",
+    "allgatherv",
+    "gatherv",
+    "scatterv",
+    *SCANS,
+    "hypercube",
+    "p2p_latency",
+    "p2p_bandwidth",
+    "p2p_bidirectional",
+)
+LACKS["horovod"] = tuple(name for name in LACKS["tensorflow"] if name not in ("barrier", "alltoallv", "allgatherv"))
 HOROVOD_REDUCES = ("float16", "float32", "float64", "int32", "int64")
 NO_TENSORFLOW_SUM = ("int8", "uint8", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 needs = {"gloo": "torch", "mpi": "mpi4py"}

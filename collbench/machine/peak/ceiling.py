@@ -78,12 +78,13 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
 # own part, (1/n)·S, is copied as well unless it is in place. It is not in the busbw, so 100 % is only reached in place.
 #     broadcast, sendrecv                S copied by the receiver; in a chain all ranks receive at the same time
 #     allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
-#     alltoallv                          at most S copied by the busiest rank
-#     gather, scatter                    (n-1)/n·S copied at the root, the only busy rank; if the other ranks copy their S/n for it at
+#     alltoallv, allgatherv              at most S copied by the busiest rank
+#     gather(v), scatter(v)              (n-1)/n·S copied at the root, the only busy rank; if the other ranks copy their S/n for it at
 #                                        the same time, they may reach n-1 times the reference
 #     reduce                             the faster one of: S summed by every rank of a chain; (n-1)/n·S summed by every rank, and as
 #                                        much copied by the root (a reduce-scatter and a gather). For two ranks always the second
-#     reducescatter                      (n-1)/n·S summed by every rank
+#     scan, exscan                       S summed by every rank of a chain
+#     reducescatter(v)                   (n-1)/n·S summed by every rank
 #     allreduce                          reducescatter and allgather: (n-1)/n·S summed, and as much copied
 # Libraries that use a shared segment copy twice, one rank into it and one out of it, alternating or at the same time.
 #

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import Literal
@@ -22,11 +22,14 @@ from collbench.units import format_percent, format_rate
 
 
 KIND = "topology"
-_RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
-_CUT = (*_RINGS, "alltoall", "gather", "scatter")
+_EVEN = 0.01  # parts that differ by less are equal parts, rounded to elements
+_RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce", "scan")
 # Operations that move the same bytes over the same links: one-sided messages of a pair; half a size to each of two ring neighbors.
 _LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "sendrecv", "neighbor-alltoall": "sendrecv"}
-OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *_LIKE)
+_LIKE["exscan"] = "scan"  # both need rank 0's data at all other ranks
+# Operations with a part of its own size for each rank, and the operation that they are with equal parts.
+_BY_RANK = {"allgatherv": "allgather", "gatherv": "gather", "scatterv": "scatter", "reducescatterv": "reducescatter"}
+OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *_BY_RANK, *_LIKE)
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,32 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
     alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
     operation = like(operation)
+    if cluster.traffic is None:
+        operation = _BY_RANK.get(operation, operation)
     if cluster.ceiling_from_user is not None:
         return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None, None)
     if operation == "barrier":
         return CollectiveCeilings(None, None, None)
     why = _why_none(cluster)
     if why:
-        return CollectiveCeilings(no_ceiling(why) if operation in _RINGS else None, replace(no_ceiling(why), model="bound"), None)
+        return CollectiveCeilings(no_ceiling(why) if _has_ring(operation, cluster) else None, replace(no_ceiling(why), model="bound"), None)
     bound = _bound(operation, cluster)
     if bound.bytes_per_s is None:
-        return CollectiveCeilings(replace(bound, model="ring") if operation in _RINGS else None, bound, None)
+        return CollectiveCeilings(replace(bound, model="ring") if _has_ring(operation, cluster) else None, bound, None)
     if alone:
         return CollectiveCeilings(None, replace(bound, bytes_per_s=2 * bound.bytes_per_s), None)
-    ring = _ring(cluster) if operation in _RINGS else None
+    ring = _ring(cluster) if _has_ring(operation, cluster) else None
     return CollectiveCeilings(ring, _no_less(bound, ring), _achievable(operation, cluster), _library(cluster))
+
+
+def _has_ring(operation: str, job: Job) -> bool:
+    """Return whether a ring is a reference for the operation: not where the parts of the ranks differ by more than rounding."""
+    if operation in _RINGS:
+        return True
+    if _BY_RANK.get(operation) not in _RINGS or job.traffic is None:
+        return False
+    parts = job.traffic[0]
+    return max(parts) <= (1 + _EVEN) * min(parts)
 
 
 def like(operation: str) -> str:
@@ -169,8 +184,8 @@ def _bound(operation: str, job: Job) -> Ceiling:
         if link.bytes_per_s is None:
             return replace(no_ceiling(link.name), model="bound")
         return _ceiling(job, link.known, (link,), "bound")
-    if operation == "alltoallv" and job.traffic is not None:
-        rate, side = uneven(job)
+    if operation in ("alltoallv", *_BY_RANK) and job.traffic is not None:
+        rate, side = uneven(operation, job)
         return (
             _ceiling(job, rate, side.links, "bound") if side else replace(no_ceiling("no byte crosses a link of known rate"), model="bound")
         )
@@ -218,12 +233,14 @@ def _flow(operation: str, job: Job) -> Link:
 
 
 def _achievable(operation: str, job: Job) -> Ceiling | None:
-    """Return the rate with NCCL's constants; None if NCCL has no constant for a known link."""
+    """Return the rate with NCCL's constants; None if NCCL has no constant for a known link, or not the operation."""
+    if operation == "scan":
+        return None
     links = [link for node, _ in job.kinds for link in (node.injection, *((node.egress,) if job.several else ()))]
     if any(link.bytes_per_s is not None and link.nccl_bytes_per_s is None for link in links):
         return None
     as_nccl = job.as_nccl_takes_it()
-    found = _ring(as_nccl) if operation in _RINGS else _bound(operation, as_nccl)
+    found = _ring(as_nccl) if _has_ring(operation, job) else _bound(operation, as_nccl)
     return replace(found, source=f"{_library(job)}'s constants for these links") if found.bytes_per_s else None
 
 
@@ -315,6 +332,10 @@ def assumed(operation: str, job: Job) -> list[str]:
             found.append(f"{kind} that are no slower than the NICs: {why}")
     if operation == "alltoallv" and job.traffic is None:
         found.append("the same number of bytes between all ranks")
+    if operation in _BY_RANK and job.traffic is None:
+        found.append("a part of the same size for each rank")
+    if operation == "scan" and job.several:
+        found.append("ranks in blocks, so that the sums enter and leave a node once")
     if operation == "sendrecv" and any(node.neighbours.known < node.injection.known for node in nodes):
         found.append("ranks in the order of the GPUs")
     if operation == "sendrecv" and job.several and job.ring_edges == 1:
@@ -337,26 +358,25 @@ def _percent(measured: float, ceiling: Ceiling) -> str:
     return format_percent(percent_of(measured, ceiling) or 0.0)
 
 
-# alltoallv with a known matrix: the busiest node's bytes through its NICs, the busiest GPU's bytes through its links.
+# Uneven operations with known parts: the busiest node's bytes through its NICs, the busiest GPU's bytes through its links.
 
 
-def uneven(job: Job) -> tuple[float, Side | None]:
-    """Return the bound of the busbw of alltoallv in bytes per second, and the set that limits it; (infinity, None) without a known link.
+def uneven(operation: str, job: Job) -> tuple[float, Side | None]:
+    """Return the bound of the busbw in bytes per second, and the set that limits it; (infinity, None) without a known link.
 
-    The busbw is (n-1)/n of the size per second. The size is what the busiest rank sends or receives, including its own part.
-    Raises UsageError for a matrix that is not ranks × ranks of non-negative numbers.
+    The busbw is (n-1)/n of the size per second. The size of alltoallv is what the busiest rank sends or receives, including its own
+    part; of the other operations all parts together. Raises UsageError for traffic that does not fit the operation and the ranks.
     """
-    bytes_between = _matrix(job)
-    size = max(bytes_between.sum(axis=0).max(), bytes_between.sum(axis=1).max())
-    np.fill_diagonal(bytes_between, 0)
+    size, crossing = _crossing(operation, job)
+    ranks = np.arange(job.ranks)
+    single = np.array([crossing(ranks == rank) for rank in ranks])
     node_of = np.repeat(np.arange(len(job.nodes)), [node.gpus for node in job.nodes])
     needs = []
     for index, node in enumerate(job.nodes):
         own = node_of == index
         if job.several:
-            crossing = max(bytes_between[own][:, ~own].sum(), bytes_between[~own][:, own].sum())
-            needs.append((crossing / job.egress(node).known, Side(node.gpus, job.egress(node).known, (job.egress(node),))))
-        needs += _of_gpus(job.of_gpus(node), bytes_between[own].sum(axis=1), bytes_between[:, own].sum(axis=0))
+            needs.append((max(crossing(own)) / job.egress(node).known, Side(node.gpus, job.egress(node).known, (job.egress(node),))))
+        needs += _of_gpus(job.of_gpus(node), single[own, 0], single[own, 1])
     time, side = max(needs, key=lambda need: need[0])
     return (float((job.ranks - 1) / job.ranks * size / time), side) if time > 0 else (inf, None)
 
@@ -367,8 +387,23 @@ def _of_gpus(sides: Sequence[Side], sent: np.ndarray, received: np.ndarray) -> l
     return [*busiest, (max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0])]
 
 
-def _matrix(job: Job) -> np.ndarray:
+def _crossing(operation: str, job: Job) -> tuple[float, Callable[[np.ndarray], tuple[float, float]]]:
+    """Return the size in bytes, and a function from a set of ranks (booleans) to the least bytes out of it and into it.
+
+    An all-gather sends each part into a set once; a reduce-scatter sends the sums for the other ranks out of a set once.
+    """
     found = np.array(job.traffic, dtype=float)
-    if found.shape != (job.ranks, job.ranks) or not np.isfinite(found).all() or (found < 0).any():
-        raise UsageError(f"alltoallv's traffic must be {job.ranks} × {job.ranks} numbers of bytes from 0 on, by sending and receiving rank")
-    return found
+    rows = job.ranks if operation == "alltoallv" else 1
+    if found.shape != (rows, job.ranks) or not np.isfinite(found).all() or (found < 0).any():
+        which = "by sending and receiving rank" if rows > 1 else "the part of each rank"
+        raise UsageError(f"{operation}'s traffic must be {rows} × {job.ranks} numbers of bytes from 0 on, {which}")
+    parts = found[0]
+    if operation == "allgatherv":
+        return float(parts.sum()), lambda own: (parts[own].sum(), parts[~own].sum())
+    if operation == "reducescatterv":
+        return float(parts.sum()), lambda own: (parts[~own].sum(), parts[own].sum())
+    if operation != "alltoallv":  # all parts pass between the root, which is the first rank, and the others
+        found = np.zeros((job.ranks, job.ranks))
+        found[0] = parts
+    size = max(found.sum(axis=0).max(), found.sum(axis=1).max())
+    return float(size), lambda own: (found[own][:, ~own].sum(), found[~own][:, own].sum())

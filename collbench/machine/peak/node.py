@@ -38,7 +38,7 @@ from collbench.machine.peak.rates import gpu_model, rates
 # bytes per second out of each:
 #     allreduce                  max(1/min C_i, 2(m-1)/sum C_i): each set sends its sum and gets the others'; m sums take 2(m-1) moves
 #     allgather, reducescatter   (1-g_i/N)/C_i: the others' data must come in, or the sums for the others must go out
-#     broadcast, reduce          1/C_i
+#     broadcast, reduce, scan    1/C_i: the data of rank 0 must reach each set without it, and leave the set that has it
 #     alltoall                   g_i(N-g_i)/N/C_i
 #     gather, scatter            g_i/N/C_i of sets without the root, (1-g/N)/C of the root's
 # The rate of all sets together is less than the sum of C_i if sets share NICs.
@@ -83,15 +83,17 @@ _SHARE: Mapping[str, Callable[[int, int], float]] = {
     "alltoallv": lambda g, n: g * (n - g) / n,
     "gather": lambda g, n: g / n,
     "scatter": lambda g, n: g / n,
+    "scan": lambda g, n: 1.0,
 }
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     **dict.fromkeys(("allgather", "reducescatter", "hypercube", "alltoall", "alltoallv", "gather", "scatter"), lambda n: (n - 1) / n),
     "allreduce": lambda n: 2 * (n - 1) / n,
     "broadcast": lambda n: 1.0,
     "reduce": lambda n: 1.0,
+    "scan": lambda n: 1.0,
 }
 ROOTED = ("gather", "scatter")
-_TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce")
+_TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce", "scan")
 
 
 def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool = False) -> LeastTime:
@@ -550,7 +552,8 @@ class Job:
     ring_edges          number of edges of the sendrecv ring that leave the busiest node
     pairs               number of simultaneous point-to-point pairs that send over the busiest node's NICs in the same direction
     ceiling_from_user   a rate that the user gave, bytes per second
-    traffic             alltoallv: bytes from rank (row) to rank (column), ranks in the nodes' order; None: even
+    traffic             bytes of an uneven operation, ranks in the nodes' order; alltoallv: from rank (row) to rank (column); others: one
+                        row with the part of each rank; None: even
     """
 
     nodes: tuple[Node, ...]

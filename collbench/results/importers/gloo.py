@@ -62,7 +62,7 @@ def _each(n: int) -> int:
 # gloo/benchmark/main.cc; in the uneven ones rank i sends i parts, and i + n - k parts to rank k.
 _MEANINGS = {
     "allgather": _GlooMeaning("allgather", "allgather", _each),
-    "allgather_v": _GlooMeaning("allgatherv", None, lambda n: n * (n - 1) // 2, traffic="uneven"),
+    "allgather_v": _GlooMeaning("allgatherv", "allgatherv", lambda n: n * (n - 1) // 2, traffic="uneven"),
     "allreduce": _GlooMeaning("allreduce", "allreduce"),
     "allreduce_local": _GlooMeaning("allreduce_local", None),  # within each process
     "alltoall": _GlooMeaning("alltoall", "alltoall", _each, width=8),

@@ -336,12 +336,12 @@ class Meaning:
     @property
     def reduces(self) -> bool:
         """Whether elements are summed."""
-        return self.like in ("allreduce", "reduce", "reducescatter")
+        return self.like in ("allreduce", "reduce", "reducescatter", "scan", "exscan")
 
     @property
     def rooted(self) -> bool:
         """Whether one rank has another part than the others."""
-        return self.like in ("broadcast", "reduce", "gather", "scatter")
+        return self.like in ("broadcast", "reduce", "gather", "scatter", "gatherv", "scatterv")
 
 
 # By MPI's names, which benchmarks use.
@@ -353,14 +353,16 @@ MPI_COLLECTIVES = {
     "reduce_scatter_block": Meaning("reducescatter", "reducescatter", parts=True),
     "barrier": Meaning("barrier", "barrier"),
     "allgather": Meaning("allgather", "allgather", parts=True),
-    "allgatherv": Meaning("allgatherv", "allgather", parts=True, even=True),
+    "allgatherv": Meaning("allgatherv", "allgatherv", parts=True, even=True),
     "alltoall": Meaning("alltoall", "alltoall", parts=True),
     "alltoallv": Meaning("alltoallv", "alltoallv", parts=True, even=True),
     "alltoallw": Meaning("alltoallw", "alltoall", parts=True, even=True),
     "gather": Meaning("gather", "gather", parts=True),
-    "gatherv": Meaning("gatherv", "gather", parts=True, even=True),
+    "gatherv": Meaning("gatherv", "gatherv", parts=True, even=True),
     "scatter": Meaning("scatter", "scatter", parts=True),
-    "scatterv": Meaning("scatterv", "scatter", parts=True, even=True),
+    "scatterv": Meaning("scatterv", "scatterv", parts=True, even=True),
+    "scan": Meaning("scan", "scan"),
+    "exscan": Meaning("exscan", "exscan"),
 }
 
 
