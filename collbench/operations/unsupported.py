@@ -100,6 +100,19 @@ class StartUnsupported(Fact, frozen=True):
         return f"{self.backend} cannot start {self.operation} without waiting for it"
 
 
+class PersistentUnsupported(Fact, frozen=True):
+    """The library has no persistent calls, or none for the operation; `function` is the one that it lacks."""
+
+    library: str
+    operation: str
+    function: str = ""
+
+    def render(self) -> str:
+        if not self.function:
+            return f"{self.library} has no persistent calls"
+        return f"{self.library} has no {self.function}, so it has no persistent {self.operation}"
+
+
 class TimelineUnsupported(Fact, frozen=True):
     """The backend cannot run a step in which ranks compute while they communicate."""
 
@@ -309,7 +322,7 @@ class TuningIgnored(Fact, frozen=True):
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
-    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed
+    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | StartUnsupported | PersistentUnsupported
     | HostMemoryNeeded | ServersUnsupported | Text
 )  # fmt: skip
 
