@@ -412,7 +412,7 @@ class MpiBackend(HostOrGpuBackend):
         from collbench.backends.persistent import NoPersistentCall, PersistentBinding, persistent_calls
 
         if operation.one_sided:
-            return PersistentUnsupported(library_name(self._mpi), operation.name, "one-sided persistent call")
+            return PersistentUnsupported("MPI", operation.name)
         steps = steps_of(self, operation)
         assert steps is not None, "excluded by unsupported_reason"
         group = self._over_ring(group) if operation.neighbours else group

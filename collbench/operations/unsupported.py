@@ -101,16 +101,14 @@ class StartUnsupported(Fact, frozen=True):
 
 
 class PersistentUnsupported(Fact, frozen=True):
-    """The library has no persistent calls, or none for the operation; `function` is the one that it lacks."""
+    """The library has no persistent form of the operation; `function` is the one that it lacks, if it has persistent calls at all."""
 
     library: str
     operation: str
     function: str = ""
 
     def render(self) -> str:
-        if not self.function:
-            return f"{self.library} has no persistent calls"
-        return f"{self.library} has no {self.function}, so it has no persistent {self.operation}"
+        return f"{self.library} has no persistent form of {self.operation}{f' ({self.function})' if self.function else ''}"
 
 
 class TimelineUnsupported(Fact, frozen=True):
