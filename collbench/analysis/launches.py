@@ -29,7 +29,7 @@ K = TypeVar("K")
 # The identity of a case: only rows of the same case are combined or compared.
 
 # the meaning of None in these fields; in others it means that the case does not have them
-WHERE_NONE = {"algorithm": "auto", "protocol": "auto"}
+WHERE_NONE = {"algorithm": "auto", "protocol": "auto", "call": "blocking"}
 _NAMED = attrgetter(*CaseKey._fields)
 SHORTEST_S, LONGEST_S = 1e-15, 1e12  # outside, logarithms and their squares overflow
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsInt
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.backend import Available, Group, Settings, Unavailable, steps_of
 from collbench.backends.gpu_memory import HostOrGpuBackend
 from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding
 from collbench.backends.messages import MessageSteps
@@ -30,9 +30,11 @@ from collbench.operations.unsupported import (
     DeviceUnsupported,
     DtypeUnsupported,
     LimitExceeded,
+    PersistentUnsupported,
     RedopUnsupported,
     SharedMemoryTooSmall,
 )
+from collbench.reason import Fact
 from collbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ _REDOPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BA
 
 class MpiBinding(NativeBinding, MessageSteps):
     """The binding for the operations' "mpi" steps."""
+
+    status_bytes = _STATUS_BYTES
 
     def __init__(self, mpi: Any, library: ctypes.CDLL, buffers: AnyBuffers, group: Group, slot: int) -> None:
         place, case, operation = buffers.places[0], buffers.case, buffers.operation
@@ -92,8 +96,11 @@ class MpiBinding(NativeBinding, MessageSteps):
         """Return None: posted messages begin at once."""
 
     def finish(self) -> NativeCall:
-        """Return an MPI_Waitall for everything started."""
-        return self.waitall()
+        """Return a wait for everything started: MPI_Wait for one request, else MPI_Waitall."""
+        if self._posted != 1:
+            return self.waitall()
+        self._posted = 0
+        return NativeCall("MPI_Wait", self.pointer("MPI_Wait"), (self.requests, self.status))
 
     def waitall(self) -> NativeCall:
         """Return an MPI_Waitall for all posted requests."""
@@ -397,8 +404,36 @@ class MpiBackend(HostOrGpuBackend):
         """Return the binding with addresses and handles for one slot."""
         if isinstance(buffers, WindowBuffers):
             return WindowBinding(self._mpi, self._library, buffers, group, slot)
-        group = replace(group, handle=self._ring(group)) if buffers.operation.neighbours else group
+        group = self._over_ring(group) if buffers.operation.neighbours else group
         return MpiBinding(self._mpi, self._library, buffers, group, slot)
+
+    def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
+        """Return the program that starts persistent requests and waits for them, or why the library has none. All ranks must call it."""
+        from collbench.backends.persistent import NoPersistentCall, PersistentBinding, persistent_calls
+
+        if operation.one_sided:
+            return PersistentUnsupported("MPI", operation.name)
+        steps = steps_of(self, operation)
+        assert steps is not None, "excluded by unsupported_reason"
+        group = self._over_ring(group) if operation.neighbours else group
+        bindings = [PersistentBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
+
+        def free() -> None:
+            for binding in bindings:
+                binding.free()
+
+        try:
+            slots = tuple(tuple(persistent_calls(steps, binding)) for binding in bindings)
+        except NoPersistentCall as lacking:
+            free()
+            return PersistentUnsupported(library_name(self._mpi), operation.name, str(lacking))
+        except RunFailed:
+            free()
+            raise
+        return Program(slots, keep=(buffers, bindings), explain=self.explain, free=free)
+
+    def _over_ring(self, group: Group) -> Group:
+        return replace(group, handle=self._ring(group))
 
     def _ring(self, group: Group) -> Any:
         """Return the group's periodic one-dimensional Cartesian communicator, in rank order. All its ranks must call it; created once."""

@@ -1,5 +1,7 @@
 """Start an operation, and wait for it later: the steps of an operation divided into the calls that begin it and one that waits.
 
+Cases with a call form (`Case.call`) use the same calls: both parts at once, or persistent requests.
+
 The steps are those of the blocking program. A backend's binding that has `start`, `begin` and `finish` makes them non-blocking. It
 works for operations that are one call of the library, or messages that are all posted before the only wait. Others (hypercube,
 ping-pong) wait in between, and cannot be started.
@@ -12,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from collbench.native.library import address, library
 from collbench.operations.operation import Operation, Steps
-from collbench.operations.program import Call, NativeCall, NonBlocking, PythonCall
-from collbench.operations.unsupported import StartUnsupported
+from collbench.operations.program import Call, NativeCall, NonBlocking, Program, PythonCall
+from collbench.operations.unsupported import PersistentUnsupported, StartUnsupported
 from collbench.reason import Fact
 
 if TYPE_CHECKING:
@@ -125,6 +127,23 @@ def bind_nonblocking(backend: Backend, operation: Operation, case: Case, group: 
     if not isinstance(backend, NonBlockingBackend):
         return StartUnsupported(backend.name, operation.name)
     return backend.bind_nonblocking(operation, case, group, buffers)
+
+
+def bind_called(backend: Backend, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
+    """Return the program of one iteration in the case's call form, or why the backend does not have it.
+
+    Of a persistent call, all ranks of the group must make this call, after all of them have buffers.
+    """
+    if case.call is None:
+        return backend.bind(operation, case, group, buffers)
+    if case.call == "nonblocking":
+        found = bind_nonblocking(backend, operation, case, group, buffers)
+        return found if isinstance(found, Fact) else found.in_one()
+    from collbench.backends.backend import PersistentBackend
+
+    if not isinstance(backend, PersistentBackend):
+        return PersistentUnsupported(backend.name, operation.name)
+    return backend.bind_persistent(operation, case, group, buffers)
 
 
 # Computing of a rank on its core.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Available, Backend, BackendBase, Group, Settings, Unavailable
+from collbench.backends.backend import Available, Backend, BackendBase, Group, PersistentBackend, Settings, Unavailable
 from collbench.backends.clock import DeviceClock, VirtualClock
 from collbench.backends.host import AnyBuffers
 from collbench.backends.slowing import Slowing
@@ -28,7 +28,7 @@ from collbench.errors import UsageError
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NativeCall, NonBlocking, Program, PythonCall
-from collbench.operations.unsupported import ClockUnsupported, StartUnsupported
+from collbench.operations.unsupported import ClockUnsupported, PersistentUnsupported, StartUnsupported
 from collbench.reason import Fact
 
 if TYPE_CHECKING:
@@ -151,6 +151,13 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
             if slowing.of(case):
                 return StartUnsupported(f"{kind.name} with --slowed", operation.name)
             found: NonBlocking | Fact = super().bind_nonblocking(operation, case, group, buffers)
+            return found
+
+        def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
+            """Return the backend's program, or why a case cannot be delayed or is not supported."""
+            if slowing.of(case) or not issubclass(kind, PersistentBackend):
+                return PersistentUnsupported(f"{kind.name} with --slowed" if slowing.of(case) else kind.name, operation.name)
+            found: Program | Fact = super().bind_persistent(operation, case, group, buffers)
             return found
 
     Slowed.__name__ = f"Slowed{kind.__name__}"

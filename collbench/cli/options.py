@@ -137,6 +137,8 @@ _TABLE = (
     Option("--protocols", f"NCCL: protocols to force, with each algorithm: {', '.join(PROTOCOLS)}", "NAMES", words, [], needs=_collective),
     Option("--registration", f"NCCL: registration of the buffers: {', '.join(REGISTRATIONS)}, or several (default: none)", "WORDS", words,
            []),
+    Option("--calls", "blocking; nonblocking: start, then wait (MPI_Iallreduce, async_op); persistent: start a request that is made once "
+           "(MPI_Allreduce_init), or several (default: blocking)", "FORMS", words, ["blocking"]),
     Option("-n --iterations", "exactly N samples, unless --max-time ends first (default: until --precision is reached)", "N", positive,
            fills="budget.iterations"),
     Option("-w --warmup", "exactly N warm-up calls (default: until times are stable)", "N", natural, fills="budget.warmup"),
@@ -226,7 +228,7 @@ _DRY_RUNS = {
 COLLECTIVE: Layout = {
     "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split skew traffic"),
     "how to measure": some(
-        "mode buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision max_time "
+        "mode calls buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision max_time "
         "total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"
     ),
     "launch and output": some(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.operations.registry import commands as operation_commands
 from collbench.units import parse_duration
 
 # Commands: nccl-tests' all_reduce_perf, OSU's osu_allreduce, and other spellings such as all-reduce.
@@ -20,9 +21,19 @@ _COMMANDS = {
 
 
 def command_named(word: str, known: Collection[str]) -> list[str]:
-    """Return the known command, with options, that a word means: itself, or the one for another tool's name; an unknown word unchanged."""
+    """Return the known command, with options, that a word means: itself, or the one for another tool's name; an unknown word unchanged.
+
+    OSU's names of call forms are options here: "iallreduce" is `allreduce --calls nonblocking`, "allreduce_persistent" is
+    `allreduce --calls persistent`.
+    """
     if word in known:
         return [word]
+    plain, form = word.lower().removeprefix("osu_").removesuffix("_persistent"), "persistent"
+    if plain == word.lower().removeprefix("osu_"):
+        plain, form = plain.removeprefix("i"), "nonblocking" if plain.startswith("i") else ""
+    if form:
+        found = command_named(plain, known)
+        return [*found, "--calls", form] if found[0] in operation_commands() else [word]
     short = word.lower().removeprefix("osu_").removesuffix("_mpi").removesuffix("_perf").replace("-", "").replace("_", "")
     by_letters = {name.replace("-", ""): name for name in known}
     name, *options = _COMMANDS.get(short, short).split() or [short]

@@ -17,7 +17,7 @@ from collbench.cli.options import ALL, BRIEF_S, OPTIONS, long_option, options_of
 from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.measure.request import Budget, Request
-from collbench.operations.case import parse_split
+from collbench.operations.case import CALLS, parse_split
 from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, dtype_named, redop_named
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations as known_operations
@@ -87,6 +87,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         algorithms=_known("algorithm", arguments.algorithms, ALGORITHMS),
         protocols=_known("protocol", arguments.protocols, PROTOCOLS),
         registrations=_known("registration", arguments.registration, REGISTRATIONS),
+        calls=_known("call form", arguments.calls, CALLS),
         split=None if arguments.split is None else parse_split(arguments.split),
         traffic=traffic,
         defaults=backend_defaults,

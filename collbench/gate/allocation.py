@@ -261,7 +261,8 @@ _MOST_NAMED = 4
 
 def name_of(case: CaseKey) -> str:
     """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
-    return " ".join([case.operation, *([format_size(case.size_bytes)] if case.size_bytes else []), case.backend])
+    size, call = [format_size(case.size_bytes)] if case.size_bytes else [], [case.call] if case.call else []
+    return " ".join([case.operation, *size, case.backend, *call])
 
 
 def names_of(cases: Iterable[CaseKey]) -> CaseNames:

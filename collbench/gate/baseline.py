@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, get_type_hints
@@ -40,11 +40,11 @@ _NOT_KEPT = ("cells", "shown", "slowed")
 _LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
 _MOST_LINES = 1 << 20
 _MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
-_COLUMNS = (*COLUMNS, "medians_s", "wrong", "na")
+_FIGURES = ("medians_s", "wrong", "na")
+_LATER = len(CaseKey._field_defaults)  # columns that a file has only if a case has a value of its own there
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _TYPES: dict[Any, Any] = {int: _Count, int | None: _Count | None}
 _CASE = [_TYPES.get(kind, kind) for kind in get_type_hints(CaseKey).values()]
-_LINES: Any = msgspec.json.Decoder(GenericAlias(tuple, (*_CASE, tuple[float | None, ...], _Count, str | None)))
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -71,7 +71,7 @@ class AllocationHead(msgspec.Struct, frozen=True):
             "began_utc": not self.began_utc or moment(self.began_utc),
             "canary_s": all(value is None or is_time(value) for value in self.canary_s),
             "facts": set(self.facts) <= set(KINDS),
-            "columns": self.columns == _COLUMNS,
+            "columns": self.columns in (_columns(len(COLUMNS) - later) for later in range(_LATER + 1)),
             "jobs": all(map(str.isprintable, self.jobs)),
             "ceilings": all(map(str.isprintable, texts))
             and min(counts, default=0) >= 0
@@ -131,10 +131,12 @@ def _copy(draft: Path, target: Path) -> None:
 
 def _lines(allocation: Allocation) -> Iterator[str]:
     head = {name: value for name, value in vars(allocation).items() if name not in _NOT_KEPT}
-    yield to_line({"schema": SCHEMA, **head, "columns": _COLUMNS})
+    known = max(len(case.stored()) for case in allocation.cases)
+    yield to_line({"schema": SCHEMA, **head, "columns": _columns(known)})
     ordered = sorted(allocation.cases.items(), key=lambda each: tuple(map(_sortable, each[0])))
     yield from (
-        json.dumps([*case, list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":")) for case, measured in ordered
+        json.dumps([*case[:known], list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":"))
+        for case, measured in ordered
     )
 
 
@@ -156,7 +158,7 @@ def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
         first, _, lines = data.partition(b"\n")
         head = _head(first, file)
         return Allocation(
-            head.name, head.began_utc, head.launches, head.unfinished, head.canary_s, head.facts, _cases(lines, head.launches, names),
+            head.name, head.began_utc, head.launches, head.unfinished, head.canary_s, head.facts, _cases(lines, head, names),
             imported=head.imported, jobs=head.jobs, ceilings=head.ceilings,
         )  # fmt: skip
     except (OSError, ValueError, RecursionError) as error:
@@ -198,14 +200,26 @@ def _misfit(name: str, values: Mapping[str, Any]) -> ValueError:
     return ValueError(f"'{name}' in its first line is {str(values.get(name))[:40]!r}")
 
 
-def _cases(lines: bytes, launches: int, names: dict[CaseKey, CaseKey]) -> dict[CaseKey, CaseTimes]:
+def _columns(known: int) -> tuple[str, ...]:
+    """Return the columns of a file that has the first `known` fields of its cases."""
+    return (*COLUMNS[:known], *_FIGURES)
+
+
+@cache
+def _decoder(known: int) -> Any:
+    """Return the decoder of the lines of such a file."""
+    return msgspec.json.Decoder(GenericAlias(tuple, (*_CASE[:known], tuple[float | None, ...], _Count, str | None)))
+
+
+def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) -> dict[CaseKey, CaseTimes]:
+    decoder, launches = _decoder(len(head.columns) - len(_FIGURES)), head.launches
     try:
-        values = _LINES.decode_lines(lines)
+        values = decoder.decode_lines(lines)
     except msgspec.ValidationError:
-        raise _first_misfit(lines) from None
+        raise _first_misfit(lines, decoder, len(head.columns)) from None
     cases: dict[CaseKey, CaseTimes] = {}
     for number, (*columns, medians, wrong, na) in enumerate(values, start=2):
-        case = CaseKey._make(columns)
+        case = CaseKey(*columns)
         if len(medians) != launches or not (case in names or all(str(value).isprintable() for value in case)):
             raise ValueError(f"line {number} has impossible figures")
         cases[names.setdefault(case, case)] = CaseTimes(medians, wrong, na)
@@ -220,14 +234,14 @@ def _cases(lines: bytes, launches: int, names: dict[CaseKey, CaseKey]) -> dict[C
     return cases
 
 
-def _first_misfit(lines: bytes) -> ValueError:
+def _first_misfit(lines: bytes, decoder: Any, columns: int) -> ValueError:
     """Return the error of the first line that is not a valid case."""
     for number, line in enumerate(lines.split(b"\n"), start=2):
         try:
-            _LINES.decode(line)
+            decoder.decode(line)
         except msgspec.ValidationError:
             values = msgspec.json.decode(line)
-            is_case = isinstance(values, list) and len(values) == len(_COLUMNS)
+            is_case = isinstance(values, list) and len(values) == columns
             return ValueError(f"line {number} {'has impossible figures' if is_case else 'is not a case'}")
     return ValueError("it has impossible figures")
 

@@ -16,7 +16,7 @@ NO_KEY = "a suite cannot name their traffic"
 _KEYS = {
     "operation": "operations", "backend": "backends", "dtype": "dtypes", "redop": "redops", "root": "roots", "device": "devices",
     "mode": "modes", "buffers": "buffers", "in_place": "in_place", "window": "window", "streams": "streams", "algorithm": "algorithms",
-    "protocol": "protocols", "registration": "registrations",
+    "protocol": "protocols", "registration": "registrations", "call": "calls",
 }  # fmt: skip
 _EVEN, _SKEW = "even", "skew "
 
@@ -40,11 +40,11 @@ def can_be_named(case: CaseKey) -> bool:
 
 def confirm_suite(cases: Iterable[CaseKey]) -> str:
     """Return a suite of these cases as TOML, with a sweep where only the size differs. A comment lists the cases it cannot name."""
-    sweeps: dict[tuple[Any, ...], list[CaseKey]] = {}
+    sweeps: dict[CaseKey, list[CaseKey]] = {}
     left_out = []
     for case in cases:
         if can_be_named(case):
-            sweeps.setdefault(case[:-1], []).append(case)
+            sweeps.setdefault(case._replace(size_bytes=0), []).append(case)
         else:
             left_out.append(case)
     lines = [HEADER, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(case)}" for case in left_out)]

@@ -102,7 +102,7 @@ def _state(
     elif any(percent is not None and percent >= floor.percent for percent in percents):
         state = CLEARED
     limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
-    return FloorState(name_of(case), case._asdict(), floor.asked, floor.percent, percents, limited_by, model, state)
+    return FloorState(name_of(case), case.named(), floor.asked, floor.percent, percents, limited_by, model, state)
 
 
 def _against(

@@ -119,7 +119,7 @@ def suspicions_of(
             for at in map(int, np.flatnonzero(excess.groups_over[0]))
         ),
         *(
-            ("cell", name_of(cases[at]), cases[at]._asdict(), excess.cases[:, at], over[:, at], limits.cases[at])
+            ("cell", name_of(cases[at]), cases[at].named(), excess.cases[:, at], over[:, at], limits.cases[at])
             for at in map(int, np.flatnonzero(over[0]))
         ),
     ]

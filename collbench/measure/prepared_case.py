@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.host import AnyBuffers
+from collbench.backends.nonblocking import bind_called
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.measure.crossing import LeastBytes
@@ -22,8 +23,8 @@ from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.program import Program, joined
-from collbench.operations.unsupported import CaseFailed
-from collbench.reason import Fact, as_json, decode
+from collbench.operations.unsupported import CaseFailed, decode_reason
+from collbench.reason import Fact, as_json
 from collbench.units import format_time, plural
 
 _BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecutive seeds
@@ -81,7 +82,8 @@ class PreparedCase:
         """Return the conditions of the case that this process knows, JSON-ready."""
         pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
         loop = "native" if self.loop.native else "python"
-        return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised}
+        calls = {"calls": list(dict.fromkeys(self.program.calls()))} if self.case.call else {}
+        return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised, **calls}
 
     @property
     def fell_back(self) -> bool:
@@ -128,7 +130,7 @@ class BackendContext:
         return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
 
 
-def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | CaseFailed:
+def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | Fact:
     """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
     on all ranks.
 
@@ -139,7 +141,7 @@ def prepare(operation: Operation, case: Case, stage: BackendContext, world: Worl
 
 def prepare_over(
     operation: Operation, case: Case, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
-) -> PreparedCase | CaseFailed:
+) -> PreparedCase | Fact:
     """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
     case's own).
     """
@@ -153,7 +155,7 @@ def prepare_over(
     if failed:
         return failed
     ready = preparation.bind(own_groups)
-    if isinstance(ready, CaseFailed):
+    if isinstance(ready, Fact):
         with world.watchdog.phase(f"{case.title()}: freeing its groups"):
             _release(operation, case, stage.backend, own_groups)
     return ready
@@ -180,11 +182,11 @@ class Preparation:
             except MemoryError as error:
                 return CaseFailed(stage, self.world.rank, str(error) or "not enough memory")
 
-    def first_failure(self, found: object, doing: str) -> CaseFailed | None:
-        """Return the first failure of any rank, the same at all ranks; None where no rank failed. All ranks call."""
-        own = as_json(found) if isinstance(found, CaseFailed) else None
+    def first_failure(self, found: object, doing: str) -> Fact | None:
+        """Return the first reason of any rank, the same at all ranks; None where no rank has one. All ranks call."""
+        own = as_json(found) if isinstance(found, Fact) else None
         reason = self.world.first_error(own, f"{self.case.title()}: {doing}")
-        return None if reason is None else decode(reason, CaseFailed)
+        return decode_reason(reason)
 
     def make_groups(self) -> tuple[Group, ...]:
         """Return this process's groups. All ranks call."""
@@ -198,22 +200,23 @@ class Preparation:
 
         return tuple(group for group in [make(ranks) for ranks in self.groups] if group)
 
-    def bind(self, own_groups: tuple[Group, ...]) -> PreparedCase | CaseFailed:
+    def bind(self, own_groups: tuple[Group, ...]) -> PreparedCase | Fact:
         """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
 
-        A call captured into a graph connects the ranks, and would wait for those that fail.
+        A call captured into a graph connects the ranks, and would wait for those that fail. So may the making of a persistent request.
         """
         buffers = self.attempt("allocating", "allocation", lambda: self._filled(own_groups))
-        if self.case.device != "cpu" and (failed := self.first_failure(buffers, "allocating")):
+        if (self.case.device != "cpu" or self.case.call == "persistent") and (failed := self.first_failure(buffers, "allocating")):
             return failed
         doing = "binding its calls"
         program = buffers if isinstance(buffers, CaseFailed) else self.attempt(doing, "binding", lambda: self._program(own_groups, buffers))
         failed = self.first_failure(program, doing)
         if isinstance(buffers, CaseFailed):
             return failed or buffers
-        if isinstance(program, CaseFailed):
+        if isinstance(program, Fact):
             return failed or program
         if failed:
+            program.free()
             return failed
         ready, refused = self._looped(own_groups, buffers, program), None
         try:  # only the library knows which cases it does not support
@@ -221,7 +224,9 @@ class Preparation:
                 ready.checking.run(1, slot=0)
         except CallFailed as error:
             refused = CaseFailed("first call", self.world.rank, str(error))
-        return self.first_failure(refused, "the first call") or ready
+        if failed := self.first_failure(refused, "the first call"):
+            program.free()
+        return failed or ready
 
     def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
         found = []
@@ -233,9 +238,13 @@ class Preparation:
                 each.fill(slot, for_check=False)
         return tuple(found)
 
-    def _program(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program:
-        backend, parts = self.stage.backend, zip(own_groups, buffers, strict=True)
-        programs = [backend.bind(self.operation, self.case, group, part) for group, part in parts]
+    def _program(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program | Fact:
+        backend, programs = self.stage.backend, list[Program]()
+        for group, part in zip(own_groups, buffers, strict=True):
+            program = bind_called(backend, self.operation, self.case, group, part)
+            if isinstance(program, Fact):
+                return program
+            programs.append(program)
         return joined(programs) if programs else Program(((),))
 
     def _looped(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...], program: Program) -> PreparedCase:
@@ -265,7 +274,8 @@ def _seed(case: Case, group: Group) -> int:
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:
-    """Free the groups that were made for this case alone."""
+    """Free the requests and groups that were made for this case alone."""
+    ready.program.free()
     _release(ready.operation, ready.case, backend, ready.own_groups)
 
 

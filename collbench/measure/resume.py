@@ -20,7 +20,7 @@ from collbench.reason import Fact
 from collbench.results.environment import steering
 from collbench.results.folder import RUN, TOPOLOGY, RunFolder
 from collbench.results.reader import Run, read_run
-from collbench.results.row import SERIES, Row
+from collbench.results.row import CaseKey, Row
 from collbench.results.store import parse_object, read_object, to_line
 from collbench.units import plural
 from collbench.untrusted import dict_of, list_of
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 # Whether a resumed run is the same: the request, the software and the hosts.
 
-_IDENTITY = (*SERIES, "size_bytes")
+_IDENTITY = CaseKey._fields
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
 _SHOWN, _BEFORE = 80, 20
-Key = tuple[Any, ...]
 Facts = dict[str, str]
 
 
@@ -48,18 +47,18 @@ def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
     return found
 
 
-def key_of(row: Row) -> Key:
+def key_of(row: Row) -> CaseKey:
     """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow from the ranks."""
     operation = operations().get(row.operation)
     known = replace(row, group="all") if operation and operation.pair else row
-    return tuple(getattr(known, name) for name in _IDENTITY)
+    return CaseKey._make(getattr(known, name) for name in _IDENTITY)
 
 
 def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the planned cases for run.json: their number, the values of each option, a digest, and the options that all of them share."""
     keys = [key_of(row) for row in rows]
     values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
-    text = "\n".join(sorted(repr(key) for key in keys))
+    text = "\n".join(sorted(repr(key.stored()) for key in keys))
     return {
         "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
         "digest": hashlib.sha256(text.encode()).hexdigest(), "options": options_of(request),
@@ -354,7 +353,7 @@ def _refusal(folder: RunFolder, why: str) -> str:
 
 def rows_by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:
     """Return the rows by the place of their case, each taken once."""
-    stored: dict[Key, list[Row]] = {}
+    stored: dict[CaseKey, list[Row]] = {}
     for row in rows:
         stored.setdefault(key_of(row), []).append(row)
     found: dict[int, Row] = {}

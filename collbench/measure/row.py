@@ -84,6 +84,7 @@ def _identity(case: Case, api: str, group: str) -> dict[str, Any]:
         "buffers": case.buffers, "group": group, "window": case.window, "size_bytes": case.size_bytes, "flags": case.flags,
         "registration": case.registration, "algorithm": case.algorithm, "protocol": case.protocol,
         "traffic": case.traffic.name if case.traffic else None, "streams": case.streams,
+        "call": case.call,
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ _NUMBER = r"(0x[0-9a-f]{1,15}|0b[01]{1,60}|0|[1-9][0-9]{0,17})"
 _WORDED = re.compile(rf"(and|or|mod|div|[&|%/])[ \t]*{_NUMBER}", re.IGNORECASE | re.ASCII)
 _MASK = re.compile(r"0x[0-9a-f]{1,15}|0b[01]{1,60}", re.IGNORECASE | re.ASCII)
 Groups = tuple[tuple[int, ...], ...]
+CALLS = ("blocking", "nonblocking", "persistent")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ class Case:
     algorithm, protocol   required of the library; None: its own choice
     split        how the ranks are divided into groups that run at the same time; None: one group of all
     traffic      the uneven parts of alltoallv, allgatherv etc., else None; streams: TCP connections per pair (socket), else None
+    call         "nonblocking": start the operation, then wait for it; "persistent": the same with a request that is made once; None: one
+                 blocking call
     flags        flags known before the measurement, such as "size_rounded"
     """
 
@@ -126,6 +129,7 @@ class Case:
     split: Split | None = None
     traffic: Traffic | None = None
     streams: int | None = None
+    call: str | None = None
 
     def placed(self, in_place: bool) -> Case:
         """Return the same test case with its placement decided."""
@@ -142,8 +146,9 @@ class Case:
             self.protocol,
             str(self.split or ""),
             self.traffic and self.traffic.name,
+            self.call,
         ]
         about = ", ".join(word for word in words if word)
         if not self.size_bytes:
-            return f"{self.operation} on {self.backend}"
+            return f"{self.operation} on {self.backend}{f' ({self.call})' if self.call else ''}"
         return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({about})"

@@ -6,7 +6,7 @@ A backend's `bind` returns a `Program`. The C loop runs it if all of its calls a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 MAX_ARGS = 12  # that the C loop passes to a function; native/loop.c has the same number
@@ -56,6 +56,7 @@ class Program:
     explain      returns the library's text for the error code of a native call
     iterations   how many iterations one run of a slot makes: above 1 for CUDA graphs, which contain several
     once         a program with one iteration per slot, used for verification where `iterations` is above 1; else None
+    free         frees what the library holds for the calls, such as persistent requests. Called once, after the last iteration
     """
 
     slots: tuple[tuple[Call, ...], ...]
@@ -63,6 +64,7 @@ class Program:
     explain: Callable[[int], str] = lambda code: f"error code {code}"
     iterations: int = 1
     once: Program | None = None
+    free: Callable[[], None] = lambda: None
 
     @property
     def native(self) -> bool:
@@ -84,6 +86,11 @@ class NonBlocking:
     start: Program
     wait: Program
 
+    def in_one(self) -> Program:
+        """Return a program that starts the operation and waits for it at once."""
+        slots = zip(self.start.slots, self.wait.slots, strict=True)
+        return replace(self.start, slots=tuple((*start, *wait) for start, wait in slots), keep=(self.start.keep, self.wait.keep))
+
 
 def joined(programs: list[Program]) -> Program:
     """Return a program that runs all of these in each iteration, for a process that drives ranks of several groups."""
@@ -92,4 +99,9 @@ def joined(programs: list[Program]) -> Program:
     columns = zip_longest(*(program.slots for program in programs), fillvalue=())
     slots = tuple(tuple(call for slot in column for call in slot) for column in columns)
     once = joined([program.once or program for program in programs]) if any(program.once for program in programs) else None
-    return Program(slots or ((),), keep=programs, explain=programs[0].explain, iterations=programs[0].iterations, once=once)
+
+    def free() -> None:
+        for program in programs:
+            program.free()
+
+    return Program(slots or ((),), programs, programs[0].explain, programs[0].iterations, once, free)

@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
-from collbench.operations.case import Case, Split
+from collbench.operations.case import CALLS, Case, Split
 from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import EVEN, Traffic, is_rough
@@ -64,6 +64,7 @@ class Sweep:
     in_place    None: out of place where the library supports it
     window      messages in flight; None: 64, but at most 256 MiB
     algorithms, protocols   all combinations, in addition to the library's own choice
+    calls       how operations are called: names of CALLS
     backends    that it applies to; (): all
     split       divides the ranks into groups that run at the same time; pairs are not divided
     traffic     of uneven operations; None: even
@@ -88,6 +89,7 @@ class Sweep:
     algorithms: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     registrations: tuple[str, ...] = ()
+    calls: tuple[str, ...] = CALLS[:1]
     backends: tuple[str, ...] = ()
     split: Split | None = None
     traffic: Traffic | None = None
@@ -103,7 +105,7 @@ class Sweep:
         return (self,)
 
     def cases(self, backend: str, n: int) -> Iterator[Case]:
-        """Yield the test cases of a backend with n ranks: by operation, dtype, redop, root and tuning, sizes ascending.
+        """Yield the test cases of a backend with n ranks: by operation, dtype, redop, root, tuning and call, sizes ascending.
 
         Raises UsageError for a split that does not fit n ranks.
         """
@@ -115,7 +117,8 @@ class Sweep:
             redops = self.redops if operation.reduces else (None,)
             roots = self.roots if operation.rooted else (None,)
             group = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
-            for dtype, redop, root, tuning in product(self._dtypes(operation), redops, roots, self._tunings(default)):
+            calls = [None if call == CALLS[0] else call for call in self.calls]
+            for dtype, redop, root, tuning, call in product(self._dtypes(operation), redops, roots, self._tunings(default), calls):
                 for size, rounded in self._sizes(operation, backend, dtype, group):
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size, operation.by_rank)
                     yield Case(
@@ -123,6 +126,7 @@ class Sweep:
                         self.buffers or default.buffers, self._window(size) if operation.windowed else None, self.seed,
                         ("size_rounded",) if rounded or rough else (), *tuning, split=None if operation.pair else self.split,
                         traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, default),
+                        call=call,
                     )  # fmt: skip
 
     def _dtypes(self, operation: Operation) -> Sequence[DType]:

@@ -100,6 +100,17 @@ class StartUnsupported(Fact, frozen=True):
         return f"{self.backend} cannot start {self.operation} without waiting for it"
 
 
+class PersistentUnsupported(Fact, frozen=True):
+    """The library has no persistent form of the operation; `function` is the one that it lacks, if it has persistent calls at all."""
+
+    library: str
+    operation: str
+    function: str = ""
+
+    def render(self) -> str:
+        return f"{self.library} has no persistent form of {self.operation}{f' ({self.function})' if self.function else ''}"
+
+
 class TimelineUnsupported(Fact, frozen=True):
     """The backend cannot run a step in which ranks compute while they communicate."""
 
@@ -309,7 +320,7 @@ class TuningIgnored(Fact, frozen=True):
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
-    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed
+    | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | StartUnsupported | PersistentUnsupported
     | HostMemoryNeeded | ServersUnsupported | Text
 )  # fmt: skip
 

@@ -129,7 +129,7 @@ def _json(cases: Sequence[CaseKey], limits: BaselineLimits) -> Iterator[Line]:
             "time_s": exp(centre) if isfinite(centre) else None,
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
-        yield Line(json.dumps({**case._asdict(), **figures}))
+        yield Line(json.dumps({**case.named(), **figures}))
 
 
 # `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
@@ -269,7 +269,7 @@ def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Li
     """Yield an object for each series: its subject, values by allocation, and steps."""
     names = [each.name for each in history.allocations]
     for each in shown:
-        columns = each.about.case._asdict() if each.about.case else {}
+        columns = each.about.case.named() if each.about.case else {}
         found = {
             "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
             "time_s" if each.about.case else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
@@ -344,7 +344,7 @@ def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
         "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
         "margin": MARGIN, "summary": {each.value.replace(" ", "_"): number for each, number in counts.items()},
         "moved": [
-            {"kind": each.about.kind, "name": each.about.name, "cell": each.about.case._asdict() if each.about.case else {},
+            {"kind": each.about.kind, "name": each.about.name, "cell": each.about.case.named() if each.about.case else {},
              "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
             for each in moves.moved
         ],

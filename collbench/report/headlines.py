@@ -226,7 +226,7 @@ def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
 
 _MOST_NAMES, _LONGEST = 4, 300
 _IMPORTED = ("file", "tool", "version", "statistic")
-_AT = ("dtype", "redop", "root", "in_place", "buffers", "window", "registration", "algorithm", "protocol", "traffic", "streams")
+_AT = ("dtype", "redop", "root", "in_place", "buffers", "window", "registration", "algorithm", "protocol", "traffic", "streams", "call")
 _BARE = ("root", "window", "streams")  # numbers, which need their name
 
 

@@ -173,12 +173,13 @@ def _program(row: Row) -> str:
 
 
 def _extras(row: Row) -> list[str]:
-    """Return what the line has no column for: registration of buffers, algorithm and protocol, groups, traffic and streams."""
+    """Return what the line has no column for: registration of buffers, algorithm and protocol, groups, traffic, streams and calls."""
     registration = f"registration {row.registration}" if row.registration not in (None, "none") else ""
     groups = f"groups {row.group}" if is_several(row.group) else ""
     traffic = f"traffic {row.traffic}" if row.traffic else ""
     streams = f"{row.streams} streams" if row.streams else ""
-    return [text for text in (registration, forced(row), groups, traffic, streams) if text]
+    calls = f"{row.call} calls" if row.call else ""
+    return [text for text in (registration, forced(row), groups, traffic, streams, calls) if text]
 
 
 def _device(place: Mapping[str, Any], row: Row) -> str:

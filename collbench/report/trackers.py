@@ -34,7 +34,7 @@ def series_name(row: Row) -> str:
         row.operation, row.backend, row.device, row.dtype if moves else None, row.redop, None if row.root is None else f"root {row.root}",
         row.mode, placing(row) if moves else None, row.buffers, None if row.window is None else f"window {row.window}",
         None if row.group == "all" else f"group {row.group}", row.registration, row.algorithm, row.protocol, row.traffic,
-        None if row.streams is None else f"{row.streams} streams", f"{row.ranks} ranks",
+        None if row.streams is None else f"{row.streams} streams", row.call, f"{row.ranks} ranks",
         None if row.nodes is None else f"{row.nodes} nodes",
     )  # fmt: skip
     return "/".join(printable(part) for part in parts if part)

@@ -11,7 +11,7 @@ SCHEMA = 1
 
 
 class CaseKey(NamedTuple):
-    """The identity of a row's case: the fields that distinguish series, in sorting order, and the size in bytes."""
+    """The identity of a row's case: the fields that distinguish series, in sorting order, and among them the size in bytes."""
 
     operation: str
     backend: str
@@ -32,9 +32,22 @@ class CaseKey(NamedTuple):
     traffic: str | None
     streams: int | None
     size_bytes: int
+    # Fields of later versions. Stored forms leave out those at the end that have their default, so that stored cases stay the same.
+    call: str | None = None
+
+    def stored(self) -> tuple[Any, ...]:
+        """Return the values as they are stored, in order; `CaseKey(*values)` reads them."""
+        known = len(self)
+        while known > len(self) - len(self._field_defaults) and self[known - 1] == self._field_defaults[self._fields[known - 1]]:
+            known -= 1
+        return self[:known]
+
+    def named(self) -> dict[str, Any]:
+        """Return the stored values by name; `CaseKey(**values)` reads them."""
+        return dict(zip(self._fields, self.stored(), strict=False))
 
 
-SERIES = CaseKey._fields[:-1]  # within a series rows differ only in size
+SERIES = tuple(name for name in CaseKey._fields if name != "size_bytes")  # within a series rows differ only in size
 
 
 def stored_operation(name: str) -> str:
@@ -74,6 +87,7 @@ class Row:
     than 1,024), "total_busbw_bytes_per_s" (of all until the last one ended)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
     traffic, streams are the case's: the name of an uneven operation's traffic, and TCP connections per pair.
+    call is the case's call form: "nonblocking" or "persistent"; None for blocking calls.
     ceiling is the ring reference where the operation has one (else the hard limit), a measured reference or a given rate; hard_bound the
     hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
@@ -100,6 +114,7 @@ class Row:
     protocol: str | None = None
     traffic: str | None = None
     streams: int | None = None
+    call: str | None = None
     na: str | None = None
     na_fact: dict[str, Any] | None = None
     target: float | None = None

@@ -233,7 +233,7 @@ def result_of(row: Row, started_s: float | None = None) -> Result:
         "stolen": _finite(row.evidence.get("stolen")), "preempted": count_of(row.evidence.get("preempted")),
         **({f"time_{name}_s": value for name, value in vars(times).items()} if times else {}),
     }  # fmt: skip
-    return Result(as_json(case_of(row)), as_json(remark), _origin(row.ceiling), _origin(row.hard_bound), figures)
+    return Result(as_json(case_of(row).stored()), as_json(remark), _origin(row.ceiling), _origin(row.hard_bound), figures)
 
 
 def _number(value: Any) -> float | None:

@@ -191,7 +191,7 @@ class _Loader:
         detail = json.loads(figures["detail"]) if figures["detail"] else {}
         times = {name: figures[column] for name, column in _TIMES}
         probes = {when: figures[f"probe_{when}_s"] for when in ("before", "after")}
-        case = dict(zip(CaseKey._fields, self.known["cases"][figures["case_id"]], strict=True))
+        case = dict(zip(CaseKey._fields, self.known["cases"][figures["case_id"]], strict=False))
         shared = {"api": case["backend"], "count": 0, **remark}
         plain = ("n_eff", "algbw_bytes_per_s", "busbw_bytes_per_s", "percent_of_ceiling", "wrong", "time_rank_mean_s")
         return Row(

@@ -14,7 +14,7 @@ from typing import Literal
 
 from collbench.results.row import CaseKey
 
-VERSION = 2
+VERSION = 3
 NAMESPACE = "collbench"  # the schema in PostgreSQL
 APPLICATION_ID = 0x636F6C6C  # "coll": marks an SQLite file as a store
 
@@ -138,9 +138,11 @@ _ABOUT_CASES = {
     "buffers": "fixed or rotating", "window": "messages in flight", "group": "ranks that took part: all, or the split",
     "ranks": "ranks", "nodes": "nodes", "registration": "forced registration of buffers", "algorithm": "forced algorithm",
     "protocol": "forced protocol", "traffic": "traffic of uneven operations", "streams": "connections per pair",
+    "call": "nonblocking or persistent; NULL: blocking",
     "size_bytes": "size as nccl-tests counts it",
 }  # fmt: skip
-_RENAMED = {"group": "ranks_group", "window": "window_size"}  # GROUP and WINDOW are words of SQL
+_SINCE = dict.fromkeys(CaseKey._field_defaults, 3)  # by field of a case the version that added its column
+_RENAMED = {"group": "ranks_group", "window": "window_size", "call": "call_form"}  # GROUP, WINDOW and CALL are words of SQL
 
 
 def column_of(name: str) -> str:
@@ -186,7 +188,10 @@ CASES = StoreTable(
     (
         _id("case_id", "number in this store"),
         StoreColumn("content", "text", "its columns as a JSON list", null=False),
-        *(StoreColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name]) for name in CaseKey._fields),  # type: ignore[arg-type]
+        *(
+            StoreColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name], since=_SINCE.get(name, 1))  # type: ignore[arg-type]
+            for name in CaseKey._fields
+        ),
     ),
     unique=("content",), indexes=(("operation", "backend", "size_bytes"),),
 )  # fmt: skip

@@ -114,7 +114,7 @@ class Writer:
         self._label(run_id, labels)
 
     def _put_results(self, record: RunRecord, run_id: int) -> None:
-        cases = self._known(CASES, {each.case: (each.case, *map(_plain, json.loads(each.case))) for each in record.results})
+        cases = self._known(CASES, {each.case: (each.case, *map(_plain, CaseKey(*json.loads(each.case)))) for each in record.results})
         remarks = self._known(REMARKS, {each.remark: _remark(each.remark) for each in record.results})
         origins = {text for each in record.results for text in (each.ceiling, each.hard_bound) if text is not None}
         ceilings = self._known(CEILINGS, {text: _ceiling(text) for text in origins})

@@ -319,12 +319,15 @@ class NcclBackend(BackendBase):
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the calls on a stream of the group's communicator, which the rank's own stream waits for.
 
-        So operations of different communicators overlap, and those of one follow one another, as in training. For one driven rank.
+        So operations of different communicators overlap, and those of one follow one another, as in training.
         """
-        (rank,), steps = self._ranks_of(group), operation.steps_of(self.api, self.passes_messages)
+        ranks, steps = self._ranks_of(group), operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
         if case.mode == "graph":
             return StartUnsupported("nccl with --mode graph", operation.name)
+        if len(ranks) > 1:
+            return StartUnsupported("nccl with several GPUs per process", operation.name)
+        (rank,) = ranks
         if group.handle[0] not in self._side_streams:
             self._side_streams[group.handle[0]] = rank.gpu.stream()
         side = self._side_streams[group.handle[0]]

@@ -23,7 +23,7 @@ from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps
-from collbench.operations.unsupported import CaseFailed, as_fact, decode_reason
+from collbench.operations.unsupported import as_fact, decode_reason
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CELLS
 from collbench.results.reader import Run
@@ -172,7 +172,7 @@ class BackendRunner:
         phases = Phases()
         with phases.record("set-up"):
             ready = prepare(operation, placed(case, operation, backend), context, world)
-        if isinstance(ready, CaseFailed):
+        if isinstance(ready, Fact):
             return self.without(operation, case, ready, place)
         watched = session.measured(ready, backend, budget)
         phases += watched.phases if watched else ()

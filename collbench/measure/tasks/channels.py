@@ -53,7 +53,7 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.program import NativeCall, Program
-from collbench.operations.unsupported import CaseFailed
+from collbench.reason import Fact
 from collbench.results.steps import WRONG, Channel
 from collbench.stats.median import median
 
@@ -393,8 +393,8 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
     ready = prepare(P2P_BANDWIDTH, case, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
-    if isinstance(ready, CaseFailed):
-        return replace(row, na=ready.reason)
+    if isinstance(ready, Fact):
+        return replace(row, na=ready.render())
     before, already = read(), ready.loop.iterations_run
     measured = time_case(ready, world, Budget(seconds))
     way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))

@@ -31,7 +31,7 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups, Pair, Round
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
-from collbench.operations.unsupported import CaseFailed
+from collbench.reason import Fact
 from collbench.results.rounds import HuntRound, PairRound
 from collbench.stats.median import median
 
@@ -185,10 +185,10 @@ class RoundRunner:
 
     def _timed(
         self, operation: Operation, case: Case, groups: Groups, context: BackendContext, budget: Budget
-    ) -> tuple[PreparedCase, Measurement | None, Sequence[Mismatch] | None] | CaseFailed:
+    ) -> tuple[PreparedCase, Measurement | None, Sequence[Mismatch] | None] | Fact:
         """Measure and verify a case over the groups of a round. Results are at rank 0; a rejection is the same at all ranks."""
         ready = prepare_over(operation, case, groups, context, self.world)
-        if isinstance(ready, CaseFailed):
+        if isinstance(ready, Fact):
             return ready
         check = self.request.launch.check
         measured = time_shortly(ready, self.world, budget)
@@ -238,8 +238,8 @@ class RoundRunner:
         shared = self.places.by == "rank" or self.places.width > 1
         context = replace(self.context, each_time=shared and way.operation is P2P_BANDWIDTH)
         timed = self._timed(way.operation, way.case, self.places.groups(pairs, way.backward), context, way.budget)
-        if isinstance(timed, CaseFailed):
-            return timed.reason
+        if isinstance(timed, Fact):
+            return timed.render()
         ready, measured, mismatches = timed
         return None if measured is None or mismatches is None else pair_times(self.places.width, ready, measured, mismatches)
 

@@ -39,7 +39,7 @@ from collbench.operations.dtypes import dtype_named
 from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
-from collbench.operations.unsupported import CaseFailed, HostMemoryNeeded, TimelineUnsupported, decode_reason
+from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupported, decode_reason
 from collbench.reason import Fact, as_json
 from collbench.results.row import Times
 from collbench.results.steps import StepRow
@@ -510,7 +510,7 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPar
     if reason is not None:
         return decode_reason(reason)  # type: ignore[return-value]
     ready = prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
-    if isinstance(ready, CaseFailed):
+    if isinstance(ready, Fact):
         return ready
     adding = ServerSums(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program

@@ -1,0 +1,124 @@
+"""Non-blocking and persistent calls: every operation on every backend is right to the last element, or n/a with the reason."""
+
+import functools
+import shutil
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from collbench.operations.unsupported import PersistentUnsupported, StartUnsupported, decode_reason
+from tests.contract.asked import NEIGHBOURS, ONE_SIDED
+from tests.contract.launch import launch
+
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "broadcast", "reduce", "gather", "scatter", "sendrecv")
+PAIRS = ("p2p_latency", "p2p_bandwidth", "p2p_bidirectional")
+PLACED_BY_MPI = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
+NEEDS = {"gloo": "torch", "mpi": "mpi4py"}
+BOTH = ["nonblocking", "persistent"]
+MADE = "other_root"  # a broadcast from the wrong root
+
+
+def asked(backend):
+    """Each operation of the backend, on two buffers that take turns; in place, too."""
+    whole = {"sizes": [1003], "dtypes": ["float32"], "roots": [1], "calls": BOTH, "window": 3}
+    names = [*COLLECTIVES, "hypercube", *PAIRS, *(("barrier",) if backend != "nccl" else ()), *((*NEIGHBOURS, *ONE_SIDED) if backend == "mpi" else ())]
+    parts = [{**whole, "operations": names, "buffers": "fixed"}]
+    if backend == "mpi":
+        parts.append({**whole, "operations": list(PLACED_BY_MPI), "in_place": True})
+        parts.append({**whole, "operations": ["allreduce", "p2p_bandwidth"], "sizes": [4 << 20], "buffers": "rotating", "mode": "pipelined"})
+    return parts
+
+
+@functools.cache
+def measured(backend, n, python=sys.executable):
+    """The outcome of one launch."""
+    if backend in NEEDS and python == sys.executable and not find_spec(NEEDS[backend]):
+        pytest.skip(f"{NEEDS[backend]} is not installed")
+    folder = Path(tempfile.mkdtemp())
+    try:
+        return launch(folder, backend, n, asked(backend), python=python)
+    finally:
+        shutil.rmtree(folder)
+
+
+def reason(row):
+    """Why the row has to be n/a; None if it must be measured."""
+    if row.call == "persistent":
+        return PersistentUnsupported("MPI" if row.backend == "mpi" else row.backend, row.operation) if lacks_persistent(row) else None
+    waits = row.operation in (*PAIRS, *ONE_SIDED) or (row.operation == "hypercube" and row.ranks > 2)  # of 2 ranks it is one exchange
+    return StartUnsupported(row.backend, row.operation) if waits else None
+
+
+def lacks_persistent(row):
+    return row.backend != "mpi" or row.operation in ONE_SIDED
+
+
+def assert_as_promised(rows):
+    for row in rows:
+        why = reason(row)
+        if why:
+            assert decode_reason(row.na_fact) == why, row
+        else:
+            checked = (row.na, row.checked, row.wrong)
+            assert checked == (None, 1, 0), row
+            assert row.time_s.p50 > 0
+            assert "wait" in " ".join(row.evidence["calls"]).lower(), row
+
+
+LAUNCHES = [
+    ("mpi", 2),
+    ("gloo", 2),
+    pytest.param("nccl", 2, marks=pytest.mark.in_turn),  # the double of tests/fake_gpu: results are right, times mean nothing
+    pytest.param("mpi", 4, marks=pytest.mark.in_turn),
+    pytest.param("gloo", 4, marks=pytest.mark.in_turn),
+]
+
+
+@pytest.mark.parametrize(("backend", "n"), LAUNCHES)
+def test_every_operation_is_right_or_not_applicable(backend, n):
+    outcome = measured(backend, n)
+    assert outcome.code == 0, outcome.stderr
+    assert {row.call for row in outcome.rows} == set(BOTH)
+    assert_as_promised(outcome.rows)
+
+
+@pytest.mark.in_turn
+@pytest.mark.openmpi
+def test_open_mpi(openmpi_python):
+    outcome = measured("mpi", 2, openmpi_python)
+    assert outcome.code == 0, outcome.stderr
+    assert_as_promised(outcome.rows)
+
+
+def test_mpi_makes_the_calls_that_the_case_names_in_the_native_loop():
+    calls = {(row.operation, row.call): row.evidence["calls"] for row in measured("mpi", 2).rows if row.na is None and not row.in_place}
+    assert calls["allreduce", "nonblocking"] == ["MPI_Iallreduce", "MPI_Wait"]
+    assert calls["allreduce", "persistent"] == ["MPI_Start", "MPI_Wait"]
+    assert calls["sendrecv", "persistent"] == ["MPI_Startall", "MPI_Waitall"]
+    assert calls["p2p_latency", "persistent"] == ["MPI_Start", "MPI_Wait"]
+    assert calls["p2p_bandwidth", "persistent"] == ["MPI_Startall", "MPI_Waitall", "MPI_Start", "MPI_Wait"]
+    assert {row.evidence["loop"] for row in measured("mpi", 2).rows if row.na is None} == {"native"}
+
+
+@pytest.mark.parametrize(("backend", "call"), [("mpi", "nonblocking"), ("mpi", "persistent"), ("gloo", "nonblocking")])
+def test_wrong_data_is_detected(backend, call, tmp_path):
+    if not find_spec(NEEDS[backend]):
+        pytest.skip(f"{NEEDS[backend]} is not installed")
+    sweep = {"operations": ["allreduce", MADE], "sizes": [1003], "dtypes": ["float32"], "roots": [1], "calls": [call]}
+    outcome = launch(tmp_path, backend, 2, [sweep])
+    assert outcome.code == 4, outcome.stderr
+    assert [(row.operation, bool(row.wrong)) for row in outcome.rows] == [("allreduce", False), (MADE, True)]
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("fault", ["dropped", "swapped", "flipped", "silent"])
+def test_persistent_requests_of_faulty_operations_are_detected(fault, tmp_path):
+    if not find_spec("mpi4py"):
+        pytest.skip("mpi4py is not installed")
+    names = [f"{fault}_{name}" for name in ("allreduce", "allgather", "alltoall")]
+    outcome = launch(tmp_path, "mpi", 2, [{"operations": names, "sizes": [1003], "dtypes": ["float32"], "calls": ["persistent"]}])
+    assert outcome.code == 4, outcome.stderr
+    assert [(row.operation, row.na, bool(row.wrong)) for row in outcome.rows] == [(name, None, True) for name in names]
