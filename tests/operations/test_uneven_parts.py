@@ -113,8 +113,8 @@ def test_sums_of_a_scan_that_must_cross(name, hosts, out, into):
 @pytest.mark.parametrize(("name", "busiest"), [("allgatherv", 5), ("gatherv", 3), ("scatterv", 3), ("reducescatterv", 5)])
 def test_the_hard_limit_follows_from_the_parts(name, busiest):
     """Two nodes of 10 GB/s, ranks 0 and 1 on the first: of 8 parts 5 or 3 must cross in one direction."""
-    link = Link("NIC", 10e9, "--nic")
-    nodes = tuple(Node(gpus, Link("wide", 1e15, "made"), link) for gpus in (2, 1))
+    link = Link(10e9, "NIC", "--nic")
+    nodes = tuple(Node(gpus, Link(1e15, "wide", "made"), link) for gpus in (2, 1))
     found = ceilings(name, Job(nodes, traffic=PARTS.matrix))
     assert found.ring is None
     assert found.bound.bytes_per_s == pytest.approx(10e9 * 2 / 3 * 8 / busiest)

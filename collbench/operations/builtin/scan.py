@@ -28,7 +28,7 @@ SCAN = Operation(
     steps={"mpi": _mpi_scan},
     cpu_model="sum",
 )
-# MPI 4.1, 6.11.2: rank 0's receive buffer is not significant, so rank 0 expects nothing. In place, the result replaces the rank's own elements.
+# MPI 4.1, 6.11.2: rank 0's receive buffer is not significant, so rank 0 expects nothing. In place, the result replaces own elements.
 EXSCAN = replace(
     SCAN,
     name="exscan",
