@@ -117,11 +117,9 @@ _TABLE = (
     Option("-r --root", "root rank, or several (default: 0)", "RANKS", words, ["0"], needs=lambda it: it.rooted),
     Option("--split", "groups of ranks that run at the same time, as in nccl-tests: 'MOD 8' (rank modulo 8), 'DIV 8', 'AND 0x7' or "
            "'OR 0x7' (default: one group of all)", "SPLIT", needs=_collective),
-    Option("--skew", "rank 0's part is X times the average; in alltoallv what it receives (default: 1: all parts are equal)", "X", skew, needs=lambda it: it.uneven,
-           rivals="traffic"),
-    Option("--traffic", "bytes of each rank, or for alltoallv a matrix from rank (row) to rank (column), as CSV or separated by spaces; scaled to --sizes "
-           "if set", "FILE",
-           Path, needs=lambda it: it.uneven, rivals="traffic"),
+    Option("--skew", "rank 0's part is X times the average (default: 1: equal parts)", "X", skew, needs=lambda it: it.uneven, rivals="traffic"),
+    Option("--traffic", "bytes of each rank (alltoallv: each pair of ranks) as CSV; scaled to --sizes if set", "FILE", Path,
+           needs=lambda it: it.uneven, rivals="traffic"),
     # how to measure
     Option("--mode", "isolated: synchronize before each call; pipelined: back to back; batched: synchronize before each 20 calls; graph: a "
            "CUDA graph (default: isolated on CPUs, pipelined on NCCL)", choices=MODES),

@@ -124,7 +124,7 @@ def _spoilt(operation: Operation, fault: str, api: str):
 
 
 def _faulty(operation: Operation, fault: str) -> Operation:
-    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2]}
+    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2] if operation.steps_of(api, messages=True)}
     return replace(operation, name=f"{fault}_{operation.name}", steps=steps, by_messages=None, command="faulty")
 
 

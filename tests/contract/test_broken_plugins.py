@@ -36,7 +36,7 @@ class Half:
     @classmethod
     def probe(cls): raise AssertionError("not asked")
 WORD = 3
-SCAN = replace(ALLREDUCE, name="scan", summary="a plug-in's")
+RELAY = replace(ALLREDUCE, name="relay", summary="a plug-in's")
 AGAIN = replace(ALLREDUCE, summary="another one")
 TAKEN = replace(ALLREDUCE, name="probe")
 """
@@ -120,11 +120,11 @@ OPERATIONS = {
 def test_a_broken_operation_is_left_out_and_reported(place: str, site: Path) -> None:
     own = dict(operations.operations())
     operations._found.cache_clear()
-    package(site, "maker", f"[collbench.operations]\nbad = {place}\nscan = good_code:SCAN\n", CODE)
+    package(site, "maker", f"[collbench.operations]\nbad = {place}\nrelay = good_code:RELAY\n", CODE)
     assert {name: str(wrong) for name, wrong in operations.broken().items()} == {
         "bad": f"plug-in 'bad' ({place}) {OPERATIONS[place]}: fix or uninstall maker"
     }
-    assert operations.operations().keys() == {*own, "scan"} and operations.operations()["allreduce"] is own["allreduce"]
+    assert operations.operations().keys() == {*own, "relay"} and operations.operations()["allreduce"] is own["allreduce"]
 
 
 def test_a_broken_one_named_like_a_command_does_not_take_it_away(site: Path) -> None:
@@ -134,15 +134,15 @@ def test_a_broken_one_named_like_a_command_does_not_take_it_away(site: Path) -> 
 
 def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    package(site, "maker", "[collbench.backends]\nfast = raising_code:Backend\n[collbench.operations]\nscan = nowhere\n", CODE)
+    package(site, "maker", "[collbench.backends]\nfast = raising_code:Backend\n[collbench.operations]\nrelay = nowhere\n", CODE)
     env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
     wrong = "plug-in 'fast' (raising_code:Backend) does not load (RuntimeError: at import): fix or uninstall maker"
     listed = run(tmp_path, "backends", env=env)
     assert (listed.returncode, listed.stderr) == (0, "") and re.search(rf"^fast +n/a +{re.escape(wrong)}$", listed.stdout, re.MULTILINE)
     assert one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)).endswith(f": {wrong}")
-    lost = "plug-in 'scan' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): fix or uninstall maker"
-    assert one_sentence(run(tmp_path, "scan", "--sizes", "8", env=env)) == lost
-    assert "plug-in 'scan' (nowhere)" in " ".join(run(tmp_path, "--help", env=env).stdout.split())
+    lost = "plug-in 'relay' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): fix or uninstall maker"
+    assert one_sentence(run(tmp_path, "relay", "--sizes", "8", env=env)) == lost
+    assert "plug-in 'relay' (nowhere)" in " ".join(run(tmp_path, "--help", env=env).stdout.split())
     done = run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--format", "json", env=env)
     assert (done.returncode, [json.loads(line)["wrong"] for line in done.stdout.splitlines()]) == (0, [0])
 
@@ -158,7 +158,7 @@ class Opens(SimulatedBackend):
 class Fails(SimulatedBackend):
     name = "fails"
     def supports(self, operation, case): fails()
-SCAN = replace(ALLREDUCE, name="scan", expected_blocks=fails)
+RELAY = replace(ALLREDUCE, name="relay", expected_blocks=fails)
 """
 
 
@@ -167,13 +167,13 @@ SCAN = replace(ALLREDUCE, name="scan", expected_blocks=fails)
     [
         (("allreduce", "--backend", "opens"), "'opens' (entry point collbench.backends, failing_code:Opens, of maker 1)"),
         (("allreduce", "--backend", "fails"), "'fails' (entry point collbench.backends, failing_code:Fails, of maker 1)"),
-        (("scan", "--backend", "simulated"), "'scan' (entry point collbench.operations, other_code:SCAN, of other 1)"),
+        (("relay", "--backend", "simulated"), "'relay' (entry point collbench.operations, other_code:RELAY, of other 1)"),
     ],
 )
 def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tuple[str, ...], plugin: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     package(site, "maker", "[collbench.backends]\nopens = failing_code:Opens\nfails = failing_code:Fails\n", {"failing_code": FAILING})
-    package(site, "other", "[collbench.operations]\nscan = other_code:SCAN\n", {"other_code": FAILING})
+    package(site, "other", "[collbench.operations]\nrelay = other_code:RELAY\n", {"other_code": FAILING})
     done = run(tmp_path, *argv, "--ranks", "2", "--sizes", "8", env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
     failed = f"collbench: plug-in {plugin} failed: LookupError: no ring of ranks"
     if "opens" in argv:

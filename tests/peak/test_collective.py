@@ -39,6 +39,12 @@ FOUR = Job((typed(),) * 4)  # 4 × 8 GPUs, Bg 300, Bn 50; N - 1 = 31
         ("reduce", 50, 50),
         ("alltoall", None, 8.07),  # 50/8 · 31/24
         ("alltoallv", None, 8.07),
+        ("allgatherv", 50, 64.58),
+        ("reducescatterv", 50, 64.58),
+        ("gatherv", None, 64.58),
+        ("scatterv", None, 64.58),
+        ("scan", 50, 50),
+        ("exscan", 50, 50),
         ("barrier", None, None),
         ("gather", None, 64.58),
         ("scatter", None, 64.58),
@@ -56,7 +62,8 @@ def test_every_operation_on_four_nodes(operation, ring, bound):
 
 
 def test_the_list_of_operations_is_whole():
-    alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall"]
+    alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall", "exscan"]
+    alike += ["allgatherv", "gatherv", "scatterv", "reducescatterv"]
     assert sorted(OPERATIONS) == sorted([*RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *alike])
 
 

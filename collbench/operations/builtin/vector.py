@@ -41,6 +41,11 @@ def _arrays(x: Binding) -> Iterator[object]:
     return iter((x.array(_parts(x)), x.array(_starts(x)), x.type))
 
 
+def _received(x: Binding) -> object:
+    """Return the receive buffer. Out of place, an empty one has the address of the sent elements, which MPICH rejects."""
+    return x.recv if _own(x) or x.case.in_place else x.scratch
+
+
 def _mpi_allgatherv(x: Binding) -> Iterator[Call]:
     yield x.call("MPI_Allgatherv", x.unless_in_place(x.send), _own(x), x.type, x.recv, *_arrays(x), x.comm)
 
@@ -51,12 +56,12 @@ def _mpi_gatherv(x: Binding) -> Iterator[Call]:
 
 
 def _mpi_scatterv(x: Binding) -> Iterator[Call]:
-    recv = x.unless_in_place(x.recv) if x.rank == x.root else x.recv
+    recv = x.unless_in_place(_received(x)) if x.rank == x.root else _received(x)
     yield x.call("MPI_Scatterv", x.send, *_arrays(x), recv, _own(x), x.type, x.root, x.comm)
 
 
 def _mpi_reduce_scatter(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Reduce_scatter", x.unless_in_place(x.send), x.recv, x.array(_parts(x)), x.type, x.redop, x.comm)
+    yield x.call("MPI_Reduce_scatter", x.unless_in_place(x.send), _received(x), x.array(_parts(x)), x.type, x.redop, x.comm)
 
 
 # Messages, posted together. `itself`: whether a rank sends its own part to itself, out of place.
