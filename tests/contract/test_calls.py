@@ -24,19 +24,12 @@ MADE = "other_root"  # a broadcast from the wrong root
 def asked(backend):
     """Each operation of the backend, on two buffers that take turns; in place, too."""
     whole = {"sizes": [1003], "dtypes": ["float32"], "roots": [1], "calls": BOTH, "window": 3}
-    names = [
-        *COLLECTIVES,
-        "hypercube",
-        *PAIRS,
-        *(("barrier",) if backend != "nccl" else ()),
-        *((*NEIGHBOURS, *ONE_SIDED) if backend == "mpi" else ()),
-    ]
-    parts = [{**whole, "operations": names, "buffers": "fixed"}]
+    more = {"mpi": ("barrier", *NEIGHBOURS, *ONE_SIDED), "gloo": ("barrier",)}
+    parts = [{**whole, "operations": [*COLLECTIVES, "hypercube", *PAIRS, *more.get(backend, ())], "buffers": "fixed"}]
     if backend == "mpi":
+        rotating = {"sizes": [4 << 20], "buffers": "rotating", "mode": "pipelined"}
         parts.append({**whole, "operations": list(PLACED_BY_MPI), "in_place": True})
-        parts.append(
-            {**whole, "operations": ["allreduce", "p2p_bandwidth"], "sizes": [4 << 20], "buffers": "rotating", "mode": "pipelined"}
-        )
+        parts.append({**whole, "operations": ["allreduce", "p2p_bandwidth"], **rotating})
     return parts
 
 
@@ -56,6 +49,8 @@ def reason(row):
     """Why the row has to be n/a; None if it must be measured."""
     if row.call == "persistent":
         return PersistentUnsupported("MPI" if row.backend == "mpi" else row.backend, row.operation) if lacks_persistent(row) else None
+    if row.backend == "nccl":  # every call is enqueued on a stream
+        return None
     waits = row.operation in (*PAIRS, *ONE_SIDED) or (row.operation == "hypercube" and row.ranks > 2)  # of 2 ranks it is one exchange
     return StartUnsupported(row.backend, row.operation) if waits else None
 
