@@ -60,7 +60,7 @@ class LineFit:
 
 def series_of(row: Row) -> tuple[Any, ...]:
     """Return what distinguishes the row's series from others: every column but the size."""
-    return case_of(row)[:-1]
+    return case_of(row)._replace(size_bytes=0)
 
 
 def line_fits(rows: Iterable[Row]) -> list[LineFit]:

@@ -295,7 +295,7 @@ class PersistentBackend(Protocol):
     """The optional capability of a backend to make requests once and start them in each iteration; see `nonblocking.bind_called`."""
 
     def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
-        """Return the program of one iteration, whose `free` frees the requests; or why the library has no persistent requests for it.
+        """Return the program of one iteration, which frees its requests by `free`; or why the library has no persistent form of it.
 
         All ranks of the group call it, in the same order, when all have buffers. Raises RunFailed.
         """

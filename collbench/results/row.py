@@ -144,6 +144,8 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
         values = {name: getattr(self, name) for name in _FIELDS}
+        if self.call is None:  # as before there were other calls, so that stored rows stay the same
+            del values["call"]
         if self.time_s is not None:
             values["time_s"] = {name: getattr(self.time_s, name) for name in _TIMES}
         if self.ceiling is not None:

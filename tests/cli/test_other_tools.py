@@ -81,7 +81,14 @@ def test_all_types_and_all_reduction_ops() -> None:
         ("osu_acc_latency", "accumulate"),
         ("neighbor_alltoall osu_neighbor_alltoall", "neighbor-alltoall"),
         ("osu_neighbor_allgather", "neighbor-allgather"),
-        ("report doctor", ""),
+        ("iallreduce osu_iallreduce Iallreduce", "allreduce --calls nonblocking"),
+        ("ibcast osu_ibcast ibroadcast", "broadcast --calls nonblocking"),
+        ("ibarrier", "barrier --calls nonblocking"),
+        ("ireduce_scatter osu_ireduce_scatter", "reducescatter --calls nonblocking"),
+        ("osu_ineighbor_alltoall", "neighbor-alltoall --calls nonblocking"),
+        ("allreduce_persistent osu_allreduce_persistent", "allreduce --calls persistent"),
+        ("osu_latency_persistent latency_persistent", "p2p --only latency --calls persistent"),
+        ("report doctor import ireport idoctor report_persistent", ""),
     ],
 )
 def test_commands_of_other_tools(words: str, command: str) -> None:

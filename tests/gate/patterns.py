@@ -41,7 +41,7 @@ class Judged:
 def judged(listed: list[CaseKey], slower: Callable[[dict[str, Any]], float], seed: int = 0, noise: float = 0.006) -> Judged:
     """Six good allocations and three in which each case takes `slower(its columns)` times as long; ln of times with such noise."""
     random = np.random.default_rng(seed)
-    spread = noise * np.where([case[-1] > 16 << 10 for case in listed], 1.0, 2.0)
+    spread = noise * np.where([case.size_bytes > 16 << 10 for case in listed], 1.0, 2.0)
     factors = np.log([slower(case._asdict()) for case in listed])
     limits = learn(random.normal(0.0, spread, (6, len(listed))), scheme_of(listed))
     excess = exceed(limits, factors + random.normal(0.0, spread, (3, len(listed))))

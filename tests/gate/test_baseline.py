@@ -29,6 +29,7 @@ from tests.results.rows import make_row, not_measured, store
 
 FILE = "night-1.allocation.jsonl"
 Edit = Callable[[list[str]], list[str]]
+_STORED = COLUMNS[: COLUMNS.index("size_bytes") + 1]  # of cases without values of later columns
 
 
 @pytest.fixture
@@ -41,6 +42,15 @@ def test_an_allocation_reads_back_as_it_was_added(tmp_path: Path, night: Path) -
     assert [file.name for file in add_all(tmp_path / "base", [allocation])] == [FILE]
     (again,) = load(tmp_path / "base").allocations
     assert again == allocation
+
+
+def test_only_an_allocation_with_other_calls_has_a_column_of_them(tmp_path: Path, night: Path) -> None:
+    (plain,) = allocations_in([night])
+    case, times = next(iter(plain.cases.items()))
+    other = replace(plain, name="night-2", cases={**plain.cases, case._replace(call="persistent"): times})
+    files = add_all(tmp_path / "base", [plain, other])
+    assert [json.loads(file.read_text().splitlines()[0])["columns"][:-3] for file in files] == [list(_STORED), list(COLUMNS)]
+    assert load(tmp_path / "base").allocations == [plain, other]
 
 
 def test_the_order_of_lines_does_not_depend_on_the_order_of_measurement(tmp_path: Path, night: Path) -> None:
@@ -102,7 +112,7 @@ def _head(**changes: Any) -> Edit:
 
 
 def _column(name: str, value: Any) -> Edit:
-    return _line(1, lambda case: [value if column == name else each for column, each in zip((*COLUMNS, "", "", ""), case, strict=True)])
+    return _line(1, lambda case: [value if column == name else each for column, each in zip((*_STORED, "", "", ""), case, strict=True)])
 
 
 @pytest.mark.parametrize(

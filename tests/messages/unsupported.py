@@ -31,6 +31,8 @@ MESSAGES = {
     "operation unsupported: in place only": case.OperationUnsupported("gloo", "broadcast", "in place"),
     "timeline unsupported": case.TimelineUnsupported("simulated"),
     "operation cannot be started": case.StartUnsupported("socket", "sendrecv"),
+    "no persistent calls": case.PersistentUnsupported("gloo", "allreduce"),
+    "no persistent form of an operation": case.PersistentUnsupported("Open MPI 4.1.6", "allreduce", "MPI_Allreduce_init"),
     "operation unsupported, with a note": case.OperationUnsupported("jax", "barrier", note="it is an all-reduce"),
     "pairs only": case.PairsOnly("socket"),
     "redop unsupported": case.RedopUnsupported("MPI", "avg"),

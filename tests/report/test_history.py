@@ -88,7 +88,7 @@ def test_json_has_an_object_for_each_series() -> None:
     actual = [json.loads(line.text) for line in history_lines(FOUND, "json")]
     assert [each["kind"] for each in actual] == ["whole"] + ["group"] * 4 + ["cell"] * 14
     one = next(each for each in actual if each["name"] == "allreduce 64 MiB mpi")
-    assert one["cell"]["size_bytes"] == case(64 << 20)[-1]
+    assert one["cell"]["size_bytes"] == case(64 << 20).size_bytes
     assert (len(one["time_s"]), len(one["allocations"]), one["missing"]) == (20, 20, "")
     (step,) = one["steps"]
     assert (step["since"], step["last_before"], step["changes"]) == ("night-11", "night-10", ["software mpi version: 4.3 → 5.0"])
