@@ -317,7 +317,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.scratch_size and not arguments.scratch:
         raise UsageError("--scratch-size is for --scratch: add the folder, or leave out --scratch-size")
     scratch = Scratch(arguments.scratch, arguments.scratch_size or _SCRATCH_BYTES) if arguments.scratch else None
-    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments), scratch)
+    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments), scratch=scratch)
 
 
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:

@@ -59,14 +59,14 @@ class Storage:
 
 def storage_of(folder: Path, root: Path = Path("/")) -> Storage:
     """Return the storage of a folder. `root`: the folder that holds proc and sys. Raises OSError if the folder cannot be examined."""
-    number = os.stat(folder).st_dev
+    number = folder.stat().st_dev
     key = f"{os.major(number)}:{os.minor(number)}"
     kind, mounted = _mount(key, root)
     place = _resolved(root / "sys/dev/block" / key)
     if place is None:
         return Storage(kind, mounted, None, None, unknown(f"{kind} has no block device of its own: the link below it is unknown"))
     disk = place.parent if (place / "partition").exists() else place
-    return Storage(kind, mounted, disk.name, key, link_of(disk, root))
+    return Storage(kind, mounted, disk.name, key, link_of(disk))
 
 
 def read_bytes(storage: Storage, root: Path = Path("/")) -> int | None:
@@ -80,27 +80,27 @@ def read_bytes(storage: Storage, root: Path = Path("/")) -> int | None:
         return None
 
 
-def link_of(disk: Path, root: Path = Path("/")) -> Link:
+def link_of(disk: Path) -> Link:
     """Return the link of a block device: the PCIe link of an NVMe device, else unknown with the reason."""
     below = sorted(path.name for path in _children(disk / "slaves"))
     if len(below) > 1:
         return unknown(f"{disk.name} consists of {len(below)} devices: the rate of them together is unknown")
     if below and (one := _resolved(disk / "slaves" / below[0])):
-        return link_of(one.parent if (one / "partition").exists() else one, root)
-    if (disk / "loop").exists():
-        return unknown(f"{disk.name} is a file behind a loop device: the link below it is unknown")
-    if "/virtio" in str(disk) or "/vbd-" in str(disk):
-        return unknown(f"{disk.name} is a virtual disk: the link below it is unknown")
-    if not disk.name.startswith("nvme"):
-        return unknown(f"{disk.name} is not an NVMe device: the rate of its link is not read")
-    if "nvme-fabrics" in str(disk) or _fabric(disk):
-        return unknown(f"{disk.name} is an NVMe device behind a network")
-    return _pcie_link(disk, root)
+        return link_of(one.parent if (one / "partition").exists() else one)
+    network = "nvme-fabrics" in str(disk) or _uses_network(disk)
+    reasons = {
+        "is a file behind a loop device: the link below it is unknown": (disk / "loop").exists(),
+        "is a virtual disk: the link below it is unknown": "/virtio" in str(disk) or "/vbd-" in str(disk),
+        "is not an NVMe device: the rate of its link is not read": not disk.name.startswith("nvme"),
+        "is an NVMe device behind a network": network,
+    }
+    why = next((reason for reason, applies in reasons.items() if applies), None)
+    return unknown(f"{disk.name} {why}") if why else _pcie_link(disk)
 
 
-def _pcie_link(disk: Path, root: Path) -> Link:
+def _pcie_link(disk: Path) -> Link:
     """Return the PCIe link at its current speed and width. A device with several controllers has no single link."""
-    places = {str(place) for each in _controllers(disk, root) if (place := _slot(each))}
+    places = {str(place) for each in _controllers(disk) if (place := _slot(each))}
     if len(places) != 1:
         return unknown(f"{disk.name}: {'no PCI address' if not places else f'{len(places)} PCIe links'} in /sys")
     (slot,) = places
@@ -115,7 +115,7 @@ def _pcie_link(disk: Path, root: Path) -> Link:
     return Link.of(row.bytes_per_s(width), PcieLimit(generation=row.generation, lanes=width), f"sysfs, {disk.name}")
 
 
-def _controllers(disk: Path, root: Path) -> list[Path]:
+def _controllers(disk: Path) -> list[Path]:
     """Return the controllers of an NVMe namespace: those of its subsystem with multipath, else the one above it in /sys."""
     above = _resolved(disk / "device")
     if above and above.name.startswith("nvme-subsys"):
@@ -123,10 +123,10 @@ def _controllers(disk: Path, root: Path) -> list[Path]:
     return [above or disk]
 
 
-def _fabric(disk: Path) -> bool:
+def _uses_network(disk: Path) -> bool:
     """Whether a controller of the namespace uses another transport than PCIe."""
     kinds = []
-    for each in _controllers(disk, Path("/")):
+    for each in _controllers(disk):
         try:
             kinds.append((each / "transport").read_text().strip())
         except OSError:

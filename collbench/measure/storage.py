@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed
-from collbench.machine.storage import IN_MEMORY, OWN_CACHE, Storage, read_bytes, storage_of
+from collbench.machine.storage import IN_MEMORY, OWN_CACHE, read_bytes, storage_of
 from collbench.measure.sync import at_once
 from collbench.units import format_bytes
 
@@ -94,7 +94,7 @@ class ScratchFile:
             start = ctypes.c_char.from_buffer(view)
             failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(self.n_bytes), found)
             del start
-        return None if failed else int((np.frombuffer(found, np.uint8) & 1).sum()) * mmap.PAGESIZE
+        return None if failed else int((np.frombuffer(bytes(found), np.uint8) & 1).sum()) * mmap.PAGESIZE
 
     def _obstacle(self) -> str | None:
         kind = self.storage.kind
@@ -125,14 +125,12 @@ class ScratchFile:
     def _write(self) -> int:
         """Write until the file has its size or the time is over, and return the size."""
         end, size = time.monotonic() + WRITE_S, 0
-        with mmap.mmap(-1, _CHUNK) as chunk:
-            target = np.frombuffer(chunk, np.uint8)
-            while size < self._wanted and (time.monotonic() < end or size < _LEAST_BYTES):
-                target[:] = self.expected(size, _CHUNK)
-                if os.pwritev(self.fd, [chunk], size) != _CHUNK:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                size += _CHUNK
-            del target
+        target = np.frombuffer(mmap.mmap(-1, _CHUNK), np.uint8)  # aligned, as direct writes require
+        while size < self._wanted and (time.monotonic() < end or size < _LEAST_BYTES):
+            target[:] = self.expected(size, _CHUNK)
+            if os.pwritev(self.fd, [target.data], size) != _CHUNK:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            size += _CHUNK
         os.fsync(self.fd)
         return size
 
@@ -260,7 +258,7 @@ def rates_of(ends: Sequence[Sequence[float]], block_bytes: int) -> NDArray[np.fl
     first, last = max(each[0] for each in ends), min(each[-1] for each in ends)
     done = np.sort(np.concatenate([np.asarray(each) for each in ends]))
     done = done[(done >= first) & (done <= last)]
-    size = max((len(done) - 1) // _WINDOWS, len(ends) // 2, 1)
+    size = max((len(done) - 1) // _WINDOWS, len(ends))  # one read of each thread at least: reads often complete together
     marks = done[::size]
     spans = np.diff(marks)
     return size * block_bytes / spans[spans > 0]

@@ -67,7 +67,7 @@ class TestTheFile:
     def test_a_file_in_the_page_cache_is_refused(self, disk: Path) -> None:
         class Buffered(HostReader):
             def read(self, offset: int, n_bytes: int) -> None:
-                with open(f"/proc/self/fd/{self._fd}", "rb") as again:
+                with Path(f"/proc/self/fd/{self._fd}").open("rb") as again:
                     again.seek(offset)
                     again.read(n_bytes)
                 super().read(offset, n_bytes)
@@ -103,7 +103,7 @@ class TestFigures:
         assert not len(rates_of([[1.0, 2.0], []], 1000))
 
     def test_a_device_that_read_less_makes_the_path_unproven(self) -> None:
-        found = ReadResult(np.full(20, 1e9), np.empty(0), 100, None, 0, 10 * MIB)
+        found = ReadResult(np.linspace(1e9, 1.01e9, 20)[np.random.default_rng(1).permutation(20)], np.empty(0), 100, None, 0, 10 * MIB)
         row = finished(Channel("storage_1m", "h", "h"), DISK, 64 * MIB, PLAN, found)
         assert (row.source, row.flags, row.of_bytes_per_s) == ("h/nvme0n1", ("path_unproven",), None)
         proven = finished(Channel("storage_1m", "h", "h"), DISK, 64 * MIB, PLAN, replace(found, device_bytes=100 * MIB))
@@ -213,7 +213,7 @@ class TestRealDevices:
 
     def test_a_throttled_device_reads_its_rate(self, image: Path) -> None:
         limit, group, folder = 20 * 10**6, Path(f"/sys/fs/cgroup/blkio/collbench-test-{os.getpid()}"), image.parent / "mnt"
-        if not (group.parent / "blkio.throttle.read_bps_device").exists() and not (group.parent / "cgroup.procs").exists():
+        if not (group.parent / "blkio.throttle.read_bps_device").exists():
             pytest.skip("needs the blkio controller of cgroup version 1")
         group.mkdir()
         try:

@@ -678,7 +678,7 @@ class _Host:
 
 
 def measure_channels(
-    env: Mapping[str, str], timeout_s: float, seconds: float, report: Report, tools: Sequence[str] = (), scratch: Scratch | None = None
+    env: Mapping[str, str], timeout_s: float, seconds: float, report: Report, tools: Sequence[str] = (), *, scratch: Scratch | None = None
 ) -> int:
     """Measure for about `seconds` per channel, call `report` with all rows at rank 0, and return the exit code on all ranks.
 

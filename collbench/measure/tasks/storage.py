@@ -82,8 +82,7 @@ def storage_jobs(host: str, scratch: Scratch | None, gpus: Sequence[OpenGpu], no
     if not gpus:
         jobs += [ChannelJob(Channel(name, host, host, na=no_gpu)) for name in (CUFILE, STAGED)]
     last = max(place for place, job in enumerate(jobs) if job.measure)
-    jobs = [replace(job, about_s=seconds + 1.0 if job.measure else 0.0) for job in jobs]
-    jobs[0] = replace(jobs[0], about_s=jobs[0].about_s + WRITE_S)
+    jobs[0] = replace(jobs[0], about_s=seconds + WRITE_S)
     jobs[last] = replace(jobs[last], measure=_closing(jobs[last].measure, file))
     return jobs
 
@@ -108,7 +107,7 @@ def _job(row: Channel, shared: _Shared, plan: ReadPlan, gpu: OpenGpu | None) -> 
             )
         if row.channel == STAGED:
             found = read_file(file, plan, lambda: StagedReader(gpu, file.fd, plan.block_bytes), WRITE_S)
-            return finished(row, file.storage, file.n_bytes, plan, found, "read to pinned host memory, then copied to the GPU")
+            return finished(row, file.storage, file.n_bytes, plan, found, way="read to pinned host memory, then copied to the GPU")
         from collbench.device.cufile import CuFile, direct_path
 
         with gpu.use():
@@ -117,17 +116,18 @@ def _job(row: Channel, shared: _Shared, plan: ReadPlan, gpu: OpenGpu | None) -> 
                 found = read_file(file, plan, lambda: CuFileReader(gpu, library, plan.block_bytes), WRITE_S)
             finally:
                 library.close()
-        return finished(row, file.storage, file.n_bytes, plan, found, direct_path())
+        return finished(row, file.storage, file.n_bytes, plan, found, way=direct_path())
 
     return ChannelJob(row, measure)
 
 
-def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, found: ReadResult, way: str = "") -> Channel:
-    """Return the row with its rate, its link and the evidence. A device whose counter shows fewer bytes makes the path unproven."""
+def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, found: ReadResult, *, way: str = "") -> Channel:
+    """Return the row with its rate, its link and the evidence. If the device counted fewer bytes, the path is unproven."""
     row = replace(row, source=f"{row.source}/{storage.device or storage.family}")
     details = {
         "file_system": storage.kind, "mounted": storage.mounted, "device": storage.device, "network_file_system": storage.is_network,
-        "file_bytes": file_bytes, "block_bytes": plan.block_bytes, "reads_at_once": plan.depth, "order": "random" if plan.is_random else "sequential",
+        "file_bytes": file_bytes, "block_bytes": plan.block_bytes, "reads_at_once": plan.depth,
+        "order": "random" if plan.is_random else "sequential",
         "reads": found.n_reads, "cached_bytes": found.cached_bytes, "device_read_bytes": found.device_bytes,
     }  # fmt: skip
     row = against(replace(row, details=details), storage.link)
