@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -201,7 +202,7 @@ class ReadResult:
     device_bytes: int | None
 
 
-_WINDOWS, _MOST_READS = 60, 200_000
+_WINDOWS, _MOST_READS, _LEAST_READS = 60, 200_000, 4
 
 
 @dataclass
@@ -219,24 +220,35 @@ def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], Reader], p
     blocks, logs = file.n_bytes // plan.block_bytes, [_Log() for _ in range(plan.depth)]
     places = _places(blocks, plan)
     before = read_bytes(file.storage)
-    end = time.monotonic() + plan.seconds
+    end, failed = time.monotonic() + plan.seconds, threading.Event()
+
+    def is_over(now: float) -> bool:
+        enough = all(len(each.ends) >= _LEAST_READS for each in logs)  # also where a thread had no turn in all that time
+        return failed.is_set() or (now >= end and enough) or now >= end + patience_s
 
     def run(log: _Log) -> str | None:
-        own = reader()
+        try:
+            own = reader()
+        except BaseException:
+            failed.set()
+            raise
         try:
             for place in places:
                 start = time.monotonic()
-                if start >= end and log.ends:
+                if is_over(start):
                     break
                 own.read(place * plan.block_bytes, plan.block_bytes)
                 log.ends.append(time.monotonic())
                 log.latencies.append(log.ends[-1] - start)
                 log.last = place * plan.block_bytes
             return None if log.last is None else _difference(own.arrived(plan.block_bytes), file.expected(log.last, plan.block_bytes))
+        except BaseException:
+            failed.set()
+            raise
         finally:
             own.close()
 
-    wrongs = at_once([partial(run, log) for log in logs], "reading the file", plan.seconds + patience_s)
+    wrongs = at_once([partial(run, log) for log in logs], "reading the file", plan.seconds + 2 * patience_s)
     after = read_bytes(file.storage)
     cached = file.cached_bytes()
     if cached is not None and cached > _CACHED * file.n_bytes:
