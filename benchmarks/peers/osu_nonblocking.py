@@ -1,4 +1,4 @@
-"""OSU's `osu_iallreduce` (latency and overlap) and `osu_mbw_mr` with several pairs, beside collbench's non-blocking calls, overlap, multipair.
+"""OSU's `osu_iallreduce` (latency and overlap) and `osu_mbw_mr` with several pairs, beside what is like them in collbench.
 
 Definitions that agree: the time of MPI_Iallreduce and MPI_Wait alone; exposed time = both − computation; messages of all pairs per second.
 They differ in this: OSU limits the overlap to 0 to 100 % and has one computation of about the communication's mean, measured before;
@@ -53,13 +53,15 @@ def contests(osu: Osu) -> list[Contest]:
         "both less computation, at least 0. The computations differ, so there is no target."
     )
     rate = f"OSU {version} osu_mbw_mr, window 64: seconds per message of all pairs, beside the reciprocal of collbench's message rate."
+    exposed = partial(_iallreduce, osu, OVERLAP_LOAD, exposed=True)
+    alone = partial(_iallreduce, osu, LATENCY_LOAD, exposed=False)
+    calls = partial(_collbench, LATENCY_LOAD, ("--calls", "nonblocking"))
+    small = dict.fromkeys(RATE.sizes, _CLOSE)
     return [
-        Contest("osu-iallreduce-latency", latency, partial(_collbench, LATENCY_LOAD, ("--calls", "nonblocking")),
-                partial(_iallreduce, osu, LATENCY_LOAD, exposed=False), dict.fromkeys(LATENCY_LOAD.sizes, _CLOSE)),
-        Contest("osu-iallreduce-overlap", overlap, partial(_overlap, OVERLAP_LOAD), partial(_iallreduce, osu, OVERLAP_LOAD, exposed=True)),
-        *(Contest(f"osu-multipair-{pairs}", rate, partial(_multipair, pairs), partial(_mbw_mr, osu, pairs), dict.fromkeys(RATE.sizes, _CLOSE))
-          for pairs in (1, 2)),
-    ]  # fmt: skip
+        Contest("osu-iallreduce-latency", latency, calls, alone, dict.fromkeys(LATENCY_LOAD.sizes, _CLOSE)),
+        Contest("osu-iallreduce-overlap", overlap, partial(_overlap, OVERLAP_LOAD), exposed),
+        *(Contest(f"osu-multipair-{n}", rate, partial(_multipair, n), partial(_mbw_mr, osu, n), small) for n in (1, 2)),
+    ]
 
 
 def _counts(load: Load) -> list[str]:
