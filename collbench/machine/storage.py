@@ -19,7 +19,7 @@ NETWORK = frozenset(
 )
 OWN_CACHE = frozenset({"zfs"})  # its cache is not the page cache, and versions before 2.3 use it for direct reads, too
 
-_SECTOR = 512  # of the counters in /sys, whatever the device's own sectors are
+_SECTOR = 512  # of the counters in /sys, independent of the sectors of the device
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d)?) GT/s")
 

@@ -24,7 +24,7 @@ from collbench.machine.storage import IN_MEMORY, OWN_CACHE, read_bytes, storage_
 from collbench.measure.sync import at_once
 from collbench.units import format_bytes
 
-# The file. It has no name from the moment it is open, so that the kernel removes it whatever ends the process.
+# The file. It has no name from the moment it is open, so that the kernel removes it however the process ends.
 
 WRITE_S = 10.0  # a slow device gets a smaller file
 _CHUNK = 8 * 2**20
@@ -42,7 +42,7 @@ class ScratchFile:
     n_bytes   of the file: at most `most_bytes` and a tenth of the free space, and what could be written in WRITE_S
     storage   the file system and the device below it
 
-    Raises RunFailed with the reason if the folder does not support direct reads, or if there is no space.
+    Raises RunFailed with the reason if the folder does not support direct reads, or if the space is too small.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:

@@ -684,7 +684,7 @@ def measure_channels(
 
     Exit codes: 0 if a channel was measured, 2 if none could be, 4 if wrong bytes arrived. The first rank of each host
     measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
-    tools: names of external tools to run as well. scratch: the folder of each host whose storage is measured. Raises
+    tools: names of external tools to run as well. scratch: the folder of each host, to measure the storage below it. Raises
     CollbenchError on all ranks, and UsageError if a host lacks such a tool or folder.
     """
     with together_or_alone(env, timeout_s) as world:

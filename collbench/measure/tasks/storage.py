@@ -67,7 +67,7 @@ class _Shared:
 def storage_jobs(host: str, scratch: Scratch | None, gpus: Sequence[OpenGpu], no_gpu: str, seconds: float) -> list[ChannelJob]:
     """Return the storage channels of this host: to its memory, and to each GPU with cuFile and through host memory.
 
-    Without `scratch` there is one row with the remedy. `no_gpu`: why there is no usable GPU. The jobs share one file: run them in order.
+    Without `scratch` there is one row with the remedy. `no_gpu`: why no GPU can be used. The jobs share one file: run them in order.
     """
     if scratch is None:
         return [ChannelJob(Channel("storage_1m", host, host, na=_NO_FOLDER))]
