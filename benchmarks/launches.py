@@ -87,12 +87,12 @@ def module(name: str, *arguments: str) -> list[str]:
     return ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-m", f"benchmarks.{name}", *arguments]
 
 
-def mpiexec(*program: str) -> list[str]:
-    """Two ranks of a program. Raises Missing."""
+def mpiexec(*program: str, ranks: int = 2) -> list[str]:
+    """Ranks of a program. Raises Missing."""
     found = find_mpiexec(os.environ)
     if found is None:
         raise Missing("no mpiexec: pip install 'collbench[mpich]'")
-    return [str(found), "-n", "2", *program]
+    return [str(found), "-n", str(ranks), *program]
 
 
 @cache

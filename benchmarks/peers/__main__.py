@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figures import Outcome
 from benchmarks.launches import LaunchFailed, Missing
-from benchmarks.peers import gloo, imb, osu
+from benchmarks.peers import gloo, imb, osu, osu_nonblocking
 from benchmarks.peers.contest import Contest, compete
 from collbench.errors import UsageError
 from collbench.launch.spawn import find_mpiexec, mpiexec_family
@@ -80,7 +80,7 @@ def _contests(chosen: argparse.Namespace) -> list[Contest]:
 
 def _osu_contests(path: Path) -> list[Contest]:
     opened = osu.open_osu(path)
-    return [*osu.contests(opened, _family()), *osu.contests_with_itself(opened)]
+    return [*osu.contests(opened, _family()), *osu.contests_with_itself(opened), *osu_nonblocking.contests(opened)]
 
 
 def _measured(contest: Contest, wanted: int, most: int) -> Outcome | None:

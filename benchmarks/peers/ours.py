@@ -47,7 +47,7 @@ def mean(_: Run, row: Row) -> float:
 
 def measure(operation: str, backend: str, load: Load, like: Figure, options: Sequence[str] = ()) -> dict[int, Ours]:
     """One launch of two ranks. `operation` is the rows' name; ping-pong and bandwidth are both in `collbench p2p`."""
-    command = "p2p" if operation.startswith("p2p") else operation
+    command = "p2p" if operation.startswith("p2p") else "multipair" if operation.startswith("multipair") else operation
     counts = ["--iterations", str(load.iterations), "--warmup", str(load.warmup), "--max-time", "60"]
     with tempfile.TemporaryDirectory(prefix="benchmark-peers-") as folder:
         out = Path(folder) / "run"

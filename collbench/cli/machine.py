@@ -235,6 +235,24 @@ _MEASURE = (
 )
 
 
+_SCRATCH = "with --measure: read the disk under this folder, from a file that collbench writes there and removes"
+_SCRATCH_SIZE = "largest size of that file (default: 1G); it takes at most a tenth of the free space"
+_SCRATCH_BYTES = 2**30
+
+
+def scratch_size(text: str) -> int:
+    """Return the size in bytes. Raises argparse.ArgumentTypeError below 16 MiB."""
+    from collbench.units import parse_size
+
+    try:
+        found = parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if found < 16 * 2**20:
+        raise argparse.ArgumentTypeError(f"{text!r} is below 16M, the smallest file to measure")
+    return found
+
+
 def add_probe(commands: Any) -> None:
     """Add the command."""
     summary = "what this node is, or every node of the launch, and how they differ"
@@ -250,6 +268,8 @@ def _add_probe_options(parser: Parser) -> None:
     what.add_argument("--measure", action="store_true", help=_MEASURE)
     tools("that --measure runs from host to host, as rows of their own; it always runs ib_write_bw").add_to(parser)
     parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help=_SCRATCH)
+    parser.add_argument("--scratch-size", type=scratch_size, metavar="SIZE", help=_SCRATCH_SIZE)
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
     add_some(parser, "html")
@@ -263,8 +283,10 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     if arguments.measure:
         return _measure(arguments)
-    if arguments.tools:
-        raise UsageError("--tools is for --measure: add it, or leave out --tools")
+    for option in ("tools", "scratch", "scratch_size"):
+        if getattr(arguments, option):
+            name = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{name} is for --measure: add it, or leave out {name}")
     if arguments.gather:
         if arguments.html:
             raise UsageError("--gather only reads the node: use `collbench probe --from FILE --html PAGE` afterwards")
@@ -277,6 +299,7 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     """Measure the channels and print them. Return the exit code."""
     from collbench.measure.tasks.channels import measure_channels
+    from collbench.measure.tasks.storage import Scratch
 
     seconds = arguments.max_time
     if arguments.format == "matrix" or arguments.svg or arguments.html:
@@ -291,7 +314,10 @@ def _measure(arguments: argparse.Namespace) -> int:
 
         channels_text(channels, arguments.format, sys.stdout, arguments.color)
 
-    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments))
+    if arguments.scratch_size and not arguments.scratch:
+        raise UsageError("--scratch-size is for --scratch: add the folder, or leave out --scratch-size")
+    scratch = Scratch(arguments.scratch, arguments.scratch_size or _SCRATCH_BYTES) if arguments.scratch else None
+    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments), scratch=scratch)
 
 
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:

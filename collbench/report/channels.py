@@ -162,6 +162,11 @@ _NAMES = {
     "iperf3": "TCP, 1 stream (iperf3)",
     "fi_pingpong": "libfabric, 1 message at a time (fi_pingpong)",
     "ucx_perftest": "UCX (ucx_perftest)",
+    "storage_1m": "storage, reads of 1 MiB",
+    "storage_128k": "storage, reads of 128 KiB",
+    "storage_4k_random": "storage, random reads of 4 KiB",
+    "storage_gpu_cufile": "storage to GPU (cuFile)",
+    "storage_gpu_staged": "storage to GPU through host memory",
     "nic_gpu_memory_gdr_off": "NIC from GPU memory, GPUDirect RDMA off",
 }
 _UNIT = "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median"

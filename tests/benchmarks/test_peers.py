@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.launches import Launch, LaunchFailed
-from benchmarks.peers import gloo, imb, osu
+from benchmarks.peers import gloo, imb, osu, osu_nonblocking
 from benchmarks.peers.__main__ import main, parser
 from benchmarks.peers.contest import Contest, Pair, Span, Target, agree, compete, difference, lines, ratio, raw, take_turns
 from benchmarks.peers.load import LARGE, SMALL, Load, rows, sentence, wanted
@@ -80,6 +80,14 @@ def test_only_versions_with_percentiles_are_asked_for_them(monkeypatch: pytest.M
     new, old = osu.Osu(Path("x"), (7, 4)).command("allreduce", SMALL), osu.Osu(Path("x"), (5, 6, 2)).command("allreduce", SMALL)
     assert new[new.index("x/osu_allreduce") :] == shlex.split("x/osu_allreduce -m 8:1048576 -i 1000 -x 200 -z50 -T mpi_float")
     assert old[old.index("x/osu_allreduce") :] == shlex.split("x/osu_allreduce -m 8:1048576 -i 1000 -x 200")
+
+
+def test_osu_s_overlap_is_an_exposed_time() -> None:
+    table = "# Size  Overall(us)  Compute(us)  Pure Comm.(us)  Overlap(%)\n8 30.0 10.0 20.0 25.00\n16 40.0 20.0 20.0 100.00\n"
+    found = osu_nonblocking.read_nonblocking(table)
+    assert found[8].communication_s == pytest.approx(20e-6) and found[8].exposed_s == pytest.approx(15e-6)
+    assert found[16].exposed_s == pytest.approx(0)
+    assert osu_nonblocking.read_nonblocking("# Size Avg Latency(us)\n8 1.0 2.0 3.0 4.0\n") == {}
 
 
 def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch: pytest.MonkeyPatch) -> None:

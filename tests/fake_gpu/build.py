@@ -1,4 +1,4 @@
-"""Builds the fake libcuda.so.1 and libnccl.so.2 with g++, once per version of the sources: build/fake-gpu/<checksum>/{cuda,nccl}/.
+"""Builds the fake libcuda.so.1, libnccl.so.2 and libcufile.so.0 with g++, once per version of the sources: build/fake-gpu/<checksum>/.
 
 In a checkout that cannot be written to they go to the system's temporary folder.
 """
@@ -21,7 +21,7 @@ BUILD = ROOT / "build/fake-gpu" if os.access(ROOT, os.W_OK) else Path(tempfile.g
 PYTHON = HERE / "python"  # where the fake cupy lies
 _COMPILE = ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-c")
 _LINK = ("g++", "-shared", "-pthread", "-Wl,-z,defs")
-_SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2"}
+_SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2", "cufile": "libcufile.so.0"}
 
 
 class Missing(Exception):
@@ -30,7 +30,7 @@ class Missing(Exception):
 
 @cache
 def libraries() -> Path:
-    """The folder with cuda/libcuda.so.1 and nccl/libnccl.so.2. Raises Missing."""
+    """The folder with cuda/libcuda.so.1, nccl/libnccl.so.2 and cufile/libcufile.so.0. Raises Missing."""
     return _made(BUILD / _checksum(), _build_all)
 
 

@@ -14,6 +14,7 @@ VARIABLES = {
     "peer": "FAKE_GPU_PEER", "driver_version": "FAKE_CUDA_DRIVER_VERSION", "runtime_version": "FAKE_CUDA_RUNTIME_VERSION",
     "nccl_version": "FAKE_NCCL_VERSION", "drop_rank": "FAKE_NCCL_DROP_RANK", "hang": "FAKE_NCCL_HANG",
     "async_error": "FAKE_NCCL_ASYNC_ERROR", "init_error": "FAKE_NCCL_INIT_ERROR", "no_windows": "FAKE_NCCL_NO_WINDOWS",
+    "cufile_open_error": "FAKE_CUFILE_OPEN_ERROR", "cufile_wrong": "FAKE_CUFILE_WRONG",
 }  # fmt: skip
 _SET_BY_USERS = ("CUDA_", "NCCL_", "FAKE_", "TORCH_NCCL_", "COLLBENCH_NCCL")
 
@@ -25,20 +26,22 @@ def environment(
     driver: bool = True,
     nccl: bool = True,
     cupy: bool = True,
+    cufile: bool = False,
     inherit: Mapping[str, str] | None = None,
     **settings: object,
 ) -> dict[str, str]:
     """The whole environment of a subprocess on a host with fake GPUs: `subprocess.run(…, env=environment(4, hang="1:3"))`.
 
     lacks                 functions that this libnccl.so.2 does not have ("ncclAlltoAll")
-    driver, nccl, cupy    False: the machine is without it
+    driver, nccl, cupy, cufile    False: the machine is without it
     inherit               in place of os.environ; what a user set for CUDA and NCCL is left out
     settings              entries of VARIABLES: memory=64 << 20 bytes, compute_mode="exclusive" or "prohibited", busy="0,1", arch=80,
                           peer=0, driver_version=12080, runtime_version=13020, nccl_version=21805, drop_rank=1, hang="rank:call",
-                          async_error="rank:call:code", init_error="rank:code", no_windows=1; calls count from 1
+                          async_error="rank:call:code", init_error="rank:code", no_windows=1, cufile_open_error=5002,
+                          cufile_wrong=1; calls count from 1
     """
     base = {key: value for key, value in (os.environ if inherit is None else inherit).items() if not key.startswith(_SET_BY_USERS)}
-    folders = ((driver, libraries() / "cuda"), (nccl, nccl_without(tuple(sorted(lacks)))))
+    folders = ((driver, libraries() / "cuda"), (nccl, nccl_without(tuple(sorted(lacks)))), (cufile, libraries() / "cufile"))
     found = [str(folder) for wanted, folder in folders if wanted]
     before = {"LD_LIBRARY_PATH": found, "PYTHONPATH": [str(PYTHON)] if cupy else []}
     for name, paths in before.items():

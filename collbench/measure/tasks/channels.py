@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +19,7 @@ from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, CollbenchError
+from collbench.errors import FAILED, FINE, USAGE, CollbenchError, UsageError
 from collbench.launch.supervise import report_error
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.machine.peak.links import Link
@@ -60,6 +61,7 @@ from collbench.stats.median import median
 if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu, Stream
     from collbench.machine.model import Machine, NumaNode
+    from collbench.measure.tasks.storage import Scratch
 
 
 # From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
@@ -70,10 +72,14 @@ _ENOUGH = 6  # fewer samples have no 95 % interval
 
 @dataclass(frozen=True)
 class ChannelJob:
-    """A channel of this host and the function that measures it; without a function `channel` has the reason."""
+    """A channel of this host and the function that measures it; without a function `channel` has the reason.
+
+    about_s   the seconds that it takes; None: those of any channel
+    """
 
     channel: Channel
     measure: Callable[[], Channel] | None = None
+    about_s: float | None = None
 
     def run(self) -> Channel:
         """Return the channel with its figures, or with the reason why they are missing. Never raises an Exception."""
@@ -671,21 +677,36 @@ class _Host:
     no_gpu: str
 
 
-def measure_channels(env: Mapping[str, str], timeout_s: float, seconds: float, report: Report, tools: Sequence[str] = ()) -> int:
+def measure_channels(
+    env: Mapping[str, str], timeout_s: float, seconds: float, report: Report, tools: Sequence[str] = (), *, scratch: Scratch | None = None
+) -> int:
     """Measure for about `seconds` per channel, call `report` with all rows at rank 0, and return the exit code on all ranks.
 
     Exit codes: 0 if a channel was measured, 2 if none could be, 4 if wrong bytes arrived. The first rank of each host
     measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
-    tools: names of external tools to run as well. Raises CollbenchError on all ranks, and UsageError if a host lacks such a
-    tool.
+    tools: names of external tools to run as well. scratch: the folder of each host, to measure the storage below it. Raises
+    CollbenchError on all ranks, and UsageError if a host lacks such a tool or folder.
     """
     with together_or_alone(env, timeout_s) as world:
+        _check_scratch(world, scratch)
         others = installed_tools(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
-        rows = [*_inside(world, host, seconds), *_between(world, host, others, seconds)]
+        rows = [*_inside(world, host, seconds, scratch), *_between(world, host, others, seconds)]
         if world.rank == 0:
             report(rows)
         return world.broadcast(exit_code(rows), "sending the results")
+
+
+def _check_scratch(world: World, scratch: Scratch | None) -> None:
+    """Raise UsageError on all ranks if a host does not have the folder."""
+    why = None
+    if scratch is not None and world.on_host()[0] == world.me:
+        folder = scratch.folder
+        problem = "is missing" if not folder.exists() else "is not a folder" if not folder.is_dir() else None
+        problem = problem or (None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written")
+        why = problem and f"--scratch {folder}: it {problem} on {world.me.host}; name a folder on the disk to measure"
+    if why := world.first_error(why, "looking for the folder of --scratch"):
+        raise UsageError(why)
 
 
 def exit_code(rows: Sequence[Channel]) -> int:
@@ -721,15 +742,18 @@ def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
         return [], str(error)
 
 
-def _inside(world: World, host: _Host | None, seconds: float) -> list[Channel]:
+def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch | None) -> list[Channel]:
     """Return the rows inside all hosts at rank 0; empty elsewhere."""
+    from collbench.measure.tasks.storage import storage_jobs
+
     jobs = []
     if host:
         name = world.me.host
         gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu)
         jobs = [*memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s), *gpus]
-    most = max(world.allgather(len(jobs), "counting the channels"))
-    with world.extend_timeout(most * (seconds + _AROUND_S)):
+        jobs += storage_jobs(name, scratch, host.gpus, host.no_gpu, seconds)
+    own_s = sum(_AROUND_S + (seconds if job.about_s is None else job.about_s) for job in jobs)
+    with world.extend_timeout(max(world.allgather(own_s, "counting the channels"))):
         own = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
         replies = world.gather(own, "measuring the hosts")
     return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in replies or [] for row in rows]
