@@ -104,6 +104,7 @@ class Case:
     algorithm, protocol   required of the library; None: its own choice
     split        how the ranks are divided into groups that run at the same time; None: one group of all
     traffic      elements from each rank to each rank (alltoallv), else None; streams: TCP connections per pair (socket), else None
+    pairs        how many pairs send at the same time (multipair), else None
     flags        flags known before the measurement, such as "size_rounded"
     """
 
@@ -126,6 +127,7 @@ class Case:
     split: Split | None = None
     traffic: Traffic | None = None
     streams: int | None = None
+    pairs: int | None = None
 
     def placed(self, in_place: bool) -> Case:
         """Return the same test case with its placement decided."""
@@ -142,6 +144,7 @@ class Case:
             self.protocol,
             str(self.split or ""),
             self.traffic and self.traffic.name,
+            plural(self.pairs, "pair") if self.pairs else None,
         ]
         about = ", ".join(word for word in words if word)
         if not self.size_bytes:

@@ -233,6 +233,7 @@ class Operation(metaclass=_OldNames):
     self_synchronizing   an iteration ends with an answer to the timed rank, so no barrier is needed before each sample
     bidirectional     both directions are busy, and the bandwidth is per direction
     windowed          it uses the case's window (messages in flight)
+    aggregate         of pairs: its bandwidth is that of all pairs together, with the message rate; it uses the case's number of pairs
     uneven            it uses the case's traffic matrix
     neighbours        it sends between neighbors of a ring of the ranks, for which a library may have a communicator
     is_barrier        it moves no data: no rank may leave before all have entered. Its size is 0
@@ -261,6 +262,7 @@ class Operation(metaclass=_OldNames):
     moves: Callable[[Case], int] = lambda case: 1
     bidirectional: bool = False
     windowed: bool = False
+    aggregate: bool = False
     needs: Callable[[int, Case], Reason | None] = _no_need
     command: str = ""
     cpu_model: str = "copy"

@@ -212,7 +212,8 @@ class BackendRunner:
         session = self.session
         ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups)
         slowdown = session.request.slowed.of(ready.case)
-        at_once = ["pairs_at_once"] if ready.operation.pair and len(ready.groups) > 1 else []
+        operation = ready.operation
+        at_once = ["pairs_at_once"] if operation.pair and not operation.aggregate and len(ready.groups) > 1 else []
         known = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
         evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | known
         on = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back), *at_once)
