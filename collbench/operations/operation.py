@@ -237,6 +237,7 @@ class Operation(metaclass=_OldNames):
     uneven            it uses the case's traffic matrix
     neighbours        it sends between neighbors of a ring of the ranks, for which a library may have a communicator
     is_barrier        it moves no data: no rank may leave before all have entered. Its size is 0
+    creates           each iteration makes groups and frees them. It has no data to verify; its open files and memory are recorded
     result_first      in place, the result is at the start of the buffer (MPI_Reduce_scatter_block); see `on`
 
     For the command line and the expected bandwidth:
@@ -269,6 +270,7 @@ class Operation(metaclass=_OldNames):
     summary: str = ""
     uneven: bool = False
     is_barrier: bool = False
+    creates: bool = False
     result_first: bool = False
     internal: bool = False
 

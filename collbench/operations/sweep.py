@@ -118,7 +118,8 @@ class Sweep:
             roots = self.roots if operation.rooted else (None,)
             group = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
             pairs = self._pairs(operation, n)
-            for dtype, redop, root, tuning, at_once in product(self._dtypes(operation), redops, roots, self._tunings(default), pairs):
+            chosen = product(self._dtypes(operation), redops, roots, self._tunings(default), pairs)
+            for dtype, redop, root, tuning, at_once in chosen:
                 for size, rounded in self._sizes(operation, backend, dtype, group):
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size)
                     yield Case(
