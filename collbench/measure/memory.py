@@ -97,6 +97,6 @@ def held_resources() -> HeldResources:
     """Return what this process holds (Linux: /proc/self/fd and statm, proc(5)); zeros where /proc is missing."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return HeldResources(len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE"))
+        return HeldResources(sum(1 for _ in Path("/proc/self/fd").iterdir()), pages * os.sysconf("SC_PAGE_SIZE"))
     except (OSError, IndexError, ValueError):
         return HeldResources(0, 0)

@@ -126,7 +126,7 @@ def group_size(operation: Operation, case: Case, n: int) -> int:
 def group_name(operation: Operation, case: Case, groups: Groups) -> str:
     """Return the groups' name in rows: "all", the split, or the pairs: "0-2,1-3"; the first and last of many.
 
-    Pairs whose figures are added have only their number: "4 pairs".
+    Pairs of an operation that aggregates them have only their number: "4 pairs".
     """
     if operation.aggregate:
         return plural(len(groups), "pair")

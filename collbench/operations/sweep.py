@@ -167,7 +167,7 @@ class Sweep:
         return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
 
     def check_ranks(self, n: int) -> None:
-        """Check roots, split, pairs and traffic against n ranks. Raises UsageError for a root outside the group, or what does not fit."""
+        """Check roots, split, pairs and traffic against n ranks. Raises UsageError for those that do not fit."""
         group = len(self.split.groups(n)[0]) if self.split else n
         for root in self.roots:
             if any(operation.rooted for operation in self.operations) and not 0 <= root < group:

@@ -30,8 +30,8 @@ HOSTILE = 'import os\nwith open({marks!r}, "a") as marks:\n    marks.write(f"{{_
 FIRST = str(ROOT / "reports/first-run")
 SMALL = ("--sizes", "64", "-n", "3", "-w", "1", "--max-time", "1")
 COLLECTIVES = (
-    *("accumulate", "allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast", "gather", "get", "hypercube"),
-    *("neighbor-allgather", "neighbor-alltoall", "p2p", "put", "reduce", "reducescatter", "scatter", "sendrecv"),
+    *("accumulate", "allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast", "gather", "get", "hypercube", "init"),
+    *("multipair", "neighbor-allgather", "neighbor-alltoall", "p2p", "put", "reduce", "reducescatter", "scatter", "sendrecv"),
 )
 COMMANDS: dict[str, tuple[str, ...]] = {
     **{
