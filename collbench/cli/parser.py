@@ -205,7 +205,7 @@ def streams(text: str) -> int:
 
 
 def pair_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of pairs in "1,2,4" or "1,all", each once; 0 stands for all."""
+    """Return the numbers of pairs in "1,2,4" or "1,all", each once; 0 for all."""
     return tuple(dict.fromkeys(0 if word == "all" else positive(word) for word in words(text)))
 
 

@@ -126,7 +126,8 @@ class Sweep:
                         operation.name, backend, dtype, size, device, redop, root, self.mode or default.mode, self.in_place,
                         self.buffers or default.buffers, self._window(size) if operation.windowed else None, self.seed,
                         ("size_rounded",) if rounded or rough else (), *tuning, split=None if operation.pair else self.split,
-                        traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, default), pairs=at_once,
+                        traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, default),
+                        pairs=at_once,
                     )  # fmt: skip
 
     def _dtypes(self, operation: Operation) -> Sequence[DType]:

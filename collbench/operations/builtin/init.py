@@ -1,7 +1,7 @@
 """Creation of communicators and process groups (`init`): the time to make one and to free it, which is what elasticity costs.
 
-Each iteration makes the groups and frees them, so that any number of iterations needs bounded resources. torch.distributed requires every rank
-to call `new_group` for every group, also for those of other ranks.
+Each iteration makes the groups and frees them, so that any number of iterations needs bounded resources. torch.distributed requires
+every rank to call `new_group` for every group, also for those of other ranks.
 """
 
 from __future__ import annotations
