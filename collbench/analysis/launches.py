@@ -241,7 +241,9 @@ def combine(rows: Sequence[Row]) -> Row:
     spread, times = over_launches(medians), [row.time_s for row in rows if row.time_s]
     least = min((each.min for each in times if each.min is not None and known(each.min)), default=None)
     most = max((each.max for each in times if each.max is not None and known(each.max)), default=None)
-    algbw = rows[0].size_bytes / spread.value if any(row.algbw_bytes_per_s for row in rows) else None
+    at_once = next((round(row.algbw_bytes_per_s * row.time_s.p50 / row.size_bytes) for row in rows
+                    if row.message_rate and row.algbw_bytes_per_s and row.time_s and row.size_bytes), 1)  # fmt: skip
+    algbw = at_once * rows[0].size_bytes / spread.value if any(row.algbw_bytes_per_s for row in rows) else None
     factor = next((row.busbw_bytes_per_s / row.algbw_bytes_per_s for row in rows if row.busbw_bytes_per_s and row.algbw_bytes_per_s), None)
     busbw = algbw * factor if algbw and factor else None
     ceiling = _ceiling([row.ceiling for row in rows])
@@ -259,7 +261,8 @@ def combine(rows: Sequence[Row]) -> Row:
         target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
-        groups=_groups(rows), ceiling=ceiling, hard_bound=_ceiling([row.hard_bound for row in rows]),
+        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), ceiling=ceiling,
+        hard_bound=_ceiling([row.hard_bound for row in rows]),
         percent_of_ceiling=None if any(row.percent_of_ceiling is None for row in rows) else percent,
         checked=sum(row.checked for row in rows), wrong=sum(wrong) if wrong else None,
         wrong_detail=next((row.wrong_detail for row in rows if row.wrong_detail), None),

@@ -63,7 +63,7 @@ _KINDS = {
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
-        "target", "n_eff", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
+        "target", "n_eff", "message_rate", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
         "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
         "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high",
     ),
@@ -93,6 +93,7 @@ _TEXTS = {
     "time_p99_s": "The 99th percentile of the samples.",
     "time_max_s": "The longest sample.",
     "time_rank_mean_s": "The mean over all ranks and samples.",
+    "message_rate": "Of multipair: messages per second of all pairs together.",
     "groups_count": "The number of groups that ran at the same time.",
     "groups_ranks": "The number of ranks of each of these groups.",
     "groups_p50_s": "The median time of each group.",

@@ -44,6 +44,7 @@ def measure(
     in_place: bool | None = None,
     window: int | None = None,
     streams: int | None = None,
+    pairs: int | Literal["all"] | Sequence[int] | None = None,
     algorithms: Names | None = None,
     protocols: Names | None = None,
     registration: Names | None = None,

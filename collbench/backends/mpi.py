@@ -118,6 +118,21 @@ class MpiBinding(NativeBinding, MessageSteps):
             return self.post("MPI_Isend" if kind == "post_send" else "MPI_Irecv", *words)
         return self.call("MPI_Send", *words) if kind == "send" else self.call("MPI_Recv", *words, self.status)
 
+    @property
+    def handle_bytes(self) -> int:
+        """Return the bytes of a communicator's handle: 4 in MPICH (a number), 8 in Open MPI (an address)."""
+        return int(self._mpi._sizeof(self._mpi.Comm))
+
+    def constant(self, name: str) -> int:
+        """Return a constant of the library as a word: "COMM_TYPE_SHARED", or the handle "INFO_NULL"."""
+        value = getattr(self._mpi, name)
+        return value if isinstance(value, int) else int(self._mpi._handleof(value))
+
+    def group_of(self, ranks: Sequence[int]) -> int:
+        """Return the handle of an MPI_Group of these ranks of the communicator. It lives as long as the binding."""
+        self._members = self._group.handle.Get_group().Incl(list(ranks))
+        return int(self._mpi._handleof(self._members))
+
     def unless_in_place(self, address: Address) -> SupportsInt:
         """Return `address`, or MPI_IN_PLACE as this library defines it when the case is in place."""
         return int(self._mpi.IN_PLACE) if self.case.in_place else address

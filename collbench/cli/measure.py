@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 # collbench allreduce, broadcast, p2p …: one command per operation, found through the registry.
 
-_P2P = "latency, one-way and two-way bandwidth between pairs of ranks"
+_SUMMARIES = {
+    "p2p": "latency, one-way and two-way bandwidth between pairs of ranks",
+    "multipair": "bandwidth and message rate of several pairs at once (osu_mbw_mr, IMB Uniband and Biband)",
+    "init": "time to make, split and form again communicators and process groups",
+}
 
 
 def add_collective(commands: Any) -> None:
     """Add one command per operation (some share one, such as the point-to-point ones `p2p`)."""
     for name, found in sorted(operation_commands().items()):
-        summary = _P2P if name == "p2p" else "; ".join(operation.summary for operation in found)
+        summary = _SUMMARIES.get(name) or "; ".join(operation.summary for operation in found)
         add_command(commands, name, summary, call_collective, partial(_add_collective_options, found), description=summary)
     for name, wrong in broken().items():
         add_command(commands, name, f"n/a: {wrong}".replace("%", "%%"), None, partial(_refuse, wrong))

@@ -15,6 +15,7 @@ from collbench.cli.parser import (
     format_settings,
     hertz,
     natural,
+    pair_numbers,
     percent,
     positive,
     rate,
@@ -128,6 +129,8 @@ _TABLE = (
     Option("--in-place", "use one buffer to send and to receive", needs=moves, rivals="place"),
     Option("--out-of-place", "use two buffers (default, if the library supports it)", needs=moves, rivals="place"),
     Option("--window", "messages in flight (default: 64, at most 256 MiB in all)", "W", positive, needs=lambda it: it.windowed),
+    Option("--pairs", "numbers of pairs that send at the same time, rank i to rank i + N/2: 1,2,4 or all (default: all)", "NUMBERS",
+           pair_numbers, (), needs=lambda it: it.aggregate),
     Option("--streams", "socket: TCP connections between two ranks, which share each message (default: 1)", "K", streams,
            needs=lambda it: it.pair and not it.one_sided),
     Option("--algorithms", f"NCCL: algorithms to force, besides NCCL's own choice: {', '.join(ALGORITHMS)}", "NAMES", words, [],
@@ -224,7 +227,7 @@ _DRY_RUNS = {
     "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
 }
 COLLECTIVE: Layout = {
-    "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split skew traffic"),
+    "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split pairs skew traffic"),
     "how to measure": some(
         "mode calls buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision max_time "
         "total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"

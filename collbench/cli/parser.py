@@ -204,6 +204,11 @@ def streams(text: str) -> int:
     return value
 
 
+def pair_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of pairs in "1,2,4" or "1,all", each once; 0 for all."""
+    return tuple(dict.fromkeys(0 if word == "all" else positive(word) for word in words(text)))
+
+
 def words(text: str) -> list[str]:
     """Return names separated by commas."""
     found = [word.strip() for word in text.split(",") if word.strip()]

@@ -81,6 +81,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         buffers=arguments.buffers,
         window=arguments.window,
         streams=arguments.streams,
+        pairs=arguments.pairs,
         span=span,
         seed=arguments.seed or 0,
         step=step,

@@ -27,7 +27,8 @@ from collbench.operations.sweep import Sweep, Sweeps
 
 # Keys of a sweep with values that one option takes together. Values of other keys are combined with each other.
 _TOGETHER = {"backends": "backend", "sizes": "sizes", "dtypes": "dtype", "redops": "redop", "roots": "root", "algorithms": "algorithms",
-             "protocols": "protocols", "registrations": "registration", "calls": "calls"}  # fmt: skip
+             "protocols": "protocols", "registrations": "registration", "calls": "calls",
+             "pairs": "pairs"}  # fmt: skip
 _ONE_BY_ONE = {"devices": "device", "modes": "mode", "buffers": "buffers", "window": "window", "split": "split", "traffic": "traffic",
                "skew": "skew", "streams": "streams"}  # fmt: skip
 _PLACED = {True: [("in_place", True)], False: [("out_of_place", True)], "both": [("out_of_place", True), ("in_place", True)]}

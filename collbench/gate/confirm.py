@@ -63,6 +63,8 @@ def _sweep(members: Sequence[CaseKey]) -> Iterator[str]:
         yield f"skew = {skew}"
     if first.group != "all" and not first.group[:1].isdigit():
         yield f"split = {json.dumps(first.group)}"
+    if first.operation.startswith("multipair_"):
+        yield f"pairs = {first.group.partition(' ')[0]}"
     sizes = sorted(case.size_bytes for case in members if case.size_bytes)
     if sizes:
         yield f"sizes = {json.dumps(sizes)}"

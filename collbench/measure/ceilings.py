@@ -78,6 +78,9 @@ class Ceilings:
             return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
             return ceiling_from_rate(self.request.ceiling), None
+        if operation.aggregate:
+            ceiling, bound = self.of(replace(operation, aggregate=False), case, backend, groups)
+            return _of_all(ceiling, len(groups)), bound and _of_all(bound, len(groups))
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if case.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
@@ -179,6 +182,16 @@ class Ceilings:
         members = [asdict(member) for member in self.world.members]
         interfaces = [asdict(interface) for interface in self.interfaces]
         return {**topology_json(self.machines), "members": members, "interfaces": interfaces}
+
+
+def _of_all(ceiling: Ceiling, pairs: int) -> Ceiling:
+    """Return the rate of all pairs together from that of the slowest pair: the row's time ends with the last pair."""
+    if ceiling.bytes_per_s is None:
+        return ceiling
+    low, high = ceiling.low_bytes_per_s, ceiling.high_bytes_per_s
+    return replace(
+        ceiling, bytes_per_s=ceiling.bytes_per_s * pairs, low_bytes_per_s=low and low * pairs, high_bytes_per_s=high and high * pairs
+    )
 
 
 def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:

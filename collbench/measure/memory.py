@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.control.world import World
@@ -78,3 +80,23 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
     except (OSError, ValueError):  # no container, or no limit ("max")
         return free
     return min(free, max(0, limit - used))
+
+
+# Leaks: what a process holds before and after a case that makes groups.
+
+
+@dataclass(frozen=True)
+class HeldResources:
+    """The open files and the resident bytes of this process."""
+
+    open_files: int
+    resident_bytes: int
+
+
+def held_resources() -> HeldResources:
+    """Return what this process holds (Linux: /proc/self/fd and statm, proc(5)); zeros where /proc is missing."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return HeldResources(sum(1 for _ in Path("/proc/self/fd").iterdir()), pages * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, IndexError, ValueError):
+        return HeldResources(0, 0)

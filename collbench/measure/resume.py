@@ -50,7 +50,7 @@ def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
 def key_of(row: Row) -> CaseKey:
     """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow from the ranks."""
     operation = operations().get(row.operation)
-    known = replace(row, group="all") if operation and operation.pair else row
+    known = replace(row, group="all") if operation and operation.pair and not operation.aggregate else row
     return CaseKey._make(getattr(known, name) for name in _IDENTITY)
 
 

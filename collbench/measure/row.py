@@ -72,7 +72,7 @@ def row_without(operation: Operation, case: Case, api: str, size: tuple[int, int
     """Return an n/a row for the case; size: (ranks, nodes); reason: why it was not measured."""
     ranks, nodes = size
     count = operation.count(case, group_size(operation, case, ranks))
-    group = "all" if operation.pair else group_name(operation, case, groups_of(operation, case, ranks))
+    group = "all" if operation.pair and not operation.aggregate else group_name(operation, case, groups_of(operation, case, ranks))
     fact = Text(reason) if isinstance(reason, str) else reason
     return Row(**_identity(case, api, group), count=count, ranks=ranks, nodes=nodes, na=fact.render(), na_fact=as_json(fact))
 
@@ -130,20 +130,25 @@ def _places(ready: PreparedCase) -> list[list[int]]:
 def _figures(
     operation: Operation, case: Case, samples: Samples, places: list[list[int]]
 ) -> tuple[dict[str, Any], dict[str, Any], Known | None]:
-    """Return a row's times and bandwidths (those of the slowest group), its arrays, and its statistics; empty without a sample."""
+    """Return a row's times and bandwidths, its arrays, and its statistics; empty without a sample.
+
+    They are those of the slowest group. Of pairs that are aggregated the time is until the last pair ended, and the rates are of all.
+    """
     if samples.shape[1] == 0:
         return {}, {}, None
     series = [samples[part].max(axis=0) for part in places]
     p50s = [float(np.median(each)) for each in series]
-    slowest = series[int(np.argmax(p50s))]
+    together = np.max(series, axis=0)
+    slowest = together if operation.aggregate else series[int(np.argmax(p50s))]
     found, n = Known.of(slowest), 2 if operation.pair else len(places[0])
-    known = found.median
-    algbw, busbw = _rates(operation, case, n, known.value)
+    known, pairs = found.median, len(series) if operation.aggregate else 1
+    algbw, busbw = (rate and rate * pairs for rate in _rates(operation, case, n, known.value))
     return {
         "n": known.n, "n_eff": known.n_eff, "time_s": times_of(slowest, known), "time_rank_mean_s": float(samples.mean()),
         "modes": [{"time_s": mode.value, "share": mode.share} for mode in found.modes or ()],
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw,
-        "groups": _of_groups((operation, case, n), p50s, float(np.median(np.max(series, axis=0)))) if len(p50s) > 1 else {},
+        "groups": _of_groups((operation, case, n), p50s, float(np.median(together))) if len(p50s) > 1 else {},
+        "message_rate": pairs * (2 if operation.bidirectional else 1) / known.value if operation.aggregate and known.value > 0 else None,
     }, _arrays(samples, slowest), found  # fmt: skip
 
 

@@ -107,6 +107,7 @@ class Case:
     traffic      the uneven parts of alltoallv, allgatherv etc., else None; streams: TCP connections per pair (socket), else None
     call         "nonblocking": start the operation, then wait for it; "persistent": the same with a request that is made once; None: one
                  blocking call
+    pairs        how many pairs send at the same time (multipair), else None
     flags        flags known before the measurement, such as "size_rounded"
     """
 
@@ -130,6 +131,7 @@ class Case:
     traffic: Traffic | None = None
     streams: int | None = None
     call: str | None = None
+    pairs: int | None = None
 
     def placed(self, in_place: bool) -> Case:
         """Return the same test case with its placement decided."""
@@ -147,6 +149,7 @@ class Case:
             str(self.split or ""),
             self.traffic and self.traffic.name,
             self.call,
+            plural(self.pairs, "pair") if self.pairs else None,
         ]
         about = ", ".join(word for word in words if word)
         if not self.size_bytes:

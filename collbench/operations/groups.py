@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
+from collbench.units import plural
 
 # Pair schedule: rounds of disjoint pairs that run at the same time, generated one by one.
 #
@@ -108,12 +109,12 @@ _NAMED = 8  # pairs in the group's name
 
 
 def groups_of(operation: Operation, case: Case, n: int) -> Groups:
-    """Return the groups among n ranks: one of all, those of the case's split, or for pairs (i, i + n/2).
+    """Return the groups among n ranks: one of all, those of the case's split, or for pairs (i, i + n/2), the first `case.pairs` of them.
 
-    These pairs cross hosts with block placement; an odd rank pauses. Raises UsageError for a split that does not fit.
+    These pairs cross hosts with block placement, as in osu_mbw_mr; an odd rank pauses. Raises UsageError for a split that does not fit.
     """
     if operation.pair:
-        return tuple((i, i + n // 2) for i in range(n // 2))
+        return tuple((i, i + n // 2) for i in range(min(case.pairs or n, n // 2)))
     return case.split.groups(n) if case.split else (tuple(range(n)),)
 
 
@@ -123,7 +124,12 @@ def group_size(operation: Operation, case: Case, n: int) -> int:
 
 
 def group_name(operation: Operation, case: Case, groups: Groups) -> str:
-    """Return the groups' name in rows: "all", the split, or the pairs: "0-2,1-3"; the first and last of many."""
+    """Return the groups' name in rows: "all", the split, or the pairs: "0-2,1-3"; the first and last of many.
+
+    Pairs of an operation that aggregates them have only their number: "4 pairs".
+    """
+    if operation.aggregate:
+        return plural(len(groups), "pair")
     if not operation.pair:
         return str(case.split) if case.split and len(groups) > 1 else "all"
     names = [f"{a}-{b}" for a, b in groups]

@@ -233,9 +233,11 @@ class Operation(metaclass=_OldNames):
     self_synchronizing   an iteration ends with an answer to the timed rank, so no barrier is needed before each sample
     bidirectional     both directions are busy, and the bandwidth is per direction
     windowed          it uses the case's window (messages in flight)
+    aggregate         of pairs: its bandwidth is that of all pairs together, with the message rate; it uses the case's number of pairs
     uneven            it uses the case's traffic; by_rank: with a part per rank, which add up to the size, instead of per pair of ranks
     neighbours        it sends between neighbors of a ring of the ranks, for which a library may have a communicator
     is_barrier        it moves no data: no rank may leave before all have entered. Its size is 0
+    creates           each iteration makes groups and frees them. It has no data to verify; its open files and memory are recorded
     result_first      in place, the result is at the start of the buffer (MPI_Reduce_scatter_block); see `on`
 
     For the command line and the expected bandwidth:
@@ -261,6 +263,7 @@ class Operation(metaclass=_OldNames):
     moves: Callable[[Case], int] = lambda case: 1
     bidirectional: bool = False
     windowed: bool = False
+    aggregate: bool = False
     needs: Callable[[int, Case], Reason | None] = _no_need
     command: str = ""
     cpu_model: str = "copy"
@@ -268,6 +271,7 @@ class Operation(metaclass=_OldNames):
     uneven: bool = False
     by_rank: bool = False
     is_barrier: bool = False
+    creates: bool = False
     result_first: bool = False
     internal: bool = False
 

@@ -353,10 +353,11 @@ _MOVING: tuple[Callable[[Operation], bool], str] = (lambda operation: not operat
 _CONCERNS: dict[str, tuple[Callable[[Operation], bool], str]] = {
     "redops": (lambda operation: operation.reduces, "operations that reduce"),
     "roots": (lambda operation: operation.rooted, "operations with a root"),
-    "window": (lambda operation: operation.windowed, "p2p_bandwidth, p2p_bidirectional, put_bandwidth and get_bandwidth"),
+    "window": (lambda operation: operation.windowed, "p2p, multipair, put_bandwidth and get_bandwidth"),
     "traffic": (lambda operation: operation.uneven, "alltoallv, allgatherv and other operations with uneven parts"),
     "skew": (lambda operation: operation.uneven, "alltoallv, allgatherv and other operations with uneven parts"),
-    "streams": (lambda operation: operation.pair and not operation.one_sided, "p2p"),
+    "streams": (lambda operation: operation.pair and not operation.one_sided, "p2p and multipair"),
+    "pairs": (lambda operation: operation.aggregate, "multipair"),
     "sizes": _MOVING,
     "dtypes": _MOVING,
     "buffers": _MOVING,

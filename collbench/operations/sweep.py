@@ -69,6 +69,7 @@ class Sweep:
     split       divides the ranks into groups that run at the same time; pairs are not divided
     traffic     of uneven operations; None: even
     streams     connections per pair; None: one
+    pairs       numbers of pairs that send at the same time, 0: all; of operations that aggregate pairs; (): all
     defaults    the name of a backend -> its defaults
     where       its place in a suite: "sweeps[2] 'large'"; place: with the suite's file, for messages; "" without a suite
     """
@@ -94,6 +95,7 @@ class Sweep:
     split: Split | None = None
     traffic: Traffic | None = None
     streams: int | None = None
+    pairs: tuple[int, ...] = ()
     span: tuple[int, int] | None = None
     defaults: Callable[[str], BackendDefaults] = lambda backend: CPU
     where: str = ""
@@ -117,8 +119,10 @@ class Sweep:
             redops = self.redops if operation.reduces else (None,)
             roots = self.roots if operation.rooted else (None,)
             group = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
+            pairs = self._pairs(operation, n)
             calls = [None if call == CALLS[0] else call for call in self.calls]
-            for dtype, redop, root, tuning, call in product(self._dtypes(operation), redops, roots, self._tunings(default), calls):
+            chosen = product(self._dtypes(operation), redops, roots, self._tunings(default), calls, pairs)
+            for dtype, redop, root, tuning, call, at_once in chosen:
                 for size, rounded in self._sizes(operation, backend, dtype, group):
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size, operation.by_rank)
                     yield Case(
@@ -126,7 +130,7 @@ class Sweep:
                         self.buffers or default.buffers, self._window(size) if operation.windowed else None, self.seed,
                         ("size_rounded",) if rounded or rough else (), *tuning, split=None if operation.pair else self.split,
                         traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, default),
-                        call=call,
+                        call=call, pairs=at_once,
                     )  # fmt: skip
 
     def _dtypes(self, operation: Operation) -> Sequence[DType]:
@@ -159,16 +163,23 @@ class Sweep:
             return self.streams or 1
         return None if self.streams == 1 else self.streams
 
+    def _pairs(self, operation: Operation, n: int) -> list[int | None]:
+        """Return the numbers of pairs of n ranks, each once; [None] for an operation that does not aggregate pairs."""
+        return list(dict.fromkeys(number or max(n // 2, 1) for number in self.pairs or (0,))) if operation.aggregate else [None]
+
     def _window(self, size: int) -> int:
         return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
 
     def check_ranks(self, n: int) -> None:
-        """Check roots, split and traffic against n ranks. Raises UsageError for a root outside the group, or one that does not fit."""
+        """Check roots, split, pairs and traffic against n ranks. Raises UsageError for those that do not fit."""
         group = len(self.split.groups(n)[0]) if self.split else n
         for root in self.roots:
             if any(operation.rooted for operation in self.operations) and not 0 <= root < group:
                 ranks = f"{group} ranks in each group" if self.split else plural(n, "rank")
                 raise UsageError(f"root {root} is out of range ({ranks}): choose 0 to {group - 1}, or start more ranks")
+        if any(operation.aggregate for operation in self.operations) and n > 1 and max(self.pairs, default=0) > n // 2:
+            ends = f"{plural(n, 'rank')} make {plural(n // 2, 'pair')}"
+            raise UsageError(f"--pairs {max(self.pairs)}: {ends}: use 1 to {n // 2} or all, or start more ranks")
         for by_rank in {operation.by_rank for operation in self.operations if operation.uneven}:
             (self.traffic or EVEN).check_ranks(group, by_rank)
 

@@ -57,16 +57,22 @@ class Latency(Fact, frozen=True):
 
 
 class Verification(Fact, frozen=True):
-    """In how many of the measured cases the received data was compared with the expected data, and in how many it was wrong."""
+    """In how many of the measured cases the received data was compared with the expected data, and in how many it was wrong.
+
+    files_left_open: of cases that make and free groups, which have no data, the most files of a rank that stayed open; else None.
+    """
 
     cases: int
     verified: int
     wrong: int = 0
+    files_left_open: int | None = None
 
     def render(self) -> str:
         """Return "data verified", "not verified (-c 0)" or "WRONG DATA in 2 cases"."""
         if self.wrong:
             return f"WRONG DATA in {plural(self.wrong, 'case')}"
+        if self.files_left_open is not None:
+            return f"{plural(self.files_left_open, 'file') if self.files_left_open > 0 else 'no file'} left open"
         if self.verified == self.cases:
             return "data verified"
         return f"data verified in {self.verified} of {self.cases} cases" if self.verified else "not verified (-c 0)"
@@ -126,9 +132,16 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     if not measured:
         return Answer(first.operation, first.backend, how, missing=printable(first.na or "no time"))
     checked = [row for row in measured if row.wrong is not None]
-    verification = Verification(len(measured), len(checked), sum(bool(row.wrong) for row in checked))
+    verification = Verification(len(measured), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(measured))
     best = _rate(measured)
     return Answer(first.operation, first.backend, how, best, _latency(measured, MOST_LATENCY_BYTES if best else None), verification)
+
+
+def _files_left_open(rows: Sequence[Row]) -> int | None:
+    """Return the most files that a case which makes and frees groups left open; None if no row has that evidence."""
+    grown = [row.evidence.get("grown") for row in rows]
+    found = [count for each in grown if isinstance(each, dict) and isinstance(count := each.get("open_files"), int)]
+    return max(found, default=None)
 
 
 def _rate(rows: Sequence[Row]) -> BestRate | None:

@@ -15,8 +15,10 @@ from collbench.report.cases import (
     all_groups,
     each_group,
     if_groups,
+    if_messages,
     interval,
     limited_by,
+    message_rate,
     name_value,
     rate,
     remarks,
@@ -114,6 +116,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     _column("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), least=15, drop=8),
     _column("algbw", "algbw GB/s", lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "", drop=9),
     _column("busbw", "busbw GB/s", lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "", drop=3),
+    _column("message_rate", "messages/s", message_rate, least=7, drop=3),
     _column("each_group", "each group GB/s", each_group, drop=5),
     _column("all_groups", "all groups GB/s", all_groups, drop=4),
     _column("expected", "expected GB/s", _expected, drop=6),
@@ -143,6 +146,7 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     if view.columns and not view.added:
         return view.columns
     hidden: set[str] = set() if if_groups(plan) else {"each_group", "all_groups"}
+    hidden |= {"all_groups"} if if_messages(plan) else {"message_rate"}
     if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
         hidden |= set(_RATES)
     if not plan.moves:

@@ -102,6 +102,15 @@ def format_groups(row: Row) -> str:
     return f"{count} groups of {ranks} ranks{': ' if rates else ''}{', '.join(rates)}"
 
 
+def message_rate(row: Row) -> str:
+    """Return the messages per second of all pairs together, to three digits: "912", "35.2k", "22.9M"; a dash if unknown."""
+    if row.message_rate is None:
+        return NOTHING
+    unit, factor = next((each for each in (("M", 1e6), ("k", 1e3)) if row.message_rate >= each[1]), ("", 1.0))
+    text = f"{row.message_rate / factor:#.3g}".removesuffix(".")
+    return f"{text if 'e' not in text else f'{row.message_rate / factor:.0f}'}{unit}"
+
+
 def times(row: Row, unit: str = "") -> str:
     """Return the median in µs, or both values of bimodal samples: "2.345", "2.345 82 % / 10.70 18 %"."""
     if row.time_s is None or row.time_s.p50 is None:
@@ -244,6 +253,11 @@ def if_groups(plan: PlanSummary) -> bool:
     return any(is_several(group) for group in plan.some("group"))
 
 
+def if_messages(plan: PlanSummary) -> bool:
+    """Return whether the figures are those of several pairs together, with a message rate."""
+    return all(name.startswith("multipair_") for name in plan.some("operation"))
+
+
 def _if_registered(plan: PlanSummary) -> bool:
     """Return whether buffers were registered. Libraries that cannot register buffers have None, which does not count as another value."""
     return plan.varies("registration") and plan.some("registration") != ["none"]
@@ -255,6 +269,8 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
 
 
 def _group_fact(group: str) -> str:
+    if group.endswith((" pair", " pairs")):
+        return group
     return "" if group == "all" else f"{'pairs' if group[0].isdigit() else 'split'} {group}"
 
 
@@ -300,8 +316,9 @@ COLUMNS = (
     CaseColumn("95 % interval", interval, right=True, figure=True),
     CaseColumn("algbw GB/s", lambda row: rate(row.algbw_bytes_per_s), right=True, shown=_if_moves, figure=True),
     CaseColumn("busbw GB/s", lambda row: rate(row.busbw_bytes_per_s if row.ranks > 1 else None), right=True, shown=_if_moves, figure=True),
+    CaseColumn("messages/s", message_rate, right=True, shown=if_messages, figure=True),
     CaseColumn("each group GB/s", each_group, right=True, shown=if_groups, figure=True),
-    CaseColumn("all groups GB/s", all_groups, right=True, shown=if_groups, figure=True),
+    CaseColumn("all groups GB/s", all_groups, right=True, shown=lambda plan: if_groups(plan) and not if_messages(plan), figure=True),
     CaseColumn("wrong", wrong, right=True, figure=True),
     CaseColumn("of expected", of_ceiling, shown=_if_moves, figure=True),
     CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),

@@ -100,7 +100,11 @@ class TableWriter(RowWriter):
             within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
             over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
             lines.append(over if plan.launches > 1 else within)
-        if any(row.groups for row in rows):
+        if any(row.message_rate for row in rows):
+            lines.append(
+                "pairs: all ran at the same time; the time ends with the last pair; busbw and messages/s are those of all pairs together"
+            )
+        if any(row.groups and not row.message_rate for row in rows):
             lines.append("groups: all ran at the same time; times, busbw and percentages are those of the slowest group")
         reasons = run_quality(rows).reasons
         lines += [each.render() for each in reasons] if len(reasons) > 1 else []  # the line on quality has the only one

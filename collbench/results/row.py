@@ -86,6 +86,7 @@ class Row:
     groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
     than 1,024), "total_busbw_bytes_per_s" (of all until the last one ended)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
+    message_rate: of multipair, messages per second of all pairs together, in both directions if both are busy.
     traffic, streams are the case's: the name of an uneven operation's traffic, and TCP connections per pair.
     call is the case's call form: "nonblocking" or "persistent"; None for blocking calls.
     ceiling is the ring reference where the operation has one (else the hard limit), a measured reference or a given rate; hard_bound the
@@ -128,6 +129,7 @@ class Row:
     time_rank_mean_s: float | None = None
     algbw_bytes_per_s: float | None = None
     busbw_bytes_per_s: float | None = None
+    message_rate: float | None = None
     groups: dict[str, Any] = field(default_factory=dict)
     ceiling: Ceiling | None = None
     hard_bound: Ceiling | None = None

@@ -221,7 +221,13 @@ def result_of(row: Row, started_s: float | None = None) -> Result:
         for name, is_needed in ((_DRIFT, "drift" in row.flags), (_SKEW, "skew_limited" in row.flags), (_ITERATIONS, True))
         if is_needed and row.evidence.get(name) not in (None, 1)
     }  # what `quality_of` reads
-    detail = {"modes": row.modes, "groups": row.groups, "wrong_detail": row.wrong_detail, "evidence": kept}
+    detail = {
+        "modes": row.modes,
+        "groups": row.groups,
+        "message_rate": row.message_rate,
+        "wrong_detail": row.wrong_detail,
+        "evidence": kept,
+    }
     detail = {name: value for name, value in detail.items() if value}
     figures = {
         "n": row.n, "n_eff": row.n_eff, "algbw_bytes_per_s": row.algbw_bytes_per_s, "busbw_bytes_per_s": row.busbw_bytes_per_s,

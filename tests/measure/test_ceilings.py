@@ -169,20 +169,28 @@ def inside(operation: str, path: str) -> Any:
     return known.of(operations()[operation], make_case(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
 
 
-STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9}
+STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9,
+           "multipair_bandwidth": 4e9, "multipair_bidirectional": 2e9}  # fmt: skip  # two pairs together
 ONE_SIDED = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
 STREAMS |= dict.fromkeys(ONE_SIDED, 2e9)
 
 
-@pytest.mark.parametrize("name", [name for name in operations() if name != "barrier"])
+@pytest.mark.parametrize("name", [name for name, one in operations().items() if not one.is_barrier])
 def test_loopback_is_used_both_ways_unless_there_is_a_root(name: str) -> None:
     assert inside(name, "loopback").bytes_per_s == STREAMS.get(name, 2e9 if name == "p2p_latency" else 1e9)
 
 
-@pytest.mark.parametrize("name", [name for name in operations() if name != "barrier"])
+@pytest.mark.parametrize("name", [name for name, one in operations().items() if not one.is_barrier])
 def test_what_is_added_up_is_set_against_sums_and_all_else_against_copies(name: str) -> None:
     both = 2 / (1 / 9e9 + 1 / 3e9)  # each of two ranks adds a half; of a reduce the root copies the other half
-    rates = {"reduce": both, "reducescatter": 3e9, "allreduce": both, "accumulate": 3e9}
+    rates = {
+        "reduce": both,
+        "reducescatter": 3e9,
+        "allreduce": both,
+        "accumulate": 3e9,
+        "multipair_bandwidth": 18e9,
+        "multipair_bidirectional": 18e9,
+    }
     assert inside(name, "memory").bytes_per_s == pytest.approx(rates.get(name, 9e9))
 
 

@@ -139,7 +139,8 @@ MISTAKES = {  # what follows "suite a.toml"
                          "it below [defaults]",
     "schema = 1\n[[sweeps]]\noperations = ['barrier']\nsizes = 8":
         ", sweeps[1]: sizes is for operations that move data, and this sweep has none: take it out, or put it below [defaults]",
-    SWEEP + "streams = 4": ", sweeps[1] 'large': streams is for p2p, and this sweep has none: take it out, or put it below [defaults]",
+    SWEEP + "streams = 4": ", sweeps[1] 'large': streams is for p2p and multipair, and this sweep has none: take it "
+                            "out, or put it below [defaults]",
     SWEEP + "dtypes = ['int8', 'int8']": ", sweeps[1] 'large': dtypes = [\"int8\", \"int8\"] contains a value twice: remove one",
     SWEEP + "sizes = 0": ", sweeps[1] 'large': sizes = 0 does not fit: message sizes as --sizes takes them, like \"1K-1G\", "
                          "\"1K-1G:x4\", \"1K-64K:+1K\" or [8, \"1K\", \"1M\"]; K = 1024; left out: 8-64M on CPUs, 8-1G on NCCL",

@@ -30,9 +30,9 @@ HOSTILE = 'import os\nwith open({marks!r}, "a") as marks:\n    marks.write(f"{{_
 FIRST = str(ROOT / "reports/first-run")
 SMALL = ("--sizes", "64", "-n", "3", "-w", "1", "--max-time", "1")
 COLLECTIVES = (
-    *("accumulate", "allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast", "gather", "get", "hypercube"),
+    *("accumulate", "allgather", "allreduce", "alltoall", "alltoallv", "barrier", "broadcast", "gather", "get", "hypercube", "init"),
     *("allgatherv", "exscan", "gatherv", "reducescatterv", "scan", "scatterv"),
-    *("neighbor-allgather", "neighbor-alltoall", "p2p", "put", "reduce", "reducescatter", "scatter", "sendrecv"),
+    *("multipair", "neighbor-allgather", "neighbor-alltoall", "p2p", "put", "reduce", "reducescatter", "scatter", "sendrecv"),
 )
 COMMANDS: dict[str, tuple[str, ...]] = {
     **{

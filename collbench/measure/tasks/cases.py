@@ -10,7 +10,7 @@ from typing import Any
 from collbench.backends.backend import Backend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
-from collbench.measure.memory import check_memory, fitting_sizes
+from collbench.measure.memory import HeldResources, check_memory, fitting_sizes, held_resources
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, Work, ranks_by_host
 from collbench.measure.phases import Phase, Phases, nvtx_range
@@ -174,7 +174,9 @@ class BackendRunner:
             ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, Fact):
             return self.without(operation, case, ready, place)
+        before = held_resources() if operation.creates else None
         watched = session.measured(ready, backend, budget)
+        held = self._held(before) if before else {}
         phases += watched.phases if watched else ()
         with phases.record("verification"):
             checked, mismatches, choices = self._verified(ready)
@@ -191,13 +193,15 @@ class BackendRunner:
             session.note_once(f"other path of {self.opened.name}", watched.other_path)
         if disturbance := watched.disturbance(ready.case.title(), [member.host for member in world.members]):
             session.note(disturbance)
-        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | evidence | wrong_evidence(mismatches))
+        row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | held | evidence | wrong_evidence(mismatches))
         return self._store(row, arrays, place, phases if checked else phases[:-1])
 
     def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
         """Return (number of verified calls, wrong data at rank 0, NCCL's choices during them on this rank)."""
         calls, paths, backend = self.session.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
+            return 0, [], []
+        if ready.operation.creates:
             return 0, [], []
         if ready.operation.is_barrier:
             return (0, [], []) if backend.virtual else (*left_early(ready, self.session.world, calls), [])
@@ -207,12 +211,20 @@ class BackendRunner:
             mismatches = verify_case(ready, self.session.world, calls)
         return calls, mismatches, choices
 
+    def _held(self, before: HeldResources) -> dict[str, Any]:
+        """Return the evidence of a leak check: by how much the open files and memory of the worst rank grew meanwhile. All ranks call."""
+        after = held_resources()
+        own = [after.open_files - before.open_files, after.resident_bytes - before.resident_bytes]
+        every = self.session.world.allgather(own, "counting open files")
+        return {"grown": {"open_files": max(one[0] for one in every), "resident_bytes": max(one[1] for one in every)}}
+
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """Return the row's ceilings, flags and evidence."""
         session = self.session
         ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups)
         slowdown = session.request.slowed.of(ready.case)
-        at_once = ["pairs_at_once"] if ready.operation.pair and len(ready.groups) > 1 else []
+        operation = ready.operation
+        at_once = ["pairs_at_once"] if operation.pair and not operation.aggregate and len(ready.groups) > 1 else []
         known = ready.evidence | ({"slowed": slowdown.text} if slowdown else {}) | watched.evidence
         evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | known
         on = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back), *at_once)

@@ -1,4 +1,5 @@
-"""Point-to-point between the two ranks of a pair: bandwidth of a window of messages, one way or both, ping-pong latency, and one message.
+"""Point-to-point between the two ranks of a pair: bandwidth of a window of messages, one way or both, ping-pong latency, and one message;
+and the bandwidth and message rate of several pairs together (multipair).
 
 A window is W messages in flight, acknowledged. All messages of a window use the same buffers, as OSU's benchmark does: a window of 64 MiB
 messages would not fit otherwise.
@@ -7,6 +8,7 @@ messages would not fit otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from collbench.operations.case import Case
 from collbench.operations.operation import Binding, Block, Operation, Steps
@@ -92,4 +94,19 @@ P2P_MESSAGE = Operation(
     sends=lambda x: x.count if x.rank == 0 else 0,
     expected_blocks=lambda x: [Block([0], at=0, count=x.count)] if x.rank == 1 else [],
     by_messages=_one_message,
+)
+# As osu_mbw_mr (one way) and IMB's Uniband and Biband: the figures are those of all pairs together, until the last one has ended.
+MULTIPAIR_BANDWIDTH = replace(
+    P2P_BANDWIDTH,
+    name="multipair_bandwidth",
+    command="multipair",
+    summary="bandwidth and message rate of several pairs at once, one way (osu_mbw_mr, IMB Uniband)",
+    aggregate=True,
+)
+MULTIPAIR_BIDIRECTIONAL = replace(
+    P2P_BIDIRECTIONAL,
+    name="multipair_bidirectional",
+    command="multipair",
+    summary="the same both ways at once (IMB Biband); busbw is per direction, the message rate of both",
+    aggregate=True,
 )

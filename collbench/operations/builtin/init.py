@@ -1,0 +1,122 @@
+"""Creation of communicators and process groups (`init`): the time to make one and to free it, which is what elasticity costs.
+
+Each iteration makes the groups and frees them, so that any number of iterations needs bounded resources. torch.distributed requires
+every rank to call `new_group` for every group, also for those of other ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from collbench.operations.operation import Binding, Operation, needs_two_ranks
+from collbench.operations.program import Call, PythonCall
+
+Colour = Callable[[int, int], int]  # (rank, ranks) -> the number that all ranks of a group share
+
+
+def _whole(rank: int, n: int) -> int:
+    return 0
+
+
+def _half(rank: int, n: int) -> int:
+    return 2 * rank // n
+
+
+def _second(rank: int, n: int) -> int:
+    return rank % 2
+
+
+def _dup(x: Binding) -> Iterator[Call]:
+    yield x.call("MPI_Comm_dup", x.comm, x.scratch)
+    yield x.call("MPI_Comm_free", x.scratch)
+
+
+def _first_mpi(x: Any) -> Iterator[Call]:
+    """Yield the calls of a communicator, a barrier over it, and its end: a library connects the ranks with the first collective."""
+    barrier = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(x.pointer("MPI_Barrier"))
+    handle = (ctypes.c_int if x.handle_bytes == 4 else ctypes.c_int64).from_address(int(x.scratch))
+
+    def meet() -> None:
+        if code := barrier(handle.value % 2**64):
+            raise OSError(f"MPI_Barrier returned {code}")
+
+    yield x.call("MPI_Comm_dup", x.comm, x.scratch)
+    yield PythonCall("MPI_Barrier", meet)
+    yield x.call("MPI_Comm_free", x.scratch)
+
+
+def _by_node(x: Any) -> Iterator[Call]:
+    yield x.call("MPI_Comm_split_type", x.comm, x.constant("COMM_TYPE_SHARED"), x.rank, x.constant("INFO_NULL"), x.scratch)
+    yield x.call("MPI_Comm_free", x.scratch)
+
+
+def _without_last_mpi(x: Any) -> Iterator[Call]:
+    """Yield the calls of the ranks that stay; the one that is left out calls nothing."""
+    if x.rank < x.n - 1:
+        yield x.call("MPI_Comm_create_group", x.comm, x.group_of(range(x.n - 1)), 0, x.scratch)
+        yield x.call("MPI_Comm_free", x.scratch)
+
+
+def _split(colour: Colour) -> Callable[[Binding], Iterator[Call]]:
+    """Return MPI steps in which the ranks of a color form a group."""
+
+    def steps(x: Binding) -> Iterator[Call]:
+        yield x.call("MPI_Comm_split", x.comm, colour(x.rank, x.n), x.rank, x.scratch)
+        yield x.call("MPI_Comm_free", x.scratch)
+
+    return steps
+
+
+def _torch(groups: Callable[[int], Sequence[Sequence[int]]], first: bool = False) -> Callable[[Any], Iterator[Call]]:
+    """Return torch steps that make these groups of n ranks and free them.
+
+    first: with a barrier over each, since the first collective may connect the ranks.
+    """
+
+    def steps(x: Any) -> Iterator[Call]:
+        made: list[Any] = []
+        for members in groups(x.n):
+            ranks = [x.peer(rank) for rank in members]
+            make = x.call("new_group", ranks).function
+            yield PythonCall("new_group", partial(_keep_own, make, made) if x.rank in members else make)
+        if first:
+            yield PythonCall("barrier", lambda: [x.call("barrier", group=group).function() for group in made])
+
+        def free() -> None:
+            while made:
+                x.call("destroy_process_group", made.pop()).function()
+
+        yield PythonCall("destroy_process_group", free)
+
+    return steps
+
+
+def _keep_own(make: Callable[[], object], made: list[Any]) -> None:
+    made.append(make())
+
+
+def _coloured(colour: Colour) -> Callable[[int], Sequence[Sequence[int]]]:
+    return lambda n: [[rank for rank in range(n) if colour(rank, n) == each] for each in sorted({colour(rank, n) for rank in range(n)})]
+
+
+def _operation(name: str, summary: str, **steps: Any) -> Operation:
+    return Operation(
+        name=f"init_{name}", command="init", summary=summary, bus_factor=lambda n: 0.0, expected_blocks=lambda x: [],
+        sends=lambda x: 0, is_barrier=True, creates=True, needs=needs_two_ranks(f"init_{name}"), steps=steps,
+    )  # fmt: skip
+
+
+CREATE = _operation("create", "make and free a group of all ranks (MPI_Comm_dup, new_group)", mpi=_dup, torch=_torch(_coloured(_whole)))
+FIRST = _operation(
+    "first", "the same with a barrier over it, the first collective", mpi=_first_mpi, torch=_torch(_coloured(_whole), first=True)
+)
+HALVES = _operation("halves", "split the ranks into two halves", mpi=_split(_half), torch=_torch(_coloured(_half)))
+ALTERNATE = _operation("alternate", "split the ranks into even and odd ones", mpi=_split(_second), torch=_torch(_coloured(_second)))
+NODES = _operation("nodes", "split the ranks by node (MPI_Comm_split_type)", mpi=_by_node)
+REFORM = _operation(
+    "reform", "form a group again without the last rank (MPI_Comm_create_group, new_group)", mpi=_without_last_mpi,
+    torch=_torch(lambda n: [range(n - 1)]),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""Several pairs at once, and the creation of groups: figures of all pairs together on virtual ranks, and what each rank calls."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.cli.parser import pair_numbers
+from collbench.errors import UsageError
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.cases import run
+from collbench.operations.builtin import init
+from collbench.operations.builtin.p2p import MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.program import PythonCall
+from collbench.operations.sweep import Sweep
+from collbench.results.row import Row
+from tests.measure.launches import RecordingListener, run_alone
+
+
+def rows_of(folder: Path, *operations: Any, pairs: tuple[int, ...] = (), ranks: int = 4) -> list[Row]:
+    """Return the rows of a launch on virtual ranks, in the order of the plan."""
+    sweep = Sweep(operations, (1 << 20,), (dtype_named("float32"),), pairs=pairs, window=4)
+    budget = Budget(2, 20, 2)
+    request = Request("multipair", sweep, ("simulated",), frozenset(["simulated"]), budget=budget, ranks=ranks, out=folder / "run")
+    listener = RecordingListener()
+    assert run_alone(run, request, listener) == 0
+    return listener.in_order
+
+
+def test_figures_are_of_all_pairs_together(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, pairs=(1, 0))
+    assert [row.group for row in rows] == ["1 pair", "2 pairs"] * 2
+    for row, pairs, ways in zip(rows, (1, 2, 1, 2), (1, 1, 2, 2), strict=True):
+        assert row.time_s is not None
+        assert row.message_rate == pytest.approx(ways * pairs / row.time_s.p50)
+        assert row.busbw_bytes_per_s == pytest.approx(pairs * (1 << 20) / row.time_s.p50)
+        assert row.groups.get("count") == (2 if pairs == 2 else None)
+        assert (row.wrong, "pairs_at_once" in row.flags) == (0, False)
+
+
+def test_the_expected_bandwidth_is_of_all_pairs(tmp_path: Path) -> None:
+    one, both = rows_of(tmp_path, MULTIPAIR_BANDWIDTH, pairs=(1, 2))
+    assert one.ceiling is not None
+    assert both.ceiling is not None
+    assert both.ceiling.bytes_per_s == pytest.approx(2 * (one.ceiling.bytes_per_s or 0.0))
+
+
+def test_other_operations_have_no_message_rate(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, P2P_BANDWIDTH)
+    assert (row.message_rate, row.group) == (None, "0-2,1-3")
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("1,2,4", (1, 2, 4)), ("all", (0,)), ("2,2,all", (2, 0))])
+def test_numbers_of_pairs(text: str, numbers: tuple[int, ...]) -> None:
+    assert pair_numbers(text) == numbers
+
+
+def test_more_pairs_than_ranks_make_are_refused() -> None:
+    sweep = Sweep((MULTIPAIR_BANDWIDTH,), (8,), (dtype_named("uint8"),), pairs=(1, 3))
+    sweep.check_ranks(6)
+    with pytest.raises(UsageError):
+        sweep.check_ranks(5)
+
+
+class RecordingBinding:
+    """A double of torch's binding: it records the calls of a rank, and makes groups that are their ranks."""
+
+    def __init__(self, rank: int, n: int) -> None:
+        self.rank, self.n, self.calls = rank, n, list[tuple[Any, ...]]()
+
+    def peer(self, rank: int) -> int:
+        """Return the rank itself."""
+        return rank
+
+    def call(self, name: str, *words: Any, **named: Any) -> PythonCall:
+        """Return a call that is recorded when it runs."""
+
+        def run() -> Any:
+            self.calls.append((name, *words, *named.values()))
+            return tuple(words[0]) if name == "new_group" else None
+
+        return PythonCall(name, run)
+
+
+@pytest.mark.parametrize(("rank", "own"), [(0, (0, 1)), (3, (2, 3))])
+def test_every_rank_makes_every_group_and_frees_its_own(rank: int, own: tuple[int, ...]) -> None:
+    binding = RecordingBinding(rank, 4)
+    program = list(init.HALVES.steps["torch"](binding))
+    for _ in range(2):
+        for call in program:
+            call.function()
+    assert binding.calls == [("new_group", [0, 1]), ("new_group", [2, 3]), ("destroy_process_group", own)] * 2
+
+
+def test_the_last_rank_is_left_out() -> None:
+    binding = SimpleNamespace(rank=2, n=3)
+    assert list(init.REFORM.steps["mpi"](binding)) == []
+    stays = RecordingBinding(2, 3)
+    for call in init.REFORM.steps["torch"](stays):
+        call.function()
+    assert stays.calls == [("new_group", [0, 1])]
+
+
+@pytest.mark.in_turn
+def test_groups_of_real_ranks_leave_no_file_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "collbench", "init", "--ranks", "2", "--backend", "gloo", "-n", "5", "-w", "2"]
+    more = ["--max-time", "20", "--timeout", "60", "--out", str(tmp_path / "run"), "--quiet"]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = {row["operation"]: row for row in map(json.loads, (tmp_path / "run" / "cells.jsonl").read_text().splitlines())}
+    assert set(rows) == {f"init_{name}" for name in ("create", "first", "halves", "alternate", "nodes", "reform")}
+    assert [name for name, row in rows.items() if row["na"]] == ["init_nodes"]
+    measured = [row for row in rows.values() if not row["na"]]
+    assert all(row["time_s"]["p50"] > 0 and row["evidence"]["grown"]["open_files"] <= 2 for row in measured)
