@@ -50,7 +50,7 @@ def _aggressor_rate(row: LoadRow) -> str:
 
 _COLUMNS: tuple[Column[LoadRow], ...] = (
     Column("", "aggressors", lambda row: row.aggressors),
-    Column("", "target", lambda row: format_percent(100 * row.level) if row.level else "0 % (control)", right=True),
+    Column("", "target", lambda row: f"{100 * row.level:g} %" if row.level else "0 % (control)", right=True),
     Column("", "achieved", lambda row: NOTHING if row.achieved is None else format_percent(100 * row.achieved), right=True, drop=4),
     Column("", "GB/s", _aggressor_rate, right=True, drop=6),
     *(_quantile(name, part) for name in SHARES for part in ("off", "on", "factor")),
@@ -97,7 +97,7 @@ def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
         else:
             yield "no host has ranks of both sides: they can share only links between hosts, which the probe does not see"
     for row in rows:
-        where = f"{row.aggressors} at {format_percent(100 * row.level)}: " if len(rows) > 1 else ""
+        where = f"{row.aggressors} at {row.level:.0%}: " if len(rows) > 1 else ""
         if row.na is None and (missing := unknown_quantiles(row.quantiles)):
             names = ", ".join(_TITLES[name] for name in missing)
             need = FEWEST_GROUPS * fewest_samples(SHARES[missing[-1]])

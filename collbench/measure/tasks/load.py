@@ -206,7 +206,10 @@ class LoadTask(Task):
         if backend.virtual or backend.ranks != world.size:
             raise UsageError(f"collbench load needs a process per rank and a real backend, and {backend.name} has others: use mpi or gloo")
         hosts = [member.host for member in world.members]
-        self.sides = sides_of(self.request, hosts)
+        try:
+            self.sides = sides_of(self.request, hosts)
+        except UsageError as error:
+            world.refuse(str(error))
         if self.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), session).device != "cpu":
             raise UsageError(
                 f"collbench load measures host memory, not that of GPUs: use --device cpu, or another backend than {backend.name}"
@@ -319,13 +322,12 @@ class Measuring:
         if self.world.rank == 0:
             made = []
             for mix, level in self.request.rows:
-                row = self._blank(mix, level)
-                found = pressures[mix]
-                if isinstance(found, Fact):
-                    row = replace(row, na=str(found), na_fact=as_json(found))
+                row, sets = self._blank(mix, level), pressures[mix]
+                if isinstance(sets, Fact):
+                    row = replace(row, na=str(sets), na_fact=as_json(sets))
                 else:
                     row = replace(
-                        self._figures(row, mix, level, blocks[mix, level], found), shared=shared, **check_fields(self.check, wrong)
+                        self._figures(row, mix, level, blocks[mix, level], sets), shared=shared, **check_fields(self.check, wrong)
                     )
                     row = replace(row, evidence=row.evidence | wrong_evidence(wrong))
                 made.append(row)
