@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from collbench.analysis.load import LoadInconclusive, unknown_quantiles
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING, rate
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
+from collbench.results.interference import LoadInconclusive, unknown_quantiles
 from collbench.results.load import SHARES, LoadRow
 from collbench.results.steps import Estimate
 from collbench.results.store import to_line

@@ -1,7 +1,8 @@
-"""Interference: who is a victim, bad input, and real aggressors over one link of known rate."""
+"""Interference: the two sides, bad input, and real aggressors over one link of known rate."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.results.load import LoadRow, read_load
-from tests.cli.command import BIN, PROGRAM, command, environment
+from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run_here
 from tests.conftest import enter
 from tests.testbeds import Bottleneck
 
-LAUNCH = Request(Sweep((), None, ()), ("mpi",), Budget(1.0), command="load")
+LAUNCH = Request("load", Sweep((), None, ()), ("mpi",), budget=Budget(1.0))
 REQUEST = LoadRequest(LAUNCH, operations()["allreduce"], 8, (("incast",),), 4096, (1.0,))
 FOUR = ["n1", "n2", "n3", "n4"]
 MPICH = BIN / "mpiexec"
@@ -64,12 +65,15 @@ class TestSides:
 
 @pytest.mark.parametrize(
     "words",
-    ["--ranks 2", "--against storm", "--levels 120", "--victim barrier", "--split 'MOD 2' --aggressors 1", "--ramp --levels 5",
-     "--backend mpi,gloo", "--levels x"],
+    [
+        ["--ranks", "2"], ["--against", "storm"], ["--levels", "120"], ["--levels", "x"], ["--victim", "barrier"],
+        ["--ramp", "--levels", "5"],
+        ["--split", "MOD 2", "--aggressors", "1"], ["--backend", "mpi,gloo"],
+    ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence(words: str) -> None:
-    done = command("load", *[word.strip("'") for word in words.replace("MOD 2", "MOD_2").split()])
-    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+    done = run_here(tmp_path, "load", *words)
+    assert done.returncode == 2 and one_sentence(done)
 
 
 @pytest.mark.hosts
@@ -77,8 +81,6 @@ def test_bad_input_is_one_sentence(words: str) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
 def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Path) -> None:
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         bed = enter(stack, Bottleneck(4, 100))
         rows = launched(bed, tmp_path / "run", "--max-time", "2", "--blocks", "4", "--levels", "0,100")
@@ -86,7 +88,7 @@ def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Pat
     assert [row.wrong for row in rows] == [0, 0] and [row.blocks for row in rows] == [4, 4]
     assert (control.victims, control.others) == ((0, 2), (1, 3)) and control.achieved == 0
     assert [link.kind for link in full.shared] == ["fabric"]
-    # 64 KiB take 5.5 ms alone and 11 ms in half of the link; only a busy machine makes them slower
+    # both sides cross the link, so the aggressors cannot exceed its rate
     assert full.full_bytes_per_s is not None and 0 < full.full_bytes_per_s < 12.5e6 * 1.02
     assert full.achieved is not None and full.achieved > 0 and full.factor.value is not None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collbench.analysis.load import LoadInconclusive
 from collbench.launch.software import Build, SoftwareDiffers, mismatch
 from collbench.measure.crossing import OtherPath
 from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPaused, SegmentsRetransmitted
@@ -18,6 +17,7 @@ from collbench.measure.tasks.routed import RoutingsDiffer
 from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported
+from collbench.results.interference import LoadInconclusive
 
 CASE = "allreduce 64 MiB on mpi"
 GATHER, SCATTER = Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.load import LoadInconclusive
 from collbench.reason import as_json
 from collbench.report.load import load_values, write_load
 from collbench.report.runs import report_run
 from collbench.results.folder import LOAD
+from collbench.results.interference import LoadInconclusive
 from collbench.results.load import LoadQuantile, LoadRow, SharedLink, load_from_json
 from collbench.results.steps import Estimate
 from tests.report.test_kinds import sections

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.load import judge, quantiles_of
 from collbench.backends.backend import unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
@@ -38,11 +37,12 @@ from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import decode_reason
 from collbench.reason import Fact, as_json
 from collbench.results.folder import LOAD
+from collbench.results.interference import judge, quantiles_of
 from collbench.results.load import LoadRow, SharedLink, read_load
 from collbench.results.reader import Run
 from collbench.units import plural
 
-# The request, and who is a victim.
+# The request, and the sides: victims and aggressors.
 
 PATTERNS: Mapping[str, tuple[str, str]] = {  # by name: (operation, description)
     "incast": ("gather", "every rank sends to the first one"),
@@ -113,7 +113,7 @@ class Sides:
 
 
 def sides_of(request: LoadRequest, hosts: Sequence[str]) -> Sides:
-    """Return who is a victim. hosts: by rank. By node, aggressors and victims alternate as far as their numbers allow.
+    """Return the ranks of both sides. hosts: by rank. By node, aggressors and victims alternate as far as their numbers allow.
 
     Raises UsageError if the two share no link, or do not fit.
     """
