@@ -19,6 +19,7 @@ from collbench.units import format_duration, plural
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
+    from collbench.measure.tasks.load import LoadRequest
     from collbench.measure.tasks.places import HuntRequest, PairsRequest, Places
     from collbench.measure.tasks.replay import ReplayRequest
     from collbench.measure.tasks.step import Training
@@ -251,6 +252,29 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
     for sentence in () if arguments.quiet else remarks:
         write_line(sys.stderr, sentence)
     return 0
+
+
+def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+    """Print the victims, the aggressors and the estimated time, at rank 0 of a launch. Return 0. Raises UsageError for bad sides."""
+    from collbench.measure.tasks.load import sides_of
+    from collbench.report.dry_run import PlannedRounds
+
+    check_installed(load.launch)
+    hosts = planned_hosts(load.launch, arguments, info, env)
+    names = list(info.hosts) if info and len(info.hosts) == max(hosts) + 1 else [f"node {place}" for place in range(max(hosts) + 1)]
+    sides = sides_of(load, [names[place] for place in hosts])
+    parts = [
+        {
+            "aggressors": "+".join(mix),
+            "percent": round(100 * level, 3),
+            "victim_ranks": list(sides.victims),
+            "aggressor_ranks": list(sides.others),
+        }
+        for mix, level in load.rows
+    ]
+    notes = [f"{load.victim.name} is timed in {plural(load.blocks, 'pair')} of blocks per row; finding the full rates comes on top"]
+    title = f"load of {plural(len(parts), 'row')}"
+    return _show_rounds(PlannedRounds(title, parts, len(parts), load.launch.budget.max_time_s, notes), arguments, info)
 
 
 def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse.Namespace) -> int:

@@ -91,6 +91,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("workload all --dry-run", "what each kind of training sends, without measuring"),
         ("workload data-parallel --step-time 180ms", "add the scaling efficiency for this computing time"),
     ),
+    "load": (
+        ("load --split 'MOD 2'", "8-byte all-reduce against incast, on the same nodes"),
+        ("load --against incast,alltoall --ramp", "two patterns at five rates, by node"),
+        ("load --preset gpcnet-latency", "victims and aggressors as in GPCNet"),
+    ),
     "replay": (
         ("replay traces/", "the step of a recorded job on every available backend"),
         ("replay traces/ --backend mpi --compute gaps", "over MPI, with the recorded computing"),
@@ -205,7 +210,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 # The commands of `collbench --help`, in its order; operations are on one line. A command of no group is listed under the last one.
 GROUPS = (
-    ("Measure", ("OPERATION", "run", "workload", "replay", "kernels")),
+    ("Measure", ("OPERATION", "run", "workload", "replay", "load", "kernels")),
     ("Find problems", ("check", "doctor", "pairs", "hunt", "autopsy", "probe", "trace", "explain")),
     ("Compare and gate", ("compare", "gate", "baseline", "history", "peak")),
     ("Report", ("report", "runs", "store", "import")),

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
-from collbench.cli.options import COLLECTIVE, HUNT, PAIRS, REPLAY, Option, add_options, add_some, some, workload_options
+from collbench.cli.options import COLLECTIVE, HUNT, LOAD, PAIRS, REPLAY, Option, add_options, add_some, some, workload_options
 from collbench.cli.other_tools import add_other_options
 from collbench.cli.parser import Parser, add_command, add_format
-from collbench.cli.request import collective_request, hunt_request, pairs_request, replay_request, workload_request
+from collbench.cli.request import collective_request, hunt_request, load_request, pairs_request, replay_request, workload_request
 from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
@@ -270,6 +270,36 @@ def _write_suite(recording: Recording, arguments: argparse.Namespace) -> int:
         raise UsageError(f"--suite {arguments.suite}: {error.strerror or error}: choose another file") from error
     announce(f"wrote {arguments.suite}", arguments.quiet)
     return 0
+
+
+# collbench load: victims while aggressors send.
+
+_LOAD_SUMMARY = "how much slower an operation is while other ranks use the same links"
+_LOAD_ABOUT = (
+    f"{_LOAD_SUMMARY}. Victims time their operation in blocks with aggressors off and on, in random order. The factor between the two has "
+    "an interval, and the row shows the aggressors' rate. By default victims and aggressors are on different nodes."
+)
+
+
+def add_load(commands: Any) -> None:
+    """Add the command."""
+    add_command(commands, "load", _LOAD_SUMMARY, call_load, partial(add_options, layout=LOAD), description=_LOAD_ABOUT)
+
+
+def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
+    load, info = load_request(arguments, argv), launch_of(arguments, argv)
+    if info is None or arguments.dry_run:
+        from collbench.cli.dry_run import show_load
+
+        return show_load(load, arguments, info, os.environ)
+
+    def measure(request: Request, *rank: Any) -> int:
+        from collbench.measure.tasks.load import run_load
+
+        return run_load(replace(load, launch=request), *rank)
+
+    return begin(load.launch, Command(arguments, argv, measure), info)
 
 
 # collbench kernels: the rates of each GPU's memory and of the links between GPUs, measured with collbench's own kernels.

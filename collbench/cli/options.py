@@ -38,6 +38,7 @@ CHECK_TOTAL_S = 8.0
 _PAIR_MAX_TIME_S = 0.5
 _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
 _STEP_MAX_TIME_S = 10.0
+_LOAD_MAX_TIME_S = 10.0
 _BUDGET_S = 600.0
 ALL = "all"  # the name of all trainings
 ROW_FORMATS = tuple(name for name in FORMATS if name != "json")  # for people: json has the name jsonl
@@ -224,6 +225,7 @@ _DRY_RUNS = {
     "pairs": "print the rounds, their pairs and the estimated time, and exit",
     "hunt": "print the stages, their most rounds and the estimated time, and exit",
     "replay": "print the exchanges of the step and the number of ranks, and exit",
+    "load": "print the victims, the aggressors and the estimated time, and exit",
     "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
 }
 COLLECTIVE: Layout = {
@@ -378,6 +380,32 @@ REPLAY: Layout = {
                "recorded)", "N", positive, fills="ranks"),
         *_in_folder("replay", f"oversubscribe ranks_per_node {_OUTPUT}"),
     ],
+}  # fmt: skip
+LOAD: Layout = {
+    "what to measure": [
+        Option("--victim", "operation that is timed (default: allreduce)", "OPERATION", default="allreduce"),
+        Option("--size", "size of the victims' operation (default: 8)", "SIZE", default="8"),
+        Option("--against", "patterns of the aggressors: incast, alltoall, broadcast, random-pairs, ring; a row for each, or at the same "
+               "time with +: incast+ring (default: incast)", "PATTERNS", words, ["incast"]),
+        Option("--message", "size of the aggressors' messages (default: 128K)", "SIZE", default="128K"),
+        Option("--levels", "target rates of the aggressors in percent of their full rate; 0: none, a control (default: 100)", "PCT",
+               words, ["100"]),
+        Option("--ramp", "the levels 0, 25, 50, 75 and 100"),
+        Option("--preset", "victim and aggressors of a published test: gpcnet-latency, gpcnet-bandwidth or gpcnet-allreduce", "NAME",
+               choices=("gpcnet-latency", "gpcnet-bandwidth", "gpcnet-allreduce")),
+        *some("split", split={"help": "the first group are victims, the others aggressors: 'MOD 2' with two ranks per node (default: by "
+                              "node)", "needs": None}),
+        Option("--aggressors", "number of nodes with aggressors (default: half of them)", "N", positive),
+        *some("backend device", backend=_BACKEND),
+    ],
+    "how to measure": [
+        Option("--blocks", "pairs of blocks, with aggressors off and on, of each row (default: 8)", "N", positive, 8),
+        *some("max_time check stop_on_wrong seed", max_time={"default": _LOAD_MAX_TIME_S, "help": "time limit of all samples of a row "
+              f"(default: {_LOAD_MAX_TIME_S:g})"}, check={"help": "calls of each operation that verify the data; 0: off (default: 1)"},
+              seed={"help": "seed of the inputs, of the order of the blocks and of the random pairs (default: 0, random order)"}),
+        *some("slowed"),
+    ],
+    "launch and output": _in_folder("load", f"ranks oversubscribe ranks_per_node {_OUTPUT}"),
 }  # fmt: skip
 _METAVARS = {
     "model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X", "routing": "ROUTING",

@@ -23,11 +23,13 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import operations as known_operations
 from collbench.operations.sweep import ALGORITHMS, CPU, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
 from collbench.operations.traffic import read_traffic, skewed
+from collbench.results.row import stored_operation
 from collbench.units import parse_size, parse_sizes, size_steps
 
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
+    from collbench.measure.tasks.load import LoadRequest
     from collbench.measure.tasks.places import HuntRequest, PairsRequest
     from collbench.measure.tasks.replay import ReplayRequest
     from collbench.measure.tasks.step import Training
@@ -232,6 +234,55 @@ def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Replay
                   defaults=backend_defaults)  # fmt: skip
     options = ReplayOptions(arguments.step or "", arguments.compute)
     return ReplayRequest(request_of(arguments, sweep, argv), tuple(arguments.traces), options, arguments.ranks, not arguments.no_parts)
+
+
+_PRESETS = {  # GPCNet 1.3, network_load_test.c: 8-byte messages, or 131,072; congestors of 4,096 bytes on 80 % of the nodes
+    "gpcnet-latency": ("sendrecv", 8), "gpcnet-bandwidth": ("sendrecv", 131_072), "gpcnet-allreduce": ("allreduce", 8),
+}  # fmt: skip
+_CONGESTORS, _CONGESTOR_BYTES = (("alltoall", "incast", "broadcast"),), 4096
+_RAMP = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def load_request(arguments: argparse.Namespace, argv: Sequence[str]) -> LoadRequest:
+    """Return the request of `collbench load`. Raises UsageError for invalid options."""
+    from collbench.measure.tasks.load import PATTERNS, LoadRequest
+
+    if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
+        raise UsageError(f"load measures one backend, but --backend has {' and '.join(names)}: use one")
+    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", seed=arguments.seed or 0,
+                  window=1, defaults=backend_defaults)  # fmt: skip
+    request = request_of(arguments, sweep, argv, evidence="off")
+    victim, size = stored_operation(arguments.victim), parse_size(arguments.size)
+    mixes, message = tuple(dict.fromkeys(tuple(mix.split("+")) for mix in arguments.against)), parse_size(arguments.message)
+    if arguments.preset:
+        (victim, size), mixes, message = _PRESETS[arguments.preset], _CONGESTORS, _CONGESTOR_BYTES
+    known = {name: found for name, found in known_operations().items() if not found.is_barrier}
+    if victim not in known:
+        raise UsageError(f"--victim '{arguments.victim}' is unknown: choose from {', '.join(sorted(known))}")
+    for pattern in (pattern for mix in mixes for pattern in mix):
+        if pattern not in PATTERNS:
+            raise UsageError(f"--against '{pattern}' is not a valid pattern: choose from {', '.join(PATTERNS)}")
+    if arguments.split and arguments.aggressors:
+        raise UsageError("--split and --aggressors both choose the aggressors: use one of them")
+    if arguments.ramp and arguments.levels != ["100"]:
+        raise UsageError("--ramp and --levels both set the aggressors' rates: use one of them")
+    levels = _RAMP if arguments.ramp else tuple(dict.fromkeys(map(_level, arguments.levels)))
+    split = None if arguments.split is None else parse_split(arguments.split)
+    return LoadRequest(
+        request, known[victim], size, mixes, message, levels, arguments.blocks, split, arguments.aggressors, arguments.preset or ""
+    )
+
+
+def _level(text: str) -> float:
+    """Return the fraction of "25" or "25%". Raises UsageError for another text."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / 100 if number.isascii() else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"--levels '{text}' is not a valid rate: use percentages from 0 to 100, e.g. 0,50,100")
+    return value
 
 
 def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:

@@ -608,6 +608,10 @@ class Client:
         except Malformed as error:
             raise RunFailed(f"{what}: rank 0 sent an invalid answer ({error}): install the same version on all nodes", phase=what) from None
 
+    def has_message(self) -> bool:
+        """Return whether `receive` would find a message of rank 0, or an error."""
+        return not self._part.inbox.empty()
+
     def _first(self, end: float) -> Any:
         """Wait for a message. Query rank 0 shortly before the end, so that a blocked path is detected by then."""
         with suppress(Empty):

@@ -134,6 +134,10 @@ class RankExchange(Members):
             return heard
         return value
 
+    def has_message(self) -> bool:
+        """Return whether rank 0's next message is here, so that `broadcast` returns at once; always at rank 0."""
+        return self._spoke is None or self._spoke.has_message()
+
     def allgather(self, value: T, what: str) -> list[T]:
         """Return every rank's `value` (JSON), by rank, at every rank. It is also a barrier."""
         return self.broadcast(self.gather(value, what) or [], what)

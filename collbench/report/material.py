@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.stragglers import Compared
     from collbench.gate.judge import TypicalTime
     from collbench.gate.verdict import Verdict
+    from collbench.results.load import LoadRow
     from collbench.results.rounds import StoredHunt, StoredPairs
     from collbench.results.steps import StepRow
 
@@ -97,6 +98,13 @@ class Material:
         return [(run, *read_workload(run)[:2]) for run in self.runs if holds_workload(run)]
 
     @cached_property
+    def loads(self) -> list[tuple[Run, list[LoadRow]]]:
+        """The runs of interference with their rows."""
+        from collbench.results.load import holds_load, read_load
+
+        return [(run, read_load(run)[1]) for run in self.runs if holds_load(run)]
+
+    @cached_property
     def typical_times(self) -> dict[CaseKey, TypicalTime]:
         """The times of the baseline by case; empty without one. Raises UsageError if it cannot be read."""
         if self.baseline is None:
@@ -115,8 +123,13 @@ class Material:
 
     @property
     def of_kinds(self) -> list[Run]:
-        """The runs of pairs, hunts and training."""
-        return [*(run for run, _ in self.pairs), *(run for run, _ in self.hunts), *(run for run, _, _ in self.trainings)]
+        """The runs of pairs, hunts, training and interference."""
+        return [
+            *(run for run, _ in self.pairs),
+            *(run for run, _ in self.hunts),
+            *(run for run, _, _ in self.trainings),
+            *(run for run, _ in self.loads),
+        ]
 
     @cached_property
     def compared(self) -> list[list[Compared]]:
@@ -163,13 +176,16 @@ class Material:
         return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
 
     def _concerns_of_kinds(self) -> Iterator[Concern]:
-        from collbench.report.html import hunt, training
+        from collbench.report.html import hunt, load, training
 
         for _, stored in self.hunts:
             yield from hunt.concerns_of(stored)
         for _, _, rows in self.trainings:
             for row in rows:
                 yield from training.concerns_of(row)
+        for _, found in self.loads:
+            for each in found:
+                yield from load.concerns_of(each)
 
     def rows(self, table: Launches) -> list[Row]:
         """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collbench.analysis.pairs import PairEffects
     from collbench.measure.session import Plan
     from collbench.measure.tasks.places import RoundOrder
+    from collbench.results.load import LoadRow
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
@@ -302,6 +303,43 @@ class PairsProgressPrinter(ProgressPrinter):
         from collbench.results.rounds import matrix_of
 
         return matrix_of(self._about, rounds)
+
+
+# Progress of a load run, and its table at the end.
+
+
+class LoadProgressPrinter(ProgressPrinter):
+    """The listener of a load run. Use it in a `with`, as `ProgressPrinter`."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._rows: list[LoadRow] = []
+
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Store the folder."""
+        self._folder = folder
+
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
+        """Update the live line; a log gets a line for each tenth."""
+        if self._live:
+            super().progress(text, done, total, eta_s)
+        elif total and done * 10 // total != (done - 1) * 10 // total:
+            left = "" if eta_s is None else f", {format_duration(eta_s)} left"
+            self.note(f"{done + 1} of {total}: {text}{left}")
+
+    def record(self, record: Any, place: int | None) -> None:
+        """Keep the row for the table."""
+        self._rows.append(record)
+
+    def end(self) -> None:
+        """Print the rows, and the run's folder."""
+        from collbench.report.load import write_load
+
+        self.close()
+        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
+        write_load(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+        sys.stdout.flush()
+        super().end()
 
 
 # Progress of a workload, and each training's table as soon as it is complete.

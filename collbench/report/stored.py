@@ -13,7 +13,8 @@ from collbench.report.frame import Line, printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import check_format, print_lines, write_line
 from collbench.report.training import FORMATS, write_steps
-from collbench.results.folder import HUNT, PAIRS, WORKLOAD
+from collbench.results.folder import HUNT, LOAD, PAIRS, WORKLOAD
+from collbench.results.load import read_load
 from collbench.results.reader import Run
 from collbench.results.rounds import check_hunt, check_pairs, read_hunt
 from collbench.results.steps import read_workload
@@ -100,6 +101,24 @@ def show_training(run: Run, _material: Material, to: Destination) -> bool:
     return to.headed or bool(rows)
 
 
+def check_load(run: Run) -> None:
+    """Raise UsageError if run.json does not describe the load."""
+    if not isinstance(run.info.get("load"), dict):
+        raise UsageError(f"{run.path} has interference, but its run.json has no valid 'load': the file was changed")
+
+
+def show_load(run: Run, _material: Material, to: Destination) -> bool:
+    """Print the rows of a load run; a CSV without rows has no header."""
+    from collbench.report.load import FORMATS as FORMATS_OF_LOAD
+    from collbench.report.load import write_load
+
+    check_format(to.format, FORMATS_OF_LOAD, " for load")
+    _, rows, warnings = read_load(run)
+    to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
+    write_load(rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+    return to.headed or bool(rows)
+
+
 def step_time_of(about: Mapping[str, Any]) -> float | None:
     """Return the time of computing from run.json's "workload", in seconds; None if it is missing or not valid."""
     value = about.get("step_time_s")
@@ -129,6 +148,7 @@ class RunKind:
 KINDS = (
     RunKind("hunt", HUNT, "a hunt", check_hunt, show_hunt),
     RunKind("workload", WORKLOAD, "training traffic", check_training, show_training),
+    RunKind("load", LOAD, "interference", check_load, show_load),
     RunKind("pairs", PAIRS, "a matrix of pairs", check_pairs, show_pairs, drawn=True),
 )
 

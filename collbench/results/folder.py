@@ -62,9 +62,15 @@ def cannot_resume(path: Path, error: OSError) -> str:
 
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
-PAIRS, HUNT, WORKLOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl"
+PAIRS, HUNT, WORKLOAD, LOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl", "load.jsonl"
 TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
-ROUNDS = {"pairs": PAIRS, "hunt": HUNT, "workload": WORKLOAD, "replay": WORKLOAD}  # by operation: files with other lines than rows
+ROUNDS = {
+    "pairs": PAIRS,
+    "hunt": HUNT,
+    "workload": WORKLOAD,
+    "replay": WORKLOAD,
+    "load": LOAD,
+}  # by operation: files with other lines than rows
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
@@ -218,7 +224,9 @@ class RunFolder:
 
     def so_far(self, planned: int) -> str:
         """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
-        what = {"workload": "rows", "replay": "rows", "pairs": "rounds", "hunt": "rounds"}.get(str(self.run.get("operation")), "cases")
+        what = {"workload": "rows", "replay": "rows", "load": "rows", "pairs": "rounds", "hunt": "rounds"}.get(
+            str(self.run.get("operation")), "cases"
+        )
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
         return f"{self.rows} of {planned} {what}{there}; go on with --resume {self.path}"
 

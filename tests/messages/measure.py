@@ -17,6 +17,7 @@ from collbench.measure.tasks.routed import RoutingsDiffer
 from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported
+from collbench.results.interference import LoadInconclusive
 
 CASE = "allreduce 64 MiB on mpi"
 GATHER, SCATTER = Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")
@@ -24,6 +25,9 @@ WRONG = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
 
 MESSAGES = {
+    "load on shared cores": LoadInconclusive("cores", 8),
+    "load with few blocks": LoadInconclusive("blocks", 3),
+    "load with a wide interval": LoadInconclusive("wide", 8, 0.7, 1.3),
     "part not prepared": PartNotPrepared("gradients, bucket 1 of 4", RedopUnsupported("MPI", "avg")),
     "backend skipped": BackendSkipped("gloo", "torch is not installed: pip install 'collbench[torch]'"),
     "backend not measured": BackendNotMeasured("nccl", "no GPU"),

@@ -61,6 +61,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "store": ("store", "dashboards", "prometheus", "boards"),
     "completion": ("completion", "bash"),
     "replay": ("replay", "job", "--backend", "gloo", "--max-time", "0.1"),
+    "load": ("load", "--dry-run", "--ranks", "2"),
     "autopsy": ("autopsy", str(ROOT / "reports/hang-dumps")),
     "trace": ("trace", "--", sys.executable, "-P", "-c", "pass"),
 }

@@ -5,7 +5,7 @@ with Hosts(2, "1gbit") as hosts, SlurmBed(hosts, cpus=2) as slurm:
 """
 
 from tests.testbeds.bed import Missing
-from tests.testbeds.hosts import Hosts
+from tests.testbeds.hosts import Bottleneck, Hosts
 from tests.testbeds.slurm import SlurmBed
 
-__all__ = ["Hosts", "Missing", "SlurmBed"]
+__all__ = ["Bottleneck", "Hosts", "Missing", "SlurmBed"]

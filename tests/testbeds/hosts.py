@@ -116,6 +116,50 @@ class Hosts(Bed):
             self.must("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)  # from the host
 
 
+class Bottleneck(Hosts):
+    """Hosts of which the first half and the second half are on two bridges, joined by one link of known rate in both directions.
+
+    The hosts' own links are not limited. isolated: whether the link gives each host a fixed share, which no other host can use;
+    else all share one queue.
+    """
+
+    def __init__(self, count: int = 4, rate_mbit: int = 100, *, isolated: bool = False) -> None:
+        super().__init__(count, None)
+        self.rate_mbit, self.isolated = rate_mbit, isolated
+
+    @property
+    def far_bridge(self) -> str:
+        """Return the bridge of the second half of the hosts."""
+        return f"cb{self.number}cr"
+
+    def up(self) -> None:
+        """Create the hosts, then move the second half behind the link."""
+        super().up()
+        near, far = f"cb{self.number}h0p", f"cb{self.number}h00p"  # names that `bed.links` removes
+        self.must("ip", "link", "add", self.far_bridge, "type", "bridge")
+        self.must("ip", "link", "set", self.far_bridge, "up")
+        self.must("ip", "link", "add", near, "type", "veth", "peer", "name", far)
+        self.must("ip", "link", "set", near, "master", self.bridge, "up")
+        self.must("ip", "link", "set", far, "master", self.far_bridge, "up")
+        for name in self.names[self.count // 2 :]:
+            self.must("ip", "link", "set", f"{name}p", "master", self.far_bridge)
+        for device, senders in ((near, self.addresses[: self.count // 2]), (far, self.addresses[self.count // 2 :])):
+            self._shape(device, senders)
+
+    def _shape(self, device: str, senders: Sequence[str]) -> None:
+        if not self.isolated:
+            shape = ("tbf", "rate", f"{self.rate_mbit}mbit", "burst", "64kb", "latency", "20ms")
+            self.must("tc", "qdisc", "add", "dev", device, "root", *shape)
+            return
+        share = f"{self.rate_mbit // len(senders)}mbit"
+        self.must("tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
+        for number, address in enumerate(senders, 1):
+            rate = ("htb", "rate", share, "ceil", share, "burst", "16kb", "cburst", "16kb")
+            self.must("tc", "class", "add", "dev", device, "parent", "1:", "classid", f"1:{number}", *rate)
+            match = ("u32", "match", "ip", "src", f"{address}/32", "flowid", f"1:{number}")
+            self.must("tc", "filter", "add", "dev", device, "parent", "1:", "protocol", "ip", "prio", "1", *match)
+
+
 def _on(address: str, interface: str) -> list[str]:
     """Return the end of `ip address add`; IPv6 addresses are usable at once, without the search for duplicates."""
     return [f"{address}/64", "dev", interface, "nodad"] if ":" in address else [f"{address}/24", "dev", interface]

@@ -74,7 +74,7 @@ class FirstScreen:
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers = (_of_gate, _of_hunt, _of_training, _of_pairs, _of_comparison, _of_check, _of_rows)
+    answers = (_of_gate, _of_hunt, _of_training, _of_load, _of_pairs, _of_comparison, _of_check, _of_rows)
     return next((found for of in answers if (found := of(material)) is not None), None)
 
 
@@ -169,6 +169,26 @@ def _of_training(material: Material) -> FirstScreen | None:
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (DOUBT if percent is None else GOOD, "MEASURED")
     others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
     return FirstScreen(title, badge, figures, line, others, "training")
+
+
+# Interference: the largest factor.
+
+
+def _of_load(material: Material) -> FirstScreen | None:
+    from collbench.report.load import factor_text
+
+    rows = [row for _, found in material.loads for row in found]
+    if not rows:
+        return None
+    line = _line_of(material.loads[0][0])
+    worst = max(rows, key=lambda row: row.factor.value or 0.0)
+    what = f"{worst.victim} on {plural(worst.nodes, 'node')} while {worst.aggressors} runs at {worst.level:.0%}"
+    if worst.factor.value is None:
+        return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
+    badges = {"interference": (BAD, "INTERFERENCE"), "no interference": (GOOD, "NO INTERFERENCE"), "inconclusive": (DOUBT, "INCONCLUSIVE")}
+    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
+    figures = [LargeFigure(f"{worst.factor.value:.3g}×", "time with aggressors, by that without")]
+    return FirstScreen(f"{what}: {worst.verdict}, time × {factor_text(worst.factor)}", badge, figures, line, (), "load")
 
 
 # Pairs: places and paths that are slower than the others explain.

@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.report.html import against, curves, gate, hunt, machine, overview, pairs, provenance, samples, slowest, timeline, training
+from collbench.report.html import (
+    against,
+    curves,
+    gate,
+    hunt,
+    load,
+    machine,
+    overview,
+    pairs,
+    provenance,
+    samples,
+    slowest,
+    timeline,
+    training,
+)
 from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
 from collbench.report.writers import write_whole
@@ -24,7 +38,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, overview.section, against.section, pairs.section,
+    gate.section, hunt.section, training.section, load.section, overview.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 

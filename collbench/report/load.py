@@ -1,0 +1,156 @@
+"""Output of `collbench load`: a table of the victims' times with aggressors off and on, or a record per row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from collbench.reason import decode_or_text
+from collbench.report.cases import NOTHING, rate
+from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.flags import explain, flag_names
+from collbench.results.interference import LoadInconclusive, unknown_quantiles
+from collbench.results.load import SHARES, LoadRow
+from collbench.results.steps import Estimate
+from collbench.results.store import to_line
+from collbench.stats.blocks import FEWEST_GROUPS, fewest_samples
+from collbench.units import format_percent, format_size, format_time, plural
+
+FORMATS = ("table", "csv", "json")
+_TITLES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
+
+
+def _times(each: Estimate) -> str:
+    return NOTHING if each.value is None else format_time(each.value)
+
+
+def factor_text(each: Estimate) -> str:
+    """Return "1.82 (1.75–1.9)×"; without an interval a dash."""
+    if each.value is None or each.low is None or each.high is None:
+        return NOTHING
+    return f"{each.value:.3g} ({each.low:.3g}–{each.high:.3g})×"
+
+
+def _quantile(name: str, part: str) -> Column[LoadRow]:
+    def estimate(row: LoadRow) -> Estimate:
+        return getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
+
+    title = f"{_TITLES[name]} {part}{'' if part == 'factor' else ' µs'}"
+    drop = 0 if (name, part) == ("p50", "factor") else 2 if part == "factor" else 3 if name == "p50" else 5
+    return Column("", title, lambda row: factor_text(estimate(row)) if part == "factor" else _times(estimate(row)), right=True, drop=drop)
+
+
+def _aggressor_rate(row: LoadRow) -> str:
+    if row.rate_bytes_per_s is None:
+        return NOTHING
+    of_link = f" ({format_percent(row.percent_of_link)} of the link)" if row.percent_of_link is not None else ""
+    return f"{rate(row.rate_bytes_per_s)}{of_link}"
+
+
+_COLUMNS: tuple[Column[LoadRow], ...] = (
+    Column("", "aggressors", lambda row: row.aggressors),
+    Column("", "target", lambda row: f"{100 * row.level:g} %" if row.level else "0 % (control)", right=True),
+    Column("", "achieved", lambda row: NOTHING if row.achieved is None else format_percent(100 * row.achieved), right=True, drop=4),
+    Column("", "GB/s", _aggressor_rate, right=True, drop=6),
+    *(_quantile(name, part) for name in SHARES for part in ("off", "on", "factor")),
+    Column("", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), right=True, drop=1),
+    Column("", "result", lambda row: row.verdict if row.na is None else f"n/a ({row.na})", wrap=True),
+)
+
+
+def style(row: LoadRow) -> str:
+    """Return the style of the row's line."""
+    return "wrong" if row.wrong else "na" if row.na else "doubtful" if row.verdict == "inconclusive" else ""
+
+
+def frame_of(rows: Sequence[LoadRow]) -> Frame[LoadRow]:
+    """Return the table of the rows; columns that are empty in all rows are left out."""
+    kept = [column for column in _COLUMNS if any(column.text(row) != NOTHING for row in rows)]
+    return Frame(kept, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
+
+
+def title(rows: Sequence[LoadRow]) -> str:
+    """Return the headline: "allreduce 8 B on mpi · 2 victim ranks · 2 aggressor ranks · 2 nodes"."""
+    first = rows[0]
+    return " · ".join(
+        [
+            f"{first.victim} {format_size(first.size_bytes)} on {first.backend}", plural(len(first.victims), "victim rank"),
+            plural(len(first.others), "aggressor rank"), f"messages of {format_size(first.message_bytes)}", plural(first.nodes, "node"),
+            *([f"preset {first.preset}"] if first.preset else []),
+        ]
+    )  # fmt: skip
+
+
+def remarks(rows: Sequence[LoadRow]) -> list[str]:
+    """Return the sentences below the table: the shared links, missing quantiles, why rows are inconclusive, and the flags' meanings."""
+    return list(dict.fromkeys(_remarks(rows)))
+
+
+def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
+    for row in rows:
+        if row.wrong:
+            yield row.wrong_detail or "wrong data"
+    for link in rows[0].shared[:8]:
+        if link.kind == "host":
+            yield f"shared link: {link.name} on {link.place}"
+        else:
+            yield "no host has ranks of both sides: they can share only links between hosts, which the probe does not see"
+    for row in rows:
+        where = f"{row.aggressors} at {row.level:.0%}: " if len(rows) > 1 else ""
+        if row.na is None and (missing := unknown_quantiles(row.quantiles)):
+            names = ", ".join(_TITLES[name] for name in missing)
+            need = FEWEST_GROUPS * fewest_samples(SHARES[missing[-1]])
+            yield (
+                f"{where}not enough samples for the interval of {names} ({row.n_off:,} off and {row.n_on:,} on of {need:,}); "
+                "use a larger --max-time"
+            )
+        if row.reason:
+            yield f"{where}{decode_or_text(row.reason, LoadInconclusive)}"
+    if any(row.level == 0 for row in rows):
+        yield "at 0 % no aggressor sends in either block: the factor must be 1 within its interval"
+    yield from explain(flag for row in rows for flag in row.flags)
+
+
+def lines(rows: Sequence[LoadRow], width: int | None = None) -> Iterator[Line]:
+    """Yield the headline, the table and the sentences below it."""
+    if not rows:
+        return
+    yield Line(printable(title(rows)), "head")
+    yield from table_lines(frame_of(rows), width)
+    yield from (Line(printable(text), "foot") for text in remarks(rows))
+
+
+def load_values(row: LoadRow) -> dict[str, Any]:
+    """Return the row without nested records, by field of CSV."""
+    found: dict[str, Any] = {
+        "victim": row.victim, "backend": row.backend, "dtype": row.dtype, "size_bytes": row.size_bytes, "aggressors": row.aggressors,
+        "message_bytes": row.message_bytes, "level": row.level, "nodes": row.nodes, "preset": row.preset or None,
+        "victims": len(row.victims), "aggressor_ranks": len(row.others), "na": row.na, "verdict": row.verdict if row.na is None else None,
+        "reason": str(decode_or_text(row.reason, LoadInconclusive)) if row.reason else None, "blocks": row.blocks, "n_off": row.n_off,
+        "n_on": row.n_on,
+    }  # fmt: skip
+    for name in SHARES:
+        for part, unit in (("off", "_s"), ("on", "_s"), ("factor", "")):
+            each = getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
+            for end in ("value", "low", "high"):
+                found[f"{name}_{part}{'' if end == 'value' else f'_{end}'}{unit}"] = getattr(each, end)
+    links = ", ".join(f"{link.place} {link.name}".strip() or link.kind for link in row.shared)
+    return found | {
+        "achieved": row.achieved, "rate_bytes_per_s": row.rate_bytes_per_s, "full_bytes_per_s": row.full_bytes_per_s,
+        "percent_of_link": row.percent_of_link, "shared": links or None, "checked": row.checked, "wrong": row.wrong,
+        "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
+    }  # fmt: skip
+
+
+def write_load(rows: Sequence[LoadRow], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
+    """Print rows: as a table, csv or json (a record per row). run, headed: see `training.write_steps`. Raises UsageError."""
+    check_format(format, FORMATS, " for load")
+    if format == "csv":
+        found = list(csv_of([{"run": run, **load_values(row)} for row in rows], headed))
+    elif format == "json":
+        found = [Line(to_line(row.as_json())) for row in rows]
+    else:
+        width = width_of(out)
+        found = list(wrapped(lines(rows, width), width))
+    print_lines(found, out, color)

@@ -1,0 +1,104 @@
+"""Interference: the two sides, bad input, and real aggressors over one link of known rate."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collbench.errors import UsageError
+from collbench.measure.request import Budget, Request
+from collbench.measure.tasks.load import LoadRequest, sets_of, sides_of
+from collbench.operations.case import parse_split
+from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
+from collbench.results.load import LoadRow, read_load
+from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run_here
+from tests.conftest import enter
+from tests.testbeds import Bottleneck
+
+LAUNCH = Request("load", Sweep((), None, ()), ("mpi",), budget=Budget(1.0))
+REQUEST = LoadRequest(LAUNCH, operations()["allreduce"], 8, (("incast",),), 4096, (1.0,))
+FOUR = ["n1", "n2", "n3", "n4"]
+MPICH = BIN / "mpiexec"
+
+
+class TestSides:
+    def test_nodes_alternate_and_rank_0_is_a_victim(self) -> None:
+        for number, others in ((None, (1, 3)), (2, (1, 3))):
+            sides = sides_of(replace(REQUEST, nodes=number), FOUR)
+            assert (sides.victims, sides.others, sides.common) == ((0, 2), others, [])
+
+    @pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
+    def test_as_many_nodes_as_asked_for_are_aggressors(self, number: int) -> None:
+        hosts = [f"n{rank // 2}" for rank in range(16)]
+        sides = sides_of(replace(REQUEST, nodes=number), hosts)
+        assert len({hosts[rank] for rank in sides.others}) == number and 0 in sides.victims
+        assert sorted((*sides.victims, *sides.others)) == list(range(16))
+
+    def test_a_split_puts_both_on_each_node(self) -> None:
+        sides = sides_of(replace(REQUEST, split=parse_split("MOD 2")), ["n1", "n1", "n2", "n2"])
+        assert (sides.victims, sides.others, sides.common) == ((0, 2), (1, 3), ["n1", "n2"])
+
+    def test_patterns_of_a_mix_have_disjoint_sets(self) -> None:
+        hosts = [f"n{rank // 2}" for rank in range(12)]
+        assert sets_of(("incast", "ring"), range(4, 12), hosts) == [(4, 5, 8, 9), (6, 7, 10, 11)]
+        assert sets_of(("incast", "ring"), range(8, 12), hosts) == [(8, 10), (9, 11)]
+
+    @pytest.mark.parametrize(
+        ("request_", "hosts"),
+        [
+            (REQUEST, ["n1", "n1"]),  # one node
+            (replace(REQUEST, nodes=4), FOUR),  # no node for the victims
+            (REQUEST, ["n1", "n2"]),  # no shared link
+            (replace(REQUEST, nodes=1), FOUR),  # aggressors on one node
+            (replace(REQUEST, split=parse_split("DIV 2")), ["n1", "n1", "n2", "n2"]),
+            (replace(REQUEST, mixes=(("incast", "ring"),)), FOUR),  # too few aggressors
+        ],
+    )
+    def test_sides_that_share_no_link_or_do_not_fit_are_refused(self, request_: LoadRequest, hosts: list[str]) -> None:
+        with pytest.raises(UsageError):
+            sides_of(request_, hosts)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "2"], ["--against", "storm"], ["--levels", "120"], ["--levels", "x"], ["--victim", "barrier"],
+        ["--ramp", "--levels", "5"],
+        ["--split", "MOD 2", "--aggressors", "1"], ["--backend", "mpi,gloo"],
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+    done = run_here(tmp_path, "load", *words)
+    assert done.returncode == 2 and one_sentence(done)
+
+
+@pytest.mark.hosts
+@pytest.mark.in_turn
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        bed = enter(stack, Bottleneck(4, 100))
+        rows = launched(bed, tmp_path / "run", "--max-time", "2", "--blocks", "4", "--levels", "0,100")
+    control, full = sorted(rows, key=lambda row: row.level)
+    assert [row.wrong for row in rows] == [0, 0] and [row.blocks for row in rows] == [4, 4]
+    assert (control.victims, control.others) == ((0, 2), (1, 3)) and control.achieved == 0
+    assert [link.kind for link in full.shared] == ["fabric"]
+    # both sides cross the link, so the aggressors cannot exceed its rate
+    assert full.full_bytes_per_s is not None and 0 < full.full_bytes_per_s < 12.5e6 * 1.02
+    assert full.achieved is not None and full.achieved > 0 and full.factor.value is not None
+
+
+def launched(bed: Bottleneck, folder: Path, *words: str) -> list[LoadRow]:
+    """Return the rows of a run with a rank on each host, over MPI: messages of 64 KiB one way against a ring."""
+    reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0"]
+    passed = ["-n", str(bed.count), "-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", "eth0"]
+    what = ["--victim", "p2p_bandwidth", "--size", "64K", "--against", "ring", "--message", "64K", "--out", str(folder)]
+    line = [str(MPICH), *reach, *passed, *PROGRAM, "load", "--backend", "mpi", *what, *words]
+    done = bed.run(0, line, 100, environment())
+    assert done.returncode == 0, done.stderr
+    return read_load(folder)[1]
