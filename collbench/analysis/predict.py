@@ -15,12 +15,13 @@ choose. A case is refused if its error there exceeds the maximum, with fewer tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 from itertools import combinations
 from math import ceil, exp, hypot, log, log2, sqrt
+from pathlib import Path
 from statistics import NormalDist, median
 
 import msgspec
@@ -28,17 +29,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.analysis.latency import reason
-from collbench.analysis.launches import case_of, grouped, is_time, time_of
+from collbench.analysis.launches import case_of, grouped, is_time, read_all, time_of
+from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.reason import Fact
+from collbench.results.folder import CELLS, RUN
 from collbench.results.row import CaseKey, Row
-from collbench.stats.launches import over_launches
 from collbench.stats.median import t_quantile
 from collbench.units import listed
+from collbench.untrusted import read_file
 
 FEWEST_COUNTS = 3
 FARTHEST = 4.0  # times the largest measured node count
 MAX_ERROR = 0.15
+_LARGEST = 64 << 20  # bytes of prediction.json: 10,000 cases take about 20 MB
 _NOISE = 0.02  # of a time between launches (one standard deviation), where fewer than two launches show it
 _LONGEST_STEP = 2.0  # of ln of a factor in one step of the fit
 _STEPS = 60
@@ -93,7 +97,7 @@ def _models(series: _Series) -> Iterator[ScalingModel]:
 
 
 class MeasuredPoint(msgspec.Struct, frozen=True):
-    """The measured time at a node count: the median of its launches' medians in seconds, with its 95 % interval if known.
+    """The measured time at a node count: the median of its launches' medians in seconds, and the range of their intervals if known.
 
     spread  the standard deviation of ln of one node's time, if the samples are those of the slowest of N independent nodes
     """
@@ -359,9 +363,9 @@ class Prediction(msgspec.Struct, frozen=True):
     cases: tuple[PredictedCase, ...]
     unused: dict[str, int] = {}
 
-    @cached_property
+    @property
     def predicted(self) -> int:
-        """The number of predictions that were not refused."""
+        """Return the number of predictions that were not refused."""
         return sum(each.time_s is not None for case in self.cases for each in case.predictions)
 
 
@@ -400,10 +404,26 @@ def _unusable(row: Row) -> str | None:
 def _identity(row: Row) -> tuple[tuple[str | int | bool | None, ...], int, int]:
     """Return what the rows of one case at several node counts have in common: the case, ranks per node, and the size."""
     case = case_of(row)._asdict()
-    return tuple(case[name] for name in case if name not in _NOT_OF_A_CASE), row.ranks // (row.nodes or 1), _asked_size(row)
+    return tuple(case[name] for name in case if name not in _NOT_OF_A_CASE), row.ranks // (row.nodes or 1), asked_size(row)
 
 
-def _asked_size(row: Row) -> int:
+def rows_below(paths: Iterable[Path]) -> list[Row]:
+    """Return the rows of runs, of launches and of all runs below folders. Raises UsageError without a run, and for one named twice."""
+    folders = [folder for path in paths for folder in _run_folders(path)]
+    return [row for run in read_all(folders) for row in run.rows]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    found = []
+    for at, below, names in os.walk(path):
+        if RUN in names or CELLS in names:
+            found.append(Path(at))
+            below.clear()
+        below.sort()
+    return found or [path]
+
+
+def asked_size(row: Row) -> int:
     """Return the size that was asked for: one that is rounded to a multiple of the ranks is up to one element per rank off."""
     if "size_rounded" not in row.flags:
         return row.size_bytes
@@ -464,23 +484,19 @@ def _prediction(series: _Series, choices: Sequence[_Choice], check: LeftOut, nod
 
 
 def _point(rows: Sequence[Row]) -> MeasuredPoint:
-    """Return the point of one node count: over launches if there are several, else with the interval within the launch."""
+    """Return the point of one node count: the median over launches, with the range of their medians and of the intervals within them.
+
+    Over two or three launches, Student's t is too wide for the weight of a point, and says nothing about the model.
+    """
     first = rows[0]
     times = [time for row in rows if (time := time_of(row)) is not None]
+    within = [each for row in rows if row.time_s for each in (row.time_s.ci_low, row.time_s.ci_high) if each is not None and is_time(each)]
+    known = len(within) == 2 * len(rows)
     spreads = [spread for row in rows if (spread := _spread(row)) is not None]
-    within = first.time_s
-    if len(times) > 1:
-        over = over_launches(times)
-        low, high = over.low, over.high
-        value = over.value
-        if len(times) < 6 and within and is_time(within.ci_low) and is_time(within.ci_high):
-            # Student's t over two launches is too wide to weigh points by: their range and the interval within a launch are used instead.
-            low, high = min([*times, within.ci_low]), max([*times, within.ci_high])
-    else:
-        value = times[0]
-        low, high = (within.ci_low, within.ci_high) if within and is_time(within.ci_low) and is_time(within.ci_high) else (None, None)
-    launches = sum(row.launches for row in rows)
-    return MeasuredPoint(first.nodes or 0, first.ranks, value, low, high, launches, median(spreads) if spreads else None)
+    return MeasuredPoint(
+        first.nodes or 0, first.ranks, median(times), min(*times, *within) if known else None, max(*times, *within) if known else None,
+        sum(row.launches for row in rows), median(spreads) if spreads else None,
+    )  # fmt: skip
 
 
 def _spread(row: Row) -> float | None:
@@ -498,3 +514,14 @@ def check_sentence(case: PredictedCase) -> str | None:
         return None
     smaller = listed([str(each.nodes) for each in case.points[:-1]])
     return f"predicting {case.check.nodes} nodes from {smaller} gives {format_error(case.check.error)}"
+
+
+def read_prediction(path: Path) -> Prediction:
+    """Return the prediction in a file that `collbench predict --out` wrote. Raises UsageError if it cannot be read, or is another file."""
+    try:
+        found = msgspec.json.decode(read_file(path, _LARGEST), type=Prediction)
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path} is not a valid prediction ({error}): name what `collbench predict --out` wrote") from error
+    if found.schema > 1:
+        raise UsageError(f"{path} has schema {found.schema}, but this collbench supports 1: update collbench")
+    return found
