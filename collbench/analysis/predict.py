@@ -44,6 +44,7 @@ FARTHEST = 4.0  # times the largest measured node count
 MAX_ERROR = 0.15
 _LARGEST = 64 << 20  # bytes of prediction.json: 10,000 cases take about 20 MB
 _NOISE = 0.02  # of a time between launches (one standard deviation), where fewer than two launches show it
+_SAME = 0.002  # leave-one-out errors (of ln) that differ by less are equal
 _LONGEST_STEP = 2.0  # of ln of a factor in one step of the fit
 _STEPS = 60
 _EQUAL = 1.5  # models with leave-one-out errors up to this multiple of the smallest one widen the interval
@@ -72,6 +73,11 @@ class ScalingModel(msgspec.Struct, frozen=True):
     group: int | None = None
     slowest: bool = False
 
+    @property
+    def parts(self) -> int:
+        """Return how complex it is: of models with equal errors the simplest one is chosen."""
+        return len(self.terms) + self.slowest
+
     def render(self) -> str:
         """Return "log + volume", or "volume + beyond 4 nodes, slowest of N"."""
         names = [f"beyond {self.group} nodes" if each is ScalingTerm.BEYOND else each.value for each in self.terms]
@@ -81,7 +87,13 @@ class ScalingModel(msgspec.Struct, frozen=True):
 def _models(series: _Series) -> Iterator[ScalingModel]:
     """Yield the models that the node counts allow: one term from two counts on, two terms from three on."""
     term, nodes, has_volume = ScalingTerm, series.nodes, bool(series.volume)
-    base = [term.CONSTANT, term.LOG, term.LINEAR, *([term.VOLUME] if has_volume else []), *([term.HALVING] if series.halves else [])]
+    base = [
+        term.CONSTANT,
+        term.LOG,
+        term.LINEAR,
+        *([term.VOLUME] if has_volume else []),
+        *([term.HALVING] if series.halves and series.uneven else []),
+    ]
     sets: list[tuple[ScalingTerm, ...]] = [(each,) for each in base]
     if len(nodes) > 2:
         sets += combinations(base, 2)
@@ -136,6 +148,11 @@ class _Series:
     @property
     def nodes(self) -> list[int]:
         return [each.nodes for each in self.points]
+
+    @property
+    def uneven(self) -> list[int]:
+        """The node counts whose ranks are not a power of two: at others, halving and volume are the same."""
+        return [each.nodes for each in self.points if each.ranks & (each.ranks - 1)]
 
     def term(self, term: ScalingTerm, model: ScalingModel, nodes: int) -> float:
         ranks = nodes * self.ranks_per_node
@@ -225,7 +242,7 @@ class _Choice:
 
 
 def _choices(series: _Series) -> list[_Choice]:
-    """Return the models with leave-one-out errors, the smallest first."""
+    """Return the models with leave-one-out errors, the smallest first; before it a simpler one with an equal error."""
     found = []
     for model in _models(series):
         fit = _fit(series, model)
@@ -235,7 +252,10 @@ def _choices(series: _Series) -> list[_Choice]:
         errors = {nodes: part.time_s(nodes) / one.time_s for nodes, (part, one) in each.items() if part}
         score = sqrt(sum(nodes * log(error) ** 2 for nodes, error in errors.items()) / sum(errors))
         found.append(_Choice(fit, tuple(LeftOut(nodes, error - 1) for nodes, error in errors.items()), score))
-    return sorted(found, key=lambda one: (one.score, len(one.fit.model.terms)))
+    found.sort(key=lambda one: one.score)
+    near = [one for one in found if one.score <= found[0].score + _SAME]
+    simplest = min(near, key=lambda one: one.fit.model.parts) if near else None
+    return [*([simplest] if simplest else []), *(one for one in found if one is not simplest)]
 
 
 # Predictions.
@@ -386,6 +406,7 @@ def predict(rows: Iterable[Row], nodes: Sequence[int], max_error: float = MAX_ER
     found = []
     for (_, per_node, size), members in grouped(used, _identity).items():
         found.append(_predicted(members, per_node, size, nodes, max_error))
+    found.sort(key=lambda each: (str(each.case["operation"]), str(each.case["backend"]), each.ranks_per_node, each.size_bytes))
     return Prediction(1, max_error, tuple(nodes), tuple(found), unused)
 
 

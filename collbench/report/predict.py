@@ -81,8 +81,9 @@ _HEAD = "error: of the largest measured node count, predicted from the smaller o
 
 
 def _foot(found: Prediction) -> Iterator[str]:
-    """Yield the checks, what was refused and what was not used."""
-    named = [f"{case_name(case)}: {sentence}" for case in found.cases if (sentence := check_sentence(case))]
+    """Yield the checks of what was predicted, what was refused and what was not used."""
+    predicted = [case for case in found.cases if any(each.time_s is not None for each in case.predictions)]
+    named = [f"{case_name(case)}: {sentence}" for case in predicted if (sentence := check_sentence(case))]
     yield from named[:_MOST_CHECKS]
     if len(named) > _MOST_CHECKS:
         yield f"and {len(named) - _MOST_CHECKS} more: see --format csv"
