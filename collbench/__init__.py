@@ -1,7 +1,7 @@
 """collbench: is the network as fast as what you paid for, and did the last upgrade make it worse?
 
-The Python API is `read`, `measure`, `replay`, `compare`, `gate`, `autopsy`, `peak` and `probe`. It is imported when one of them is first
-used, so that ranks and plain commands do without it.
+The Python API is `read`, `measure`, `replay`, `compare`, `gate`, `autopsy`, `peak`, `predict` and `probe`. It is imported when one of
+them is first used, so that ranks and plain commands do without it.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collbench.api.functions import compare as compare
     from collbench.api.functions import gate as gate
     from collbench.api.functions import peak as peak
+    from collbench.api.functions import predict as predict
     from collbench.api.functions import probe as probe
     from collbench.api.measurement import measure as measure
     from collbench.api.measurement import replay as replay
@@ -38,6 +39,7 @@ _PLACES = {
     "gate": "collbench.api.functions",
     "measure": "collbench.api.measurement",
     "peak": "collbench.api.functions",
+    "predict": "collbench.api.functions",
     "probe": "collbench.api.functions",
     "read": "collbench.api.runs",
     "replay": "collbench.api.measurement",

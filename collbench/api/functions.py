@@ -12,6 +12,8 @@ from collbench.analysis.autopsy import AutopsyVerdict
 from collbench.analysis.autopsy import autopsy as autopsy_of
 from collbench.analysis.compare import Comparison, compare_sides
 from collbench.analysis.outcome import MARGIN
+from collbench.analysis.predict import MAX_ERROR, Prediction
+from collbench.analysis.predict import predict as predict_of
 from collbench.api.runs import AnyPath, Runs, paths_of, read
 from collbench.errors import UsageError
 from collbench.gate.allocation import allocations_in
@@ -104,6 +106,26 @@ def gate(
         changes, floors = read_conditions(None if expect is None else _path(expect), texts)
         found = judge(load(_path(baseline)), allocations_in(_folders(runs)), changes, date.today(), floors)
     return ShownVerdict(**{name: getattr(found, name) for name in found.__struct_fields__})
+
+
+def predict(runs: Runs | AnyPath | Sequence[AnyPath], nodes: int | Sequence[int], *, max_error: float = MAX_ERROR) -> Prediction:
+    """Return the times on more nodes that runs at several smaller node counts predict, as `collbench predict` does.
+
+    runs       runs at 3 node counts or more, or what `read` accepts
+    nodes      the node counts to predict
+    max_error  of the largest measured count, predicted from the smaller ones: 0.15 is ±15 %; a case with a larger one is refused
+
+    `cases` has the measured `points`, the `model`, the `check` and the `predictions` of each case: `time_s`, `low_s`, `high_s` in seconds,
+    or `refusal`, the reason why there is none. Raises UsageError for invalid numbers, and for runs that cannot be read.
+    """
+    counts = [nodes] if isinstance(nodes, int) else list(nodes)
+    if not counts or min(counts) < 2:
+        raise UsageError(f"nodes={nodes}: not valid node counts (use 2 or more)")
+    if not 0 < max_error < math.inf:
+        raise UsageError(f"max_error={max_error}: not a valid fraction (use a number above 0, such as 0.15)")
+    several = not isinstance(runs, Runs | str | PathLike)
+    found = read(*runs) if several else _runs(runs)  # type: ignore[arg-type,misc]
+    return predict_of(found.rows, counts, max_error)
 
 
 def peak(

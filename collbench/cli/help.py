@@ -126,6 +126,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("autopsy trace_rank_*", "the files of PyTorch's Flight Recorder"),
         ("autopsy dumps --ranks 64 --html hang.html", "with the number of ranks of the job, and a page"),
     ),
+    "predict": (
+        ("predict runs --nodes 64", "64 nodes, from the runs at 2, 4, 8 and 16 in a folder"),
+        ("predict runs --nodes 64,128 --operation allreduce --html predicted.html", "one operation, with a page"),
+        ("predict --store runs.sqlite --nodes 64 --max-error 10 --format csv", "from a store, with a smaller maximum error"),
+    ),
     "probe": (
         ("probe", "what this node is"),
         ("probe --measure", "measure memory and loopback too"),
@@ -212,7 +217,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 GROUPS = (
     ("Measure", ("OPERATION", "run", "workload", "replay", "load", "kernels")),
     ("Find problems", ("check", "doctor", "pairs", "hunt", "autopsy", "probe", "trace", "explain")),
-    ("Compare and gate", ("compare", "gate", "baseline", "history", "peak")),
+    ("Compare and gate", ("compare", "predict", "gate", "baseline", "history", "peak")),
     ("Report", ("report", "runs", "store", "import")),
     ("Deploy", ("backends", "emit", "completion")),
 )

@@ -189,13 +189,15 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
         from collbench.cli.deploy import add_emit
         from collbench.cli.gate import add_baseline, add_gate, add_history
         from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
+        from collbench.cli.predict import add_predict
         from collbench.cli.results import add_compare, add_import, add_report, add_runs
         from collbench.cli.store import add_store
         from collbench.cli.trace import add_trace
 
         in_the_order_of_help = (
             add_health_check, *measuring, add_backends, add_probe, add_peak, add_doctor, add_autopsy, add_explain, add_emit, add_import,
-            add_report, add_runs, add_compare, add_baseline, add_history, add_gate, add_kernels, add_store, add_trace, add_completion,
+            add_report, add_runs, add_compare, add_predict, add_baseline, add_history, add_gate, add_kernels, add_store,
+            add_trace, add_completion,
         )  # fmt: skip
     for add in in_the_order_of_help:
         add(commands)

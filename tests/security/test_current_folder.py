@@ -54,6 +54,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "runs": ("runs", str(Path(FIRST).parent)),
     "report": ("report", FIRST, "--html", "page.html"),
     "compare": ("compare", str(ROOT / "reports/link-1gbit/allreduce"), str(ROOT / "reports/link-2gbit/allreduce")),
+    "predict": ("predict", str(ROOT / "reports/stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
     "history": ("history", "base"),
     "gate": ("gate", "--self-test", "--trials", "2"),
@@ -119,7 +120,9 @@ def test_no_module_of_the_current_folder_runs(name: str, hostile: Path) -> None:
     assert marks(hostile) == "", done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode in (
-        (0, 1, 2, 3) if name in ("compare", "doctor", "import", "kernels", "history", "hunt", "gate", "autopsy", "trace") else (0,)
+        (0, 1, 2, 3)
+        if name in ("compare", "predict", "doctor", "import", "kernels", "history", "hunt", "gate", "autopsy", "trace")
+        else (0,)
     ), done.stderr
 
 

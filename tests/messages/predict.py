@@ -1,0 +1,13 @@
+"""Reasons why `predict` refuses."""
+
+from __future__ import annotations
+
+from collbench.analysis.predict import FewNodeCounts, LargePredictionError, NoModelFits, TooManyNodes
+
+MESSAGES = {
+    "two node counts": FewNodeCounts((2, 4), 3),
+    "no node count": FewNodeCounts((), 3),
+    "error too large": LargePredictionError(16, (2, 4, 8), -0.297, 0.15),
+    "too many nodes": TooManyNodes(128, 16, 4.0),
+    "no model": NoModelFits((2, 4, 8)),
+}
