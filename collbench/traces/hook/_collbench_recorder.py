@@ -123,7 +123,7 @@ class Recorder:
         from torch import cuda, profiler
 
         activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if cuda.is_available() else [])]
-        profile = profiler.profile(activities=activities)
+        profile = profiler.profile(activities=activities, record_shapes=True)  # Gloo's records lack sizes without
         profile.start()
         self._profile = profile
 
