@@ -267,7 +267,7 @@ class Recorder:
     def _look_for_a_hang(self) -> None:
         """Write a dump when any rank of the job hangs, and another one when operations complete again: it was a pause.
 
-        The rank that hangs first reports the others by a file, and removes it when its operations complete again.
+        The rank that hangs first notifies the others by a file, and removes it when its operations complete again.
         """
         hangs, marker = self._hangs(), os.path.join(self._folder, HANG)  # noqa: PTH118
         told = os.path.exists(marker)  # noqa: PTH110
