@@ -320,12 +320,15 @@ def _run_plan(ready: PreparedCase, loop: Loop, world: World, budget: Budget, pla
 def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
     """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None elsewhere."""
     found: list[dict[str, Any]] = []
-    with phase(ready, world, "verifying"):
-        for _ in range(calls):
-            for slot in slots_checked(ready.case):
-                for buffers in ready.buffers:
+    # Phases of their own, since each is progress: with many calls, slots or bytes, all of them may exceed the timeout.
+    for _ in range(calls):
+        for slot in slots_checked(ready.case):
+            for buffers in ready.buffers:
+                with phase(ready, world, "verifying: filling buffers"):
                     buffers.fill(slot, for_check=True)
+            with phase(ready, world, "verifying"):
                 ready.checking.run(1, slot=slot)
+            with phase(ready, world, "verifying: comparing data"):
                 found += mismatches_in(ready, slot)
     everyone = world.gather(found, f"{ready.case.title()}: verifying")
     return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]

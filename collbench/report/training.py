@@ -372,7 +372,10 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
         )
     if row.time_s is not None and row.parts_time_s:
         alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
-        yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
+        if row.replay and row.replay.compute is not None:
+            yield f"{prefix}with the parts' times alone, and the trace's computing and overlap: {alone} ms, the step {whole} ms"
+        else:
+            yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
     if row.ceiling_time_s and row.percent_of_ceiling is not None:
         yield f"{prefix}expected step time: {milliseconds(row.ceiling_time_s)} ms"
     from collbench.report.replay import replay_sentences

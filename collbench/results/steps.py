@@ -16,7 +16,7 @@ from collbench.reason import as_json
 from collbench.results import folder
 from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
 from collbench.results.row import Times
-from collbench.traces.recording import Recording
+from collbench.traces.recording import RankTimeline, Recording
 
 # The measured rate of a communication channel in a node, or between two hosts.
 
@@ -94,6 +94,7 @@ class ReplayedTrace:
     step_time_s    recorded time of the step; None: not recorded, or of another number of ranks
     parts_time_s   recorded time of one exchange of each part (median over them), None where it was not recorded
     notes          what was assumed, left out and chosen, as facts of `traces.recording`
+    timelines      what the first ranks with times did in the recorded step
     """
 
     form: str
@@ -105,13 +106,14 @@ class ReplayedTrace:
     step_time_s: float | None = None
     parts_time_s: tuple[float | None, ...] = ()
     notes: tuple[dict[str, Any], ...] = ()
+    timelines: tuple[RankTimeline, ...] = ()
 
     @classmethod
     def of(cls, recording: Recording, parts_time_s: tuple[float | None, ...] = ()) -> ReplayedTrace:
         """Return what is known of the trace of a replay."""
         return cls(
             recording.form, recording.recorded_ranks, recording.absent, recording.missing, recording.compute, recording.compute_s,
-            recording.step_time_s, parts_time_s, tuple(map(as_json, recording.notes)),
+            recording.step_time_s, parts_time_s, tuple(map(as_json, recording.notes)), recording.timelines,
         )  # fmt: skip
 
 

@@ -260,8 +260,9 @@ class _JsonReader:
         place = np.full(len(nodes), UNKNOWN, np.int64)
         place[order] = np.arange(len(order))
         operations, nodes = operations[order], nodes[order]
+        assumed = False
         if not np.frombuffer(self.is_call, np.int8)[order].any():
-            self.define_only_group()
+            assumed = self.define_only_group()
         self.resolve(operations, parents[order], fits[order])
         own = {self.rank.rank_of(*number) for number in self.numbers} - {UNKNOWN}
         if len(own) > 1:
@@ -270,16 +271,21 @@ class _JsonReader:
         after, complete = self.after(order, place, nodes)
         steps = np.searchsorted(nodes, np.sort(np.frombuffer(self.steps, np.int64)))
         return self.rank.trace(
-            operations, () if complete else (Part.DEPENDENCIES,),
+            operations, (*(() if complete else (Part.DEPENDENCIES,)), *((Part.GROUPS,) if assumed else ())),
             after=after if len(after[1]) or complete else None, steps=np.unique(steps[steps < len(nodes)]),
         )  # fmt: skip
 
-    def define_only_group(self) -> None:
-        """Set the ranks of a group that has only an address, if the trace has no other group, from the lists of an uneven all-to-all."""
+    def define_only_group(self) -> bool:
+        """Return whether the ranks of the only group are assumed: it has an address, and an uneven all-to-all has its number of ranks.
+
+        Then it has the ranks from 0 on, which the trace does not contain.
+        """
         sizes = {len(each) for both in self.rank.splits for each in both if each}
         only = list(self.pointers.values()) == [""] and list(self.rank.groups) == [""] and len(sizes) == 1
         if only and all(number < min(sizes) for _, number in self.numbers):
             self.rank.groups[""] = ProcessGroup("", tuple(range(min(sizes))), "all ranks")
+            return True
+        return False
 
     def resolve(self, operations: NDArray[Any], parents: NDArray[Any], fits: NDArray[Any]) -> None:
         """Set the groups and reduction ops that follow from the functional collectives, then groups by their sizes, then roots."""

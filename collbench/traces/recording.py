@@ -139,6 +139,37 @@ TraceFact = DefaultUsed | OperationsLeftOut | StepChosen | OverlapNotRecorded | 
 
 
 @dataclass(frozen=True)
+class RecordedExchange:
+    """An exchange at one rank as recorded; times in seconds since the rank's step began, by its own clock."""
+
+    operation: str
+    what: str
+    size_bytes: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """What one rank did in the recorded step, for a drawing.
+
+    step_s       the recorded time of its step
+    computing_s, exchanges_s, exposed_s   how long it computed, had an exchange, and had one without computing. None: not recorded
+    exchanges    the first ones, by time; left_out: how many more there are
+    computing    (begin, end) in seconds; gaps too short to be drawn are closed
+    """
+
+    rank: int
+    step_s: float
+    exchanges_s: float
+    computing_s: float | None = None
+    exposed_s: float | None = None
+    exchanges: tuple[RecordedExchange, ...] = ()
+    left_out: int = 0
+    computing: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class Recording:
     """The step that a replay runs, and what the trace records of it.
 
@@ -151,6 +182,7 @@ class Recording:
     exchange_s      recorded seconds of each exchange: of the rank that had the shortest, because others wait for late ranks; None: not
                     recorded
     notes           what was assumed, left out and chosen
+    timelines       of the first ranks with times, as recorded
     digest          of the step with all timelines: equal for replays that can be compared. `encode` sets it
     """
 
@@ -164,6 +196,7 @@ class Recording:
     step_time_s: float | None = None
     exchange_s: tuple[float | None, ...] = ()
     notes: tuple[TraceFact, ...] = ()
+    timelines: tuple[RankTimeline, ...] = ()
     digest: str = ""
 
     @property
@@ -208,6 +241,7 @@ def decode(text: str, rank: int | None = None) -> Recording:
     )
     rest = {name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()}
     rest["notes"] = msgspec.convert(rest["notes"], tuple[TraceFact, ...])
+    rest["timelines"] = msgspec.convert(rest["timelines"], tuple[RankTimeline, ...])
     return Recording(Step(msgspec.convert(exchanges, tuple[Exchange, ...]), payload, note, actions), **rest)
 
 

@@ -31,7 +31,7 @@ from collbench.traces.recording import (
     StepChosen,
     TraceFact,
 )
-from collbench.traces.timeline import timeline_of
+from collbench.traces.timeline import recorded_timelines, timeline_of
 from collbench.units import plural
 from collbench.workloads.step import Exchange, Step
 
@@ -79,7 +79,8 @@ def step_of(trace: Trace, matches: Sequence[GroupMatch], options: ReplayOptions 
     payload = sum(each.size_bytes for each in exchanges)
     return Recording(
         Step(tuple(exchanges), payload, timeline=timeline), trace.world, trace.world, trace.form, tuple(sorted(map(str, trace.missing))),
-        trace.absent,        options.compute, windows.step_time_s, tuple(_recorded_s(trace, nodes) for nodes in nodes_of), tuple(notes),
+        trace.absent, options.compute, windows.step_time_s, tuple(_recorded_s(trace, nodes) for nodes in nodes_of), tuple(notes),
+        recorded_timelines(trace, windows, exchanges, nodes_of),
     )  # fmt: skip
 
 

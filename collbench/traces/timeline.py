@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from collbench.traces.model import UNKNOWN, RankTrace, Trace
 from collbench.traces.order import Call, Windows, begin_times, end_times
-from collbench.workloads.step import Action, Compute, Start, Wait
+from collbench.traces.recording import RankTimeline, RecordedExchange
+from collbench.workloads.step import Action, Compute, Exchange, Start, Wait
 
 _LEAST_S = 1e-6  # shorter computing is added to the next one
+# Of the recorded timelines, for a drawing of some hundred pixels.
+_MOST_RANKS, _MOST_EXCHANGES, _FINEST = 8, 200, 500
 
 
 def timeline_of(
@@ -101,3 +104,58 @@ def _within(intervals: NDArray[np.int64], begin: int, end: int) -> int:
     low, high = np.searchsorted(intervals[:, 1], begin, side="right"), np.searchsorted(intervals[:, 0], end, side="left")
     part = np.clip(intervals[low:high], begin, end)
     return int((part[:, 1] - part[:, 0]).sum())
+
+
+# The recorded timelines, for a drawing.
+
+
+def recorded_timelines(
+    trace: Trace, windows: Windows, exchanges: Sequence[Exchange], nodes_of: Sequence[Sequence[Call]]
+) -> tuple[RankTimeline, ...]:
+    """Return what the first ranks with times did in the step, ascending."""
+    own: dict[int, list[tuple[int, int]]] = {position: [] for position in range(len(trace.ranks))}  # (exchange, operation)
+    for number, nodes in enumerate(nodes_of):
+        for call in nodes:
+            for position, operation in call.at:
+                own[position].append((number, operation))
+    made = (_drawn(rank, windows.span_ns[position], exchanges, own[position]) for position, rank in enumerate(trace.ranks))
+    return tuple(each for each in made if each is not None)[:_MOST_RANKS]
+
+
+def _drawn(
+    rank: RankTrace, span: tuple[int, int] | None, exchanges: Sequence[Exchange], own: Sequence[tuple[int, int]]
+) -> RankTimeline | None:
+    """Return the recorded timeline of a rank; None without its times."""
+    if span is None or not own or span[1] <= span[0]:
+        return None
+    begin, end = span
+    operations = rank.operations[[operation for _, operation in own]]
+    times = np.stack([np.clip(begin_times(operations), begin, end), np.clip(end_times(operations), begin, end)], axis=1)
+    busy = _union(times)
+    computing = _union(np.clip(rank.compute, begin, end)) if len(rank.compute) else None
+    hidden = sum(_within(computing, *each) for each in busy.tolist()) if computing is not None else 0
+    order = np.argsort(times[:, 0], kind="stable").tolist()
+    drawn = []
+    for place in order[:_MOST_EXCHANGES]:
+        exchange, (start, stop) = exchanges[own[place][0]], ((times[place] - begin) / 1e9).tolist()
+        drawn.append(RecordedExchange(exchange.operation, exchange.what, exchange.size_bytes, start, stop))
+    shown = _union(computing, (end - begin) // _FINEST) if computing is not None else np.zeros((0, 2), np.int64)
+    seconds = int((busy[:, 1] - busy[:, 0]).sum()) / 1e9
+    return RankTimeline(
+        rank.rank, (end - begin) / 1e9, seconds,
+        None if computing is None else int((computing[:, 1] - computing[:, 0]).sum()) / 1e9,
+        None if computing is None else seconds - hidden / 1e9,
+        tuple(drawn), len(order) - len(drawn), tuple((low, high) for low, high in ((shown - begin) / 1e9).tolist()),
+    )  # fmt: skip
+
+
+def _union(intervals: NDArray[np.int64], gap: int = 0) -> NDArray[np.int64]:
+    """Return the union of intervals, ascending and disjoint; gaps of up to `gap` are closed, and empty intervals left out."""
+    kept = intervals[intervals[:, 1] > intervals[:, 0]]
+    if not len(kept):
+        return np.zeros((0, 2), np.int64)
+    kept = kept[np.argsort(kept[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(kept[:, 1])
+    first = np.concatenate([[True], kept[1:, 0] > ends[:-1] + gap])
+    last = np.concatenate([first[1:], [True]])
+    return np.stack([kept[first, 0], ends[last]], axis=1)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
+from collbench.cli.main import run as run_command
 from collbench.gate.history import history
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.snapshot import topology_json
@@ -83,14 +84,23 @@ def history_page(path: Path) -> Path:
     return path
 
 
+def autopsy_page(path: Path) -> Path:
+    """Write the page that `collbench autopsy` makes of committed dumps."""
+    assert run_command(["autopsy", *(str(ROOT / each) for each in GALLERY["AUTOPSIES"]["autopsy"]), "--html", str(path)]) == 1
+    return path
+
+
 # Every kind of page: those of the gallery, and pages of made-up runs.
-RUNS: dict[str, list[str]] = runpy.run_path(str(ROOT / "scripts" / "gallery"))["PAGES"]
+GALLERY = runpy.run_path(str(ROOT / "scripts" / "gallery"))
+RUNS: dict[str, list[str]] = GALLERY["PAGES"]
 PAGES: dict[str, Callable[[Path], Path]] = {
     **{name: lambda path, runs=runs: write_runs(path, *runs) for name, runs in RUNS.items()},
+    "autopsy": autopsy_page,
     "eight-gpus": gpu_page,
     "gate": gate_page,
     "history": history_page,
 }
+CHARTLESS = frozenset(GALLERY["AUTOPSIES"])
 OFTEN = ("eight-gpus", "slow-host", "two-hosts")  # the kinds of charts; the other pages take their turn
 IN_TURN = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.in_turn) for name in sorted(PAGES)]
 

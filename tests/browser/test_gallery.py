@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.pages import IN_TURN, ObservedPage
+from tests.browser.pages import CHARTLESS, IN_TURN, ObservedPage
 
 # By class of box, the fills of the machine drawings; and everything else in any drawing that is black, which no theme uses.
 FILLS = """() => {
@@ -104,6 +104,8 @@ def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> 
         "Math.max(...[...document.querySelectorAll('h1, .badge, .figures')].map((each) => each.getBoundingClientRect().bottom))"
     )
     assert lowest < 450
+    if Path(page.url).stem in CHARTLESS:
+        return
     chart = page.locator("main > .charts > figure").locator("svg:visible, canvas:visible").first.bounding_box()
     assert chart and chart["y"] < 600 and chart["height"] > 100
 
@@ -185,7 +187,7 @@ def test_a_page_prints_on_few_sheets_with_its_chart(browser: Browser, written: C
     assert len(SHEETS.findall(page.pdf(format="A4"))) <= 2
     page.emulate_media(media="print")
     assert page.locator(".plot:visible, .controls:visible, nav:visible, #theme:visible").count() == 0
-    assert page.locator("main > .charts > figure .sheet > svg").is_visible()
+    assert name in CHARTLESS or page.locator("main > .charts > figure .sheet > svg").is_visible()
     page.evaluate(OPEN)
     assert page.evaluate("document.documentElement.scrollWidth") == 688
     assert page.evaluate(SVG_CONTRAST) == []

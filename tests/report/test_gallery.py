@@ -18,6 +18,7 @@ from tests.cli.command import ROOT
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
+EVERY = [*PAGES, *SCRIPT["AUTOPSIES"]]
 GALLERY = ROOT / "reports" / "gallery"
 WORDS = runpy.run_path(str(ROOT / "scripts" / "words"))["findings"]
 OFTEN = "slow-host"  # small; the others take their turn
@@ -43,6 +44,12 @@ def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsew
     assert same, f"{address} is not what `scripts/gallery {name}` makes: run it, look at the page, and commit it"
 
 
+def test_the_page_of_a_hang_is_what_the_command_makes_of_the_committed_dumps(elsewhere: Path) -> None:
+    address = SCRIPT["address"]("autopsy")
+    assert run_command(["autopsy", *SCRIPT["AUTOPSIES"]["autopsy"], "--html", address]) == 1
+    assert (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
+
+
 def test_the_imported_run_is_what_the_command_makes_of_the_committed_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     committed, again = ROOT / SCRIPT["IMPORTED"], tmp_path / "again"
     words = [str(ROOT / word) if word.endswith(".log") else word for word in SCRIPT["import_words"](str(again))]
@@ -54,15 +61,15 @@ def test_the_imported_run_is_what_the_command_makes_of_the_committed_logs(tmp_pa
 
 
 def test_there_is_no_other_page_than_those_of_the_script() -> None:
-    assert {path.name for path in GALLERY.iterdir()} == {*(f"{name}.html" for name in PAGES), f"{SCRIPT['PICTURED']}.png"}
+    assert {path.name for path in GALLERY.iterdir()} == {*(f"{name}.html" for name in EVERY), f"{SCRIPT['PICTURED']}.png"}
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_page_shows_nothing_of_the_machine_that_made_it_and_its_links_lead_to_what_is_there(name: str) -> None:
     text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
     assert not re.search(r"/(?:work|root|home|tmp)/", text)
     links = re.findall(r'<a [^>]*href="([^"#]+)"', text)
-    assert links
+    assert links or name in SCRIPT["AUTOPSIES"]
     for link in links:
         assert (GALLERY / link).is_file(), link
 
@@ -81,6 +88,9 @@ def test_the_picture_is_small() -> None:
         ("regression", ["eth0 of cb1h2: 1 → 0.8 Gb/s", "7 slower", "1 inconclusive", "NIC eth0 0.8 Gb/s", "0.120 GB/s (80 %)"]),
         ("two-hosts", ["NIC eth0 1 Gb/s", "2 hosts: cb1h1, cb1h2", "alltoall"]),
         ("hunt", ["FAULTY", "cb1h7 sends and receives at 51 % of the others", "scontrol update"]),
+        ("replay", ["exposed communication", "The recorded step, by rank", "rank 1", "exchange while computing"]),
+        ("routing", ["imbalance tax", "zipf:1.2", "The step with each routing"]),
+        ("autopsy", ["CAUSE FOUND", "rank 2", "3 of 3"]),
         ("training", ["a step&#39;s exchange takes 859.2 ms", "0.119 of 0.120 GB/s (100 %)", "gradients, bucket"]),
     ],
 )
@@ -89,7 +99,7 @@ def test_a_page_answers_what_it_was_made_for(name: str, words: list[str]) -> Non
     assert [word for word in words if word not in text] == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_page_is_in_plain_english(name: str) -> None:
     page = html.fromstring((GALLERY / f"{name}.html").read_text(encoding="utf-8").encode())
     for part in page.xpath("//script | //style"):

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
+from collbench.analysis.replay import exposed_s
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.material import Material
+from collbench.report.replay import replay_sentences
 from collbench.report.routing import MOST_SHOWN, shown_steps
 from collbench.report.runs import report_run
 from collbench.report.stored import show_all
 from collbench.report.training import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.steps import Estimate, StepRow
+from collbench.results.steps import Estimate, ReplayedTrace, StepRow
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 from tests.results.test_steps import MOE, ROUTED
 
@@ -371,3 +373,11 @@ def test_a_csv_has_the_distribution_and_json_every_routing() -> None:
         0.010, 0.012, 0.015, 0.018, 0.0118,
     ]  # fmt: skip
     assert [step["step"] for step in json.loads(text_of(MOE, format="json"))["routing"]["steps"]] == [3, 4]
+
+
+@pytest.mark.parametrize(("compute", "shares"), [(None, 0), (1.0, 1)])
+def test_only_a_replay_with_computing_has_an_exposed_share(compute: float | None, shares: int) -> None:
+    trace = ReplayedTrace("kineto", 2, compute=compute, compute_s=0.6 if compute else 0.0)
+    (row,) = (replace(ROW, regime="replay", ceiling_time_s=None, replay=trace),)
+    assert sum("%" in sentence for sentence in replay_sentences(row)) == shares
+    assert exposed_s(row) == pytest.approx(0.3 if compute else 0.9)

@@ -325,3 +325,35 @@ def test_a_workload_that_is_recorded_gives_the_same_bytes_and_order(name: str) -
     expected = [replace(each, what="", times=1) for each in step.exchanges for _ in range(each.times)]
     assert [replace(each, what="") for each in found.exchanges] == expected
     assert moved_bytes(found, 4) == moved_bytes(Step(tuple(expected), 0), 4)
+
+
+# The recorded timelines that a page draws.
+
+
+def test_the_exposed_part_is_what_computing_does_not_hide() -> None:
+    """A step from 0 to 10 ms: exchanges from 2 to 5 ms and from 4 to 8 ms; the rank computes until 3 ms, and from 7 ms on."""
+    operations = [Op("allreduce", sent=10, start_ms=2, end_ms=5), Op("allreduce", sent=20, start_ms=4, end_ms=8)]
+    computing = {0: [(0, 3), (7, 10)], 1: [(0, 3), (7, 10)]}
+    first, second = decode(encode(recorded(both(*operations, compute_ms=computing)))).timelines
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.exchanges_s == pytest.approx(0.006)
+    assert first.exposed_s == pytest.approx(0.004)
+    assert first.computing_s is not None and first.step_s >= 0.006
+    assert [(each.operation, each.size_bytes) for each in first.exchanges] == [("allreduce", 40), ("allreduce", 80)]
+    assert first.exchanges[1].end_s - first.exchanges[1].begin_s == pytest.approx(0.004)
+
+
+def test_without_recorded_computing_the_exposed_part_is_unknown() -> None:
+    first, _ = recorded(both(Op("allreduce", sent=10, start_ms=2, end_ms=5))).timelines
+    assert (first.exposed_s, first.computing_s, first.computing) == (None, None, ())
+
+
+def test_without_times_no_timeline_is_drawn() -> None:
+    assert recorded(both(Op("allreduce", sent=10))).timelines == ()
+
+
+def test_of_many_exchanges_the_first_are_drawn_and_all_count() -> None:
+    operations = [Op("allreduce", sent=10, start_ms=2 * each, end_ms=2 * each + 1) for each in range(300)]
+    first, _ = recorded(both(*operations)).timelines
+    assert (len(first.exchanges), first.left_out) == (200, 100)
+    assert first.exchanges_s == pytest.approx(0.3)

@@ -620,16 +620,20 @@ def taking_part(part: StepPart) -> list[int]:
 def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart] | None:
     """Refill all buffers, run the step's calls once per buffer, and compare. Return the wrong data at rank 0, None elsewhere."""
     found: list[dict[str, Any]] = []
-    with phase(step.ready, world, "verifying"):
-        for _ in range(calls):
-            for one in step.parts:
+    # Phases of their own, since each is progress: with many calls and parts, all of them may exceed the timeout.
+    for _ in range(calls):
+        for one in step.parts:
+            with phase(step.ready, world, "verifying: filling buffers"):
                 for slot in range(one.part.slots):
                     for buffers in one.ready.buffers:
                         buffers.fill(slot, for_check=True)
                 if one.adding:
                     one.adding.spoil()
+        with phase(step.ready, world, "verifying"):
             step.ready.checking.run(1, slot=0)
-            found += [each for one in step.parts for each in _mismatches(one)]
+        for one in step.parts:
+            with phase(step.ready, world, "verifying: comparing data"):
+                found += _mismatches(one)
     everyone = world.gather(found, f"{step.ready.case.title()}: verifying")
     if everyone is None:
         return None

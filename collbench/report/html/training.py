@@ -11,6 +11,7 @@ from collbench.report.frame import Frame, printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, linear_scale, series_classes
+from collbench.report.html.replay import timeline_chart
 from collbench.report.html.routing import routing_chart
 from collbench.report.training import frames, milliseconds, remarks, scaling_frame, span, title, trainings
 from collbench.results.steps import part_ends
@@ -38,7 +39,7 @@ def section(material: Material) -> Section | None:
         if (scaling := scaling_frame(those, about.get("step_time_s"))) is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
-        charts.append(routing_chart(key, head, those) or _parts_chart(key, head, those))
+        charts += [routing_chart(key, head, those) or _parts_chart(key, head, those), timeline_chart(key, head, those)]
     if not material.trainings:
         return None
     drawn = [chart for chart in charts if chart is not None]

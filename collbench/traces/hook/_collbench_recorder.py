@@ -123,7 +123,7 @@ class Recorder:
         from torch import cuda, profiler
 
         activities = [profiler.ProfilerActivity.CPU, *([profiler.ProfilerActivity.CUDA] if cuda.is_available() else [])]
-        profile = profiler.profile(activities=activities)
+        profile = profiler.profile(activities=activities, record_shapes=True)  # Gloo's records lack sizes without
         profile.start()
         self._profile = profile
 
@@ -267,7 +267,7 @@ class Recorder:
     def _look_for_a_hang(self) -> None:
         """Write a dump when any rank of the job hangs, and another one when operations complete again: it was a pause.
 
-        The rank that hangs first tells the others by a file, and removes it when its operations complete again.
+        The rank that hangs first notifies the others by a file, and removes it when its operations complete again.
         """
         hangs, marker = self._hangs(), os.path.join(self._folder, HANG)  # noqa: PTH118
         told = os.path.exists(marker)  # noqa: PTH110
