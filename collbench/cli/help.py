@@ -21,7 +21,8 @@ _EXPERT = frozenset(
     }
 )  # fmt: skip
 _COMMON_IN: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(("alltoallv", "allgatherv", "gatherv", "scatterv", "reducescatterv"), frozenset({"skew", "traffic"})),
+    **dict.fromkeys(("alltoallv", "allgatherv"), frozenset({"skew", "traffic"})),
+    **dict.fromkeys(("gatherv", "scatterv", "reducescatterv"), frozenset({"traffic"})),  # a page has at most 20 lines of options
     "import": frozenset({"ceiling", "allocation"}),
     "peak": frozenset({"oversubscription"}),
     "report": frozenset({"trace"}),

@@ -119,7 +119,8 @@ _TABLE = (
     Option("-r --root", "root rank, or several (default: 0)", "RANKS", words, ["0"], needs=lambda it: it.rooted),
     Option("--split", "groups of ranks that run at the same time, as in nccl-tests: 'MOD 8' (rank modulo 8), 'DIV 8', 'AND 0x7' or "
            "'OR 0x7' (default: one group of all)", "SPLIT", needs=_collective),
-    Option("--skew", "rank 0's part is X times the average (default: 1: equal parts)", "X", skew, needs=lambda it: it.uneven, rivals="traffic"),
+    Option("--skew", "rank 0's part is X times the average (default: 1: equal parts)", "X", skew,
+           needs=lambda it: it.uneven, rivals="traffic"),
     Option("--traffic", "bytes of each rank (alltoallv: each pair of ranks) as CSV; scaled to --sizes if set", "FILE", Path,
            needs=lambda it: it.uneven, rivals="traffic"),
     # how to measure

@@ -62,7 +62,7 @@ def test_every_operation_on_four_nodes(operation, ring, bound):
 
 
 def test_the_list_of_operations_is_whole():
-    alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall", "exscan"]
+    alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall", "scan", "exscan"]
     alike += ["allgatherv", "gatherv", "scatterv", "reducescatterv"]
     assert sorted(OPERATIONS) == sorted([*RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *alike])
 
