@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
@@ -287,6 +287,23 @@ class NonBlockingBackend(Protocol):
 
         Operations that were started go on, as far as the library makes progress without a call.
         """
+        ...
+
+
+@runtime_checkable
+class TestingBackend(Protocol):
+    """The optional capability of a library whose calls make progress: test calls while operations run.
+
+    progress   what moves the data while a rank computes: "threads" of the library, or only its "calls"
+    """
+
+    @property
+    def progress(self) -> Literal["threads", "calls"]:
+        """What moves the data while a rank computes."""
+        ...
+
+    def test_calls(self, wait: Program) -> Program:
+        """Return the calls that test for what `wait` of `bind_nonblocking` waits for, by slot: they make progress and do not wait."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines
 from collbench.report.plan import PlanSummary
+from collbench.report.overlap import format_outcome, format_overlap, format_slowdown
+from collbench.results.overlap import Overlap, overlap_of
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time
@@ -104,6 +106,11 @@ def _expected(row: Row) -> str:
     return rate(known.bytes_per_s if known else None) if _has_rate(row) else ""
 
 
+def _of_overlap(text: Callable[[Overlap], str]) -> Callable[[Row], str]:
+    """Return the text of a row's overlap; a dash without one."""
+    return lambda row: NOTHING if (known := overlap_of(row.overlap)) is None else text(known)
+
+
 # All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
 COLUMNS: tuple[Column[Row], ...] = (
     _column("size", "size", size_of),
@@ -129,12 +136,23 @@ COLUMNS: tuple[Column[Row], ...] = (
     _column("launches", "launches", lambda row: str(row.launches)),
     _column("limited_by", "limited by", limited_by, least=40, right=False),
     _column("flags", "flags", remarks, least=60, right=False),
+    # of --overlap
+    _column("communication", "comm µs", _of_overlap(lambda it: format_time(it.communication_s)), least=8),
+    _column("computation", "compute µs", _of_overlap(lambda it: format_time(it.computation_s)), least=10),
+    _column("overlap", "overlap", _of_overlap(lambda it: format_overlap(it.percent)), least=18),
+    _column("exposed", "exposed µs", _of_overlap(lambda it: format_time(it.exposed_s.value)), least=10),
+    _column("slowdown", "compute slower", _of_overlap(lambda it: format_slowdown(it.slowdown)), least=14),
+    _column(
+        "assisted", "with test calls", _of_overlap(lambda it: format_overlap(it.assisted.percent) if it.assisted else NOTHING), least=18
+    ),
+    _column("outcome", "outcome", _of_overlap(format_outcome), least=14, right=False),
     _column("quality", "quality", _quality, least=10, drop=1, right=False),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
 _ALWAYS = ("size", "time")
 _BASE = ("ci", "busbw", "percent", "quality")  # a column that distinguishes rows leaves before these
 _RATES = ("busbw", "expected", "percent", "hard_limit", "algbw")
+_OF_OVERLAP = ("size", "communication", "computation", "time", "overlap", "exposed", "slowdown", "assisted", "outcome", "quality")
 _SHOWN = tuple(column.key for column in COLUMNS if column.drop or column.key in _ALWAYS)
 
 
@@ -142,6 +160,9 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     """Return the keys of the columns of figures for this plan."""
     if view.columns and not view.added:
         return view.columns
+    if plan.some("mode") == ["overlap"]:
+        shown = [key for key in _OF_OVERLAP if plan.moves or key != "size"]
+        return tuple(dict.fromkeys([*shown[:-1], *view.columns, shown[-1]]))
     hidden: set[str] = set() if if_groups(plan) else {"each_group", "all_groups"}
     if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:
         hidden |= set(_RATES)

@@ -100,6 +100,10 @@ class TableWriter(RowWriter):
             within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
             over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
             lines.append(over if plan.launches > 1 else within)
+        if any(row.overlap for row in rows):
+            from collbench.report.overlap import overlap_lines
+
+            lines += overlap_lines(rows)
         if any(row.groups for row in rows):
             lines.append("groups: all ran at the same time; times, busbw and percentages are those of the slowest group")
         reasons = run_quality(rows).reasons
@@ -148,6 +152,11 @@ _PARTS = {
     "groups": ("groups_{}", ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")),
 }
 # Offsets into samples.bin are only valid in the run's folder; `na` has the text of na_fact.
+_OVERLAP = (
+    "communication_s", "computation_s", "percent", "exposed_s", "slowdown", "payer", "progress", "assisted", "unassisted", "blocks",
+    "outcome", "doubt",
+)  # fmt: skip
+_PARTS["overlap"] = ("overlap_{}", _OVERLAP)
 _LEFT_OUT = {"samples", "na_fact"}
 
 

@@ -73,6 +73,7 @@ class Row:
     groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
     than 1,024), "total_busbw_bytes_per_s" (of all until the last one ended)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
+    overlap: of mode "overlap" the values of `results.overlap.Overlap`: `overlap_of` returns them. Else empty; time is then that of both.
     traffic, streams are the case's: the name of alltoallv's traffic, and TCP connections per pair.
     ceiling is the ring reference where the operation has one (else the hard limit), a measured reference or a given rate; hard_bound the
     hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size.
@@ -114,6 +115,7 @@ class Row:
     algbw_bytes_per_s: float | None = None
     busbw_bytes_per_s: float | None = None
     groups: dict[str, Any] = field(default_factory=dict)
+    overlap: dict[str, Any] = field(default_factory=dict)
     ceiling: Ceiling | None = None
     hard_bound: Ceiling | None = None
     percent_of_ceiling: float | None = None

@@ -174,8 +174,18 @@ class BackendRunner:
             ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, CaseFailed):
             return self.without(operation, case, ready, place)
+        overlap = None
+        if case.mode == "overlap":
+            from collbench.measure.overlap import prepare_overlap
+
+            overlap = prepare_overlap(ready, context, world)
+            if isinstance(overlap, Fact):
+                release(ready, backend)
+                return self.without(operation, case, overlap, place)
+            ready = overlap.ready
         watched = session.measured(ready, backend, budget)
         phases += watched.phases if watched else ()
+        overlapped = overlap.evaluate(watched, world) if overlap else None
         with phases.record("verification"):
             checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
@@ -184,7 +194,11 @@ class BackendRunner:
         evidence = paths.evidence(world, choices, session.ceilings.machines, moved) if paths else {}
         if watched is None or mismatches is None:
             return None
-        row, arrays = make_row(ready, backend, watched, self._row_context(ready, backend, watched))
+        around = self._row_context(ready, backend, watched)
+        if overlap and overlapped:
+            row, arrays = overlap.row(overlapped, backend, watched, around)
+        else:
+            row, arrays = make_row(ready, backend, watched, around)
         if session.folder and watched.telemetry:
             session.folder.event("telemetry", case=place, hosts=watched.telemetry)
         if watched.other_path:
