@@ -292,7 +292,7 @@ class NonBlockingBackend(Protocol):
 
 @runtime_checkable
 class TestingBackend(Protocol):
-    """The optional capability of a library whose calls make progress: test calls while operations run.
+    """The optional capability of a library that makes progress in its calls: test calls while operations run.
 
     progress   what moves the data while a rank computes: "threads" of the library, or only its "calls"
     """

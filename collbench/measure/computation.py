@@ -70,10 +70,10 @@ class Computation:
         done = int(self._state.done)
         if last > min(done, _KEPT):
             raise ValueError(f"{last} computations, but {min(done, _KEPT)} are known")
-        return self._elapsed[np.arange(done - last, done) % _KEPT] * 1e-9
+        return np.multiply(self._elapsed[np.arange(done - last, done) % _KEPT], 1e-9, dtype=np.float64)
 
     def _in_python(self, slices: int) -> None:
-        """Do the same with numpy, whose element-wise functions use one thread and release Python's lock."""
+        """Do the same with numpy: its element-wise functions use one thread and release Python's lock."""
         state, began = self._state, time.monotonic_ns()
         for _ in range(state.amount * state.slice // slices, state.amount * (state.slice + 1) // slices):
             block = self._memory[state.next]

@@ -49,7 +49,7 @@ Samples = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OverlapCase:
-    """A case whose loop runs the states in turn, on all ranks.
+    """A case on all ranks, of which the loop runs the states in turn.
 
     ready        the case; one turn of its loop is one state
     states       how many there are: 3, or 4 with test calls

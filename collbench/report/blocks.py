@@ -29,8 +29,8 @@ from collbench.report.cases import (
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines
-from collbench.report.plan import PlanSummary
 from collbench.report.overlap import format_outcome, format_overlap, format_slowdown
+from collbench.report.plan import PlanSummary
 from collbench.results.overlap import Overlap, overlap_of
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times

@@ -178,11 +178,11 @@ class BackendRunner:
         if case.mode == "overlap":
             from collbench.measure.overlap import prepare_overlap
 
-            overlap = prepare_overlap(ready, context, world)
-            if isinstance(overlap, Fact):
+            states = prepare_overlap(ready, context, world)
+            if isinstance(states, Fact):
                 release(ready, backend)
-                return self.without(operation, case, overlap, place)
-            ready = overlap.ready
+                return self.without(operation, case, states, place)
+            overlap, ready = states, states.ready
         watched = session.measured(ready, backend, budget)
         phases += watched.phases if watched else ()
         overlapped = overlap.evaluate(watched, world) if overlap else None
