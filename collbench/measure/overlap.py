@@ -213,7 +213,7 @@ def schedule(
     block_s = max(float(slowest(first, timed).sum()), 1e-6)
     measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), warmups=warmups * states)
     if warmups > 1 and block_s * (warmups - 1 + FEWEST_BLOCKS) < budget.max_time_s:
-        yield WarmUp(((warmups - 1) * states, 1))
+        block_s = max(float(slowest((yield WarmUp(((warmups - 1) * states, 1))), timed).sum()) / (warmups - 1), 1e-6)
     most = budget.iterations or MOST_SAMPLES
     while measured.stopped is None:
         blocks = measured.samples.shape[1] // states

@@ -29,9 +29,7 @@ from collbench.report.cases import (
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines
-from collbench.report.overlap import format_outcome, format_overlap, format_slowdown
 from collbench.report.plan import PlanSummary
-from collbench.results.overlap import Overlap, overlap_of
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
 from collbench.units import format_percent, format_size, format_time
@@ -106,9 +104,17 @@ def _expected(row: Row) -> str:
     return rate(known.bytes_per_s if known else None) if _has_rate(row) else ""
 
 
-def _of_overlap(text: Callable[[Overlap], str]) -> Callable[[Row], str]:
-    """Return the text of a row's overlap; a dash without one."""
-    return lambda row: NOTHING if (known := overlap_of(row.overlap)) is None else text(known)
+def _of_overlap(name: str) -> Callable[[Row], str]:
+    """Return the text of a column of the overlap; a dash for a row without one."""
+
+    def text(row: Row) -> str:
+        if not row.overlap:
+            return NOTHING
+        from collbench.report.overlap import text_of
+
+        return text_of(row, name) or NOTHING
+
+    return text
 
 
 # All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
@@ -137,15 +143,13 @@ COLUMNS: tuple[Column[Row], ...] = (
     _column("limited_by", "limited by", limited_by, least=40, right=False),
     _column("flags", "flags", remarks, least=60, right=False),
     # of --overlap
-    _column("communication", "comm µs", _of_overlap(lambda it: format_time(it.communication_s)), least=8),
-    _column("computation", "compute µs", _of_overlap(lambda it: format_time(it.computation_s)), least=10),
-    _column("overlap", "overlap", _of_overlap(lambda it: format_overlap(it.percent)), least=18),
-    _column("exposed", "exposed µs", _of_overlap(lambda it: format_time(it.exposed_s.value)), least=10),
-    _column("slowdown", "compute slower", _of_overlap(lambda it: format_slowdown(it.slowdown)), least=14),
-    _column(
-        "assisted", "with test calls", _of_overlap(lambda it: format_overlap(it.assisted.percent) if it.assisted else NOTHING), least=18
-    ),
-    _column("outcome", "outcome", _of_overlap(format_outcome), least=14, right=False),
+    _column("communication", "comm µs", _of_overlap("communication"), least=8),
+    _column("computation", "compute µs", _of_overlap("computation"), least=10),
+    _column("overlap", "overlap", _of_overlap("overlap"), least=18),
+    _column("exposed", "exposed µs", _of_overlap("exposed"), least=10),
+    _column("slowdown", "compute slower", _of_overlap("slowdown"), least=14),
+    _column("assisted", "with test calls", _of_overlap("assisted"), least=18),
+    _column("outcome", "outcome", _of_overlap("outcome"), least=14, right=False),
     _column("quality", "quality", _quality, least=10, drop=1, right=False),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}

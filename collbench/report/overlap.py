@@ -8,8 +8,26 @@ from collbench.report.cases import name_of
 from collbench.report.frame import printable
 from collbench.results.overlap import Estimate, Overlap, overlap_of
 from collbench.results.row import Row
+from collbench.units import format_time
 
 _PAYERS = {"computation": "computation pays", "waiting": "waiting pays"}
+
+
+def text_of(row: Row, column: str) -> str | None:
+    """Return the text of a column of `blocks.COLUMNS` in µs or percent; None if the row has no such value."""
+    known = overlap_of(row.overlap)
+    if known is None:
+        return None
+    texts = {
+        "communication": format_time(known.communication_s),
+        "computation": format_time(known.computation_s),
+        "overlap": format_overlap(known.percent),
+        "exposed": format_time(known.exposed_s.value),
+        "slowdown": format_slowdown(known.slowdown),
+        "assisted": format_overlap(known.assisted.percent) if known.assisted else None,
+        "outcome": format_outcome(known),
+    }
+    return texts[column]
 
 
 def format_overlap(percent: Estimate) -> str:
