@@ -1,6 +1,6 @@
-"""python -m benchmarks.trials.overlap FOLDER   measures the overlap of MPI and Gloo on a link of known rate, and writes FOLDER/trials.jsonl.
+"""python -m benchmarks.trials.overlap FOLDER   measures the overlap of MPI and Gloo on links of known rates.
 
-Two hosts (network namespaces) with one rank each, and a shaped link. The communication of an all-reduce then lasts as long as the link
+FOLDER gets trials.jsonl. Two hosts (network namespaces) with one rank each, and a shaped link. The communication of an all-reduce then lasts as long as the link
 needs for its bytes, almost without a core, and the computation is calibrated to that. So the time of both must lie between the longer
 one and the sum. MPICH makes progress only within its calls: its overlap must be about 0 %. Gloo's threads move the data: its overlap must
 be about 100 %.
@@ -21,8 +21,9 @@ from tests.launchers.stored import stored
 from tests.testbeds import Hosts
 
 RATES_MBIT = (100, 200)
-SIZES = "1M,4M"
-REPEATS = 5
+SIZES = "1M,2M"
+REPEATS = 3
+BLOCKS = 12
 _OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
 
 
@@ -45,7 +46,9 @@ def main(folder: Path) -> None:
             for repeat in range(REPEATS):
                 for backend in ("mpi", "gloo"):
                     with TemporaryDirectory() as own:
-                        found = list(measured(hosts, backend, ["allreduce", "--sizes", SIZES, "--max-time", "6"], Path(own)))
+                        found = list(
+                            measured(hosts, backend, ["allreduce", "--sizes", SIZES, "-n", str(BLOCKS), "--max-time", "30"], Path(own))
+                        )
                     with (folder / "trials.jsonl").open("a", encoding="utf-8") as file:
                         file.writelines(json.dumps({"rate_mbit": rate, "repeat": repeat, **each}) + "\n" for each in found)
 

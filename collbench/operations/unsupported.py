@@ -310,7 +310,7 @@ Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
     | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed
-    | HostMemoryNeeded | ServersUnsupported | Text
+    | HostMemoryNeeded | ServersUnsupported | StartUnsupported | TimelineUnsupported | Text
 )  # fmt: skip
 
 

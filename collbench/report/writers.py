@@ -152,11 +152,11 @@ _PARTS = {
     "groups": ("groups_{}", ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")),
 }
 # Offsets into samples.bin are only valid in the run's folder; `na` has the text of na_fact.
-_OVERLAP = (
-    "communication_s", "computation_s", "percent", "exposed_s", "slowdown", "payer", "progress", "assisted", "unassisted", "blocks",
-    "outcome", "doubt",
+_PARTS["overlap"] = (
+    "overlap_{}",
+    ("communication_s", "computation_s", "percent", "percent_low", "percent_high", "exposed_s", "exposed_low_s", "exposed_high_s",
+     "slowdown", "slowdown_low", "slowdown_high", "assisted_percent", "payer", "progress", "blocks", "outcome"),
 )  # fmt: skip
-_PARTS["overlap"] = ("overlap_{}", _OVERLAP)
 _LEFT_OUT = {"samples", "na_fact"}
 
 
@@ -184,7 +184,12 @@ def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
     """Yield the fields of CSV besides `run`, with the row's values; None: all values are None."""
     names = [field.name for field in fields(Row) if field.name not in _LEFT_OUT]
     names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
-    yield from flattened(((name, getattr(row, name, None)) for name in names), _PARTS)
+    values = {name: getattr(row, name, None) for name in names}
+    if values["overlap"]:
+        from collbench.results.overlap import flat_values
+
+        values["overlap"] = flat_values(values["overlap"])
+    yield from flattened(values.items(), _PARTS)
     quality = quality_of(row) if row is not None else None
     yield "quality", quality.word if quality else None
 

@@ -155,6 +155,21 @@ def overlap_of(values: Mapping[str, Any]) -> Overlap | None:
         return None
 
 
+def flat_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a row's overlap for CSV and DataFrames, without nested objects; {} for values of another shape."""
+    known = overlap_of(values)
+    if known is None:
+        return {}
+    return {
+        "communication_s": known.communication_s, "computation_s": known.computation_s,
+        "percent": known.percent.value, "percent_low": known.percent.low, "percent_high": known.percent.high,
+        "exposed_s": known.exposed_s.value, "exposed_low_s": known.exposed_s.low, "exposed_high_s": known.exposed_s.high,
+        "slowdown": known.slowdown.value, "slowdown_low": known.slowdown.low, "slowdown_high": known.slowdown.high,
+        "assisted_percent": known.assisted.percent.value if known.assisted else None,
+        "payer": known.payer, "progress": known.progress, "blocks": known.blocks, "outcome": known.outcome,
+    }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class States:
     """The samples of all states, in seconds [blocks]: the slowest rank of each.
