@@ -135,6 +135,8 @@ class Row:
             values["time_s"] = {name: getattr(self.time_s, name) for name in _TIMES}
         if self.ceiling is not None:
             values["ceiling"] = self.ceiling.as_json()
+        if not self.overlap:
+            del values["overlap"]
         if self.hard_bound is not None:
             values |= {"hard_bound": self.hard_bound.as_json(), "percent_of_hard_bound": self.percent_of_hard_bound}
         return values
