@@ -2,7 +2,7 @@
 
 FOLDER gets trials.jsonl, a line for each row. Two hosts (network namespaces) have one rank each, and a shaped link. An all-reduce lasts as
 long as the link needs for its bytes, almost without a core, and the computation is calibrated to that. So the time of both must lie between
-the longer one and the sum. MPICH makes progress only within its calls, except for what the kernel's socket buffers hold: its overlap must be
+the longer one and the sum. MPICH makes progress only within its calls, except for what the kernel's buffers hold: its overlap must be
 small. Gloo's threads move the data: its overlap must be large.
 """
 
