@@ -38,7 +38,7 @@ def measure(
     split: str | None = None,
     skew: float | None = None,
     traffic: AnyPath | None = None,
-    mode: Literal["isolated", "pipelined", "batched", "graph"] | None = None,
+    mode: Literal["isolated", "pipelined", "batched", "graph", "overlap"] | None = None,
     calls: Names | None = None,
     buffers: Literal["fixed", "rotating"] | None = None,
     in_place: bool | None = None,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
@@ -299,6 +299,23 @@ class PersistentBackend(Protocol):
 
         All ranks of the group call it, in the same order, when all have buffers. Raises RunFailed.
         """
+        ...
+
+
+@runtime_checkable
+class TestingBackend(Protocol):
+    """The optional capability of a library that makes progress in its calls: test calls while operations run.
+
+    progress   what moves the data while a rank computes: "threads" of the library, or only its "calls"
+    """
+
+    @property
+    def progress(self) -> Literal["threads", "calls"]:
+        """What moves the data while a rank computes."""
+        ...
+
+    def test_calls(self, wait: Program) -> Program:
+        """Return the calls that test for what `wait` of `bind_nonblocking` waits for, by slot: they make progress and do not wait."""
         ...
 
 

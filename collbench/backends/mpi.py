@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, SupportsInt
+from typing import TYPE_CHECKING, Any, Literal, SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
 from collbench.operations.operation import Operation, Place, Reason
-from collbench.operations.program import NativeCall, Program
+from collbench.operations.program import Call, NativeCall, Program
 from collbench.operations.registry import every_operation
 from collbench.operations.unsupported import (
     DeviceUnsupported,
@@ -414,6 +414,23 @@ class MpiBackend(HostOrGpuBackend):
         if operation.neighbours:
             self._ring(group)
         return super().allocate(operation, case, group, slots)
+
+    @property
+    def progress(self) -> Literal["threads", "calls"]:
+        """Return what makes progress: calls, or with MPICH_ASYNC_PROGRESS a thread of MPICH for each rank."""
+        wanted = os.environ.get("MPICH_ASYNC_PROGRESS", "").lower() in ("1", "on", "t", "true", "y", "yes")
+        return "threads" if wanted and self._mpi.get_vendor()[0] == "MPICH" else "calls"
+
+    def test_calls(self, wait: Program) -> Program:
+        """Return an MPI_Testall for each MPI_Waitall."""
+        flag, pointer = ctypes.c_int(0), ctypes.cast(self._library.MPI_Testall, ctypes.c_void_p).value or 0
+
+        def test(call: Call) -> Call:
+            assert isinstance(call, NativeCall), "MPI's calls are native"
+            posted, requests, statuses = call.args
+            return NativeCall("MPI_Testall", pointer, (posted, requests, ctypes.addressof(flag), statuses))
+
+        return Program(tuple(tuple(map(test, slot)) for slot in wait.slots), keep=(wait, flag), explain=wait.explain)
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> MpiBinding:
         """Return the binding with addresses and handles for one slot."""

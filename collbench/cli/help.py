@@ -12,8 +12,7 @@ from collbench.units import plural
 _EXPERT = frozenset(
     {
         "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "in_place", "out_of_place", "window",
-        "streams",
-        "calls",
+        "streams", "calls", "overlap",
         "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
         "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
         "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing", "trace", "nvtx",

@@ -125,7 +125,9 @@ _TABLE = (
            needs=lambda it: it.uneven, rivals="traffic"),
     # how to measure
     Option("--mode", "isolated: synchronize before each call; pipelined: back to back; batched: synchronize before each 20 calls; graph: a "
-           "CUDA graph (default: isolated on CPUs, pipelined on NCCL)", choices=MODES),
+           "CUDA graph; overlap: as --overlap (default: isolated on CPUs, pipelined on NCCL)", choices=MODES, rivals="mode"),
+    Option("--overlap", "measure how much of each operation a computation of the same length hides: both alone, together, and with test "
+           "calls of MPI, interleaved (CPU backends that can start an operation: mpi, gloo)", rivals="mode"),
     Option("--buffers", "fixed: the same buffers for each call; rotating: 64 MiB of buffers in turn, on GPUs 256 MiB (default: fixed on "
            "CPUs, rotating on NCCL)", choices=("fixed", "rotating"), needs=moves),
     Option("--in-place", "use one buffer to send and to receive", needs=moves, rivals="place"),
@@ -232,7 +234,7 @@ _DRY_RUNS = {
 COLLECTIVE: Layout = {
     "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split pairs skew traffic"),
     "how to measure": some(
-        "mode calls buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision max_time "
+        "mode overlap calls buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision max_time "
         "total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"
     ),
     "launch and output": some(

@@ -78,7 +78,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         redops=tuple(dict.fromkeys(redop_named(name) for name in _every(arguments.redop, arithmetic))),
         roots=tuple(map(_root, arguments.root)),
         device=arguments.device,
-        mode=arguments.mode,
+        mode="overlap" if arguments.overlap else arguments.mode,
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
         buffers=arguments.buffers,
         window=arguments.window,

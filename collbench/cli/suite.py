@@ -40,6 +40,7 @@ _NOT_FOR_NAMES = re.compile(r"[^\w.-]+")
 
 def suite_request(parser: Parser, arguments: argparse.Namespace, argv: list[str]) -> tuple[Request, argparse.Namespace]:
     """Return the request of `collbench run SUITE …` and its options, including the suite's. Raises UsageError."""
+    arguments.mode = "overlap" if arguments.overlap else arguments.mode
     make_sweep(arguments, ())  # raises for invalid typed options, before an error can name the suite
     for name in arguments.backend or ():
         check_name(name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 64  # as in OSU's benchmarks
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds without further information
-MODES = ("isolated", "batched", "pipelined", "graph")
+MODES = ("isolated", "batched", "pipelined", "graph", "overlap")
 SMALLEST = 8
 SPARSE = (8, 128, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20, 1 << 30)  # bytes; up to the backend's largest size
 MOST_STREAMS = 64  # the limit of native/sockets.c

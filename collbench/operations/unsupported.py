@@ -321,7 +321,7 @@ Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
     | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | StartUnsupported | PersistentUnsupported
-    | HostMemoryNeeded | ServersUnsupported | Text
+    | HostMemoryNeeded | ServersUnsupported | TimelineUnsupported | Text
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,6 +106,19 @@ def _expected(row: Row) -> str:
     return rate(known.bytes_per_s if known else None) if _has_rate(row) else ""
 
 
+def _of_overlap(name: str) -> Callable[[Row], str]:
+    """Return the text of a column of the overlap; a dash for a row without one."""
+
+    def text(row: Row) -> str:
+        if not row.overlap:
+            return NOTHING
+        from collbench.report.overlap import text_of
+
+        return text_of(row, name) or NOTHING
+
+    return text
+
+
 # All columns of figures. A terminal without room drops those with the highest `drop` first; those with 0 are shown if --columns names them.
 COLUMNS: tuple[Column[Row], ...] = (
     _column("size", "size", size_of),
@@ -132,12 +145,21 @@ COLUMNS: tuple[Column[Row], ...] = (
     _column("launches", "launches", lambda row: str(row.launches)),
     _column("limited_by", "limited by", limited_by, least=40, right=False),
     _column("flags", "flags", remarks, least=60, right=False),
+    # of --overlap
+    _column("communication", "comm µs", _of_overlap("communication"), least=8),
+    _column("computation", "compute µs", _of_overlap("computation"), least=10),
+    _column("overlap", "overlap", _of_overlap("overlap"), least=18),
+    _column("exposed", "exposed µs", _of_overlap("exposed"), least=10),
+    _column("slowdown", "compute slower", _of_overlap("slowdown"), least=14),
+    _column("assisted", "with test calls", _of_overlap("assisted"), least=18),
+    _column("outcome", "outcome", _of_overlap("outcome"), least=14, right=False),
     _column("quality", "quality", _quality, least=10, drop=1, right=False),
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
 _ALWAYS = ("size", "time")
 _BASE = ("ci", "busbw", "percent", "quality")  # a column that distinguishes rows leaves before these
 _RATES = ("busbw", "expected", "percent", "hard_limit", "algbw")
+_OF_OVERLAP = ("size", "communication", "computation", "time", "overlap", "exposed", "slowdown", "assisted", "outcome", "quality")
 _SHOWN = tuple(column.key for column in COLUMNS if column.drop or column.key in _ALWAYS)
 
 
@@ -145,6 +167,9 @@ def _keys(plan: PlanSummary, view: View) -> tuple[str, ...]:
     """Return the keys of the columns of figures for this plan."""
     if view.columns and not view.added:
         return view.columns
+    if plan.some("mode") == ["overlap"]:
+        shown = [key for key in _OF_OVERLAP if plan.moves or key != "size"]
+        return tuple(dict.fromkeys([*shown[:-1], *view.columns, shown[-1]]))
     hidden: set[str] = set() if if_groups(plan) else {"each_group", "all_groups"}
     hidden |= {"all_groups"} if if_messages(plan) else {"message_rate"}
     if max(plan.sizes, default=LEAST_RATE_BYTES) < LEAST_RATE_BYTES:

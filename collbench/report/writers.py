@@ -100,6 +100,10 @@ class TableWriter(RowWriter):
             within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
             over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
             lines.append(over if plan.launches > 1 else within)
+        if any(row.overlap for row in rows):
+            from collbench.report.overlap import overlap_lines
+
+            lines += overlap_lines(rows)
         if any(row.message_rate for row in rows):
             lines.append(
                 "pairs: all ran at the same time; the time ends with the last pair; busbw and messages/s are those of all pairs together"
@@ -152,6 +156,11 @@ _PARTS = {
     "groups": ("groups_{}", ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")),
 }
 # Offsets into samples.bin are only valid in the run's folder; `na` has the text of na_fact.
+_PARTS["overlap"] = (
+    "overlap_{}",
+    ("communication_s", "computation_s", "percent", "percent_low", "percent_high", "exposed_s", "exposed_low_s", "exposed_high_s",
+     "slowdown", "slowdown_low", "slowdown_high", "assisted_percent", "payer", "progress", "blocks", "outcome"),
+)  # fmt: skip
 _LEFT_OUT = {"samples", "na_fact"}
 
 
@@ -179,7 +188,12 @@ def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
     """Yield the fields of CSV besides `run`, with the row's values; None: all values are None."""
     names = [field.name for field in fields(Row) if field.name not in _LEFT_OUT]
     names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
-    yield from flattened(((name, getattr(row, name, None)) for name in names), _PARTS)
+    values = {name: getattr(row, name, None) for name in names}
+    if values["overlap"]:
+        from collbench.results.overlap import flat_values
+
+        values["overlap"] = flat_values(values["overlap"])
+    yield from flattened(values.items(), _PARTS)
     quality = quality_of(row) if row is not None else None
     yield "quality", quality.word if quality else None
 

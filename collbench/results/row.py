@@ -86,6 +86,7 @@ class Row:
     groups: where several groups ran at the same time {"count", "ranks" (of each), "p50_s", "busbw_bytes_per_s" (by group; null where more
     than 1,024), "total_busbw_bytes_per_s" (of all until the last one ended)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
+    overlap: of mode "overlap" the values of `results.overlap.Overlap`: `overlap_of` returns them. Else empty; time is then that of both.
     message_rate: of multipair, messages per second of all pairs together, in both directions if both are busy.
     traffic, streams are the case's: the name of an uneven operation's traffic, and TCP connections per pair.
     call is the case's call form: "nonblocking" or "persistent"; None for blocking calls.
@@ -131,6 +132,7 @@ class Row:
     busbw_bytes_per_s: float | None = None
     message_rate: float | None = None
     groups: dict[str, Any] = field(default_factory=dict)
+    overlap: dict[str, Any] = field(default_factory=dict)
     ceiling: Ceiling | None = None
     hard_bound: Ceiling | None = None
     percent_of_ceiling: float | None = None
@@ -152,6 +154,8 @@ class Row:
             values["time_s"] = {name: getattr(self.time_s, name) for name in _TIMES}
         if self.ceiling is not None:
             values["ceiling"] = self.ceiling.as_json()
+        if not self.overlap:
+            del values["overlap"]
         if self.hard_bound is not None:
             values |= {"hard_bound": self.hard_bound.as_json(), "percent_of_hard_bound": self.percent_of_hard_bound}
         return values

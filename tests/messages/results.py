@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collbench.report.answer import Answer, BestRate, Latency, NextCommand, Verification
+from collbench.results.overlap import AssistanceMissing, ComputationMissed, CoresSharedWithProgress, OverlapWide, TooFewBlocks
 from collbench.results.quality import REMEDIES, QualityReason, RunQuality
 
 RATE = BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
@@ -25,6 +26,12 @@ MESSAGES = {
     "not verified": Verification(12, 0),
     "wrong data": Verification(12, 12, 1),
     "next command": NextCommand("runs/my run"),
+    "overlap: few blocks": TooFewBlocks(3),
+    "overlap: cores shared with threads": CoresSharedWithProgress("node1", 2, 2, 2),
+    "overlap: cores shared by ranks": CoresSharedWithProgress("node1", 4, 0, 2),
+    "overlap: computation": ComputationMissed(1.2e-3, 4e-3),
+    "overlap: wide": OverlapWide(-12.3, 80.2),
+    "overlap: no test calls": AssistanceMissing("gloo"),
     "quality ok": RunQuality(22, 0, 0),
     "quality noisy": RunQuality(2, 20, 0, (QualityReason("idle", 20),)),
     "quality mixed": RunQuality(9, 10, 3, (IDLE, TIME)),

@@ -174,10 +174,20 @@ class BackendRunner:
             ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, Fact):
             return self.without(operation, case, ready, place)
+        overlap = None
+        if case.mode == "overlap":
+            from collbench.measure.overlap import prepare_overlap
+
+            states = prepare_overlap(ready, context, world)
+            if isinstance(states, Fact):
+                release(ready, backend)
+                return self.without(operation, case, states, place)
+            overlap, ready = states, states.ready
         before = held_resources() if operation.creates else None
         watched = session.measured(ready, backend, budget)
         held = self._held(before) if before else {}
         phases += watched.phases if watched else ()
+        overlapped = overlap.evaluate(watched, world) if overlap else None
         with phases.record("verification"):
             checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
@@ -186,7 +196,11 @@ class BackendRunner:
         evidence = paths.evidence(world, choices, session.ceilings.machines, moved) if paths else {}
         if watched is None or mismatches is None:
             return None
-        row, arrays = make_row(ready, backend, watched, self._row_context(ready, backend, watched))
+        around = self._row_context(ready, backend, watched)
+        if overlap and overlapped:
+            row, arrays = overlap.row(overlapped, backend, watched, around)
+        else:
+            row, arrays = make_row(ready, backend, watched, around)
         if session.folder and watched.telemetry:
             session.folder.event("telemetry", case=place, hosts=watched.telemetry)
         if watched.other_path:

@@ -1,0 +1,253 @@
+"""The overlap of communication and computation: evaluation of interleaved blocks of states, and its form in rows.
+
+Overlap is OSU's: 100 · (1 − (both − computation) / communication), here without a limit to 0–100. Exposed time is both − computation:
+what the communication costs a rank that computes meanwhile. A block has one sample of each state. Neighboring blocks are grouped, each
+group gives one value from the medians of its states, and the interval is over groups, so that slow changes of the machine cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, sqrt
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.reason import Fact, as_json
+from collbench.stats.median import t_quantile
+from collbench.units import format_time, plural
+
+MODE = "overlap"  # of the test cases and rows
+FEWEST_BLOCKS = 4
+_MOST_GROUPS = 20
+_RANKED = 6  # values from which a pair of order statistics covers the median with 95 %
+_WIDE = 40.0  # percentage points of overlap between the ends of its interval
+_MISSED = 1.5  # times that the computation may be longer or shorter than the communication
+_HIDDEN, _EXPOSED = 75.0, 25.0
+_PAID = 5.0  # percent of the communication time: what is less is paid by nothing
+Samples = NDArray[np.float64]
+Outcome = Literal["hidden", "partial", "exposed", "inconclusive"]
+Payer = Literal["none", "computation", "waiting"]
+
+
+class TooFewBlocks(Fact, frozen=True):
+    """Too few blocks of all states were measured to determine an overlap."""
+
+    blocks: int
+
+    def render(self) -> str:
+        """Return the reason, and what to do."""
+        return f"{plural(self.blocks, 'block')} of samples, but at least {FEWEST_BLOCKS} are needed: use a longer --max-time"
+
+
+class CoresSharedWithProgress(Fact, frozen=True):
+    """A host has fewer cores than ranks and progress threads, so that computation and communication share cores."""
+
+    host: str
+    ranks: int
+    threads: int
+    cores: int
+
+    def render(self) -> str:
+        """Return the reason, and what to do."""
+        threads = f" and {plural(self.threads, 'progress thread')}" if self.threads else ""
+        return f"{plural(self.ranks, 'rank')}{threads} share {plural(self.cores, 'core')} on {self.host}: start fewer ranks per host"
+
+
+class ComputationMissed(Fact, frozen=True):
+    """The computation does not last as long as the communication, so it cannot show how much of it can be hidden."""
+
+    communication_s: float
+    computation_s: float
+
+    def render(self) -> str:
+        """Return both times, and what to do."""
+        times = f"{format_time(self.computation_s)} µs, the communication {format_time(self.communication_s)} µs"
+        return f"the computation lasted {times}: the machine changed during the case, so measure again"
+
+
+class OverlapWide(Fact, frozen=True):
+    """The confidence interval of the overlap is too wide for a conclusion."""
+
+    low: float
+    high: float
+
+    def render(self) -> str:
+        """Return the interval, and what to do."""
+        return f"95 % confidence interval {self.low:.0f} to {self.high:.0f} %: use a longer --max-time or a larger size"
+
+
+Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | OverlapWide
+
+
+class AssistanceMissing(Fact, frozen=True):
+    """The backend has no second way to make progress during a computation, so that state was not measured."""
+
+    backend: str
+
+    def render(self) -> str:
+        """Return the reason."""
+        return f"the threads of {self.backend} make progress without help"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % confidence interval; low and high are None where there are too few groups."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Assisted:
+    """The state with help for the library's progress: how it was helped, its time, overlap and exposed time, as those of `Overlap`."""
+
+    how: Literal["test calls"]
+    both_s: float
+    percent: Estimate
+    exposed_s: Estimate
+    slowdown: Estimate
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The overlap of a case.
+
+    communication_s, computation_s, both_s   medians of the three states, in seconds: alone, alone, together
+    percent      OSU's overlap, not limited to 0–100
+    exposed_s    both − computation, in seconds
+    slowdown     time of the computation during the communication / alone
+    payer        what takes the exposed time: a slower "computation", "waiting" (calls and waits), or "none" where it is below 5 %
+    progress     what moves data while the rank computes: the library's "threads", or its "calls" only
+    assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason
+    blocks       of one sample of each state
+    outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %), "partial", or "inconclusive" with the reason in `doubt`
+    """
+
+    communication_s: float
+    computation_s: float
+    both_s: float
+    percent: Estimate
+    exposed_s: Estimate
+    slowdown: Estimate
+    payer: Payer
+    progress: Literal["threads", "calls"]
+    assisted: Assisted | None
+    unassisted: AssistanceMissing | None
+    blocks: int
+    outcome: Outcome
+    doubt: Doubt | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the values for a row, JSON-ready."""
+        return {**asdict(self), "unassisted": as_json(self.unassisted), "doubt": as_json(self.doubt)}
+
+
+def overlap_of(values: Mapping[str, Any]) -> Overlap | None:
+    """Return the overlap of a row's values (`Row.overlap`); None without one, or for values of another shape."""
+    try:
+        return msgspec.convert(values, Overlap) if values else None
+    except msgspec.ValidationError:
+        return None
+
+
+def flat_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a row's overlap for CSV and DataFrames, without nested objects; {} for values of another shape."""
+    known = overlap_of(values)
+    if known is None:
+        return {}
+    return {
+        "communication_s": known.communication_s, "computation_s": known.computation_s,
+        "percent": known.percent.value, "percent_low": known.percent.low, "percent_high": known.percent.high,
+        "exposed_s": known.exposed_s.value, "exposed_low_s": known.exposed_s.low, "exposed_high_s": known.exposed_s.high,
+        "slowdown": known.slowdown.value, "slowdown_low": known.slowdown.low, "slowdown_high": known.slowdown.high,
+        "assisted_percent": known.assisted.percent.value if known.assisted else None,
+        "payer": known.payer, "progress": known.progress, "blocks": known.blocks, "outcome": known.outcome,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class States:
+    """The samples of all states, in seconds [blocks]: the slowest rank of each.
+
+    computing, computing_both, computing_assisted   time of the computation within `computation`, `both` and `assisted`, as it measured
+    itself at the slowest rank
+    """
+
+    communication: Samples
+    computation: Samples
+    both: Samples
+    computing: Samples
+    computing_both: Samples
+    assisted: Samples | None = None
+    computing_assisted: Samples | None = None
+
+
+def evaluate(
+    states: States, progress: Literal["threads", "calls"], unassisted: AssistanceMissing | None, shared: CoresSharedWithProgress | None
+) -> Overlap:
+    """Return the overlap. shared: where a host has too few cores. Raises ValueError without a block."""
+    communication, computation, both = (float(np.median(each)) for each in (states.communication, states.computation, states.both))
+    percent, exposed, slowdown = _of(states, states.both, states.computing_both)
+    blocks, assisted = len(states.both), None
+    if states.assisted is not None and states.computing_assisted is not None:
+        helped = _of(states, states.assisted, states.computing_assisted)
+        assisted = Assisted("test calls", float(np.median(states.assisted)), *helped)
+    doubt = _doubt(blocks, shared, (communication, computation), percent)
+    return Overlap(
+        communication, computation, both, percent, exposed, slowdown,
+        _payer(exposed.value, (slowdown.value - 1) * float(np.median(states.computing)), communication), progress, assisted, unassisted,
+        blocks, "inconclusive" if doubt else _outcome(percent.value), doubt,
+    )  # fmt: skip
+
+
+def _of(states: States, both: Samples, computing: Samples) -> tuple[Estimate, Estimate, Estimate]:
+    """Return the overlap in percent, the exposed time in seconds, and the slowdown of the computation."""
+    a, b, c = _grouped(states.communication), _grouped(states.computation), _grouped(both)
+    slower = _grouped(computing) / np.maximum(_grouped(states.computing), 1e-12)
+    return _estimate(100 * (1 - (c - b) / np.maximum(a, 1e-12))), _estimate(c - b), _estimate(slower)
+
+
+def _grouped(samples: Samples) -> Samples:
+    """Return the medians of at most 20 groups of neighboring samples."""
+    return np.array([np.median(part) for part in np.array_split(samples, min(len(samples), _MOST_GROUPS))])
+
+
+def _estimate(values: Samples) -> Estimate:
+    """Return the median with its interval over values that may be negative: order statistics from 6 values on, else Student's t."""
+    n, ordered = len(values), np.sort(values)
+    middle = float(np.median(ordered))
+    if n < FEWEST_BLOCKS:
+        return Estimate(middle, None, None)
+    if n < _RANKED:
+        half = t_quantile(0.975, n - 1) * float(values.std(ddof=1)) / sqrt(n)
+        mean = float(values.mean())
+        return Estimate(middle, min(middle, mean - half), max(middle, mean + half))
+    # ranks of the binomial's normal approximation; of 6 to 8 values the extremes
+    rank = 0 if n <= 8 else max(0, ceil(n / 2 - 1.96 * sqrt(n) / 2) - 1)
+    return Estimate(middle, float(ordered[rank]), float(ordered[n - 1 - rank]))
+
+
+def _doubt(blocks: int, shared: CoresSharedWithProgress | None, alone: Sequence[float], percent: Estimate) -> Doubt | None:
+    communication, computation = alone
+    if blocks < FEWEST_BLOCKS or percent.low is None or percent.high is None:
+        return TooFewBlocks(blocks)
+    if shared:
+        return shared
+    if not communication / _MISSED <= computation <= communication * _MISSED:
+        return ComputationMissed(communication, computation)
+    return OverlapWide(percent.low, percent.high) if percent.high - percent.low > _WIDE else None
+
+
+def _outcome(percent: float) -> Outcome:
+    return "hidden" if percent > _HIDDEN else "exposed" if percent < _EXPOSED else "partial"
+
+
+def _payer(exposed_s: float, slower_s: float, communication_s: float) -> Payer:
+    if exposed_s < _PAID / 100 * communication_s:
+        return "none"
+    return "computation" if slower_s > exposed_s / 2 else "waiting"

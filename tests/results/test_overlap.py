@@ -1,0 +1,68 @@
+"""The evaluation of interleaved states whose times are known: overlap, exposed time, payer, outcome, and when it is inconclusive."""
+
+import numpy as np
+import pytest
+
+from collbench.report.overlap import format_outcome, format_overlap, overlap_lines
+from collbench.results.overlap import (
+    ComputationMissed,
+    CoresSharedWithProgress,
+    Estimate,
+    OverlapWide,
+    States,
+    TooFewBlocks,
+    evaluate,
+    flat_values,
+    overlap_of,
+)
+
+
+def states(both, *, computing=None, blocks=40, communication=1.0, computation=1.0, noise=0.01):
+    """States of known times, with a noise that all states of a block share in part."""
+    draw = np.random.default_rng(7)
+
+    def series(value):
+        return value * (1 + noise * draw.standard_normal(blocks))
+
+    known = [series(value) for value in (communication, computation, both, computation, computation if computing is None else computing)]
+    return States(*known)
+
+
+@pytest.mark.parametrize(("both", "percent", "outcome"), [(1.0, 100, "hidden"), (2.0, 0, "exposed"), (1.5, 50, "partial")])
+def test_a_known_overlap_is_found_with_an_interval_that_has_it(both: float, percent: float, outcome: str) -> None:
+    found = evaluate(states(both), "threads", None, None)
+    assert found.outcome == outcome and found.doubt is None and found.blocks == 40
+    assert found.percent.low is not None and found.percent.high is not None
+    assert found.percent.low <= percent <= found.percent.high and found.percent.high - found.percent.low < 5
+    assert found.exposed_s.value == pytest.approx(both - 1, abs=0.02)
+
+
+def test_the_overlap_is_not_limited_but_its_text_is() -> None:
+    found = evaluate(states(2.5), "calls", None, None)
+    assert found.percent.value == pytest.approx(-50, abs=3)
+    assert format_overlap(found.percent) == "0 % (0–0)"
+    assert format_overlap(Estimate(84.6, None, None)) == "85 %"
+
+
+@pytest.mark.parametrize(("both", "computing", "payer"), [(1.02, 1.0, "none"), (1.5, 1.45, "computation"), (1.5, 1.0, "waiting")])
+def test_what_pays_is_what_became_longer(both: float, computing: float, payer: str) -> None:
+    found = evaluate(states(both, computing=computing), "threads", None, None)
+    assert found.payer == payer and found.slowdown.value == pytest.approx(computing, abs=0.02)
+
+
+def test_what_cannot_be_determined_is_inconclusive_with_its_reason() -> None:
+    shared = CoresSharedWithProgress("node1", 2, 2, 2)
+    doubts = [
+        evaluate(states(1.5, blocks=3), "calls", None, None), evaluate(states(1.5), "threads", None, shared),
+        evaluate(states(1.5, computation=2.0), "calls", None, None), evaluate(states(1.5, noise=0.6), "calls", None, None),
+    ]  # fmt: skip
+    assert {each.outcome for each in doubts} == {"inconclusive"}
+    assert [type(each.doubt) for each in doubts] == [TooFewBlocks, CoresSharedWithProgress, ComputationMissed, OverlapWide]
+    assert doubts[0].percent.low is None and format_outcome(doubts[1]) == "inconclusive"
+
+
+def test_it_is_read_back_and_flat_for_tables() -> None:
+    found = evaluate(states(1.5, blocks=3), "calls", None, None)
+    assert overlap_of(found.as_json()) == found
+    assert flat_values(found.as_json())["percent"] == found.percent.value and flat_values(found.as_json())["percent_low"] is None
+    assert overlap_of({}) is None and overlap_of({"percent": "no number"}) is None and not list(overlap_lines([]))
