@@ -234,8 +234,8 @@ _DRY_RUNS = {
 COLLECTIVE: Layout = {
     "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split pairs skew traffic"),
     "how to measure": some(
-        "mode overlap calls buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision max_time "
-        "total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"
+        "mode overlap calls buffers in_place out_of_place window streams algorithms protocols registration iterations warmup precision "
+        "max_time total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"
     ),
     "launch and output": some(
         f"{_RANKS} launches gdr_check timeout allocation out trace nvtx resume resume_if_exists format color quiet columns verbose"
