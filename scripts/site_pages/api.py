@@ -21,7 +21,7 @@ from site_pages.formats import described_lines
 from site_pages.interfaces import entry
 from site_pages.markdown import block, code, codes, escaped, page, table
 
-FUNCTIONS = ("read", "measure", "replay", "compare", "gate", "autopsy", "peak", "probe")
+FUNCTIONS = ("read", "measure", "replay", "compare", "gate", "autopsy", "peak", "predict", "probe")
 _OPTIONS = {"measure": OPTIONS, "replay": {option.name: option for group in REPLAY.values() for option in group}}
 RESULTS: tuple[Any, ...] = (Run, Launches, Comparison, CaseRatio, Summary, Verdict, Suspicion, CollectiveCeilings, Ceiling, Machine)
 _EXAMPLE = """
@@ -41,7 +41,7 @@ def api_page() -> str:
         value for name in sorted(collbench.__all__) if inspect.isclass(value := getattr(collbench, name)) and value is not collbench.Runs
     ]
     parts = [
-        "`import collbench` gives eight functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
+        "`import collbench` gives nine functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
         "Tables need pandas: `pip install 'collbench[pandas]'`. [The notebook](../notebooks/first-analysis.md) shows them in use.",
         block(_EXAMPLE, "python"),
         "## Functions",
