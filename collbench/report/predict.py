@@ -34,7 +34,7 @@ class PredictedRecord(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """Return why there is no prediction; "" if there is one."""
+        """Return why the prediction is refused; "" if it is not."""
         return self.time.refusal.render() if isinstance(self.time.refusal, Refusal) else ""
 
 
