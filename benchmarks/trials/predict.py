@@ -28,7 +28,8 @@ ABOUT = """\
 
 `python -m benchmarks.trials.predict` made this page. Hosts are network namespaces with links of 20 Mbit/s, one MPICH rank on each, on a
 machine with two cores that had other work at the same time (load 4 to 21). There were two launches per node count; the second one at 32
-hosts was started again, since Slurm found a node down. The two cores, not the links, limit small messages, and much at 32 hosts.
+hosts was started again, since Slurm found a node down. The two cores are the likely limit of small messages and of 32 hosts; this was
+not measured. The term `halving` was added after times at 24 hosts had been seen, so allreduce 32 KiB does not test it independently.
 
 """
 LINK = ("rate", "20mbit", "burst", "16kb", "latency", "200ms")  # a small burst: what passes unshaped would hide the rate

@@ -151,7 +151,7 @@ class _Series:
 
     @property
     def uneven(self) -> list[int]:
-        """The node counts at which the number of ranks is not a power of two: at others, halving and volume are the same."""
+        """The node counts with a number of ranks that is not a power of two: at others, halving and volume are the same."""
         return [each.nodes for each in self.points if each.ranks & (each.ranks - 1)]
 
     def term(self, term: ScalingTerm, model: ScalingModel, nodes: int) -> float:
@@ -507,7 +507,7 @@ def _prediction(series: _Series, choices: Sequence[_Choice], check: LeftOut, nod
 def _point(rows: Sequence[Row]) -> MeasuredPoint:
     """Return the point of one node count: the median over launches, with the range of their medians and of the intervals within them.
 
-    Over two or three launches, Student's t is too wide for the weight of a point, and shows nothing about the model.
+    Over two or three launches, Student's t is too wide for the weight of a point, and does not include the error of the model.
     """
     first = rows[0]
     times = [time for row in rows if (time := time_of(row)) is not None]

@@ -47,7 +47,7 @@ def _add_predict_options(parser: Parser) -> None:
     parser.add_argument("--sizes", metavar="SIZES", help="only these sizes: 64K, 8,1M or 1K-1M (powers of two)")
     most = "largest error at the largest measured node count, predicted from the smaller ones (default: 15)"
     parser.add_argument("--max-error", metavar="PERCENT", type=percent, default=0.15, help=most)
-    parser.add_argument("--out", metavar="FILE", type=Path, help="also write prediction.json, for `collbench gate --against-prediction`")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="also write prediction.json, with the measured times and all errors")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page, with charts")
     add_format(parser, "table", "csv")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
