@@ -148,14 +148,13 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        if self.call is None:  # as before there were other calls, so that stored rows stay the same
-            del values["call"]
+        for name in ("call", "message_rate", "overlap"):  # only rows that need them have them, so that other stored rows stay the same
+            if not values[name]:
+                del values[name]
         if self.time_s is not None:
             values["time_s"] = {name: getattr(self.time_s, name) for name in _TIMES}
         if self.ceiling is not None:
             values["ceiling"] = self.ceiling.as_json()
-        if not self.overlap:
-            del values["overlap"]
         if self.hard_bound is not None:
             values |= {"hard_bound": self.hard_bound.as_json(), "percent_of_hard_bound": self.percent_of_hard_bound}
         return values
