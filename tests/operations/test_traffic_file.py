@@ -1,4 +1,4 @@
-"""Traffic files: squares of bytes, with commas or spaces; other contents are rejected in one sentence."""
+"""Traffic files: squares of bytes, or one number per rank, with commas or spaces; other contents are rejected in one sentence."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from collbench.errors import UsageError
 from collbench.operations import traffic
 from collbench.operations.traffic import read_traffic
 
-LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces"
+LIKE = "write one row per sending rank and one number of bytes per receiving rank, separated by commas or spaces; or one number per rank"
 
 
 def read(folder, text, name="m.csv"):
@@ -64,7 +64,7 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200) | st.text("0123456789.,-+e# \n\t\"'x", max_size=60).map(str.encode))
-def test_any_file_is_a_square_or_one_sentence(tmp_path_factory, raw):
+def test_any_file_is_a_square_a_list_or_one_sentence(tmp_path_factory, raw):
     path = tmp_path_factory.getbasetemp() / "fuzzed"
     path.write_bytes(raw)
     try:
@@ -72,7 +72,8 @@ def test_any_file_is_a_square_or_one_sentence(tmp_path_factory, raw):
     except UsageError as error:
         assert str(error).startswith(f"traffic file '{path}'") and "\n" not in str(error)
         return
-    assert found.matrix and {len(row) for row in found.matrix} == {len(found.matrix)}
+    widths = {len(row) for row in found.matrix}
+    assert widths == {len(found.matrix)} or len(found.matrix) == 1 or widths == {1}
     assert all(number >= 0 for row in found.matrix for number in row) and found.own_bytes()
 
 

@@ -26,6 +26,7 @@ _EVEN = 0.01  # parts that differ by less are equal parts, rounded to elements
 _RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce", "scan")
 # Operations that move the same bytes over the same links: one-sided messages of a pair; half a size to each of two ring neighbors.
 _LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "sendrecv", "neighbor-alltoall": "sendrecv"}
+_LIKE["init"] = "barrier"  # groups are made: no data moves
 _LIKE["exscan"] = "scan"  # both need rank 0's data at all other ranks
 # Operations with a part of its own size for each rank, and the operation that they are with equal parts.
 _BY_RANK = {"allgatherv": "allgather", "gatherv": "gather", "scatterv": "scatter", "reducescatterv": "reducescatter"}
