@@ -130,12 +130,10 @@ def bind_nonblocking(backend: Backend, operation: Operation, case: Case, group: 
 
 
 def bind_called(backend: Backend, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
-    """Return the program of one iteration in the case's call form, or why the backend does not have it.
+    """Return the program of one iteration of a case with a call form ("nonblocking" or "persistent"), or why the backend does not have it.
 
     Of a persistent call, all ranks of the group must make this call, after all of them have buffers.
     """
-    if case.call is None:
-        return backend.bind(operation, case, group, buffers)
     if case.call == "nonblocking":
         found = bind_nonblocking(backend, operation, case, group, buffers)
         return found if isinstance(found, Fact) else found.in_one()

@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.host import AnyBuffers
-from collbench.backends.nonblocking import bind_called
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.measure.crossing import LeastBytes
@@ -241,7 +240,10 @@ class Preparation:
     def _program(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program | Fact:
         backend, programs = self.stage.backend, list[Program]()
         for group, part in zip(own_groups, buffers, strict=True):
-            program = bind_called(backend, self.operation, self.case, group, part)
+            if self.case.call is None:
+                program: Program | Fact = backend.bind(self.operation, self.case, group, part)
+            else:
+                program = bind_called(backend, self.operation, self.case, group, part)
             if isinstance(program, Fact):
                 return program
             programs.append(program)
