@@ -243,6 +243,8 @@ class Preparation:
             if self.case.call is None:
                 program: Program | Fact = backend.bind(self.operation, self.case, group, part)
             else:
+                from collbench.backends.nonblocking import bind_called
+
                 program = bind_called(backend, self.operation, self.case, group, part)
             if isinstance(program, Fact):
                 return program
