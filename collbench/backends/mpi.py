@@ -422,13 +422,17 @@ class MpiBackend(HostOrGpuBackend):
         return "threads" if wanted and self._mpi.get_vendor()[0] == "MPICH" else "calls"
 
     def test_calls(self, wait: Program) -> Program:
-        """Return an MPI_Testall for each MPI_Waitall."""
-        flag, pointer = ctypes.c_int(0), ctypes.cast(self._library.MPI_Testall, ctypes.c_void_p).value or 0
+        """Return an MPI_Test for each MPI_Wait, and an MPI_Testall for each MPI_Waitall."""
+        flag = ctypes.c_int(0)
+        one, all_of = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in (self._library.MPI_Test, self._library.MPI_Testall))
 
         def test(call: Call) -> Call:
             assert isinstance(call, NativeCall), "MPI's calls are native"
-            posted, requests, statuses = call.args
-            return NativeCall("MPI_Testall", pointer, (posted, requests, ctypes.addressof(flag), statuses))
+            *requests, status = call.args
+            several = len(requests) > 1  # their number and their address
+            return NativeCall(
+                "MPI_Testall" if several else "MPI_Test", all_of if several else one, (*requests, ctypes.addressof(flag), status)
+            )
 
         return Program(tuple(tuple(map(test, slot)) for slot in wait.slots), keep=(wait, flag), explain=wait.explain)
 

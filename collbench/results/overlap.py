@@ -70,7 +70,7 @@ class ComputationMissed(Fact, frozen=True):
 
 
 class OverlapWide(Fact, frozen=True):
-    """The confidence interval of the overlap is too wide for a conclusion."""
+    """The confidence interval of the overlap is too wide for a conclusion, or has values of two outcomes."""
 
     low: float
     high: float
@@ -125,7 +125,7 @@ class Overlap:
     progress     what moves data while the rank computes: the library's "threads", or its "calls" only
     assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason
     blocks       of one sample of each state
-    outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %), "partial", or "inconclusive" with the reason in `doubt`
+    outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %), or "partial", where the whole interval is, or "inconclusive" with the reason in `doubt`
     """
 
     communication_s: float
@@ -240,7 +240,8 @@ def _doubt(blocks: int, shared: CoresSharedWithProgress | None, alone: Sequence[
         return shared
     if not communication / _MISSED <= computation <= communication * _MISSED:
         return ComputationMissed(communication, computation)
-    return OverlapWide(percent.low, percent.high) if percent.high - percent.low > _WIDE else None
+    unclear = percent.high - percent.low > _WIDE or _outcome(percent.low) != _outcome(percent.high)
+    return OverlapWide(percent.low, percent.high) if unclear else None
 
 
 def _outcome(percent: float) -> Outcome:
