@@ -125,7 +125,8 @@ class Overlap:
     progress     what moves data while the rank computes: the library's "threads", or its "calls" only
     assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason
     blocks       of one sample of each state
-    outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %), or "partial", where the whole interval is, or "inconclusive" with the reason in `doubt`
+    outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %) or "partial", of the whole interval;
+                 or "inconclusive" with the reason in `doubt`
     """
 
     communication_s: float

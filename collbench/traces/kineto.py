@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from collbench.traces.c10d import MESSAGES, ROOTED, RankBuilder, dtype_of, kind_of, sizes_of
 from collbench.traces.json_records import JsonRecords
-from collbench.traces.model import KIND, NONE, STATE, UNKNOWN, RankTrace
+from collbench.traces.model import KIND, NONE, STATE, UNKNOWN, RankTrace, union
 from collbench.untrusted import dict_of, list_of, uncollected
 
 T = TypeVar("T")
@@ -400,7 +400,7 @@ class _Reader:
     def compute(self) -> NDArray[np.int64]:
         """Return when the rank computed: its kernels, or without a device the calls in which it does not communicate."""
         if self.has_device:
-            return _union(np.frombuffer(self.kernel_times, np.int64).reshape(-1, 2))
+            return union(np.frombuffer(self.kernel_times, np.int64).reshape(-1, 2))
         calls = np.frombuffer(self.cpu_times, np.int64).reshape(-1, 3)
         communication = np.frombuffer(self.calls, np.int64).reshape(-1, 5)[:, 1:3]
         alone = np.ones(len(calls), bool)
@@ -409,19 +409,7 @@ class _Reader:
             own = np.flatnonzero(calls[:, 0] == thread)
             inside = np.searchsorted(begins, calls[own, 1]) < np.searchsorted(begins, calls[own, 2])
             alone[own[inside]] = False
-        return _union(calls[alone, 1:])
-
-
-def _union(intervals: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the union of intervals, ascending and disjoint."""
-    intervals = intervals[intervals[:, 1] > intervals[:, 0]]
-    if not len(intervals):
-        return np.zeros((0, 2), np.int64)
-    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(intervals[:, 1])
-    first = np.concatenate([[True], intervals[1:, 0] > ends[:-1]])
-    last = np.concatenate([first[1:], [True]])
-    return np.stack([intervals[first, 0], ends[last]], axis=1)
+        return union(calls[alone, 1:])
 
 
 def _numbers(value: str | list[int]) -> list[int] | None:

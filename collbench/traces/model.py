@@ -185,3 +185,15 @@ class JobReader(TraceReader, Protocol):
     def read_job(self, paths: Sequence[Path]) -> list[RankTrace]:
         """Return the ranks of all files of a job. Raises UsageError as `read` does."""
         ...
+
+
+def union(intervals: NDArray[np.int64], gap: int = 0) -> NDArray[np.int64]:
+    """Return the union of intervals, ascending and disjoint; gaps of up to `gap` are closed, and empty intervals left out."""
+    kept = intervals[intervals[:, 1] > intervals[:, 0]]
+    if not len(kept):
+        return np.zeros((0, 2), np.int64)
+    kept = kept[np.argsort(kept[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(kept[:, 1])
+    first = np.concatenate([[True], kept[1:, 0] > ends[:-1] + gap])
+    last = np.concatenate([first[1:], [True]])
+    return np.stack([kept[first, 0], ends[last]], axis=1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.traces.model import UNKNOWN, RankTrace, Trace
+from collbench.traces.model import UNKNOWN, RankTrace, Trace, union
 from collbench.traces.order import Call, Windows, begin_times, end_times
 from collbench.traces.recording import RankTimeline, RecordedExchange
 from collbench.workloads.step import Action, Compute, Exchange, Start, Wait
@@ -131,15 +131,15 @@ def _drawn(
     begin, end = span
     operations = rank.operations[[operation for _, operation in own]]
     times = np.stack([np.clip(begin_times(operations), begin, end), np.clip(end_times(operations), begin, end)], axis=1)
-    busy = _union(times)
-    computing = _union(np.clip(rank.compute, begin, end)) if len(rank.compute) else None
+    busy = union(times)
+    computing = union(np.clip(rank.compute, begin, end)) if len(rank.compute) else None
     hidden = sum(_within(computing, *each) for each in busy.tolist()) if computing is not None else 0
     order = np.argsort(times[:, 0], kind="stable").tolist()
     drawn = []
     for place in order[:_MOST_EXCHANGES]:
         exchange, (start, stop) = exchanges[own[place][0]], ((times[place] - begin) / 1e9).tolist()
         drawn.append(RecordedExchange(exchange.operation, exchange.what, exchange.size_bytes, start, stop))
-    shown = _union(computing, (end - begin) // _FINEST) if computing is not None else np.zeros((0, 2), np.int64)
+    shown = union(computing, (end - begin) // _FINEST) if computing is not None else np.zeros((0, 2), np.int64)
     seconds = int((busy[:, 1] - busy[:, 0]).sum()) / 1e9
     return RankTimeline(
         rank.rank, (end - begin) / 1e9, seconds,
@@ -147,15 +147,3 @@ def _drawn(
         None if computing is None else seconds - hidden / 1e9,
         tuple(drawn), len(order) - len(drawn), tuple((low, high) for low, high in ((shown - begin) / 1e9).tolist()),
     )  # fmt: skip
-
-
-def _union(intervals: NDArray[np.int64], gap: int = 0) -> NDArray[np.int64]:
-    """Return the union of intervals, ascending and disjoint; gaps of up to `gap` are closed, and empty intervals left out."""
-    kept = intervals[intervals[:, 1] > intervals[:, 0]]
-    if not len(kept):
-        return np.zeros((0, 2), np.int64)
-    kept = kept[np.argsort(kept[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(kept[:, 1])
-    first = np.concatenate([[True], kept[1:, 0] > ends[:-1] + gap])
-    last = np.concatenate([first[1:], [True]])
-    return np.stack([kept[first, 0], ends[last]], axis=1)

@@ -92,7 +92,7 @@ def test_the_operations_of_an_execution_trace() -> None:
         node(7, "c10d::barrier", [[], []], ["Object", "Int"]),
     ]
     assert exchanged(nodes) == [
-        Exchanged("allreduce", 32, "float32"), Exchanged("allgather", 96, "float64"), Exchanged("c10d::barrier", 0, ""),
+        Exchanged("allreduce", 32, "float32"), Exchanged("allgather", 96, "float64"), Exchanged("barrier", 0, ""),
         Exchanged("reducescatter", 20, "bfloat16"),
     ]  # fmt: skip
 

@@ -27,10 +27,11 @@ from collbench.machine.peak.ceiling import no_ceiling
 from collbench.measure.row import check_fields, doubts, times_of, wrong_evidence
 from collbench.measure.session import LaunchSession
 from collbench.operations.data import Mismatch
-from collbench.operations.dtypes import dtype_named
 from collbench.operations.unsupported import FrameworkUnsupported
 from collbench.reason import Fact, as_json
 from collbench.results.steps import StepRow
+from collbench.traces.c10d import dtype_in, dtype_of, kind_of, width_of
+from collbench.traces.model import DTYPES, KINDS, NONE
 from collbench.units import format_bytes, parse_size, plural
 from collbench.workloads.frameworks import DDP, ModelTensors, tensors_of
 from collbench.workloads.registry import regimes
@@ -242,9 +243,6 @@ def _sharded(model: Any) -> Any:
 
 # What a step exchanged, as PyTorch records it.
 
-_RECORDED = {"c10d::allreduce_": "allreduce", "c10d::_allgather_base_": "allgather", "c10d::_reduce_scatter_base_": "reducescatter"}
-_TYPES = {"float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
-
 
 def recorded_step(torch: Any, training: TorchTraining) -> list[Exchanged]:
     """Train a step, and return what this rank exchanged in it, in order."""
@@ -269,9 +267,10 @@ def exchanged(nodes: Iterable[Mapping[str, Any]]) -> list[Exchanged]:
         name = str(node["name"])
         if name.startswith("c10d::"):
             elements = max(map(_elements, node["inputs"]["shapes"]), default=0)
-            dtype = next((_TYPES.get(word, word) for text in node["inputs"]["types"] for word in _tensor_types(text)), "")
-            width = dtype_named(dtype).size if dtype in _TYPES.values() else 1
-            found.append(Exchanged(_RECORDED.get(name, name), elements * width, dtype))
+            kind, of_torch = kind_of(name), dtype_in(node["inputs"]["types"])
+            number, _ = dtype_of(of_torch)
+            dtype = of_torch if number == NONE else DTYPES[number]
+            found.append(Exchanged(name if kind is None else KINDS[kind], elements * (width_of(of_torch) or 1), dtype))
     return found
 
 
@@ -280,12 +279,6 @@ def _elements(shape: Any) -> int:
     if shape and isinstance(shape[0], list):
         return sum(map(_elements, shape))
     return int(np.prod(shape)) if shape else 0
-
-
-def _tensor_types(text: str) -> list[str]:
-    """Return the data type in "Tensor(float)" or "GenericList[Tensor(float)]"; empty for other types."""
-    _, found, rest = text.partition("Tensor(")
-    return [rest.partition(")")[0]] if found else []
 
 
 def compared(framework: str, expected: Sequence[Exchanged], by_rank: Sequence[Sequence[Exchanged]], training: FrameworkTraining) -> Traffic:
