@@ -139,7 +139,7 @@ class ScratchFile:
 # The reads: each thread has one read in flight, so that the number of threads is the queue depth.
 
 
-class Reader(Protocol):
+class StorageReader(Protocol):
     """One thread's way to read: `read` returns when `n_bytes` of the file have arrived; `arrived` returns those bytes."""
 
     def read(self, offset: int, n_bytes: int) -> None:
@@ -212,7 +212,7 @@ class _Log:
     last: int | None = None
 
 
-def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], Reader], patience_s: float) -> ReadResult:
+def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageReader], patience_s: float) -> ReadResult:
     """Read the file as planned, each thread with a reader of its own, and compare each thread's last block with what was written.
 
     Raises RunFailed if the file is in the page cache, WaitExpired if reads do not end, and OSError.

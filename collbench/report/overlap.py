@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from collbench.report.cases import name_of
 from collbench.report.frame import printable
-from collbench.results.overlap import Estimate, Overlap, overlap_of
+from collbench.results.overlap import OverlapEstimate, Overlap, overlap_of
 from collbench.results.row import Row
 from collbench.units import format_time
 
@@ -30,13 +30,13 @@ def text_of(row: Row, column: str) -> str | None:
     return texts[column]
 
 
-def format_overlap(percent: Estimate) -> str:
+def format_overlap(percent: OverlapEstimate) -> str:
     """Return "85 % (80–89)" limited to 0–100 as OSU's; "85 %" without an interval."""
     value, low, high = (None if each is None else min(100.0, max(0.0, each)) for each in (percent.value, percent.low, percent.high))
     return f"{value:.0f} %" if low is None or high is None else f"{value:.0f} % ({low:.0f}–{high:.0f})"
 
 
-def format_slowdown(slowdown: Estimate) -> str:
+def format_slowdown(slowdown: OverlapEstimate) -> str:
     """Return by how much longer the computation takes during the communication: "+12 %"."""
     return f"{100 * (slowdown.value - 1):+.0f} %"
 

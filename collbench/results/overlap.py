@@ -94,7 +94,7 @@ class AssistanceMissing(Fact, frozen=True):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class OverlapEstimate:
     """A value with its 95 % confidence interval; low and high are None where there are too few groups."""
 
     value: float
@@ -108,9 +108,9 @@ class Assisted:
 
     how: Literal["test calls"]
     both_s: float
-    percent: Estimate
-    exposed_s: Estimate
-    slowdown: Estimate
+    percent: OverlapEstimate
+    exposed_s: OverlapEstimate
+    slowdown: OverlapEstimate
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ class Overlap:
     communication_s: float
     computation_s: float
     both_s: float
-    percent: Estimate
-    exposed_s: Estimate
-    slowdown: Estimate
+    percent: OverlapEstimate
+    exposed_s: OverlapEstimate
+    slowdown: OverlapEstimate
     payer: Payer
     progress: Literal["threads", "calls"]
     assisted: Assisted | None
@@ -206,7 +206,7 @@ def evaluate(
     )  # fmt: skip
 
 
-def _of(states: States, both: Samples, computing: Samples) -> tuple[Estimate, Estimate, Estimate]:
+def _of(states: States, both: Samples, computing: Samples) -> tuple[OverlapEstimate, OverlapEstimate, OverlapEstimate]:
     """Return the overlap in percent, the exposed time in seconds, and the slowdown of the computation."""
     a, b, c = _grouped(states.communication), _grouped(states.computation), _grouped(both)
     slower = _grouped(computing) / np.maximum(_grouped(states.computing), 1e-12)
@@ -218,22 +218,22 @@ def _grouped(samples: Samples) -> Samples:
     return np.array([np.median(part) for part in np.array_split(samples, min(len(samples), _MOST_GROUPS))])
 
 
-def _estimate(values: Samples) -> Estimate:
+def _estimate(values: Samples) -> OverlapEstimate:
     """Return the median with its interval over values that may be negative: order statistics from 6 values on, else Student's t."""
     n, ordered = len(values), np.sort(values)
     middle = float(np.median(ordered))
     if n < FEWEST_BLOCKS:
-        return Estimate(middle, None, None)
+        return OverlapEstimate(middle, None, None)
     if n < _RANKED:
         half = t_quantile(0.975, n - 1) * float(values.std(ddof=1)) / sqrt(n)
         mean = float(values.mean())
-        return Estimate(middle, min(middle, mean - half), max(middle, mean + half))
+        return OverlapEstimate(middle, min(middle, mean - half), max(middle, mean + half))
     # ranks of the binomial's normal approximation; of 6 to 8 values the extremes
     rank = 0 if n <= 8 else max(0, ceil(n / 2 - 1.96 * sqrt(n) / 2) - 1)
-    return Estimate(middle, float(ordered[rank]), float(ordered[n - 1 - rank]))
+    return OverlapEstimate(middle, float(ordered[rank]), float(ordered[n - 1 - rank]))
 
 
-def _doubt(blocks: int, shared: CoresSharedWithProgress | None, alone: Sequence[float], percent: Estimate) -> Doubt | None:
+def _doubt(blocks: int, shared: CoresSharedWithProgress | None, alone: Sequence[float], percent: OverlapEstimate) -> Doubt | None:
     communication, computation = alone
     if blocks < FEWEST_BLOCKS or percent.low is None or percent.high is None:
         return TooFewBlocks(blocks)

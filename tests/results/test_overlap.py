@@ -7,7 +7,7 @@ from collbench.report.overlap import format_outcome, format_overlap, overlap_lin
 from collbench.results.overlap import (
     ComputationMissed,
     CoresSharedWithProgress,
-    Estimate,
+    OverlapEstimate,
     OverlapWide,
     States,
     TooFewBlocks,
@@ -41,7 +41,7 @@ def test_the_overlap_is_not_limited_but_its_text_is() -> None:
     found = evaluate(states(2.5), "calls", None, None)
     assert found.percent.value == pytest.approx(-50, abs=3)
     assert format_overlap(found.percent) == "0 % (0–0)"
-    assert format_overlap(Estimate(84.6, None, None)) == "85 %"
+    assert format_overlap(OverlapEstimate(84.6, None, None)) == "85 %"
 
 
 @pytest.mark.parametrize(("both", "computing", "payer"), [(1.02, 1.0, "none"), (1.5, 1.45, "computation"), (1.5, 1.0, "waiting")])
