@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from collbench.report.cases import name_of
 from collbench.report.frame import printable
-from collbench.results.overlap import OverlapEstimate, Overlap, overlap_of
+from collbench.results.overlap import Overlap, OverlapEstimate, overlap_of
 from collbench.results.row import Row
 from collbench.units import format_time
 
