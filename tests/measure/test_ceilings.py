@@ -169,7 +169,8 @@ def inside(operation: str, path: str) -> Any:
     return known.of(operations()[operation], make_case(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
 
 
-STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9,
+STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "gatherv": 2e9, "scatterv": 2e9,
+           "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9,
            "multipair_bandwidth": 4e9, "multipair_bidirectional": 2e9}  # fmt: skip  # two pairs together
 ONE_SIDED = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
 STREAMS |= dict.fromkeys(ONE_SIDED, 2e9)
@@ -186,6 +187,9 @@ def test_what_is_added_up_is_set_against_sums_and_all_else_against_copies(name: 
     rates = {
         "reduce": both,
         "reducescatter": 3e9,
+        "reducescatterv": 3e9,
+        "scan": 3e9,
+        "exscan": 3e9,
         "allreduce": both,
         "accumulate": 3e9,
         "multipair_bandwidth": 18e9,
