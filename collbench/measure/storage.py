@@ -206,7 +206,7 @@ _WINDOWS, _MOST_READS, _LEAST_READS = 60, 200_000, 4
 
 
 @dataclass
-class _Log:
+class _ReadLog:
     ends: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
     last: int | None = None
@@ -217,7 +217,7 @@ def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageRea
 
     Raises RunFailed if the file is in the page cache, WaitExpired if reads do not end, and OSError.
     """
-    blocks, logs = file.n_bytes // plan.block_bytes, [_Log() for _ in range(plan.depth)]
+    blocks, logs = file.n_bytes // plan.block_bytes, [_ReadLog() for _ in range(plan.depth)]
     places = _places(blocks, plan)
     before = read_bytes(file.storage)
     end, failed = time.monotonic() + plan.seconds, threading.Event()
@@ -226,7 +226,7 @@ def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageRea
         enough = all(len(each.ends) >= _LEAST_READS for each in logs)  # also where a thread had no turn in all that time
         return failed.is_set() or (now >= end and enough) or now >= end + patience_s
 
-    def run(log: _Log) -> str | None:
+    def run(log: _ReadLog) -> str | None:
         try:
             own = reader()
         except BaseException:

@@ -271,7 +271,7 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
 def _group_fact(group: str) -> str:
     if group.endswith((" pair", " pairs")):
         return group
-    return "" if group == "all" else f"{'pairs' if group[0].isdigit() else 'split'} {group}"
+    return "" if group == "all" else f"{'pairs' if group[:1].isdigit() else 'split'} {group}"
 
 
 PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
