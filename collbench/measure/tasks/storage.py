@@ -39,7 +39,7 @@ class Scratch:
     most_bytes: int
 
 
-class _Shared:
+class _SharedFile:
     """The file that all storage jobs of this host read: the first job writes it, the last one removes it."""
 
     def __init__(self, scratch: Scratch) -> None:
@@ -71,7 +71,7 @@ def storage_jobs(host: str, scratch: Scratch | None, gpus: Sequence[OpenGpu], no
     """
     if scratch is None:
         return [ChannelJob(Channel("storage_1m", host, host, na=_NO_FOLDER))]
-    file = _Shared(scratch)
+    file = _SharedFile(scratch)
     plans = {name: ReadPlan(block, depth, seconds) for name, (block, depth) in SEQUENTIAL.items()}
     plans[RANDOM] = ReadPlan(_RANDOM_BYTES, 1, seconds, is_random=True)
     jobs = [_job(Channel(name, host, host), file, plan, None) for name, plan in plans.items()]
@@ -87,7 +87,7 @@ def storage_jobs(host: str, scratch: Scratch | None, gpus: Sequence[OpenGpu], no
     return jobs
 
 
-def _closing(measure: Callable[[], Channel] | None, file: _Shared) -> Callable[[], Channel] | None:
+def _closing(measure: Callable[[], Channel] | None, file: _SharedFile) -> Callable[[], Channel] | None:
     def run() -> Channel:
         assert measure is not None
         try:
@@ -98,7 +98,7 @@ def _closing(measure: Callable[[], Channel] | None, file: _Shared) -> Callable[[
     return run if measure else None
 
 
-def _job(row: Channel, shared: _Shared, plan: ReadPlan, gpu: OpenGpu | None) -> ChannelJob:
+def _job(row: Channel, shared: _SharedFile, plan: ReadPlan, gpu: OpenGpu | None) -> ChannelJob:
     def measure() -> Channel:
         file = shared.open()
         if gpu is None:
