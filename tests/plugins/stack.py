@@ -16,7 +16,12 @@ from tests.cli.command import Finished, run
 from tests.conftest import ROOT
 from tests.testbeds import Hosts
 
-ENVIRONMENTS = {"jax": ".venv-jax", "tensorflow": ".venv-tensorflow", "horovod": ".venv-horovod"}
+ENVIRONMENTS = {
+    "jax": ".venv-jax",
+    "tensorflow": ".venv-tensorflow",
+    "horovod": ".venv-horovod",
+    "horovod-tensorflow": ".venv-horovod-tensorflow",
+}
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames

@@ -19,10 +19,12 @@ case "$*" in
 *"-m pip install"*horovod==*)
     echo "$* CXX=$CXX GLOO=$HOROVOD_WITH_GLOO NO_MPI=$HOROVOD_WITHOUT_MPI NO_TF=$HOROVOD_WITHOUT_TENSORFLOW" >>"{log}"
     "$CXX" -std=c++14 -O2 -std=gnu++11 "a b.cc" >>"{log}"
+    "$CXX" -c horovod/tensorflow/xla_mpi_ops.cc >>"{log}"
     [ ! -e "{folder}/pip_fails" ] || {{ echo "CMake Error: a page of it" >&2; exit 1; }}
     touch "{folder}/built" ;;
 *"-m pip install"*) echo "$*" >>"{log}" ;;
-*'m.version("torch")'*) [ ! -e "{folder}/no_torch" ] && cat "{folder}/torch" ;;
+*'m.version("torch")'* | *'m.version("tensorflow")'*) [ ! -e "{folder}/no_torch" ] && cat "{folder}/torch" ;;
+*get_include*) echo /tf/include ;;
 *'m.version("horovod")'*) [ -e "{folder}/built" ] ;;
 *) exec "{python}" "$@" ;;
 esac
@@ -52,11 +54,11 @@ class Machine:
         file.write_text(text)
         file.chmod(0o755)
 
-    def run(self, **env: str) -> tuple[int, str, list[str]]:
+    def run(self, *framework: str, **env: str) -> tuple[int, str, list[str]]:
         """Return its exit code, its output, and the calls of the replacements."""
         self.log.unlink(missing_ok=True)
         variables = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **env}
-        line = [str(self.tree / "scripts/horovod"), ".venv-horovod"]
+        line = [str(self.tree / "scripts/horovod"), ".venv-horovod", *framework]
         done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stderr, self.log.read_text().splitlines() if self.log.exists() else []
 
@@ -77,6 +79,22 @@ def test_it_builds_with_gloo_alone_and_reads_cxx17_for_what_horovod_asks(machine
     assert not (machine.venv / ".unfinished").exists()
 
 
+def test_for_tensorflow_it_finds_the_headers_and_leaves_out_the_operations_for_xla(machine: Machine) -> None:
+    code, said, asked = machine.run("tensorflow")
+    assert (code, said.count("\n")) == (0, 1), said
+    assert asked[0] == "environment .venv-horovod tensorflow BORROW=.venv"
+    assert asked[2].endswith(" GLOO=1 NO_MPI=1 NO_TF=")
+    folders = ("highwayhash", "farmhash_archive", "farmhash_archive/src")
+    includes = [f"<-isystem> </tf/include/external/{folder}>" for folder in folders]
+    assert asked[3] == " ".join(["compiled with: <-std=c++17> <-O2> <-std=gnu++17> <a b.cc>", *includes])
+    assert "xla_mpi_ops.cc" not in asked[4] and "/no_xla.cc>" in asked[4]
+
+
+def test_an_unknown_framework_is_one_sentence(machine: Machine) -> None:
+    code, said, asked = machine.run("mxnet")
+    assert (code, said.count("\n"), asked) == (2, 1, [])
+
+
 def test_what_is_built_is_not_built_again(machine: Machine) -> None:
     machine.run()
     code, said, asked = machine.run()
@@ -86,12 +104,12 @@ def test_what_is_built_is_not_built_again(machine: Machine) -> None:
 def test_another_torch_or_another_script_builds_again(machine: Machine) -> None:
     machine.run()
     (machine.folder / "torch").write_text("3.11 2.14.0")
-    assert len(machine.run()[2]) == 4
+    assert len(machine.run()[2]) == 5
     with (machine.tree / "scripts/horovod").open("a") as file:
         file.write("\n")
-    assert len(machine.run()[2]) == 4
+    assert len(machine.run()[2]) == 5
     (machine.folder / "built").unlink()  # as after an uninstall
-    assert len(machine.run()[2]) == 4
+    assert len(machine.run()[2]) == 5
 
 
 def test_a_failed_build_is_one_sentence_and_is_begun_anew(machine: Machine) -> None:

@@ -1,6 +1,10 @@
-"""Real steps of TensorFlow's strategies: they exchange the bytes of `data-parallel` and `parameter-server`, and train right."""
+"""Real steps of TensorFlow's strategies and of Horovod with Keras.
+
+They exchange the bytes of `data-parallel` and `parameter-server`, and train right.
+"""
 
 import json
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -57,3 +61,20 @@ def test_parameter_server_strategy_pulls_the_model_and_pushes_gradients_of_param
     assert 4 * sum(found["pulled"]) == 4 * sum(found["pushed"]) == step.payload_bytes / 2
     assert sum(exchange.size_bytes * exchange.times for exchange in step.exchanges) == step.payload_bytes
     assert found["values"] == pytest.approx(found["wanted"], rel=1e-5, abs=1e-6), "as one process that takes the steps in turn"
+
+
+@pytest.mark.long
+def test_horovod_with_keras_sums_the_gradients_of_data_parallel(tmp_path: Path) -> None:
+    python = Path(environment_of("horovod-tensorflow"))
+    line = [str(python.with_name("horovodrun")), "--gloo", "-np", "2", "-H", "localhost:2", str(python)]
+    line = ["timeout", "--kill-after=5", "110", *line, str(WORKER.with_name("horovod_keras.py")), str(tmp_path)]
+    paths = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(line, env=environment() | {"PATH": paths}, cwd=tmp_path, capture_output=True, check=True)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    regime = regimes()["data-parallel"]
+    step = regime.step(shape_of(regime, {"model": str(found[0]["parameters"])}, (0, 0)))
+    for one in found:
+        assert {(kind, dtype) for kind, _, dtype in one["exchanged"]} == {("HorovodAllreduce", "float32")}
+        assert 4 * sum(elements for _, elements, _ in one["exchanged"]) == step.payload_bytes
+        assert one["values"] == found[0]["values"], "equal on both ranks"
+        assert one["values"] == pytest.approx(one["wanted"], rel=1e-5, abs=1e-6), "as one process with the whole batch"
