@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--gloo", type=Path, metavar="FILE", help="the program `benchmark` of gloo's build")
     made.add_argument("--pairs", type=_count, default=20, metavar="N", help="pairs that must count, per contest (default: 20)")
     made.add_argument("--most", type=_count, metavar="N", help="pairs run at most, repeated ones included (default: 3 × --pairs)")
-    made.add_argument("--only", metavar="TEXT", default="", help="only contests with this in their name")
+    made.add_argument("--only", metavar="TEXT", default="", help="only contests with this in their name, or one of these: TEXT,TEXT")
     made.add_argument("--write", type=Path, metavar="DIR", help="keeps RESULTS.md and raw/ there; only if everything could be measured")
     made.add_argument("--note", default="", help="a sentence for RESULTS.md on what else was running")
     return made
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     begun = _load()
-    found = [contest for contest in _contests(chosen) if chosen.only in contest.name]
+    found = [contest for contest in _contests(chosen) if any(text in contest.name for text in chosen.only.split(","))]
     outcomes = [outcome for contest in found if (outcome := _measured(contest, chosen.pairs, chosen.most or 3 * chosen.pairs))]
     if chosen.write and found and len(outcomes) == len(found):
         _write(chosen.write, outcomes, begun, chosen.note)

@@ -7,6 +7,7 @@ collbench interleaves the three states and does not limit. OSU prints means of i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ LATENCY_LOAD = Load((65536, 1 << 20), 400, 50)
 OVERLAP_LOAD = Load((1 << 20,), 200, 20)
 _CLOSE = Target(1.03, 0.97)
 _PURE, _OVERLAP = 3, 4  # columns after the size, which is column 0
+_MOST_PAIRS = 2
 _LEAST_S = 1e-9  # an exposed time of 0 has no ratio
 _OVERLAP_COLUMN = "Overlap(%)"
 
@@ -57,10 +59,17 @@ def contests(osu: Osu) -> list[Contest]:
     alone = partial(_iallreduce, osu, LATENCY_LOAD, exposed=False)
     calls = partial(_collbench, LATENCY_LOAD, ("--calls", "nonblocking"))
     small = dict.fromkeys(RATE.sizes, _CLOSE)
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2 * _MOST_PAIRS:
+        print(f"osu-multipair-{_MOST_PAIRS}: not measured: {2 * _MOST_PAIRS} ranks need a core each, and {cores} are usable\n", flush=True)
     return [
         Contest("osu-iallreduce-latency", latency, calls, alone, dict.fromkeys(LATENCY_LOAD.sizes, _CLOSE)),
         Contest("osu-iallreduce-overlap", overlap, partial(_overlap, OVERLAP_LOAD), exposed),
-        *(Contest(f"osu-multipair-{n}", rate, partial(_multipair, n), partial(_mbw_mr, osu, n), small) for n in (1, 2)),
+        *(
+            Contest(f"osu-multipair-{n}", rate, partial(_multipair, n), partial(_mbw_mr, osu, n), small)
+            for n in (1, _MOST_PAIRS)
+            if 2 * n <= cores
+        ),
     ]
 
 
