@@ -27,6 +27,12 @@ def test_equal_times_are_no_interference() -> None:
     assert judge(quantiles_of(*measured(1.0)), 8, crowded=False)[0] == "no interference"
 
 
+def test_a_factor_of_a_thousandth_is_no_interference_however_narrow_its_interval() -> None:
+    quantiles = quantiles_of(*measured(1.001, spread=1e-5))
+    assert quantiles["p50"].factor.low is not None and quantiles["p50"].factor.low > 1
+    assert judge(quantiles, 8, crowded=False)[0] == "no interference"
+
+
 @pytest.mark.parametrize(
     ("pairs", "crowded", "spread", "why"), [(3, False, 0.01, "blocks"), (8, True, 0.01, "cores"), (4, False, 3.0, "wide")]
 )
