@@ -33,6 +33,7 @@ def _intervals(cells: list[list[str]]) -> set[tuple[str, ...]]:
     [
         ("OSU 7.4 on MPICH", "reports/peers-mpich/RESULTS.md"),
         ("OSU 7.4 on MPICH, all operations", "reports/peers-mpich-collectives/RESULTS.md"),
+        ("OSU 7.4 on MPICH, non-blocking", "reports/peers-mpich-nonblocking/RESULTS.md"),
         ("OSU 7.4 on Open MPI", "reports/peers-openmpi/RESULTS.md"),
         ("Gloo's own benchmark", "reports/peers-gloo/*/RESULTS.md"),
         ("iperf3", "benchmarks/RESULTS.md"),
