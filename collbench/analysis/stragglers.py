@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import exp, floor, lgamma, log, log1p
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,14 +221,21 @@ def hosts_of(run: Run) -> dict[int, str]:
     return {place["rank"]: place["host"] for place in known if isinstance(place.get("rank"), int) and isinstance(place.get("host"), str)}
 
 
-def exit_skew_s(row: Row) -> tuple[float, float] | None:
-    """Return the time between the first and the last rank to leave the synchronization, in seconds: (median, 95th percentile).
+class StartSkew(NamedTuple):
+    """The time between the first and the last rank to leave the synchronization before a sample, in seconds, and the sample's messages."""
 
-    None if it was not measured.
-    """
+    p50_s: float
+    p95_s: float
+    messages: int = 1
+
+
+def start_skew(row: Row) -> StartSkew | None:
+    """Return the start skew of a row; None if it was not measured."""
     known = dict_of(row.evidence.get("exit_skew_s"))
-    p50, p95 = known.get("p50"), known.get("p95")
-    return (float(p50), float(p95)) if isinstance(p50, int | float) and isinstance(p95, int | float) else None
+    p50, p95, messages = known.get("p50"), known.get("p95"), known.get("messages", 1)
+    if not (isinstance(p50, int | float) and isinstance(p95, int | float) and isinstance(messages, int) and 0 < messages < 2**31):
+        return None
+    return StartSkew(float(p50), float(p95), messages)
 
 
 def _compared(run: Run, row: Row) -> Compared | None:
@@ -244,9 +252,11 @@ def _compared(run: Run, row: Row) -> Compared | None:
 
 def _is_conspicuous(case: Compared, rank: int, level: float) -> bool:
     """Return whether its median is noticeably above the others', and it is the slowest more often than chance (`level`) explains."""
-    skew = exit_skew_s(case.row)
+    skew = start_skew(case.row)
     others = float(case.others_s[rank])
-    least = max(_NOTICEABLE * others, _CLOCK_S * 1.05, skew[1] if skew else 0.0)  # two readings of the clock differ by whole steps
+    least = max(
+        _NOTICEABLE * others, _CLOCK_S * 1.05, skew.p95_s / skew.messages if skew else 0.0
+    )  # two readings of the clock differ by whole steps
     if float(case.medians_s[rank]) - others <= least:
         return False
     worth = min(case.row.n_eff or len(case.slowest), _worth(case.slowest == rank))

@@ -104,6 +104,8 @@ def make_row(
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), known),
     ))  # fmt: skip
     seen = _seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)
+    if skew is not None and operation.moves(case) > 1:
+        seen["exit_skew_s"]["messages"] = operation.moves(case)  # that a sample has; the row's times are per message
     if known is not None and known.drift is not None:
         seen["drift"] = known.drift
     starts = _starts(measured, ready, around, usable) if "all_s" in arrays else None

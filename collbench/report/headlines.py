@@ -172,7 +172,7 @@ def _ranks(runs: Sequence[Run], width: int | None) -> list[Line]:
     hosts, rows = hosts_of(runs[0]), [row for run in runs for row in run.rows]
     cases = [case for run in runs for case in compared(run)]
     backends = list(dict.fromkeys(row.backend for row in rows))
-    spreads = [text for backend in backends for text in (_spread(backend, cases), _exit_skew(backend, rows)) if text]
+    spreads = [text for backend in backends for text in (_spread(backend, cases), _start_skew(backend, rows)) if text]
     links = slow_links(runs[0]) if cases else []
     named = [*(link.sentence() for link in links), *(each.sentence() for each in stragglers_in(cases, hosts, links))]
     return [*sentences(named, width), *_histogram(hosts, cases, width), *sentences(spreads, width)]
@@ -210,14 +210,14 @@ def _spread(backend: str, cases: list[Compared]) -> str:
     return f"{backend}: the medians of the ranks differ by {typical}, at most by {most_differ} ({where})"
 
 
-def _exit_skew(backend: str, rows: Iterable[Row]) -> str:
-    """Return the start skew, and where it is the largest part of the time."""
-    from collbench.analysis.stragglers import exit_skew_s
+def _start_skew(backend: str, rows: Iterable[Row]) -> str:
+    """Return the start skew, and where it is the largest part of the time of a sample."""
+    from collbench.analysis.stragglers import start_skew
 
-    known = [(skew, row) for row in rows if row.backend == backend and row.time_s and row.time_s.p50 and (skew := exit_skew_s(row))]
+    known = [(skew, row) for row in rows if row.backend == backend and row.time_s and row.time_s.p50 and (skew := start_skew(row))]
     if not known:
         return ""
-    shares = [(skew[0] / row.time_s.p50, place) for place, (skew, row) in enumerate(known) if row.time_s]
+    shares = [(skew.p50_s / (row.time_s.p50 * skew.messages), place) for place, (skew, row) in enumerate(known) if row.time_s]
     worst, place = max(shares)
     worst_share = format_percent(100 * worst) if worst >= 0.0005 else "<0.1 %"
     p50, p95 = (format_time(median(skew[part] for skew, _ in known)) for part in (0, 1))

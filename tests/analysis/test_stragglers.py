@@ -20,9 +20,9 @@ from collbench.analysis.stragglers import (
     SlowLink,
     _often,
     compared,
-    exit_skew_s,
     histogram,
     slow_links,
+    start_skew,
     stragglers,
     stragglers_in,
 )
@@ -276,10 +276,10 @@ def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> No
 
 
 def test_exit_skew_is_read_as_far_as_it_is_two_numbers() -> None:
-    assert exit_skew_s(make_row(evidence={"exit_skew_s": {"p50": 1e-7, "p95": 3e-7}})) == (1e-7, 3e-7)
-    for known in (None, [], {"p50": 1e-7}, {"p50": "x", "p95": 1}):
-        assert exit_skew_s(make_row(evidence={"exit_skew_s": known})) is None
-    assert exit_skew_s(make_row()) is None
+    assert start_skew(make_row(evidence={"exit_skew_s": {"p50": 1e-7, "p95": 3e-7}})) == (1e-7, 3e-7, 1)
+    for known in (None, [], {"p50": 1e-7}, {"p50": "x", "p95": 1}, {"p50": 1e-7, "p95": 3e-7, "messages": 0}):
+        assert start_skew(make_row(evidence={"exit_skew_s": known})) is None
+    assert start_skew(make_row()) is None
 
 
 def case_by_hand(medians_s, slowest=(0,), **row):

@@ -109,6 +109,12 @@ def test_the_skew_is_evidence_of_isolated_rows():
     assert "exit_skew_s" not in row_of(samples, np.full((2, 300), np.nan)).evidence
 
 
+def test_the_skew_before_a_window_has_the_number_of_its_messages():
+    starts = [np.arange(300.0) * 1000, np.arange(300.0) * 1000 + 2000]
+    row = row_of([STEADY, STEADY], starts, operation=P2P_BANDWIDTH, timed=(0,), case={"window": 10, "redop": None})
+    assert row.evidence["exit_skew_s"] == pytest.approx({"p50": 2e-6, "p95": 2e-6, "messages": 10})
+
+
 def test_what_was_seen_around_the_case_is_on_the_row():
     row = row_of([STEADY, STEADY], canary_s={"before": 65e-9, "after": 66e-9}, stolen=0.05, preempted=7, repeats=1)
     assert (row.canary_s, row.stopped, row.reached) == ({"before": 65e-9, "after": 66e-9}, "precision", True)

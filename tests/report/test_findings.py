@@ -106,6 +106,11 @@ def test_exit_skew_is_reported_without_arrays_too() -> None:
     ]
 
 
+def test_the_skew_of_a_window_is_a_part_of_the_window_s_time() -> None:
+    windowed = make_row(64, time_s=make_times(1e-6), evidence={"exit_skew_s": {"p50": 4e-8, "p95": 3e-7, "messages": 40}})
+    assert texts([Run(Path("run"), rows=[windowed])], [])[-1].endswith("at most 0.1 % of the time (allreduce 64 B)")
+
+
 @pytest.mark.parametrize("host", ["\x1b[2J", "a\nb"])
 def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, host: str) -> None:
     run = stored(tmp_path / "run", 2, slow=1)
@@ -117,7 +122,7 @@ def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, host: str) -> 
 _JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
 _NUMBER = st.floats() | st.integers()
 _TIMES = st.fixed_dictionaries({name: _NUMBER | st.none() for name in ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")})
-_SKEW = st.fixed_dictionaries({"exit_skew_s": _JSON | st.fixed_dictionaries({"p50": _JSON, "p95": _JSON})})
+_SKEW = st.fixed_dictionaries({"exit_skew_s": _JSON | st.fixed_dictionaries({"p50": _JSON, "p95": _JSON, "messages": _JSON})})
 _FIELDS = {
     "size_bytes": st.integers(), "ranks": st.integers(), "time_s": _TIMES, "algbw_bytes_per_s": _NUMBER, "busbw_bytes_per_s": _NUMBER,
     "evidence": _SKEW, "modes": st.lists(_JSON | st.fixed_dictionaries({"time_s": _JSON, "share": _JSON}), max_size=3),
