@@ -222,7 +222,13 @@ def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Work
         request = replace(request, backends=("torch-nccl",) if visible_gpus(os.environ) else ("gloo",))
     if framework and "mpi" in request.backends:  # as libc's exit, which MPI needs, runs destructors of torch that fail without Python
         raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
-    return WorkloadRequest(request, trainings, parts=not arguments.no_parts, step_time_s=arguments.step_time)
+    compute = arguments.compute == "real"
+    for training in trainings if compute else ():
+        from collbench.measure.tasks.computing import unsupported
+
+        if not training.optional and (reason := unsupported(training.regime)):
+            raise UsageError(reason.render())
+    return WorkloadRequest(request, trainings, not arguments.no_parts, arguments.step_time, compute)
 
 
 def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> ReplayRequest:
