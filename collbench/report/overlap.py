@@ -24,6 +24,7 @@ def text_of(row: Row, column: str) -> str | None:
     texts = {
         "communication": format_time(known.communication_s),
         "computation": format_time(known.computation_s),
+        "both": format_time(known.both_s),
         "overlap": format_overlap(known.percent),
         "exposed": format_time(known.exposed_s.value),
         "slowdown": format_slowdown(known.slowdown),
@@ -48,6 +49,29 @@ def format_outcome(overlap: Overlap) -> str:
     """Return the outcome, and what takes the exposed time: "exposed, waiting pays"."""
     payer = _PAYERS.get(overlap.payer) if overlap.outcome != "inconclusive" else None
     return ", ".join([overlap.outcome, *([payer] if payer else [])])
+
+
+_CASES: tuple[Column[Row], ...] = (
+    Column("", "case", lambda row: printable(name_of(row))),
+    Column("", "backend", lambda row: printable(row.backend)),
+    *(
+        Column("", title, lambda row, name=name: text_of(row, name) or NOTHING, right=name != "outcome")  # type: ignore[misc]
+        for name, title in (
+            ("communication", "comm µs"), ("computation", "compute µs"), ("both", "both µs"), ("exposed", "exposed µs"),
+            ("overlap", "overlap"), ("slowdown", "compute slower"), ("assisted", "with test calls"), ("outcome", "outcome"),
+        )
+    ),
+)  # fmt: skip
+
+
+def overlap_frame(rows: Sequence[Row]) -> Frame[Row]:
+    """Return the table of the rows that have an overlap, with what is doubtful marked."""
+
+    def style(row: Row) -> str:
+        known = overlap_of(row.overlap)
+        return "doubtful" if known and known.doubt else ""
+
+    return Frame(_CASES, rows, style=style, names_hidden=True)
 
 
 def overlap_lines(rows: Iterable[Row]) -> Iterator[str]:
