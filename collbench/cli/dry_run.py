@@ -247,7 +247,7 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
     longest = format_duration(ceil((left + computing) * request.budget.max_time_s))
     remarks = [
         *left_out, *([f"{run.path} has {plural(len(stored), 'more row')}"] if run and stored else []),
-        *([f"{plural(computing, 'row')} also measured with computing, for as long again"] if computing else []),
+        *([f"{plural(computing, 'row')} also measured with computing, which takes the same time again"] if computing else []),
         f"at most {longest} of samples: {plural(left, 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references and "
         "verification come on top",
     ]  # fmt: skip

@@ -186,8 +186,8 @@ class Material:
         for _, found in self.loads:
             for each in found:
                 yield from load.concerns_of(each)
-        for row in (row for run in self.runs for row in run.rows if row.overlap):
-            yield from overlap.concerns_of(row)
+        for case in (row for run in self.runs for row in run.rows if row.overlap):
+            yield from overlap.concerns_of(case)
 
     def rows(self, table: Launches) -> list[Row]:
         """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
+from collbench.analysis.launches import case_of, grouped
 from collbench.operations.unsupported import decode_reason
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.frame import Column, Frame, printable
@@ -88,6 +90,28 @@ def overlap_lines(rows: Iterable[Row]) -> Iterator[str]:
             yield printable(f"{name_of(row)} on {row.backend}: inconclusive: {each.doubt.render()}")
 
 
+_MOST_COMPARED = 16
+
+
+def exposed_sentences(a: Iterable[Row], b: Iterable[Row]) -> Iterator[str]:
+    """Yield the exposed time and the overlap of each case of both sides, with the range of their intervals over all launches."""
+    sides = [grouped((row for row in rows if overlap_of(row.overlap)), case_of) for rows in (a, b)]
+    both = [(before, after) for case, before in sides[0].items() if (after := sides[1].get(case))]
+    if both:
+        yield "outcome and A, B: of the time of both, computation and communication"
+    for before, after in both[:_MOST_COMPARED]:
+        yield f"exposed µs of {printable(name_of(before[0]))} on {printable(before[0].backend)}: {_exposed(before)} → {_exposed(after)}"
+    if len(both) > _MOST_COMPARED:
+        yield f"and {len(both) - _MOST_COMPARED} more: see CSV of `collbench report`"
+
+
+def _exposed(rows: Iterable[Row]) -> str:
+    known = [each.exposed_s for row in rows if (each := overlap_of(row.overlap))]
+    lows, highs = ([end for end in ends if end is not None] for ends in zip(*((each.low, each.high) for each in known), strict=True))
+    interval = f" ({1e6 * min(lows):.4g}–{1e6 * max(highs):.4g})" if len(lows) == len(highs) == len(known) else ""
+    return f"{1e6 * median(each.value for each in known):.4g}{interval}"
+
+
 # Training steps that compute while they communicate.
 
 
@@ -125,7 +149,7 @@ def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
 
 
 def computing_sentences(row: StepRow) -> Iterator[str]:
-    """Yield how the computation of a row was chosen, how data moves meanwhile, and why there is no conclusion."""
+    """Yield how the computation of a row was chosen, how data moves meanwhile, and why it is inconclusive."""
     known = computing_of(row)
     if known is None:
         return

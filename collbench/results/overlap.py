@@ -284,7 +284,10 @@ def _estimate(values: Samples) -> OverlapEstimate:
 
 
 def _doubt(blocks: int, shared: CoresSharedWithProgress | None, missed: Doubt, of_goal: float, percent: OverlapEstimate) -> Doubt | None:
-    """Return why there is no conclusion. of_goal: the computation's time divided by what it should be; missed: the doubt if it is not."""
+    """Return why the outcome is inconclusive, or None.
+
+    of_goal: the computation's time divided by what it should be; missed: the doubt if it is not
+    """
     if blocks < FEWEST_BLOCKS or percent.low is None or percent.high is None:
         return TooFewBlocks(blocks)
     if shared:

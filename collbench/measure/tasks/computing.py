@@ -54,7 +54,7 @@ def with_own_buffers(plan: StepPlan) -> StepPlan:
 
 @dataclass(frozen=True)
 class ComputingStep:
-    """The states of a step on all ranks. checking: the step whose `checking` loop runs the exchanges while it computes."""
+    """The states of a step on all ranks. checking: the step with the loop that runs the exchanges while it computes."""
 
     case: OverlapCase
     checking: PreparedStep

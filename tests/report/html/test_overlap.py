@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from collbench.analysis.concerns import DOUBTFUL
+from collbench.report.compare import compare_runs
 from collbench.report.html.overlap import concerns_of, section
 from collbench.report.material import Material
 from collbench.results.folder import RunFolder
@@ -53,3 +55,13 @@ def test_what_is_inconclusive_is_a_concern(tmp_path: Path) -> None:
     (concern,) = concerns_of(row)
     assert concern.severity == DOUBTFUL and list(concerns_of(ROW)) == []
     assert any(each.severity == DOUBTFUL and each.what == concern.what for each in material(tmp_path, row).concerns)
+
+
+def test_compare_shows_the_exposed_time_of_both_sides(tmp_path: Path) -> None:
+    slower = replace(KNOWN, both_s=30e-6, exposed_s=OverlapEstimate(19e-6, 18e-6, 20e-6))
+    for name, row in (("a", ROW), ("b", replace(ROW, time_s=Times(30e-6, *[30e-6] * 6), overlap=slower.as_json()))):
+        material(tmp_path / name, row)
+    out = io.StringIO()
+    assert compare_runs(tmp_path / "a" / "run", tmp_path / "b" / "run", "table", out) == 0
+    assert "slower" in out.getvalue()
+    assert "exposed µs of allreduce 64 KiB on mpi: 4 (3.9–4.1) → 19 (18–20)" in out.getvalue().splitlines()
