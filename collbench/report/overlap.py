@@ -10,6 +10,7 @@ from collbench.analysis.launches import case_of, grouped
 from collbench.operations.unsupported import decode_reason
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.frame import Column, Frame, printable
+from collbench.results.flags import DOUBTFUL
 from collbench.results.overlap import Overlap, OverlapEstimate, StepOverlap, overlap_of
 from collbench.results.row import Row
 from collbench.results.steps import StepRow, computing_of
@@ -116,10 +117,11 @@ def _exposed(rows: Iterable[Row]) -> str:
 
 
 class ShownStep(NamedTuple):
-    """A line of the table of steps with computing: a backend and its result."""
+    """A line of the table of steps with computing: a backend, its result, and whether a flag of the row makes it doubtful."""
 
     backend: str
     result: StepOverlap
+    doubtful: bool = False
 
 
 def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[ShownStep]:
@@ -138,13 +140,15 @@ _STEPS: tuple[Column[ShownStep], ...] = (
     _of_step("overlap", lambda known: format_overlap(known.percent)),
     _of_step("compute slower", lambda known: format_slowdown(known.slowdown), drop=3),
     _of_step("outcome", format_outcome, drop=2, right=False),
-    Column("", "scaling efficiency", lambda each: format_efficiency(each.result), right=False),
+    Column("", "scaling efficiency", lambda each: f"{'? ' if each.doubtful else ''}{format_efficiency(each.result)}", right=False),
 )
 
 
 def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
     """Return the table of a training that computes while it communicates, a line per backend; empty without such rows."""
-    shown = [ShownStep(row.backend, known) for row in rows if (known := computing_of(row)) and known.overlap]
+    shown = [
+        ShownStep(row.backend, known, bool(DOUBTFUL & set(row.flags))) for row in rows if (known := computing_of(row)) and known.overlap
+    ]
     return Frame(_STEPS, shown, names_hidden=True)
 
 

@@ -27,6 +27,7 @@ _RANKED = 6  # values from which a pair of order statistics covers the median wi
 _WIDE = 40.0  # percentage points of overlap between the ends of its interval
 _MISSED = 1.5  # times that the computation may be longer or shorter than the communication
 _HIDDEN, _EXPOSED = 75.0, 25.0
+_UNSTEADY = 0.9  # a slowdown of the computation with its whole interval below has no cause in the communication
 _PAID = 5.0  # percent of the communication time: what is less is paid by nothing
 Samples = NDArray[np.float64]
 Outcome = Literal["hidden", "partial", "exposed", "inconclusive"]
@@ -81,6 +82,17 @@ class StepTimeMissed(Fact, frozen=True):
         return f"the computation lasted {times}: the machine changed during the case, so measure again"
 
 
+class ComputationUnsteady(Fact, frozen=True):
+    """The computation was faster during the communication than alone, so the machine was disturbed."""
+
+    slowdown: float
+
+    def render(self) -> str:
+        """Return by how much, and what to do."""
+        percent = f"{100 * (1 - self.slowdown):.0f} %"
+        return f"the computation was {percent} faster during the communication than alone: other work used the CPUs; measure again"
+
+
 class OverlapWide(Fact, frozen=True):
     """The confidence interval of the overlap is too wide for a conclusion, or has values of two outcomes."""
 
@@ -92,7 +104,7 @@ class OverlapWide(Fact, frozen=True):
         return f"95 % confidence interval {self.low:.0f} to {self.high:.0f} %: use a longer --max-time or a larger size"
 
 
-Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | StepTimeMissed | OverlapWide
+Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | StepTimeMissed | ComputationUnsteady | OverlapWide
 
 
 class AssistanceMissing(Fact, frozen=True):
@@ -217,8 +229,9 @@ def evaluate(
     if states.assisted is not None and states.computing_assisted is not None:
         helped = _of(states, states.assisted, states.computing_assisted)
         assisted = Assisted("test calls", float(np.median(states.assisted)), *helped)
+    off = computation / max(step_time_s or communication, 1e-12)
     missed = StepTimeMissed(step_time_s, computation) if step_time_s else ComputationMissed(communication, computation)
-    doubt = _doubt(blocks, shared, missed, computation / max(step_time_s or communication, 1e-12), percent)
+    doubt = _doubt(blocks, shared, None if 1 / _MISSED <= off <= _MISSED else missed, slowdown, percent)
     return Overlap(
         communication, computation, both, percent, exposed, slowdown,
         _payer(exposed.value, (slowdown.value - 1) * float(np.median(states.computing)), communication), progress, assisted, unassisted,
@@ -283,17 +296,16 @@ def _estimate(values: Samples) -> OverlapEstimate:
     return OverlapEstimate(middle, float(ordered[rank]), float(ordered[n - 1 - rank]))
 
 
-def _doubt(blocks: int, shared: CoresSharedWithProgress | None, missed: Doubt, of_goal: float, percent: OverlapEstimate) -> Doubt | None:
-    """Return why the outcome is inconclusive, or None.
-
-    of_goal: the computation's time divided by what it should be; missed: the doubt if it is not
-    """
+def _doubt(
+    blocks: int, shared: CoresSharedWithProgress | None, missed: Doubt | None, slowdown: OverlapEstimate, percent: OverlapEstimate
+) -> Doubt | None:
+    """Return why the outcome is inconclusive, or None. missed: the doubt if the computation does not last as long as it should."""
     if blocks < FEWEST_BLOCKS or percent.low is None or percent.high is None:
         return TooFewBlocks(blocks)
-    if shared:
-        return shared
-    if not 1 / _MISSED <= of_goal <= _MISSED:
-        return missed
+    if shared or missed:
+        return shared or missed
+    if slowdown.high is not None and slowdown.high < _UNSTEADY:
+        return ComputationUnsteady(slowdown.value)
     unclear = percent.high - percent.low > _WIDE or _outcome(percent.low) != _outcome(percent.high)
     return OverlapWide(percent.low, percent.high) if unclear else None
 

@@ -6,6 +6,7 @@ from collbench.report.answer import Answer, BestRate, Latency, NextCommand, Veri
 from collbench.results.overlap import (
     AssistanceMissing,
     ComputationMissed,
+    ComputationUnsteady,
     CoresSharedWithProgress,
     OverlapWide,
     StepTimeMissed,
@@ -38,6 +39,7 @@ MESSAGES = {
     "overlap: cores shared by ranks": CoresSharedWithProgress("node1", 4, 0, 2),
     "overlap: computation": ComputationMissed(1.2e-3, 4e-3),
     "overlap: step time": StepTimeMissed(0.18, 0.4),
+    "overlap: computation faster": ComputationUnsteady(0.7),
     "overlap: wide": OverlapWide(-12.3, 80.2),
     "overlap: no test calls": AssistanceMissing("gloo"),
     "quality ok": RunQuality(22, 0, 0),

@@ -6,6 +6,7 @@ import pytest
 from collbench.report.overlap import format_outcome, format_overlap, overlap_lines
 from collbench.results.overlap import (
     ComputationMissed,
+    ComputationUnsteady,
     CoresSharedWithProgress,
     OverlapEstimate,
     OverlapWide,
@@ -88,6 +89,12 @@ def test_a_known_efficiency_is_found_with_an_interval_that_has_it(both: float, e
 def test_an_efficiency_needs_neither_equal_times_nor_a_narrow_overlap() -> None:
     long = step(10.05, goal_s=10.0, computation=10.0, communication=0.1, noise=0.005)
     assert isinstance(long.overlap.doubt, OverlapWide) and long.conclusive and long.efficiency.value == pytest.approx(0.995, abs=0.005)
+
+
+def test_a_computation_that_is_faster_during_the_communication_is_inconclusive() -> None:
+    found = evaluate(states(1.5, computing=0.7), "calls", None, None)
+    assert isinstance(found.doubt, ComputationUnsteady) and found.outcome == "inconclusive"
+    assert evaluate(states(1.5, computing=0.95), "calls", None, None).doubt is None
 
 
 def test_an_efficiency_is_inconclusive_with_its_reason() -> None:
