@@ -60,7 +60,7 @@ _KINDS = {
         "root", "size_bytes", "count", "ranks", "nodes", "window", "streams", "n", "launches", "checked", "wrong", "groups_count",
         "overlap_blocks",
         "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
-        "routings", "trace_ranks",
+        "routings", "trace_ranks", "computing_blocks",
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
@@ -68,7 +68,8 @@ _KINDS = {
         "overlap_slowdown_high", "overlap_assisted_percent",
         "target", "n_eff", "message_rate", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
         "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
-        "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high",
+        "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high", "computing_percent", "computing_percent_low", "computing_percent_high",
+        "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high",
     ),
     OBJECT: (
         "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
@@ -197,6 +198,20 @@ _TEXTS = {
     "imbalance_tax_low": "The lower end of the interval of imbalance_tax.",
     "imbalance_tax_high": "The upper end of the interval of imbalance_tax.",
     "step_time_s": "The computing time of a step.",
+    "computing_s": "With `--compute real`: the time of the computation alone.",
+    "computing_exchanges_s": "With `--compute real`: the time of the exchanges alone, started and waited for as with the computation.",
+    "computing_both_s": "With `--compute real`: the time of a step that computes while it communicates.",
+    "computing_outcome": "With `--compute real`: hidden, partial, exposed or inconclusive.",
+    "computing_payer": "With `--compute real`: what takes the exposed time: computation, waiting or none.",
+    "computing_blocks": "With `--compute real`: the number of blocks of one sample of each state.",
+    "computing_exposed_s": "With `--compute real`: the time that the exchanges add to the computation.",
+    "computing_percent": "With `--compute real`: the overlap in percent of the exchanges' time, not limited to 0–100.",
+    "computing_efficiency": "With `--compute real`: the scaling efficiency, computation alone divided by both.",
+    **{
+        f"computing_{name}_{end}{unit}": f"The {which} end of the 95 % confidence interval of computing_{name}{unit}."
+        for name, unit in (("exposed", "_s"), ("percent", ""), ("efficiency", ""))
+        for end, which in (("low", "lower"), ("high", "upper"))
+    },
     "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
     "scaling_overlap": "The scaling efficiency with perfect overlap.",
     **{

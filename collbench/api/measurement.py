@@ -39,6 +39,7 @@ def measure(
     skew: float | None = None,
     traffic: AnyPath | None = None,
     mode: Literal["isolated", "pipelined", "batched", "graph", "overlap"] | None = None,
+    overlap: bool = False,
     calls: Names | None = None,
     buffers: Literal["fixed", "rotating"] | None = None,
     in_place: bool | None = None,

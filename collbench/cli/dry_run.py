@@ -242,9 +242,12 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
     backends = [name for name in request.backends if not missing_backend(name)]
     stored = {(row.regime, row.backend) for row in read_workload(run)[1]} if run else set()
     left = sum((step.regime.name, name) not in stored for step in planned for name in backends)
-    longest = format_duration(ceil(left * request.budget.max_time_s))
+    computing = sum((step.regime.name, name) not in stored and workload.compute and step.regime.with_computing is not None
+                    for step in planned for name in backends)  # fmt: skip
+    longest = format_duration(ceil((left + computing) * request.budget.max_time_s))
     remarks = [
         *left_out, *([f"{run.path} has {plural(len(stored), 'more row')}"] if run and stored else []),
+        *([f"{plural(computing, 'row')} also measured with computing, which takes the same time again"] if computing else []),
         f"at most {longest} of samples: {plural(left, 'row')} × {request.budget.max_time_s:g} s of --max-time; start-up, references and "
         "verification come on top",
     ]  # fmt: skip

@@ -262,6 +262,8 @@ def _add_gate_options(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=_RUNS)
     parser.add_argument("--baseline", metavar="DIR", type=Path, help="folder of good allocations")
     parser.add_argument("--paired", action="store_true", help="without a history: interleaved launches of two stacks, in two allocations")
+    predicted = "without a history: hold runs against prediction.json of `collbench predict --out` for their node count"
+    parser.add_argument("--against-prediction", metavar="FILE", type=Path, help=predicted)
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
@@ -292,10 +294,49 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
         return call_self_test(arguments)
     from collbench.report.verdict_formats import remove_earlier
 
+    if arguments.against_prediction:
+        return _hold_against_prediction(arguments)
     files = _files(arguments)
     _check_ways(arguments)
     remove_earlier(files, arguments.verdict)
     return _written(arguments, files, *_verdict(arguments))
+
+
+def _hold_against_prediction(arguments: argparse.Namespace) -> int:
+    """Print the verdict about the runs against the prediction; return its exit code. Raises UsageError."""
+    from collbench.analysis.predict import read_prediction, rows_below
+    from collbench.gate.predicted import hold_against
+    from collbench.report.predict import held_lines, write_held
+    from collbench.report.screen import PlainScreen, wants_color, width_of
+    from collbench.report.writers import check_file, confirm_written
+    from collbench.untrusted import uncollected
+
+    others = (
+        "baseline", "paired", "verdict", "expect", "min_percent", "confirm_suite", "junit", "markdown", "openmetrics", "html",
+    )  # fmt: skip
+    typed = next((name for name in others if getattr(arguments, name)), None)
+    if typed or arguments.exit_style != "collbench":
+        raise UsageError(f"--against-prediction and --{(typed or 'exit_style').replace('_', '-')} exclude each other: remove one of them")
+    if arguments.format == "github":
+        raise UsageError("--against-prediction does not support --format github: choose table or json")
+    if not arguments.store:
+        check_no_selection(arguments)
+        if not arguments.runs:
+            raise UsageError("--against-prediction needs runs: collbench gate --against-prediction FILE RUN…")
+    if arguments.out:
+        check_file(arguments.out, "--out")
+    with uncollected():
+        prediction = read_prediction(arguments.against_prediction)
+        runs = arguments.runs
+        rows = [row for run in stored_runs(arguments, runs) for row in run.rows] if arguments.store else rows_below(runs)
+        verdict = hold_against(rows, prediction)
+    if arguments.out:
+        write_held(verdict, arguments.out)
+    confirm_written((arguments.out,), sys.stderr)
+    screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
+    for line in held_lines(verdict, arguments.format, width_of(sys.stdout)):
+        screen.data(line)
+    return verdict.exit_code
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -352,7 +393,7 @@ def _check_ways(arguments: argparse.Namespace) -> None:
     """Raise UsageError unless exactly one input of the verdict is given."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs or arguments.store):
-        other_ways = "--paired OLD… NEW…, --verdict FILE, or --self-test"
+        other_ways = "--paired OLD… NEW…, --against-prediction FILE RUN…, --verdict FILE, or --self-test"
         raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {other_ways}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")

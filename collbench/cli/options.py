@@ -329,12 +329,17 @@ def workload_options() -> Layout:
 
     names = Option("names", f"{', '.join(every_regime())}; several separated by commas, or {ALL}", "NAME")
     step_time = "computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network allows"
+    compute = Option(
+        "--compute", "computing of a step: none; real: measure each step also with arithmetic that lasts --step-time (default: as long as "
+        "its exchanges), for its overlap and scaling efficiency; takes up to --max-time more (default: none)", default="none",
+        choices=("none", "real"),
+    )  # fmt: skip
     steps = (
         "exactly N steps, unless --max-time ends first; asynchronous training: N rounds of each worker "
         "(default: until --precision is reached)"
     )
     return {
-        "what to train": [names, *_of_trainings(), Option("--step-time", step_time, "SECONDS", duration)],
+        "what to train": [names, *_of_trainings(), Option("--step-time", step_time, "SECONDS", duration), compute],
         "how to measure": [
             *some(
                 "backend device iterations warmup precision max_time",

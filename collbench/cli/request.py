@@ -70,6 +70,9 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
     traffic = read_traffic(arguments.traffic) if arguments.traffic else skewed(arguments.skew) if arguments.skew else None
     if traffic and traffic.own_bytes() and sizes is None and arguments.factor is None and arguments.increment is None:
         sizes = (traffic.own_bytes() or 0,)
+    mode, calls = "overlap" if arguments.overlap else arguments.mode, _known("call form", arguments.calls, CALLS)
+    if mode == "overlap" and calls != CALLS[:1]:
+        raise UsageError("--overlap and --calls exclude each other: --overlap starts each operation and waits for it later; remove --calls")
     arithmetic = [name for name in REDOPS if name not in BITWISE]
     return Sweep(
         operations=tuple(operations),
@@ -78,7 +81,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         redops=tuple(dict.fromkeys(redop_named(name) for name in _every(arguments.redop, arithmetic))),
         roots=tuple(map(_root, arguments.root)),
         device=arguments.device,
-        mode="overlap" if arguments.overlap else arguments.mode,
+        mode=mode,
         in_place=True if arguments.in_place else False if arguments.out_of_place else None,
         buffers=arguments.buffers,
         window=arguments.window,
@@ -90,7 +93,7 @@ def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -
         algorithms=_known("algorithm", arguments.algorithms, ALGORITHMS),
         protocols=_known("protocol", arguments.protocols, PROTOCOLS),
         registrations=_known("registration", arguments.registration, REGISTRATIONS),
-        calls=_known("call form", arguments.calls, CALLS),
+        calls=calls,
         split=None if arguments.split is None else parse_split(arguments.split),
         traffic=traffic,
         defaults=backend_defaults,
@@ -222,7 +225,13 @@ def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Work
         request = replace(request, backends=("torch-nccl",) if visible_gpus(os.environ) else ("gloo",))
     if framework and "mpi" in request.backends:  # as libc's exit, which MPI needs, runs destructors of torch that fail without Python
         raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
-    return WorkloadRequest(request, trainings, parts=not arguments.no_parts, step_time_s=arguments.step_time)
+    compute = arguments.compute == "real"
+    for training in trainings if compute else ():
+        from collbench.measure.tasks.computing import unsupported
+
+        if not training.optional and (reason := unsupported(training.regime)):
+            raise UsageError(reason.render())
+    return WorkloadRequest(request, trainings, not arguments.no_parts, arguments.step_time, compute)
 
 
 def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> ReplayRequest:

@@ -64,6 +64,11 @@ class OverlapCase:
 
     def evaluate(self, watched: MonitoredMeasurement | None, world: World) -> Overlap | None:
         """Return the overlap at rank 0, None elsewhere. All ranks call it after the measurement."""
+        states = self.gather(watched, world)
+        return evaluate(states, self.progress, self.unassisted, self.shared) if states else None
+
+    def gather(self, watched: MonitoredMeasurement | None, world: World) -> States | None:
+        """Return the samples of all states at rank 0, None elsewhere. All ranks call it after the measurement."""
         what = f"{self.ready.case.title()}: gathering the times of the computation"
         blocks = world.broadcast(watched.measured.samples.shape[1] // self.states if watched else 0, what)
         times = self.computation.seconds(blocks * (self.states - 1)).reshape(blocks, self.states - 1).T
@@ -73,7 +78,7 @@ class OverlapCase:
         computing = np.max([everyone[rank] for rank in self.ready.timed], axis=0)  # [states with a computation × blocks]
         each = [watched.measured.samples[self.ready.timed][:, state :: self.states].max(axis=0) for state in range(self.states)]
         helped = (each[3], computing[2]) if self.states > 3 else (None, None)
-        return evaluate(States(each[0], each[1], each[2], computing[0], computing[1], *helped), self.progress, self.unassisted, self.shared)
+        return States(each[0], each[1], each[2], computing[0], computing[1], *helped)
 
     def row(
         self, overlap: Overlap, backend: Backend, watched: MonitoredMeasurement, around: RowContext
@@ -104,14 +109,14 @@ def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) ->
     computation = Computation(_FIRST_AMOUNT)
     tests = _tests(stage.backend, bound)
     with phase(ready, world, "calibrating the computation"):
-        communication_s = calibrate(_loop(_states(bound, computation, None)[0], stage, world), computation, stage, ready.timed, world)
+        communication_s = calibrate(loop_of(_states(bound, computation, None)[0], stage, world), computation, stage, ready.timed, world)
     slices = max(2, min(_MOST_SLICES, computation.amount, int(communication_s / _SLICE_S)))
     states = _states(bound, computation, tests, slices)
     slots = tuple(calls for each in zip(*(state.slots for state in states), strict=True) for calls in each)
     program = replace(states[2], slots=slots)
-    progress = _progress(stage.backend)
+    progress = progress_of(stage.backend)
     prepared = replace(
-        ready, loop=_loop(program, stage, world), checking=_loop(states[2], stage, world), synchronised=True, program=program,
+        ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), synchronised=True, program=program,
         plan=lambda budget: schedule(budget, ready.case.size_bytes, len(states), ready.timed),
     )  # fmt: skip
     unassisted = None if tests else AssistanceMissing(stage.backend.name)
@@ -134,7 +139,8 @@ def _tests(backend: Backend, bound: NonBlocking) -> Program | None:
     return backend.test_calls(bound.wait) if isinstance(backend, TestingBackend) else None
 
 
-def _progress(backend: Backend) -> Literal["threads", "calls"]:
+def progress_of(backend: Backend) -> Literal["threads", "calls"]:
+    """Return what moves data while a rank computes: threads of the library, or only its calls."""
     return backend.progress if isinstance(backend, TestingBackend) else "threads"
 
 
@@ -157,7 +163,7 @@ def _states(bound: NonBlocking, computation: Computation, tests: Program | None,
     return found
 
 
-def _loop(program: Program, stage: BackendContext, world: World) -> Loop:
+def loop_of(program: Program, stage: BackendContext, world: World) -> Loop:
     """Return a loop that synchronizes before each sample and after the last: a library may still have to send what other ranks wait for."""
     return Loop(Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress, parting=stage.sync))
 
@@ -177,17 +183,22 @@ def calibrate(communication: Loop, computation: Computation, stage: BackendConte
 
     They are the same at all ranks. The slowest rank counts, and all ranks compute the same amount.
     """
-    goal_s = _alike(communication, timed, world)
-    alone = _loop(Program((computation.calls(),), keep=computation), stage, world)
-    for _ in range(_ADJUSTMENTS):
-        found_s = _alike(alone, timed, world)
-        if abs(found_s / goal_s - 1) <= _SETTLED:
-            break
-        computation.amount = round(computation.amount * goal_s / found_s)
+    goal_s = median_time(communication, timed, world)
+    calibrate_to(goal_s, computation, stage, timed, world)
     return goal_s
 
 
-def _alike(loop: Loop, timed: list[int], world: World) -> float:
+def calibrate_to(goal_s: float, computation: Computation, stage: BackendContext, timed: list[int], world: World) -> None:
+    """Set the amount of every rank's computation so that the slowest rank takes so long. All ranks call."""
+    alone = loop_of(Program((computation.calls(),), keep=computation), stage, world)
+    for _ in range(_ADJUSTMENTS):
+        found_s = median_time(alone, timed, world)
+        if abs(found_s / goal_s - 1) <= _SETTLED:
+            break
+        computation.amount = round(computation.amount * goal_s / found_s)
+
+
+def median_time(loop: Loop, timed: list[int], world: World) -> float:
     """Return the median time of a loop's sample at the slowest rank, from few samples, the same at all ranks."""
     what = "calibrating the computation"
     once = _run(loop, 1, timed, world, what)

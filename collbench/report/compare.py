@@ -275,6 +275,10 @@ def foot(found: Comparison) -> list[str]:
     if any(case.state_differs for case in found.cases):
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
     texts += explain(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
+    if any(case.a.overlap and case.b.overlap for case in found.cases):
+        from collbench.report.overlap import exposed_sentences
+
+        texts += exposed_sentences(*([row for run in side.runs for row in run.rows] for side in (found.a, found.b)))
     for side, rows in (("A", found.only_a), ("B", found.only_b)):
         texts += [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"] if rows else []
     return texts

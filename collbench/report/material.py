@@ -176,7 +176,7 @@ class Material:
         return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
 
     def _concerns_of_kinds(self) -> Iterator[Concern]:
-        from collbench.report.html import hunt, load, training
+        from collbench.report.html import hunt, load, overlap, training
 
         for _, stored in self.hunts:
             yield from hunt.concerns_of(stored)
@@ -186,6 +186,8 @@ class Material:
         for _, found in self.loads:
             for each in found:
                 yield from load.concerns_of(each)
+        for case in (row for run in self.runs for row in run.rows if row.overlap):
+            yield from overlap.concerns_of(case)
 
     def rows(self, table: Launches) -> list[Row]:
         """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""

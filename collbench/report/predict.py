@@ -15,6 +15,7 @@ from collbench.analysis.predict import (
     check_sentence,
     format_error,
 )
+from collbench.gate.predicted import HeldCase, PredictionVerdict
 from collbench.reason import as_json
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, csv_lines, json_lines, printable, table_lines
@@ -118,3 +119,45 @@ def prediction_lines(found: Prediction, format: str, width: int | None = None) -
 def write_prediction(found: Prediction, path: Path) -> None:
     """Write prediction.json in one step. Raises UsageError if that fails."""
     write_whole(path, json.dumps(as_json(found), indent=1) + "\n", "--out")
+
+
+# Runs held against a prediction (`collbench gate --against-prediction`).
+
+_HELD: tuple[Column[HeldCase], ...] = (
+    Column("", "case", lambda each: case_name(each.case)),
+    Column("", "nodes", lambda each: str(each.predicted.nodes), right=True),
+    Column("", "time µs", lambda each: _us(each.time_s), right=True),
+    Column("", "CI µs", lambda each: _interval(each.low_s, each.high_s), right=True, drop=2),
+    Column("", "predicted µs", lambda each: _us(each.predicted.time_s), right=True, drop=1),
+    Column("", "interval µs", lambda each: _interval(each.predicted.low_s, each.predicted.high_s), right=True),
+    Column("", "outcome", lambda each: f"{each.outcome.value}{f' ({each.doubt.render()})' if each.doubt else ''}", wrap=True),
+)
+_STYLES = {"wrong data": "wrong", "slower": "wrong", "inconclusive": "doubtful"}
+_MEANING = "slower: the whole confidence interval is above the prediction's interval; within and faster pass"
+
+
+def held_frame(verdict: PredictionVerdict) -> Frame[HeldCase]:
+    """Return the table of the cases that were held against a prediction, the worst first."""
+    counts = ", ".join(f"{count} {outcome.value}" for outcome, count in verdict.counts().items() if count)
+    more = [f"{plural(verdict.unpredicted, 'measured case')} without a prediction"] if verdict.unpredicted else []
+    return Frame(
+        _HELD, verdict.cases, head=[f"{verdict.result}: {plural(len(verdict.cases), 'case')} against the prediction: {counts}"],
+        foot=[_MEANING, *more], style=lambda each: _STYLES.get(each.outcome.value, ""), names_hidden=True,
+    )  # fmt: skip
+
+
+def held_lines(verdict: PredictionVerdict, format: str, width: int | None = None) -> Iterator[Line]:
+    """Yield the verdict against a prediction as a table, or as one JSON object ("json")."""
+    if format == "json":
+        yield Line(json.dumps(verdict.as_json()))
+    else:
+        yield from table_lines(held_frame(verdict), width)
+
+
+def write_held(verdict: PredictionVerdict, path: Path) -> None:
+    """Write the verdict as JSON in one step. Raises UsageError if that fails."""
+    write_whole(path, json.dumps(verdict.as_json(), indent=1) + "\n", "--out")
+
+
+def _interval(low_s: float | None, high_s: float | None) -> str:
+    return NOTHING if low_s is None or high_s is None else f"{_us(low_s)}–{_us(high_s)}"

@@ -13,11 +13,12 @@ from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
 from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines
+from collbench.report.overlap import ShownStep, computing_frame, computing_sentences, computing_values
 from collbench.report.routing import ShownResult, ShownRouting, routing_frames, routing_sentences, routing_values
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
-from collbench.results.steps import StepRow, part_ends
+from collbench.results.steps import StepRow, computing_of, part_ends
 from collbench.results.store import to_line
 from collbench.units import format_bytes, format_rate, format_size, format_time, plural
 from collbench.workloads.registry import every_regime
@@ -303,9 +304,9 @@ def title(rows: Sequence[StepRow]) -> str:
 
 def frames(
     rows: Sequence[StepRow],
-) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown], Frame[Any], Frame[ShownResult], Frame[ShownRouting]]:
+) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown], Frame[Any], Frame[ShownResult], Frame[ShownRouting], Frame[ShownStep]]:
     """Return the tables of one training on some backends: the step, its parts, the workers of asynchronous training, of a replay its
-    costliest operations instead of all parts, and routings.
+    costliest operations instead of all parts, routings, and the step with computing.
     """
     from collbench.report.replay import costliest_frame
 
@@ -313,7 +314,7 @@ def frames(
     workers = _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])
     parts = _below([row for row in rows if row.replay is None], lambda row: row.parts)
     tables = _without_empty(PARTS, parts), _without_empty(WORKERS, workers), costliest_frame(rows)
-    return _without_empty(step_columns(step), rows, style), *tables, *routing_frames(rows)
+    return _without_empty(step_columns(step), rows, style), *tables, *routing_frames(rows), computing_frame(rows)
 
 
 def remarks(rows: Sequence[StepRow]) -> list[str]:
@@ -354,9 +355,11 @@ def step_values(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
     from collbench.report.replay import replay_values
 
     scaling = scaling_of(row, step_time_s)
-    found = dict(flattened(((name, value) for name, value in vars(row).items() if name not in ("na_fact", "replay")), _PARTS_OF))
+    found = dict(
+        flattened(((name, value) for name, value in vars(row).items() if name not in ("na_fact", "replay", "computing")), _PARTS_OF)
+    )
     found["step_time_s"] = step_time_s
-    found |= routing_values(row) | replay_values(row)
+    found |= routing_values(row) | replay_values(row) | computing_values(row)
     for name in ("apart", "overlap"):
         part: Share | None = getattr(scaling, name, None)
         found |= {f"scaling_{name}{end}": getattr(part, of, None) for end, of in (("", "value"), ("_low", "low"), ("_high", "high"))}
@@ -383,7 +386,7 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
     yield from (f"{prefix}{sentence}" for sentence in replay_sentences(row))
     if row.staleness:
         yield f"{prefix}{_stale(row.staleness)}"
-    yield from (f"{prefix}{sentence}" for sentence in routing_sentences(row))
+    yield from (f"{prefix}{sentence}" for sentence in (*routing_sentences(row), *computing_sentences(row)))
 
 
 def _stale(staleness: Mapping[str, Any]) -> str:
@@ -399,8 +402,11 @@ def _stale(staleness: Mapping[str, Any]) -> str:
 
 
 def scaling_frame(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[tuple[str, Efficiency]] | None:
-    """Return the table of the scaling efficiency, a line per backend, with what the two figures are; None without a computing time."""
-    found = [(row.backend, scaling) for row in rows if (scaling := scaling_of(row, step_time_s))]
+    """Return the table of the scaling efficiency as a range, a line per backend, with what the two figures are.
+
+    None without a computing time, and if the efficiency was measured on all backends (`--compute real`).
+    """
+    found = [(row.backend, each) for row in rows if not _is_measured(row) and (each := scaling_of(row, step_time_s))]
     if not found:
         return None
     compute = milliseconds(found[0][1].compute_s)
@@ -413,6 +419,11 @@ def scaling_frame(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[t
     brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
     foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
     return Frame(columns, found, head=head, foot=foot)
+
+
+def _is_measured(row: StepRow) -> bool:
+    known = computing_of(row)
+    return known is not None and known.conclusive
 
 
 def _share(found: Share) -> str:

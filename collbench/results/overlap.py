@@ -7,8 +7,8 @@ group gives one value from the medians of its states, and the interval is over g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from math import ceil, sqrt
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ _RANKED = 6  # values from which a pair of order statistics covers the median wi
 _WIDE = 40.0  # percentage points of overlap between the ends of its interval
 _MISSED = 1.5  # times that the computation may be longer or shorter than the communication
 _HIDDEN, _EXPOSED = 75.0, 25.0
+_UNSTEADY = 0.9  # a slowdown of the computation with its whole interval below has no cause in the communication
 _PAID = 5.0  # percent of the communication time: what is less is paid by nothing
 Samples = NDArray[np.float64]
 Outcome = Literal["hidden", "partial", "exposed", "inconclusive"]
@@ -69,6 +70,29 @@ class ComputationMissed(Fact, frozen=True):
         return f"the computation lasted {times}: the machine changed during the case, so measure again"
 
 
+class StepTimeMissed(Fact, frozen=True):
+    """The computation of a training step does not last as long as requested."""
+
+    step_time_s: float
+    computation_s: float
+
+    def render(self) -> str:
+        """Return both times, and what to do."""
+        times = f"{format_time(self.computation_s)} µs instead of {format_time(self.step_time_s)} µs"
+        return f"the computation lasted {times}: the machine changed during the case, so measure again"
+
+
+class ComputationUnsteady(Fact, frozen=True):
+    """The computation was faster during the communication than alone, so the machine was disturbed."""
+
+    slowdown: float
+
+    def render(self) -> str:
+        """Return by how much, and what to do."""
+        percent = f"{100 * (1 - self.slowdown):.0f} %"
+        return f"the computation was {percent} faster during the communication than alone: other work used the CPUs; measure again"
+
+
 class OverlapWide(Fact, frozen=True):
     """The confidence interval of the overlap is too wide for a conclusion, or has values of two outcomes."""
 
@@ -80,7 +104,7 @@ class OverlapWide(Fact, frozen=True):
         return f"95 % confidence interval {self.low:.0f} to {self.high:.0f} %: use a longer --max-time or a larger size"
 
 
-Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | OverlapWide
+Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | StepTimeMissed | ComputationUnsteady | OverlapWide
 
 
 class AssistanceMissing(Fact, frozen=True):
@@ -123,7 +147,7 @@ class Overlap:
     slowdown     time of the computation during the communication / alone
     payer        what takes the exposed time: a slower "computation", "waiting" (calls and waits), or "none" where it is below 5 %
     progress     what moves data while the rank computes: the library's "threads", or its "calls" only
-    assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason
+    assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason, and for steps
     blocks       of one sample of each state
     outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %) or "partial", of the whole interval;
                  or "inconclusive" with the reason in `doubt`
@@ -189,21 +213,60 @@ class States:
 
 
 def evaluate(
-    states: States, progress: Literal["threads", "calls"], unassisted: AssistanceMissing | None, shared: CoresSharedWithProgress | None
+    states: States,
+    progress: Literal["threads", "calls"],
+    unassisted: AssistanceMissing | None,
+    shared: CoresSharedWithProgress | None,
+    step_time_s: float | None = None,
 ) -> Overlap:
-    """Return the overlap. shared: where a host has too few cores. Raises ValueError without a block."""
+    """Return the overlap. Raises ValueError without a block.
+
+    shared: where a host has too few cores; step_time_s: how long the computation should last; None: as long as the communication
+    """
     communication, computation, both = (float(np.median(each)) for each in (states.communication, states.computation, states.both))
     percent, exposed, slowdown = _of(states, states.both, states.computing_both)
     blocks, assisted = len(states.both), None
     if states.assisted is not None and states.computing_assisted is not None:
         helped = _of(states, states.assisted, states.computing_assisted)
         assisted = Assisted("test calls", float(np.median(states.assisted)), *helped)
-    doubt = _doubt(blocks, shared, (communication, computation), percent)
+    off = computation / max(step_time_s or communication, 1e-12)
+    missed = StepTimeMissed(step_time_s, computation) if step_time_s else ComputationMissed(communication, computation)
+    doubt = _doubt(blocks, shared, None if 1 / _MISSED <= off <= _MISSED else missed, slowdown, percent)
     return Overlap(
         communication, computation, both, percent, exposed, slowdown,
         _payer(exposed.value, (slowdown.value - 1) * float(np.median(states.computing)), communication), progress, assisted, unassisted,
         blocks, "inconclusive" if doubt else _outcome(percent.value), doubt,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepOverlap:
+    """A training step that computes while it communicates (`--compute real`).
+
+    goal_s      how long the computation should last; stated: whether the user stated it, else it is the time of the exchanges
+    overlap     of the step's exchanges with its computation; None where `refusal` is the reason
+    efficiency  computation alone / both: the scaling efficiency, from 0 to 1
+    """
+
+    goal_s: float
+    stated: bool
+    overlap: Overlap | None = None
+    efficiency: OverlapEstimate | None = None
+    refusal: dict[str, Any] | None = None
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the efficiency holds. An overlap can be too wide for a conclusion while the efficiency is not."""
+        return self.overlap is not None and (self.overlap.doubt is None or isinstance(self.overlap.doubt, OverlapWide))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the values for a row, JSON-ready."""
+        return {**asdict(replace(self, overlap=None)), "overlap": self.overlap.as_json() if self.overlap else None}
+
+
+def efficiency_of(states: States) -> OverlapEstimate:
+    """Return the time of the computation alone divided by that of both, with its interval."""
+    return _estimate(_grouped(states.computation) / np.maximum(_grouped(states.both), 1e-12))
 
 
 def _of(states: States, both: Samples, computing: Samples) -> tuple[OverlapEstimate, OverlapEstimate, OverlapEstimate]:
@@ -233,14 +296,16 @@ def _estimate(values: Samples) -> OverlapEstimate:
     return OverlapEstimate(middle, float(ordered[rank]), float(ordered[n - 1 - rank]))
 
 
-def _doubt(blocks: int, shared: CoresSharedWithProgress | None, alone: Sequence[float], percent: OverlapEstimate) -> Doubt | None:
-    communication, computation = alone
+def _doubt(
+    blocks: int, shared: CoresSharedWithProgress | None, missed: Doubt | None, slowdown: OverlapEstimate, percent: OverlapEstimate
+) -> Doubt | None:
+    """Return why the outcome is inconclusive, or None. missed: the doubt if the computation does not last as long as it should."""
     if blocks < FEWEST_BLOCKS or percent.low is None or percent.high is None:
         return TooFewBlocks(blocks)
-    if shared:
-        return shared
-    if not communication / _MISSED <= computation <= communication * _MISSED:
-        return ComputationMissed(communication, computation)
+    if shared or missed:
+        return shared or missed
+    if slowdown.high is not None and slowdown.high < _UNSTEADY:
+        return ComputationUnsteady(slowdown.value)
     unclear = percent.high - percent.low > _WIDE or _outcome(percent.low) != _outcome(percent.high)
     return OverlapWide(percent.low, percent.high) if unclear else None
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.reason import as_json
 from collbench.results import folder
+from collbench.results.overlap import StepOverlap
 from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
 from collbench.results.row import Times
 from collbench.traces.recording import RankTimeline, Recording
@@ -150,6 +151,7 @@ class StepRow:
                     the routings, n counts the samples of all of them, moved_bytes and ceiling_time_s are means, and busbw is all
                     routings' bytes by all their times
     replay          of a replay its trace, else None
+    computing       with `--compute real`: what `overlap.StepOverlap` has; else empty
     """
 
     regime: str
@@ -184,6 +186,7 @@ class StepRow:
     na_fact: dict[str, Any] | None = None
     routing: dict[str, Any] = field(default_factory=dict)
     replay: ReplayedTrace | None = None
+    computing: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON."""
@@ -220,7 +223,13 @@ def step_from_json(values: dict[str, Any]) -> StepRow:
         check_signs(part, "parts.")
     if row.routing:
         decode_record({"routing": row.routing}, _ShownRouting)
+    computing_of(row)
     return row
+
+
+def computing_of(row: StepRow) -> StepOverlap | None:
+    """Return the result with computing; None for a row without. Raises ValueError naming the first misfit."""
+    return decode_record(row.computing, StepOverlap) if row.computing else None
 
 
 def routing_of(row: StepRow) -> RoutingResult | None:

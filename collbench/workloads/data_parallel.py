@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.operations.groups import Groups
 from collbench.units import plural
 from collbench.workloads.shape import BUCKET, by_host, everybody, need_ranks
-from collbench.workloads.step import Exchange, Regime, Shape, Step
+from collbench.workloads.step import Action, Compute, Exchange, Regime, Shape, Start, Step, Wait
 
 # Gradient buckets: equal ones, and a smaller last one.
 
@@ -120,11 +120,31 @@ def _backward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator
         yield Exchange("reducescatter", groups, _size(unit, shape), f"gradients, {unit.what}", unit.times, shape.dtype, "sum")
 
 
+def _prefetched(exchanges: Sequence[Exchange], computing_s: float) -> tuple[Action, ...]:
+    """Return the actions of a step: each unit is gathered while the one before it computes, and its gradients are scattered meanwhile.
+
+    The backward pass of a unit computes twice as long as its forward pass, as its matrix products do.
+    """
+    gathers = [place for place, one in enumerate(exchanges) if one.operation == "allgather"]
+    scatters = [place for place, one in enumerate(exchanges) if one.operation == "reducescatter"]
+    number, found = len(scatters), list[Action]()
+    one = Compute(computing_s / (3 * number))
+    for here, computing in ((gathers[:number], (one,)), (gathers[number:], (one, one))):
+        found += [Start(here[0])] if here else []
+        for unit in range(number):
+            found += [Wait(here[unit])] if unit < len(here) else []
+            found += [Start(here[unit + 1])] if unit + 1 < len(here) else []
+            found += computing
+            found += [Start(scatters[unit])] if len(computing) > 1 else []
+    return (*found, *map(Wait, scatters))
+
+
 FSDP_REGIME = Regime(
     name="fsdp",
     summary="ZeRO-3: all-gather of parameters forward and backward, reduce-scatter of gradients, layer after layer",
     step=_step_fsdp,
     takes={"layers": "", "hidden": ""},
+    with_computing=_prefetched,
 )
 
 
@@ -180,9 +200,20 @@ def _step(shape: Shape) -> Step:
     return Step(exchanges, shape.gradient_bytes, "buckets one after the other, none hidden behind the computation")
 
 
+def _during_backward(exchanges: Sequence[Exchange], computing_s: float) -> tuple[Action, ...]:
+    """Return the actions of a step: each bucket starts when its gradients are computed, and the step waits for all at its end.
+
+    The backward pass computes twice as long as the forward pass, as its matrix products do.
+    """
+    one = Compute(computing_s / (3 * len(exchanges)))
+    backward = (action for bucket in range(len(exchanges)) for action in (one, one, Start(bucket)))
+    return (*[one] * len(exchanges), *backward, *map(Wait, range(len(exchanges))))
+
+
 REGIME = Regime(
     name="data-parallel",
     summary="all ranks sum their gradients: all-reduce in buckets",
     step=_step,
     takes={"bucket": BUCKET},
+    with_computing=_during_backward,
 )

@@ -176,6 +176,8 @@ class Regime:
     help      for each of its own options a line for `--help`
     check     raises UsageError for options that are invalid with any ranks and hosts; `shape_of` calls it
     models    of a real framework: the regime that models it, with which it is compared; else ""
+    with_computing  returns what a rank does in a step that computes, in order, from the step's exchanges (`times` of each is 1) and the
+              seconds of computing, which its `Compute`s divide equally; None: its computation waits for each exchange
     """
 
     name: str
@@ -187,6 +189,7 @@ class Regime:
     help: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Shape], object] = lambda shape: None
     models: str = ""
+    with_computing: Callable[[Sequence[Exchange], float], tuple[Action, ...]] | None = None
 
 
 def disjoint(groups: Sequence[Sequence[int]]) -> bool:

@@ -20,7 +20,7 @@ from tests.cli.command import ROOT, run
 GOLDEN = ROOT / "tests/golden/api.txt"
 # Options of the command that make no sense in Python, or only for launchers and terminals.
 NOT_OF_THE_API = {
-    "minimum", "overlap", "maximum", "factor", "increment", "out_of_place", "ranks_per_node", "gdr_check", "resume", "resume_if_exists",
+    "minimum", "maximum", "factor", "increment", "out_of_place", "ranks_per_node", "gdr_check", "resume", "resume_if_exists",
     "format", "color", "quiet", "columns", "verbose", "out",
 }  # fmt: skip
 

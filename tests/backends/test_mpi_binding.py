@@ -7,6 +7,7 @@ import pytest
 
 from collbench.backends.backend import Group
 from collbench.backends.mpi import MpiBackend, MpiBinding, load_mpi
+from collbench.backends.persistent import NoPersistentCall, PersistentBinding
 from collbench.errors import RunFailed
 from collbench.operations.operation import Place
 from collbench.operations.registry import operations
@@ -90,3 +91,15 @@ def test_an_mpi_3_is_asked_for_no_count_that_it_cannot_take(mpi, name, count, re
     backend.ranks, backend._mpi, backend._library = 4, mpi, SimpleNamespace()
     reason = backend.supports(ALL[name], make_case("int8", count * ALL[name].parts(4), redop=None))
     assert (isinstance(reason, LimitExceeded) and reason.most == 2**31 - 1) == refused
+
+
+@pytest.mark.parametrize(("known", "function"), [
+    ({"MPI_Allreduce_init", "MPIX_Allreduce_init"}, "MPI_Allreduce_init"), ({"MPIX_Allreduce_init"}, "MPIX_Allreduce_init"),
+])  # fmt: skip
+def test_a_library_before_mpi_4_makes_persistent_collectives_with_its_own_prefix(known, function, monkeypatch):
+    """The lookup of symbols is a double: neither MPI of the tests has MPIX_Allreduce_init alone, as Open MPI 4 has."""
+    monkeypatch.setattr(PersistentBinding, "has", lambda self, name: name in known)
+    binding = object.__new__(PersistentBinding)
+    assert binding._collective("MPI_Allreduce") == function
+    with pytest.raises(NoPersistentCall, match="MPI_Bcast_init"):
+        binding._collective("MPI_Bcast")

@@ -17,7 +17,7 @@ import pytest
 from collbench.cli import dry_run
 from collbench.launch.info import LaunchInfo
 from collbench.measure.request import Request
-from collbench.results.steps import StepRow, read_workload
+from collbench.results.steps import StepRow, computing_of, read_workload
 from collbench.workloads.registry import regimes
 from tests.cli.command import BIN, run, run_here
 from tests.conftest import sample
@@ -117,6 +117,27 @@ def test_a_step_is_measured_and_right(backend: str, name: str, tmp_path: Path) -
     assert (row.regime, row.backend, row.ranks, row.na, row.wrong) == (name, backend, 3, None, 0) and row.checked
     assert row.time_s and row.moved_bytes > 0 and row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
     assert [one["scaling"]["apart"]["value"] for one in actual] == [pytest.approx(0.01 / (0.01 + row.time_s.p50))]
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["data-parallel", "fsdp"])
+def test_a_step_with_real_computing_is_measured_and_right(backend: str, name: str, tmp_path: Path) -> None:
+    typed = ["workload", name, "--backend", backend, "--ranks", "2", "--model", "1M", "--steps", "6", *OF_ITS_OWN[name], "--no-parts"]
+    done = run(tmp_path, *typed, "--out", "run", "--compute", "real", "--step-time", "2ms")
+    assert done.returncode == 0, done.stderr
+    (row,) = stored(tmp_path)
+    known = computing_of(row)
+    assert row.wrong == 0 and row.checked and known is not None and known.refusal is None and known.stated and known.goal_s == 0.002
+    assert known.overlap is not None and known.overlap.blocks == 6 and known.efficiency is not None and known.efficiency.value > 0
+    assert known.overlap.progress == ("calls" if backend == "mpi" else "threads")
+    again = run_here(tmp_path, "report", "run")
+    assert again.returncode == 0 and again.stdout == f"run (1 row)\n{done.stdout}"
+
+
+def test_a_training_without_overlap_is_refused_before_ranks_start(tmp_path: Path) -> None:
+    done = run_here(tmp_path, "workload", "tensor-parallel", "--compute", "real", "--ranks", "2")
+    assert done.returncode == 2 and "data-parallel" in done.stderr and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.in_turn

@@ -218,6 +218,7 @@ workload data-parallel --ranks 1
 workload fsdp --update sharded
 workload fsdp,pipeline --tensor 2
 workload fsdp --step-time 0
+workload pipeline --compute real
 workload pipeline --model resnet50
 workload hierarchical --ranks 4
 emit

@@ -10,6 +10,7 @@ from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, Back
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
 from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import CoresShared, IdleRank, WrongDataStop
+from collbench.measure.tasks.computing import ComputingUnsupported
 from collbench.measure.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
 from collbench.measure.tasks.places import IdleRanks, PairsSampled
 from collbench.measure.tasks.rounds import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
@@ -25,6 +26,7 @@ WRONG = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
 
 MESSAGES = {
+    "no computing in a training": ComputingUnsupported("pipeline", ("data-parallel", "fsdp")),
     "load on shared cores": LoadInconclusive("cores", 8),
     "load with few blocks": LoadInconclusive("blocks", 3),
     "load with a wide interval": LoadInconclusive("wide", 8, 0.7, 1.3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collbench.analysis.predict import FewNodeCounts, LargePredictionError, NoModelFits, TooManyNodes
+from collbench.gate.predicted import PredictionDoubt
 
 MESSAGES = {
     "two node counts": FewNodeCounts((2, 4), 3),
@@ -10,4 +11,8 @@ MESSAGES = {
     "error too large": LargePredictionError(16, (2, 4, 8), -0.297, 0.15),
     "too many nodes": TooManyNodes(128, 16, 4.0),
     "no model": NoModelFits((2, 4, 8)),
+    "held: not measured": PredictionDoubt("missing"),
+    "held: flag": PredictionDoubt("flag", "two_modes"),
+    "held: no interval": PredictionDoubt("no interval"),
+    "held: wide": PredictionDoubt("wide"),
 }

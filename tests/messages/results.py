@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collbench.report.answer import Answer, BestRate, Latency, NextCommand, Verification
-from collbench.results.overlap import AssistanceMissing, ComputationMissed, CoresSharedWithProgress, OverlapWide, TooFewBlocks
+from collbench.results.overlap import (
+    AssistanceMissing,
+    ComputationMissed,
+    ComputationUnsteady,
+    CoresSharedWithProgress,
+    OverlapWide,
+    StepTimeMissed,
+    TooFewBlocks,
+)
 from collbench.results.quality import REMEDIES, QualityReason, RunQuality
 
 RATE = BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
@@ -30,6 +38,8 @@ MESSAGES = {
     "overlap: cores shared with threads": CoresSharedWithProgress("node1", 2, 2, 2),
     "overlap: cores shared by ranks": CoresSharedWithProgress("node1", 4, 0, 2),
     "overlap: computation": ComputationMissed(1.2e-3, 4e-3),
+    "overlap: step time": StepTimeMissed(0.18, 0.4),
+    "overlap: computation faster": ComputationUnsteady(0.7),
     "overlap: wide": OverlapWide(-12.3, 80.2),
     "overlap: no test calls": AssistanceMissing("gloo"),
     "quality ok": RunQuality(22, 0, 0),

@@ -14,15 +14,18 @@ import pytest
 from collbench.analysis.replay import exposed_s
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.operations.unsupported import TimelineUnsupported
+from collbench.reason import as_json
 from collbench.report.material import Material
 from collbench.report.replay import replay_sentences
 from collbench.report.routing import MOST_SHOWN, shown_steps
 from collbench.report.runs import report_run
 from collbench.report.stored import show_all
 from collbench.report.training import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
+from collbench.results.overlap import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.steps import Estimate, ReplayedTrace, StepRow
+from collbench.results.steps import Estimate, ReplayedTrace, StepRow, computing_of, read_workload
 from collbench.workloads.step import Exchange, Regime, Shape, Step
 from tests.results.test_steps import MOE, ROUTED
 
@@ -155,6 +158,45 @@ def test_scaling_efficiency_is_a_range_and_reports_of_what() -> None:
     assert fields(lines[at + 3]) == ["mpi", "75.0 %", "100.0 %"]
     assert fields(lines[at + 1]) == ["backend", "no overlap, t/(t+c)", "perfect overlap, t/max(t,c)"]
     assert "scaling" not in text_of(ROW)
+
+
+def computing(outcome: Any = "partial", doubt: Any = None) -> dict[str, Any]:
+    """A row's result with computing, as stored."""
+    known = Overlap(
+        0.09, 0.18, 0.225, OverlapEstimate(50.0, 48.0, 52.0), OverlapEstimate(0.045, 0.044, 0.046), OverlapEstimate(1.1, 1.0, 1.2),
+        "waiting", "threads", None, None, 40, outcome, doubt,
+    )  # fmt: skip
+    return StepOverlap(0.18, True, known, OverlapEstimate(0.8, 0.79, 0.81)).as_json()
+
+
+def test_a_measured_efficiency_replaces_the_range(tmp_path: Path) -> None:
+    row = replace(ROW, computing=computing())
+    said = text_of(row, step_time_s=0.18).splitlines()
+    at = next(number for number, line in enumerate(said) if "exchanges ms" in line)
+    assert fields(said[at + 1]) == [
+        "gloo", "180.0", "90.00", "225.0", "45 (44–46)", "50 % (48–52)", "+10 %", "partial, waiting pays", "80.0 % (79.0–81.0 %)"
+    ]  # fmt: skip
+    assert not any("perfect overlap" in line for line in said)
+    record = next(csv.DictReader(io.StringIO(text_of(row, format="csv", step_time_s=0.18))))
+    assert float(record["computing_efficiency"]) == 0.8 and float(record["computing_exposed_low_s"]) == 0.044
+    folder = stored(tmp_path / "run", row, about={"step_time_s": 0.18})
+    assert shown(folder)[0] == "run (1 row)\n" + text_of(row, step_time_s=0.18)
+    assert computing_of(read_workload(folder)[1][0]) == computing_of(row)
+
+
+def test_an_inconclusive_efficiency_shows_the_range_and_why() -> None:
+    shared = replace(ROW, computing=computing("inconclusive", CoresSharedWithProgress("node1", 2, 2, 2)))
+    said = text_of(shared, step_time_s=0.18)
+    assert "perfect overlap" in said and "80.0 %" not in said and "2 ranks and 2 progress threads share 2 cores" in said
+    refused = StepOverlap(0.18, True, refusal=as_json(TimelineUnsupported("simulated"))).as_json()
+    assert "perfect overlap" in (said := text_of(replace(ROW, computing=refused), step_time_s=0.18))
+    assert TimelineUnsupported("simulated").render() in said and "exchanges ms" not in said
+
+
+@pytest.mark.parametrize("values", [{"goal_s": "x", "stated": True}, {"goal_s": 1.0, "stated": True, "overlap": {"both_s": []}}])
+def test_a_hostile_result_with_computing_is_no_row(values: dict[str, Any], tmp_path: Path) -> None:
+    _, rows, warnings = read_workload(stored(tmp_path / "run", replace(ROW, computing=values)))
+    assert rows == [] and len(warnings) == 1
 
 
 def test_asynchronous_training_shows_how_stale() -> None:

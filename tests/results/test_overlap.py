@@ -6,11 +6,15 @@ import pytest
 from collbench.report.overlap import format_outcome, format_overlap, overlap_lines
 from collbench.results.overlap import (
     ComputationMissed,
+    ComputationUnsteady,
     CoresSharedWithProgress,
     OverlapEstimate,
     OverlapWide,
     States,
+    StepOverlap,
+    StepTimeMissed,
     TooFewBlocks,
+    efficiency_of,
     evaluate,
     flat_values,
     overlap_of,
@@ -66,3 +70,36 @@ def test_it_is_read_back_and_flat_for_tables() -> None:
     assert overlap_of(found.as_json()) == found
     assert flat_values(found.as_json())["percent"] == found.percent.value and flat_values(found.as_json())["percent_low"] is None
     assert overlap_of({}) is None and overlap_of({"percent": "no number"}) is None and not list(overlap_lines([]))
+
+
+def step(both: float, *, goal_s: float = 1.0, **known) -> StepOverlap:
+    """The result of a step with computing, of known times."""
+    series = states(both, **known)
+    return StepOverlap(goal_s, True, evaluate(series, "calls", None, None, goal_s), efficiency_of(series))
+
+
+@pytest.mark.parametrize(("both", "efficiency"), [(1.0, 1.0), (1.25, 0.8), (2.0, 0.5)])
+def test_a_known_efficiency_is_found_with_an_interval_that_has_it(both: float, efficiency: float) -> None:
+    found = step(both)
+    assert found.conclusive and found.efficiency is not None
+    assert found.efficiency.low is not None and found.efficiency.high is not None
+    assert found.efficiency.low <= efficiency <= found.efficiency.high and found.efficiency.high - found.efficiency.low < 0.05
+
+
+def test_an_efficiency_needs_neither_equal_times_nor_a_narrow_overlap() -> None:
+    long = step(10.05, goal_s=10.0, computation=10.0, communication=0.1, noise=0.005)
+    assert isinstance(long.overlap.doubt, OverlapWide) and long.conclusive and long.efficiency.value == pytest.approx(0.995, abs=0.005)
+
+
+def test_a_computation_that_is_faster_during_the_communication_is_inconclusive() -> None:
+    found = evaluate(states(1.5, computing=0.7), "calls", None, None)
+    assert isinstance(found.doubt, ComputationUnsteady) and found.outcome == "inconclusive"
+    assert evaluate(states(1.5, computing=0.95), "calls", None, None).doubt is None
+
+
+def test_an_efficiency_is_inconclusive_with_its_reason() -> None:
+    assert not step(2.0, blocks=3).conclusive
+    missed = step(3.0, goal_s=1.0, computation=2.0)
+    assert isinstance(missed.overlap.doubt, StepTimeMissed) and not missed.conclusive
+    shared = evaluate(states(2.0), "threads", None, CoresSharedWithProgress("node1", 2, 2, 2), 1.0)
+    assert not StepOverlap(1.0, True, shared, OverlapEstimate(0.5, 0.5, 0.5)).conclusive

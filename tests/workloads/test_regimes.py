@@ -1,13 +1,15 @@
 """What each regime exchanges, by hand: operations, groups, sizes and times; and the shapes that it refuses, with the remedy."""
 
+from dataclasses import replace
+
 import pytest
 
 from collbench.errors import UsageError
 from collbench.workloads.data_parallel import Bucket, buckets, filled_up, units
 from collbench.workloads.parameter_server import Roles, roles
-from collbench.workloads.registry import regime_named
+from collbench.workloads.registry import regime_named, regimes
 from collbench.workloads.shape import shape_of
-from collbench.workloads.step import Shape
+from collbench.workloads.step import Compute, Exchange, Shape, Start, Wait
 from tests.workloads.laid import MIB, described, laid_out
 
 GRADIENTS = 340 * 10**6 * 4  # of bert-large in float32, as all of these
@@ -281,3 +283,40 @@ def test_only_asynchronous_is_asynchronous():
 def test_servers_are_spread_over_the_hosts_and_all_others_are_workers(hosts, typed, servers):
     workers = tuple(rank for rank in range(len(hosts)) if rank not in servers)
     assert roles(shape_of(SERVER, typed, hosts)) == Roles(servers, workers)
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [("data-parallel", {"model": "1000", "bucket": "1200"}), ("fsdp", {"model": "5000", "layers": "3", "hidden": "8"}),
+     ("fsdp", {"model": "5000"})],
+)  # fmt: skip
+def test_with_computing_each_exchange_is_started_and_waited_for_once(name: str, typed: dict[str, str]) -> None:
+    regime = regime_named(name)
+    assert regime.with_computing is not None
+    step = regime.step(shape_of(regime, typed, (0, 1)))
+    exchanges = [replace(each, times=1) for each in step.exchanges for _ in range(each.times)]
+    actions = regime.with_computing(exchanges, 3.0)
+    starts = [action.exchange for action in actions if isinstance(action, Start)]
+    waits = [action.exchange for action in actions if isinstance(action, Wait)]
+    computes = [action.seconds for action in actions if isinstance(action, Compute)]
+    assert sorted(starts) == sorted(waits) == list(range(len(exchanges))) and len(set(computes)) == 1
+    assert sum(computes) == pytest.approx(3.0)
+    assert all(actions.index(Start(each)) < actions.index(Wait(each)) for each in starts)
+
+
+def test_buckets_run_during_the_backward_pass_and_units_are_gathered_before_they_compute() -> None:
+    ddp, fsdp = regime_named("data-parallel"), regime_named("fsdp")
+    assert ddp.with_computing and fsdp.with_computing
+    exchange = Exchange("allreduce", PAIR, 4, "")
+    one = Compute(1.0)
+    assert ddp.with_computing([exchange] * 2, 6.0) == (one, one, one, one, Start(0), one, one, Start(1), Wait(0), Wait(1))
+    gather, scatter = (Exchange(name, PAIR, 8, "") for name in ("allgather", "reducescatter"))
+    # two units forward, one is gathered again backward, two are scattered
+    assert fsdp.with_computing([gather, gather, gather, scatter, scatter], 6.0) == (
+        Start(0), Wait(0), Start(1), one, Wait(1), one,
+        Start(2), Wait(2), one, one, Start(3), one, one, Start(4), Wait(3), Wait(4),
+    )  # fmt: skip
+
+
+def test_what_waits_for_each_exchange_has_no_timeline() -> None:
+    assert {name for name, regime in regimes().items() if regime.with_computing} == {"data-parallel", "fsdp"}

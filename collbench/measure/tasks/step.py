@@ -453,7 +453,7 @@ def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World
         found.append(one)
     no_overlap = None
     if plan.step.timeline:
-        found, no_overlap = _startable(found, stage, world)
+        found, no_overlap = startable(found, stage, world)
     return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world), no_overlap)
 
 
@@ -462,7 +462,7 @@ def runs_timelines(stage: BackendContext) -> bool:
     return isinstance(stage.backend, NonBlockingBackend) and len(stage.driven) <= 1
 
 
-def _startable(found: list[PreparedPart], stage: BackendContext, world: World) -> tuple[list[PreparedPart], Fact | None]:
+def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World) -> tuple[list[PreparedPart], Fact | None]:
     """Return the parts with the programs that start them, after a trial; or as they are, with the first reason of a rank.
 
     All ranks call. If one part cannot be started, none is: exchanges that run to their end between others that were started could
@@ -478,7 +478,7 @@ def _startable(found: list[PreparedPart], stage: BackendContext, world: World) -
         started.append(bound)
     first = world.first_error(None if reason is None else as_json(reason), f"asking {stage.backend.name} what it can start")
     if first is not None:
-        return found, decode_reason(first)
+        return list(found), decode_reason(first)
     for one, each in zip(found, started, strict=True):
         both = joined([replace(each.start, slots=each.start.slots[:1]), replace(each.wait, slots=each.wait.slots[:1])])
         loop = Loop(_together(both, stage, world))
@@ -534,7 +534,7 @@ def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: Bac
     """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
     case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
     operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
-    turns = list(_turns(plan, found))
+    turns = list(turns_of(plan, found))
     if plan.step.timeline:
         programs = [_timeline_program(plan, found, each, stage) for each in (turns, _first_uses(turns))]
         timed, once = (_together(program, stage, world) for program in programs)
@@ -562,7 +562,7 @@ def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> Lea
     return LeastBytes(out, into, sum(times * one.total for times, one in each))
 
 
-def _turns(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
+def turns_of(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
     """Yield (part, slot) of every exchange."""
     return ((part, ordinal % found[part].part.slots) for part, ordinal in zip(plan.order, plan.ordinals, strict=True))
 

@@ -18,6 +18,7 @@ from collbench.measure.request import Request
 from collbench.measure.row import RowContext, check_fields, make_row, wrong_evidence
 from collbench.measure.sampling import Measurement, slowest
 from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.measure.tasks.computing import measure_computing, refused, unsupported, with_own_buffers
 from collbench.measure.tasks.frameworks import FrameworkTraining, measure_framework
 from collbench.measure.tasks.routed import (
     differing_routing,
@@ -78,19 +79,22 @@ class WorkloadRequest:
     trainings  in the order in which they are measured
     parts      whether each exchange is also measured alone
     step_time_s  the user's computing time of a step, stored in run.json for reports
+    compute    whether each step is also measured with a computation that lasts so long, see `computing`
     """
 
     launch: Request
     trainings: tuple[Training, ...]
     parts: bool = True
     step_time_s: float | None = None
+    compute: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
         """Return the options for run.json: a run is resumed only with the same ones."""
         sweep = self.launch.sweep
         assert isinstance(sweep, Sweep)
-        return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s}
+        computing = {"--compute": "real"} if self.compute else {}  # runs of earlier versions have no such key
+        return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s, **computing}
 
 
 _FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
@@ -170,7 +174,10 @@ class WorkloadTask(Task):
         plan = plan_of(step, self.request.launch, backend)
         if step.routing:
             plan_routed(plan)
-        return replace(run, plan=plan)
+        return replace(run, plan=with_own_buffers(plan) if self._computes(run) else plan)
+
+    def _computes(self, run: TrainingRun) -> bool:
+        return self.request.compute and run.training.regime.with_computing is not None
 
     def _about(self, session: LaunchSession) -> dict[str, Any]:
         """Return run.json's "workload"."""
@@ -211,6 +218,8 @@ class WorkloadTask(Task):
         for done, run in enumerate(left, 1):
             session.progress(run.title, done - 1, len(left))
             row = self._measured(session, run)
+            if row and self.request.compute and not row.computing and row.na is None and (reason := unsupported(run.training.regime)):
+                row = replace(row, computing=refused(reason, self.request.step_time_s).as_json())
             if row:
                 session.store(row, WORKLOAD)
             if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
@@ -237,8 +246,26 @@ class WorkloadTask(Task):
         if isinstance(step, PartNotPrepared):
             return run.without(step) if session.world.rank == 0 else None
         row = self._timed(session, run, step)
+        if self._computes(run):
+            row = self._computing(session, run, step, context, row)
         release_step(step.parts, run.backend)
         return row
+
+    def _computing(
+        self, session: LaunchSession, run: TrainingRun, step: PreparedStep, context: BackendContext, row: StepRow | None
+    ) -> StepRow | None:
+        """Measure the step with its computation, and return the row with the result, at rank 0."""
+        regime, goal_s = run.training.regime, self.request.step_time_s
+        found = measure_computing(step, regime, context, session, goal_s)
+        if row is None or found is None:
+            return None
+        if isinstance(found, Fact):
+            return replace(row, computing=refused(found, goal_s).as_json())
+        result, wrong, watched = found
+        row = replace(row, computing=result.as_json(), flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
+        if row.wrong or not wrong:
+            return row
+        return replace(row, **check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
     def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
         """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""

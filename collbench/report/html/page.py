@@ -18,6 +18,7 @@ from collbench.report.html import (
     hunt,
     load,
     machine,
+    overlap,
     overview,
     pairs,
     provenance,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, load.section, overview.section, against.section, pairs.section,
+    gate.section, hunt.section, training.section, load.section, overview.section, overlap.section, against.section, pairs.section,
     samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 

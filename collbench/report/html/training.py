@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from collbench.report.material import Material
     from collbench.results.steps import StepRow
 
-_CAPTIONS = ("the whole step", "its exchanges alone", "its workers", "its costliest operations", "over all routings", "each routing")
+_CAPTIONS = (
+    "the whole step",
+    "its exchanges alone",
+    "its workers",
+    "its costliest operations",
+    "over all routings",
+    "each routing",
+    "with computing",
+)
 
 
 def section(material: Material) -> Section | None:

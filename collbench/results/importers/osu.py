@@ -52,10 +52,11 @@ Measure = Literal["latency", "bandwidth"]
 
 @dataclass(frozen=True)
 class Test(Meaning):
-    """One of OSU's programs, "osu_allreduce", and whether its figure is a time or a rate."""
+    """One of OSU's programs, "osu_allreduce", whether its figure is a time or a rate, and its call form as in `Row.call`."""
 
     program: str = ""
     measure: Measure = "latency"
+    call: Literal["nonblocking", "persistent"] | None = None
 
 
 _COLLECTIVES = {
@@ -85,7 +86,7 @@ def test_of(title: str, neighbours: bool = False) -> Test:
     persistent = _PERSISTENT.search(words) is not None
     plain = _PERSISTENT.sub("", words)
     if plain in _PAIRS:
-        return _named(_PAIRS[plain], "", "_persistent" if persistent else "")
+        return _called(_PAIRS[plain], persistent=persistent)
     return _of_collective(plain, persistent, neighbours) or _unknown(words)
 
 
@@ -96,17 +97,19 @@ def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
     test = _COLLECTIVES.get(name.replace("-", ""))
     if test is None:
         return None
-    before = f"{'i' if started else ''}{'neighbor_' if neighbours else ''}"
-    named = _named(test, before, "_persistent" if persistent else "")
     if neighbours:  # the output does not list the neighbors, so the moved bytes are unknown
-        return replace(named, like=None, parts=False, even=False)
-    return named
+        program = f"osu_neighbor_{test.program.removeprefix('osu_')}"
+        test = replace(test, program=program, operation=f"neighbor_{test.operation}", like=None, parts=False, even=False)
+    return _called(test, started, persistent)
 
 
-def _named(test: Test, before: str, after: str) -> Test:
-    """Return the test with text before and after its name; it moves the same bytes."""
-    program = test.program.removeprefix("osu_")
-    return replace(test, program=f"osu_{before}{program}{after}", operation=f"{before}{test.operation}{after}")
+def _called(test: Test, started: bool = False, persistent: bool = False) -> Test:
+    """Return the test with its call form, which is a part of the program's name; it moves the same bytes."""
+    if persistent:
+        return replace(test, program=f"{test.program}_persistent", call="persistent")
+    if started:
+        return replace(test, program=f"osu_i{test.program.removeprefix('osu_')}", call="nonblocking")
+    return test
 
 
 def _unknown(words: str) -> Test:
@@ -276,7 +279,7 @@ def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
         test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
         device="cpu" if on_cpu else "rocm" if memory == "ROCM" else "cuda", redop="sum" if test.reduces else None,
         root=0 if test.rooted else None, in_place=test.like == "broadcast", mode="batched" if test.pairs else "isolated", like=test.like,
-        window=table.facts.get("window"), also={"traffic": "even"} if test.even else {},
+        window=table.facts.get("window"), also={"call": test.call} | ({"traffic": "even"} if test.even else {}),
     )  # fmt: skip
 
 

@@ -90,9 +90,10 @@ def test_a_barrier_moves_nothing() -> None:
     assert (row.operation, row.size_bytes, row.algbw_bytes_per_s, us(row)) == ("barrier", 0, None, 0.27)
 
 
-def test_a_non_blocking_collective_is_an_operation_of_its_own_timed_without_computing() -> None:
+def test_a_non_blocking_collective_has_the_call_form_and_is_timed_without_computing() -> None:
     row = run("osu_iallreduce").rows[0]
-    assert (row.operation, us(row), row.evidence["printed"]["Overlap(%)"]) == ("iallreduce", 4.22, 0)
+    assert (row.operation, row.call, us(row), row.evidence["printed"]["Overlap(%)"]) == ("allreduce", "nonblocking", 4.22, 0)
+    assert {row.call for row in run("osu_allreduce").rows} == {None}
     assert row.busbw_bytes_per_s == pytest.approx(4 / 4.22e-6)
 
 
@@ -159,8 +160,9 @@ def test_the_launcher_and_intel_mpi_report_how_many_ranks_there_were_and_where()
 
 def test_overlap_columns_of_a_barrier_whose_titles_have_no_mark() -> None:
     barrier, allreduce = runs((SAMPLES / "osu-ibarrier.txt").read_text().splitlines(), 8)
-    assert (barrier.rows[0].operation, us(barrier.rows[0]), barrier.rows[0].evidence["printed"]["Overlap(%)"]) == ("ibarrier", 15.0, 6.67)
-    assert (allreduce.rows[0].operation, us(allreduce.rows[0])) == ("iallreduce", 8.0)
+    assert (barrier.rows[0].operation, us(barrier.rows[0]), barrier.rows[0].evidence["printed"]["Overlap(%)"]) == ("barrier", 15.0, 6.67)
+    assert (allreduce.rows[0].operation, us(allreduce.rows[0])) == ("allreduce", 8.0)
+    assert (barrier.rows[0].call, allreduce.rows[0].call) == ("nonblocking", "nonblocking")
 
 
 def test_failed_validation_is_wrong_data() -> None:
@@ -184,9 +186,13 @@ def test_other_libraries_and_titles() -> None:
     lines = ["# OSU NCCL-CUDA Allreduce Latency Test v7.4", "# Size       Avg Latency(us)", "4   8.00"]
     row = runs(lines)[0].rows[0]
     assert (row.backend, row.device) == ("nccl", "cuda")
-    assert osu_test("Non-blocking All-to-Allv Personalized Exchange Latency").operation == "ialltoallv"
+    started = osu_test("Non-blocking All-to-Allv Personalized Exchange Latency")
+    assert (started.operation, started.call, started.program) == ("alltoallv", "nonblocking", "osu_ialltoallv")
     assert osu_test("Neighborhood Alltoall Latency") == osu_test("All-to-All Personalized Exchange Latency", neighbours=True)
-    assert osu_test("Bi-Directional Bandwidth Persistent").program == "osu_bibw_persistent"
+    requests = osu_test("Bi-Directional Bandwidth Persistent")
+    assert (requests.operation, requests.call, requests.program) == ("p2p_bidirectional", "persistent", "osu_bibw_persistent")
+    around = osu_test("Non-blocking Neighborhood Alltoall Latency")
+    assert (around.operation, around.call, around.program) == ("neighbor_alltoall", "nonblocking", "osu_ineighbor_alltoall")
     assert osu_test("???").operation == "unnamed"
 
 
