@@ -110,18 +110,21 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """CLOCK_MONOTONIC, for one rank per process."""
+    """CLOCK_MONOTONIC. `ranks`: how many ranks the process drives; they share its time."""
 
     native, queued = True, False
+
+    def __init__(self, ranks: int = 1) -> None:
+        self._ranks = ranks
 
     def stamp(self) -> int:
         """Return nanoseconds."""
         return time.monotonic_ns()
 
     def elapsed(self, starts: Sequence[int], ends: Sequence[int]) -> NDArray[np.float64]:
-        """Return seconds, [1 × samples]."""
+        """Return seconds, [ranks × samples]."""
         difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)) * 1e-9
-        return difference[np.newaxis, :]
+        return np.repeat(difference[np.newaxis, :], self._ranks, axis=0)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ BUILTIN = {
     "mpi": "collbench.backends.mpi:MpiBackend",
     "gloo": "collbench.backends.torch_distributed:GlooBackend",
     "nccl": "collbench.backends.nccl.backend:NcclBackend",
+    "rccl": "collbench.backends.nccl.rccl:RcclBackend",
     "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend",
     "simulated": "collbench.backends.simulated:SimulatedBackend",
     "socket": "collbench.backends.socket:SocketBackend",
