@@ -18,7 +18,6 @@ BUILTIN = {
     "mpi": "collbench.backends.mpi:MpiBackend",
     "gloo": "collbench.backends.torch_distributed:GlooBackend",
     "nccl": "collbench.backends.nccl.backend:NcclBackend",
-    "rccl": "collbench.backends.nccl.rccl:RcclBackend",
     "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend",
     "simulated": "collbench.backends.simulated:SimulatedBackend",
     "socket": "collbench.backends.socket:SocketBackend",
@@ -27,6 +26,7 @@ BUILTIN = {
     "tensorflow": "collbench.backends.tensorflow:TensorFlowBackend",
     "jax": "collbench.backends.jax:JaxBackend",
     "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
+    "rccl": "collbench.backends.nccl.rccl:RcclBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.

@@ -19,7 +19,7 @@ from collbench.device.platform import Platform, hip
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NonBlocking
-from collbench.operations.unsupported import Fp8FormatUnsupported, StartUnsupported
+from collbench.operations.unsupported import Fp8FormatUnsupported, OptionUnsupported, StartUnsupported
 from collbench.reason import Fact
 
 # Sources: src/nccl.h.in of ROCm/rccl (commit 0cbce2a7, 2024-10-24: 2.21.5) and of ROCm/rocm-systems (projects/rccl, commit 03a89144), and
@@ -54,7 +54,7 @@ class RcclBackend(NcclBackend):
     """The backend rccl, on the memory of AMD GPUs. Not run on hardware."""
 
     name = "rccl"
-    takes_tuning = uses_nccl = False  # RCCL may take an algorithm of MSCCL instead, and its log has not been seen
+    uses_nccl = False  # the reader of NCCL's log has not been tried on that of a measurement
     flags = ("not_run_on_hardware",)
     dialect: ClassVar[Dialect] = RCCL
     platform: ClassVar[Callable[[], Platform]] = staticmethod(hip)
@@ -66,8 +66,12 @@ class RcclBackend(NcclBackend):
         answer = super().probe()
         if isinstance(answer, Unavailable):
             return answer
-        parts = tuple(replace(part, use="") if part.use.startswith("--registration") else part for part in answer.features)
-        return Available(f"{answer.about}, not run on hardware", parts)
+        return replace(answer, about=f"{answer.about}, not run on hardware")
+
+    def supports(self, operation: Operation, case: Case) -> Reason | None:
+        """Return why this RCCL version cannot run the case, else None. It may use MSCCL's algorithms in place of one that is forced."""
+        options = ("--algorithms",) * bool(case.algorithm) + ("--protocols",) * bool(case.protocol)
+        return OptionUnsupported(options, self.name, "nccl") if options else super().supports(operation, case)
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return that overlap is not measured: collbench has no kernel that computes on these GPUs."""
