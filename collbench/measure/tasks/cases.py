@@ -237,8 +237,8 @@ class BackendRunner:
         if not isinstance(backend, CountingBackend):
             return {}
         own = [found for group in ready.own_groups if (found := backend.communicator_bytes(group))]
-        every = [found for one in self.session.world.allgather(own, "counting the memory of communicators") for found in one]
-        return {"communicator": {"bytes": max(every)[0], "source": max(every)[1]}} if every else {}
+        every = [tuple(found) for one in self.session.world.allgather(own, "counting the memory of communicators") for found in one]
+        return {"communicator": dict(zip(("bytes", "source"), max(every), strict=True))} if every else {}
 
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """Return the row's ceilings, flags and evidence."""

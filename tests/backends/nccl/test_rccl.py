@@ -108,7 +108,7 @@ def test_the_backend_is_named_with_its_version_and_as_not_run_on_hardware(tmp_pa
     rccl, parts = states["rccl"], {part["name"]: part for part in states["rccl"]["features"]}
     assert (code, rccl["available"], rccl["default"], rccl["about"]) == (0, True, False, "RCCL 2.27.7, not run on hardware"), stderr
     assert (parts["device API"]["available"], parts["communicator without some ranks"]["available"]) == (False, True)
-    assert (states["nccl"]["available"], states["nccl"]["fact"]["kind"]) == (False, "NoDriver")
+    assert (states["nccl"]["available"], states["nccl"]["fact"]["kind"]) == (False, "no_driver")
 
 
 def test_without_hip_the_reason_is_one_fact(tmp_path):
