@@ -110,21 +110,29 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """CLOCK_MONOTONIC. `ranks`: how many ranks the process drives; they share its time."""
+    """CLOCK_MONOTONIC, for one rank per process."""
 
     native, queued = True, False
-
-    def __init__(self, ranks: int = 1) -> None:
-        self._ranks = ranks
 
     def stamp(self) -> int:
         """Return nanoseconds."""
         return time.monotonic_ns()
 
     def elapsed(self, starts: Sequence[int], ends: Sequence[int]) -> NDArray[np.float64]:
-        """Return seconds, [ranks × samples]."""
+        """Return seconds, [1 × samples]."""
         difference: NDArray[np.float64] = (np.asarray(ends) - np.asarray(starts)) * 1e-9
-        return np.repeat(difference[np.newaxis, :], self._ranks, axis=0)
+        return difference[np.newaxis, :]
+
+
+class ProcessClock(MonotonicClock):
+    """CLOCK_MONOTONIC, for calls of the host that make something for all ranks of a process together."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def elapsed(self, starts: Sequence[int], ends: Sequence[int]) -> NDArray[np.float64]:
+        """Return seconds, [ranks × samples]."""
+        return np.repeat(super().elapsed(starts, ends), self._ranks, axis=0)
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,8 @@ class HipGpu(OpenGpu):
             address = _made("hipHostMalloc", ctypes.c_size_t(n_bytes), CONSTANTS["hipHostMallocDefault"])
         memory = (ctypes.c_uint8 * n_bytes).from_address(address)
         weakref.finalize(memory, _quietly, "hipHostFree", address).atexit = False
-        return np.frombuffer(memory, np.uint8, n_bytes)
+        found: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
+        return found
 
     def upload(self, address: int, array: NDArray[Any], stream: Stream) -> None:
         """Copy an array to `address` in the order of `stream`, and wait: the array may change afterwards."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Platform:
+class GpuPlatform:
     """A runtime of GPUs.
 
     name         "CUDA" or "HIP"
@@ -46,21 +46,21 @@ class Platform:
         return {name: self.address(name) for name in (self.record, self.query, self.elapsed, self.launch, self.wait)}
 
 
-def cuda() -> Platform:
+def cuda() -> GpuPlatform:
     """Return the runtime of NVIDIA's GPUs. Does not import cupy."""
     from collbench.device.gpu import OpenGpu, driver_address, driver_error
 
-    return Platform(
+    return GpuPlatform(
         "CUDA", gpu_obstacle, identities, cuda_versions, OpenGpu, driver_address, driver_error,
         record="cuEventRecord", query="cuStreamQuery", elapsed="cuEventElapsedTime", launch="cuGraphLaunch", wait="cuStreamWaitEvent",
     )  # fmt: skip
 
 
-def hip() -> Platform:
+def hip() -> GpuPlatform:
     """Return the runtime of AMD's GPUs. Loads nothing."""
     from collbench.device import hip as runtime
 
-    return Platform(
+    return GpuPlatform(
         "HIP", runtime.hip_obstacle, runtime.hip_identities, runtime.hip_versions, runtime.HipGpu, runtime.hip_address, runtime.hip_error,
         record="hipEventRecord", query="hipStreamQuery", elapsed="hipEventElapsedTime", launch="hipGraphLaunch", wait="hipStreamWaitEvent",
     )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning, in_place_only
-from collbench.backends.clock import DeviceClock, MonotonicClock
+from collbench.backends.clock import DeviceClock, ProcessClock
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
@@ -272,12 +272,12 @@ class Preparation:
         return PreparedCase(operation, case, self.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
 
 
-def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[MonotonicClock, Program | None]:
+def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[ProcessClock, Program | None]:
     """Return the clock of calls that the host waits for, and the synchronization, after which the host waits for the GPU as well."""
     if sync:
         fence = PythonCall("wait for the GPU", lambda: backend.fence(clock.deadline_s))
         sync = replace(sync, slots=tuple((*slot, fence) for slot in sync.slots))
-    return MonotonicClock(len(clock.streams)), sync
+    return ProcessClock(len(clock.streams)), sync
 
 
 def _is_tuned(case: Case) -> bool:

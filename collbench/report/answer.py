@@ -12,7 +12,6 @@ from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
-from collbench.untrusted import dict_of
 
 LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
@@ -167,7 +166,7 @@ def _files_left_open(rows: Sequence[Row]) -> int | None:
 
 def _communicator_memory(rows: Sequence[Row]) -> CommunicatorMemory | None:
     """Return the most memory that a communicator of these rows took; None if no row has that evidence."""
-    of_rows = [dict_of(row.evidence.get("communicator")) for row in rows]
+    of_rows = [each for row in rows if isinstance(each := row.evidence.get("communicator"), dict)]
     found = [(count, str(each.get("source"))) for each in of_rows if isinstance(count := each.get("bytes"), int)]
     return CommunicatorMemory(*max(found)) if found else None
 

@@ -36,7 +36,7 @@ from collbench.backends.nccl.library import (
     REGISTRATIONS,
     REMOTE_ERROR,
     WINDOW_FLAGS,
-    Dialect,
+    LibraryDialect,
     NcclLibrary,
     NcclNotFound,
     code_of,
@@ -46,7 +46,7 @@ from collbench.backends.nccl.library import (
     load_nccl,
 )
 from collbench.device.buffers import DeviceAllocation, DeviceBuffers, kernels_of
-from collbench.device.platform import Platform, cuda
+from collbench.device.platform import GpuPlatform, cuda
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, slots_checked
@@ -80,7 +80,7 @@ class RankGpu:
 Load = Callable[[Mapping[str, str]], NcclLibrary]
 
 
-def _look(world: World, k: int, load: Load, platform: Platform) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
+def _look(world: World, k: int, load: Load, platform: GpuPlatform) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
     """Return the library, the indices of this process's GPUs, and the reply for the other ranks. Never raises, since they wait for it."""
     try:
         library = load(os.environ)
@@ -91,7 +91,7 @@ def _look(world: World, k: int, load: Load, platform: Platform) -> tuple[NcclLib
     return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
 
 
-def _our_place(world: World, k: int, platform: Platform) -> tuple[list[int], ProcessPlace]:
+def _our_place(world: World, k: int, platform: GpuPlatform) -> tuple[list[int], ProcessPlace]:
     found, (shares, host_id) = platform.identities(), may_share(os.environ)
     info = world.info
     indices = chosen_gpus(info.local_rank, info.local_ranks, k, len(found), shares or bool(host_id))
@@ -113,7 +113,7 @@ def _versions_differ(all_ranks: Sequence[Mapping[str, Any]], library: str) -> st
     )
 
 
-def _claim(index: int, platform: Platform) -> RankGpu:
+def _claim(index: int, platform: GpuPlatform) -> RankGpu:
     from collbench.device.buffers import prove
 
     gpu = platform.open(index)
@@ -135,8 +135,8 @@ class NcclBackend(BackendBase):
     """
 
     name, api = "nccl", "nccl"
-    dialect: ClassVar[Dialect] = NCCL
-    platform: ClassVar[Callable[[], Platform]] = staticmethod(cuda)
+    dialect: ClassVar[LibraryDialect] = NCCL
+    platform: ClassVar[Callable[[], GpuPlatform]] = staticmethod(cuda)
     load: ClassVar[Load] = staticmethod(load_nccl)
     devices = frozenset({"cuda"})
     takes_tuning = uses_nccl = passes_messages = True

@@ -77,8 +77,8 @@ class Communicators:
         except NcclFailed as error:
             raise NcclFailed(f"{error}: {_remedy(error)}", error.code, error.last_error) from error
         comms = self._kept(made)
-        for comm, gpu, free in zip(comms, gpus, before, strict=bool(before)):
-            self._taken_bytes[comm] = max(0, free - gpu.free_bytes())
+        for place, free in enumerate(before):
+            self._taken_bytes[comms[place]] = max(0, free - gpus[place].free_bytes())
         return comms
 
     @property

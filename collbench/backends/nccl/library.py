@@ -198,7 +198,7 @@ def fp8_on_cuda(library: str, dtype: str, arch: str) -> Reason | None:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class LibraryDialect:
     """How a library with NCCL's interface differs from others.
 
     name        in messages: "NCCL"
@@ -218,7 +218,7 @@ class Dialect:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
 
-NCCL = Dialect("NCCL", SONAME, DATATYPES, fp8_on_cuda, _INSTALL, "nccl/lib")
+NCCL = LibraryDialect("NCCL", SONAME, DATATYPES, fp8_on_cuda, _INSTALL, "nccl/lib")
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class NcclLibrary:
     handle: ctypes.CDLL
     path: str
     version: Version
-    dialect: Dialect = NCCL
+    dialect: LibraryDialect = NCCL
 
     def _name(self, name: str) -> str:
         return name if hasattr(self.handle, name) else self.dialect.aliases.get(name, name)
@@ -282,7 +282,7 @@ def load_nccl(env: Mapping[str, str]) -> NcclLibrary:
     return load(env, NCCL)
 
 
-def load(env: Mapping[str, str], dialect: Dialect) -> NcclLibrary:
+def load(env: Mapping[str, str], dialect: LibraryDialect) -> NcclLibrary:
     """Return a library with NCCL's interface, found as `load_nccl` does. Raises NcclNotFound."""
     handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found(dialect)
     path = _loaded_from(handle)
@@ -306,7 +306,7 @@ def _chosen(path: str) -> ctypes.CDLL:
         raise NcclNotFound(DoesNotLoad(f"{CHOSEN}={path}", str(error), "correct or unset it")) from error
 
 
-def _found(dialect: Dialect) -> ctypes.CDLL:
+def _found(dialect: LibraryDialect) -> ctypes.CDLL:
     """Return the first library that loads, preferably one that this process has loaded: two would not share their state of the GPUs."""
     wrong = []
     for name, mode in _places(dialect):
@@ -317,7 +317,7 @@ def _found(dialect: Dialect) -> ctypes.CDLL:
     raise NcclNotFound(LibraryNotFound(dialect.name, wrong[-1], dialect.install))
 
 
-def _places(dialect: Dialect = NCCL) -> Iterator[tuple[str, int]]:
+def _places(dialect: LibraryDialect = NCCL) -> Iterator[tuple[str, int]]:
     yield dialect.soname, ctypes.DEFAULT_MODE | os.RTLD_NOLOAD
     spec = find_spec("nvidia") if dialect.folder else None
     for folder in (spec.submodule_search_locations or ()) if spec else ():

@@ -14,8 +14,8 @@ from typing import ClassVar
 from collbench.backends.backend import Available, Group, Unavailable
 from collbench.backends.host import AnyBuffers
 from collbench.backends.nccl.backend import Load, NcclBackend
-from collbench.backends.nccl.library import CHOSEN, DATATYPES, Dialect, NcclLibrary, Word, load
-from collbench.device.platform import Platform, hip
+from collbench.backends.nccl.library import CHOSEN, DATATYPES, LibraryDialect, NcclLibrary, Word, load
+from collbench.device.platform import GpuPlatform, hip
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NonBlocking
@@ -42,7 +42,7 @@ def fp8_on_hip(library: str, dtype: str, arch: str) -> Reason | None:
     return None if _OCP_FP8.fullmatch(arch) else Fp8FormatUnsupported(library, dtype, arch)
 
 
-RCCL = Dialect("RCCL", "librccl.so.1", OWN_DATATYPES, fp8_on_hip, _INSTALL, aliases=OWN_NAMES)
+RCCL = LibraryDialect("RCCL", "librccl.so.1", OWN_DATATYPES, fp8_on_hip, _INSTALL, aliases=OWN_NAMES)
 
 
 def load_rccl(env: Mapping[str, str]) -> NcclLibrary:
@@ -56,8 +56,8 @@ class RcclBackend(NcclBackend):
     name = "rccl"
     uses_nccl = False  # the reader of NCCL's log has not been tried on that of a measurement
     flags = ("not_run_on_hardware",)
-    dialect: ClassVar[Dialect] = RCCL
-    platform: ClassVar[Callable[[], Platform]] = staticmethod(hip)
+    dialect: ClassVar[LibraryDialect] = RCCL
+    platform: ClassVar[Callable[[], GpuPlatform]] = staticmethod(hip)
     load: ClassVar[Load] = staticmethod(load_rccl)
 
     @classmethod

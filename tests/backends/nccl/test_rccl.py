@@ -143,12 +143,12 @@ def test_a_rank_that_drops_its_data_is_found_by_the_host(tmp_path):
 
 
 @pytest.mark.in_turn
-def test_overlap_and_tunings_are_not_measured(tmp_path):
+def test_tunings_and_calls_that_do_not_wait_are_not_measured(tmp_path):
     words = ("--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", *QUICK)
     code, rows, _ = collbench(tmp_path, "allreduce", *words, "--algorithms", "ring")
     assert (code, {row["algorithm"]: row["na"] for row in rows}) == (
         0,
         {None: None, "ring": OptionUnsupported(("--algorithms",), "rccl", "nccl").render()},
     )
-    code, rows, _ = collbench(tmp_path, "allreduce", *words, "--overlap")
+    code, rows, _ = collbench(tmp_path, "allreduce", *words, "--calls", "nonblocking")
     assert (code, [row["na"] for row in rows]) == (2, [StartUnsupported("rccl", "allreduce").render()])
