@@ -65,10 +65,13 @@ class Communicators:
         self._taken_bytes: dict[int, int] = {}  # by communicator: how much less memory was free after its creation
         library.handle.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
 
-    def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
-        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks must call it. Raises NcclFailed with the remedy."""
+    def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str, *, counted: bool = True) -> tuple[int, ...]:
+        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks must call it. Raises NcclFailed with the remedy.
+
+        counted: whether `most_bytes` must know its memory. Without NCCL's own count, that takes two queries of each GPU.
+        """
         made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
-        before = [] if self._counts else [gpu.free_bytes() for gpu in gpus]
+        before = [] if self._counts or not counted else [gpu.free_bytes() for gpu in gpus]
         try:
             with grouped(self._library):
                 for gpu, rank, comm in zip(gpus, ranks, made, strict=True):
@@ -89,11 +92,12 @@ class Communicators:
     def most_bytes(self, comms: Sequence[int]) -> tuple[int, str] | None:
         """Return the most GPU memory that one of these communicators takes, in bytes, and its source; None if it is unknown.
 
-        Without NCCL's own count it is what was no longer free after its creation, without buffers that NCCL allocates later.
+        Without NCCL's own count it is what was no longer free after its creation, without buffers that NCCL allocates later. No
+        difference is unknown: another process may have freed as much.
         """
         if not self._counts:
-            known = [self._taken_bytes[comm] for comm in comms if comm in self._taken_bytes]
-            return (max(known), "free memory at its creation") if known else None
+            most = max((self._taken_bytes.get(comm, 0) for comm in comms), default=0)
+            return (most, "free memory at its creation") if most else None
         found = []
         for comm in comms:
             count = ctypes.c_uint64()

@@ -51,7 +51,7 @@ class GroupCreation:
 
         def make() -> None:
             gpus = [rank.gpu for rank in self._ranks]
-            self._keep(self._ranks, self._communicators.make(gpus, self._group.driven, self.n, self._host.unique_id()))
+            self._keep(self._ranks, self._communicators.make(gpus, self._group.driven, self.n, self._host.unique_id(), counted=False))
 
         return PythonCall("ncclCommInitRank", make)
 

@@ -40,7 +40,7 @@ def test_what_an_older_library_lacks_is_not_measured(tmp_path):
     assert code == 0, stderr
     needs = {name: VersionNeeded("NCCL", function, ".".join(map(str, since)), "2.17.3") for name, (function, since) in CREATIONS.items()}
     assert {row["operation"]: row["na"] for row in rows if row["na"]} == {name: fact.render() for name, fact in needs.items()}
-    assert {row["evidence"]["communicator"]["source"] for row in rows if not row["na"]} == {"free memory at its creation"}
+    assert not any("communicator" in row["evidence"] for row in rows)  # the double takes no memory for a communicator: unknown, not 0
 
 
 @pytest.mark.in_turn
