@@ -22,7 +22,8 @@ SEVERITIES = (WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE)  # worst first
 # Flags, the one that reduces the value of a figure most first: figures of another machine or path, then times that are not one number,
 # or not the library's, then wide intervals.
 DOUBTS = (
-    "wrong_data", "simulated", "slowed", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound", "ranks_doubtful",
+    "wrong_data", "simulated", "slowed", "not_run_on_hardware", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound",
+    "ranks_doubtful",
     "other_path", "model_differs", "path_unproven", "clock_stepped",
     "link_flapped", "retransmits", "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
     "cpu_shared", "skew_limited", "constant",

@@ -105,10 +105,31 @@ def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
 
 
 @dataclass(frozen=True)
+class Feature:
+    """A part of a library's interface that not every version has.
+
+    name       of the part: "symmetric windows"
+    since      the first version that has it: "2.27"
+    available  whether the loaded version has it
+    use        where collbench uses it: "--registration symmetric"; "" if it does not
+    """
+
+    name: str
+    since: str
+    available: bool
+    use: str = ""
+
+
+@dataclass(frozen=True)
 class Available:
-    """The backend can be opened here. `about` names the library and its version, for users ("MPICH 5.0.2")."""
+    """The backend can be opened here.
+
+    about      the library and its version, for users ("MPICH 5.0.2")
+    features   what the library has or lacks, where that depends on its version
+    """
 
     about: str
+    features: tuple[Feature, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -316,6 +337,15 @@ class TestingBackend(Protocol):
 
     def test_calls(self, wait: Program) -> Program:
         """Return the calls that test for what `wait` of `bind_nonblocking` waits for, by slot: they make progress and do not wait."""
+        ...
+
+
+@runtime_checkable
+class CountingBackend(Protocol):
+    """The optional capability of a backend to count the memory that a communicator takes."""
+
+    def communicator_bytes(self, group: Group) -> tuple[int, str] | None:
+        """Return the most GPU memory, in bytes, that a communicator of the group takes in this process, and how that is known; or None."""
         ...
 
 

@@ -124,6 +124,17 @@ class MonotonicClock:
         return difference[np.newaxis, :]
 
 
+class ProcessClock(MonotonicClock):
+    """CLOCK_MONOTONIC, for calls of the host that make something for all ranks of a process together."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def elapsed(self, starts: Sequence[int], ends: Sequence[int]) -> NDArray[np.float64]:
+        """Return seconds, [ranks × samples]."""
+        return np.repeat(super().elapsed(starts, ends), self._ranks, axis=0)
+
+
 @dataclass(frozen=True)
 class DeviceClock:
     """CUDA events on the streams on which calls are enqueued. A sample is the time between two events of a stream.

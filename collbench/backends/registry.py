@@ -26,6 +26,7 @@ BUILTIN = {
     "tensorflow": "collbench.backends.tensorflow:TensorFlowBackend",
     "jax": "collbench.backends.jax:JaxBackend",
     "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
+    "rccl": "collbench.backends.nccl.rccl:RcclBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.

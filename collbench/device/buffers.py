@@ -22,6 +22,7 @@ from collbench.operations.data import (
     BufferExtent,
     ExpectedBlock,
     Mismatch,
+    differing_elements,
     expected_blocks_of,
     explained,
     grows,
@@ -99,13 +100,46 @@ class Checker:
             self._loaded = table
 
 
+_CHUNK = 8 << 20  # bytes that the host copies at once
+
+
+class HostChecker(Checker):
+    """Fills and compares memory of a GPU without kernels: the host copies it, in the order of one stream."""
+
+    def __init__(self, gpu: OpenGpu, stream: Stream) -> None:
+        self.gpu, self.stream = gpu, stream
+
+    def fill(self, address: int, n_bytes: int, table: Bytes) -> None:
+        """Repeat a table over memory."""
+        period = table.view(np.uint8)
+        chunk = np.tile(period, -(-min(n_bytes, _CHUNK) // max(1, period.size)))
+        for at in range(0, n_bytes, chunk.size or 1):
+            self.gpu.upload(address + at, chunk[: n_bytes - at], self.stream)
+
+    def verify(self, address: int, n_bytes: int, table: Bytes, tolerance: int) -> tuple[int, int]:
+        """Return (number of elements that differ from the table by more than `tolerance` units in the last place, index of the first)."""
+        each = max(1, _CHUNK // table.nbytes) * table.nbytes
+        expected, wrong, first = np.tile(table, each // table.nbytes), 0, NONE
+        for at in range(0, n_bytes, each):
+            got = self.read(address + at, min(each, n_bytes - at)).view(table.dtype)
+            bad = differing_elements(expected[: len(got)], got, tolerance)
+            if bad.size and not wrong:
+                first = at // table.itemsize + int(bad[0])
+            wrong += bad.size
+        return wrong, first
+
+    def corrupt(self, address: int, offset: int, mask: int) -> None:
+        """Flip bits of one byte."""
+        self.gpu.upload(address + offset, self.read(address + offset, 1) ^ np.uint8(mask), self.stream)
+
+
 _POISON = np.full(16, POISON, np.uint8)
 
 
 @cache
 def checker_of(gpu: OpenGpu, stream: Stream) -> Checker:
     """Return the checker of a stream, created once."""
-    return Checker(gpu, stream)
+    return Checker(gpu, stream) if gpu.has_kernels else HostChecker(gpu, stream)
 
 
 def prove(gpu: OpenGpu, stream: Stream) -> None:

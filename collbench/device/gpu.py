@@ -85,7 +85,10 @@ class OpenGpu:
     compute_mode   "default", "exclusive", "prohibited" or "unknown"
     memory_rate    the memory bandwidth in bytes per second, from clock and bus width: two transfers per clock, as in data sheets;
                    None if the driver does not report them
+    has_kernels    whether collbench's kernels run on it, which fill and compare memory; else the host does
     """
+
+    has_kernels = True
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -295,6 +295,7 @@ _NEAR = 0.35  # of the slowdown's logarithm: a rate explains a slowdown within t
 # By prefix of a variable the backends that read it. A variable without an entry may affect any backend.
 _VARIABLES = {
     "nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
+    "rccl": ("NCCL_", "RCCL_", "MSCCL_", "HIP_", "HSA_", "ROCR_"),
     "torch-nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
     "gloo": ("GLOO_",),
     "mpi": ("UCX_", "UCC_", "MPICH_", "MPIR_", "OMPI_", "FI_", "I_MPI_", "MV2_", "PMIX_", "RDMAV_", "MLX5_", "SLURM_MPI_TYPE"),

@@ -460,7 +460,8 @@ def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
 
 _STARTS_MPI = ("srun", "mpirun")
 _SEVERITY: Mapping[str, Severity] = {
-    "collbench": "severe", "torch": "warning", "mpi": "warning", "nccl": "warning", "python": "note", "native": "note",
+    "collbench": "severe", "torch": "warning", "mpi": "warning", "nccl": "warning", "rccl": "warning", "python": "note",
+    "native": "note",
 }  # fmt: skip
 _REMEDY = {"collbench": ": ranks of two builds do not join; install the same build on all nodes"}
 

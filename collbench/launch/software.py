@@ -104,7 +104,15 @@ def _named(build: Build | None) -> str:
     return str(build) if build else "of an older build"
 
 
-NAMES = {"collbench": "collbench", "native": "the compiled loop", "python": "Python", "torch": "torch", "mpi": "MPI", "nccl": "NCCL"}
+NAMES = {
+    "collbench": "collbench",
+    "native": "the compiled loop",
+    "python": "Python",
+    "torch": "torch",
+    "mpi": "MPI",
+    "nccl": "NCCL",
+    "rccl": "RCCL",
+}
 # a difference between these changes the measurement; the loop is compiled from the same sources
 VERSIONS = ("python", "torch", "mpi", "nccl")
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from collbench.backends.backend import Backend, Group, Tuning, in_place_only
+from collbench.backends.clock import DeviceClock, ProcessClock
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
 from collbench.errors import CollbenchError
@@ -21,7 +22,7 @@ from collbench.operations.case import Case
 from collbench.operations.data import Mismatch, slots_checked, slots_for
 from collbench.operations.groups import Groups, groups_of
 from collbench.operations.operation import Operation
-from collbench.operations.program import Program, joined
+from collbench.operations.program import Program, PythonCall, joined
 from collbench.operations.unsupported import CaseFailed, decode_reason
 from collbench.reason import Fact, as_json
 from collbench.units import format_time, plural
@@ -257,15 +258,26 @@ class Preparation:
         # several pairs must run at the same time
         alone = (operation.self_synchronizing or operation.one_sided) and len(self.groups) == 1
         each = stage.each_time and case.mode != "pipelined" and not alone
-        before, meeting = (stage.sync, None) if each else (None, stage.sync)
+        clock, sync = stage.backend.clock(), stage.sync
+        if operation.creates and isinstance(clock, DeviceClock):
+            clock, sync = _of_host(clock, sync, stage.backend)
+        before, meeting = (sync, None) if each else (None, sync)
         parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
-        loop = Loop(timed := Timed(program, before, stage.backend.clock(), self.world.watchdog.progress, meeting, parting))
+        loop = Loop(timed := Timed(program, before, clock, self.world.watchdog.progress, meeting, parting))
         checking = loop
         if program.once or operation.is_barrier:
             checked = replace(timed, program=program.once or program)
             # a barrier is verified without the synchronization before it, which would also hold the ranks
             checking = Loop(replace(checked, sync=None, meeting=None) if operation.is_barrier else checked)
         return PreparedCase(operation, case, self.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
+
+
+def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[ProcessClock, Program | None]:
+    """Return the clock of calls that the host waits for, and the synchronization, after which the host waits for the GPU as well."""
+    if sync:
+        fence = PythonCall("wait for the GPU", lambda: backend.fence(clock.deadline_s))
+        sync = replace(sync, slots=tuple((*slot, fence) for slot in sync.slots))
+    return ProcessClock(len(clock.streams)), sync
 
 
 def _is_tuned(case: Case) -> bool:

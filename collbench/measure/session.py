@@ -545,7 +545,8 @@ def member_places(world: World, opened: list[OpenBackend]) -> list[dict[str, Any
 def software_of_hosts(world: World, opened: list[OpenBackend]) -> list[dict[str, Any]]:
     """Return the software of the hosts at rank 0, one entry for each combination of versions; empty elsewhere. All ranks call."""
     about = [dict(one.backend.versions()) for one in opened if one.backend]  # loaded libraries take precedence over those installed
-    loaded = {name: found for name in ("torch", "mpi", "nccl") for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
+    names = ("torch", "mpi", "nccl", "rccl")
+    loaded = {name: found for name in names for one in about if (found := one.get(name) or one.get(f"torch_{name}"))}
     own = {"collbench": str(software.own()), "native": software.native(), **software.installed(), **loaded}
     everyone = world.gather(own, "comparing the software") or []
     return software.grouped(zip((member.host for member in world.members), everyone, strict=False))

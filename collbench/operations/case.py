@@ -101,7 +101,8 @@ class Case:
     redop, root  None if the operation has none
     in_place     None: out of place if the library supports it, else in place (shown in the row)
     buffers      "fixed" or "rotating"; window: messages in flight (p2p bandwidth), else None
-    registration how buffers are registered: "none", "registered", "symmetric"; None if the library has no registration
+    registration how buffers are registered: "none", "registered", "window", "symmetric", "device", "gin"; None if the library has no
+                 registration
     algorithm, protocol   required of the library; None: its own choice
     split        how the ranks are divided into groups that run at the same time; None: one group of all
     traffic      the uneven parts of alltoallv, allgatherv etc., else None; streams: TCP connections per pair (socket), else None

@@ -259,14 +259,14 @@ def _differences(expected: ExpectedBlock, got: NDArray[Any], tolerance: int) -> 
     wrong, first = 0, 0
     for start in range(0, len(got), _CHUNK):
         part = got[start : start + _CHUNK]
-        bad = _differ(expected.elements(start, len(part)), part, tolerance)
+        bad = differing_elements(expected.elements(start, len(part)), part, tolerance)
         if bad.size and not wrong:
             first = start + int(bad[0])
         wrong += bad.size
     return wrong, first
 
 
-def _differ(expected: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
+def differing_elements(expected: NDArray[Any], got: NDArray[Any], tolerance: int) -> NDArray[np.intp]:
     """Return the indices of elements that differ by more than `tolerance` units in the last place."""
     width = f"u{expected.itemsize}"
     a, b = expected.view(width), got.view(width)

@@ -27,7 +27,7 @@ MOST_STREAMS = 64  # the limit of native/sockets.c
 # The values of NCCL_ALGO and NCCL_PROTO (NCCL user guide, environment variables), in lower case.
 ALGORITHMS = ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 PROTOCOLS = ("simple", "ll", "ll128")
-REGISTRATIONS = ("none", "registered", "symmetric")
+REGISTRATIONS = ("none", "registered", "window", "symmetric", "device", "gin")
 _Tuning = tuple[str | None, str | None, str | None]
 
 

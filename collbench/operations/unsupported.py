@@ -179,6 +179,31 @@ class VersionNeeded(Fact, frozen=True):
         return f"{self.feature} needs {self.library} {self.needed} or newer; {self.loaded} is loaded"
 
 
+class Fp8FormatUnsupported(Fact, frozen=True):
+    """The GPU's 8-bit floats have another format than the OCP standard's, which collbench's data has. architecture "": unknown."""
+
+    library: str
+    dtype: str
+    architecture: str
+
+    def render(self) -> str:
+        have = f"this GPU is {self.architecture}" if self.architecture else "this GPU's architecture is unknown"
+        return f"{self.library} reduces {self.dtype} in the OCP format on gfx950 and gfx12 only; {have}"
+
+
+class DeviceApiUnsupported(Fact, frozen=True):
+    """The library has a device API, but collbench has no kernel that makes the operation's calls."""
+
+    library: str
+    registration: str
+    operation: str
+    loaded: str
+
+    def render(self) -> str:
+        what = "network calls of kernels (GIN)" if self.registration == "gin" else "calls of kernels"
+        return f"collbench has no kernel for {self.operation}: {self.library} {self.loaded} offers {what} through its device API only"
+
+
 class OptionUnsupported(Fact, frozen=True):
     """The option does not apply to this backend, operation or device."""
 
@@ -321,7 +346,7 @@ Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
     | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | StartUnsupported | PersistentUnsupported
-    | HostMemoryNeeded | ServersUnsupported | TimelineUnsupported | Text
+    | Fp8FormatUnsupported | DeviceApiUnsupported | HostMemoryNeeded | ServersUnsupported | TimelineUnsupported | Text
 )  # fmt: skip
 
 

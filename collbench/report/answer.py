@@ -11,7 +11,7 @@ from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
@@ -78,6 +78,17 @@ class Verification(Fact, frozen=True):
         return f"data verified in {self.verified} of {self.cases} cases" if self.verified else "not verified (-c 0)"
 
 
+class CommunicatorMemory(Fact, frozen=True):
+    """The most GPU memory that a communicator of these rows took, and how that is known."""
+
+    n_bytes: int
+    source: str
+
+    def render(self) -> str:
+        """Return "a communicator takes 3.00 MiB of a GPU (ncclCommMemStats)"."""
+        return f"a communicator takes {format_bytes(self.n_bytes)} of a GPU ({printable(self.source)})"
+
+
 class Answer(Fact, frozen=True):
     """The result of an operation over a backend: its best rate, its latency, and whether the data was right."""
 
@@ -87,6 +98,7 @@ class Answer(Fact, frozen=True):
     rate: BestRate | None = None
     latency: Latency | None = None
     verification: Verification | None = None
+    memory: CommunicatorMemory | None = None
     missing: str = ""
 
     @property
@@ -99,7 +111,7 @@ class Answer(Fact, frozen=True):
         """Return the answer without its name."""
         if self.missing:
             return f"not measured ({self.missing})"
-        return " · ".join(each.render() for each in (self.rate, self.latency, self.verification) if each is not None)
+        return " · ".join(each.render() for each in (self.rate, self.latency, self.verification, self.memory) if each is not None)
 
     def render(self) -> str:
         """Return "allreduce over mpi: 5.01 of 7.61 GB/s (66 %) at 64 MiB, … · 0.25 µs at 64 B · data verified"."""
@@ -134,7 +146,15 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     checked = [row for row in measured if row.wrong is not None]
     verification = Verification(len(measured), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(measured))
     best = _rate(measured)
-    return Answer(first.operation, first.backend, how, best, _latency(measured, MOST_LATENCY_BYTES if best else None), verification)
+    return Answer(
+        first.operation,
+        first.backend,
+        how,
+        best,
+        _latency(measured, MOST_LATENCY_BYTES if best else None),
+        verification,
+        _communicator_memory(measured),
+    )
 
 
 def _files_left_open(rows: Sequence[Row]) -> int | None:
@@ -142,6 +162,13 @@ def _files_left_open(rows: Sequence[Row]) -> int | None:
     grown = [row.evidence.get("grown") for row in rows]
     found = [count for each in grown if isinstance(each, dict) and isinstance(count := each.get("open_files"), int)]
     return max(found, default=None)
+
+
+def _communicator_memory(rows: Sequence[Row]) -> CommunicatorMemory | None:
+    """Return the most memory that a communicator of these rows took; None if no row has that evidence."""
+    of_rows = [each for row in rows if isinstance(each := row.evidence.get("communicator"), dict)]
+    found = [(count, str(each.get("source"))) for each in of_rows if isinstance(count := each.get("bytes"), int)]
+    return CommunicatorMemory(*max(found)) if found else None
 
 
 def _rate(rows: Sequence[Row]) -> BestRate | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from collbench.backends.backend import Available, Unavailable
+from collbench.backends.backend import Available, Feature, Unavailable
 from collbench.backends.registry import backend_class, backend_names
 from collbench.report.frame import Column, Frame, Line, table_lines
 
@@ -45,6 +45,16 @@ _COLUMNS: tuple[Column[BackendState], ...] = (
 )
 
 
+# What the library of a backend has, by its version.
+_FEATURES: tuple[Column[tuple[BackendState, Feature]], ...] = (
+    Column("", "backend", lambda each: each[0].name, least=10),
+    Column("", "part of the library", lambda each: each[1].name),
+    Column("", "since", lambda each: each[1].since),
+    Column("", "here", lambda each: "yes" if each[1].available else "no"),
+    Column("", "used by", lambda each: each[1].use or "–", wrap=True),
+)
+
+
 def backend_states(defaults: Collection[str]) -> list[BackendState]:
     """Return all backends of this installation, in the order of the registry."""
     kinds = {name: backend_class(name) for name in backend_names()}
@@ -63,6 +73,9 @@ def backend_lines(states: Sequence[BackendState], format: str, width: int | None
             yield Line(json.dumps({**facts, "made_up": each.made_up, **about}))
         return
     made_up = [each for each in states if each.made_up]
+    parts = [(each, part) for each in states if isinstance(each.answer, Available) for part in each.answer.features]
     yield from table_lines(Frame(_COLUMNS, [each for each in states if not each.made_up]), width)
     columns = [Column("", "", column.text, least=column.least, wrap=column.wrap) for column in _COLUMNS]
     yield from table_lines(Frame(columns, made_up, title="made-up times, to try and to test collbench"), width)
+    if parts:
+        yield from table_lines(Frame(_FEATURES, parts, title="what the libraries have, by their versions"), width)

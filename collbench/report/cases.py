@@ -275,7 +275,7 @@ def _group_fact(group: str) -> str:
 
 
 PLACED = ("in_place", "buffers", "registration")  # without meaning for operations without buffers
-_REGISTRATIONS = {"registered": "buffers registered", "symmetric": "buffers in a symmetric window"}
+_REGISTRATIONS = {"registered": "buffers registered", "window": "buffers in a window", "symmetric": "buffers in a symmetric window"}
 FACTS: dict[str, Callable[[Any], str]] = {
     "device": str,
     "mode": str,

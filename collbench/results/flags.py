@@ -183,6 +183,11 @@ FLAGS = {
             "the framework exchanged something else than collbench expects of it: its regime in collbench does not model this version",
             "report the note below the table",
         ),
+        Flag(
+            "not_run_on_hardware", "not run on hardware",
+            "the backend was written from the headers of its libraries and has run on a test double only, never on such a GPU",
+            "compare with rccl-tests on the same machine",
+        ),
         Flag("pairs_at_once", "pairs at once", "all pairs ran at the same time and shared the links between them"),
     )
 }  # fmt: skip

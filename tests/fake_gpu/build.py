@@ -1,5 +1,7 @@
 """Builds the fake libcuda.so.1, libnccl.so.2 and libcufile.so.0 with g++, once per version of the sources: build/fake-gpu/<checksum>/.
 
+AMD's libamdhip64.so.6 and librccl.so.1 are the same sources under other names, and are built only for the tests that use them.
+
 In a checkout that cannot be written to they go to the system's temporary folder.
 """
 
@@ -9,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import sha256
@@ -22,6 +24,10 @@ PYTHON = HERE / "python"  # where the fake cupy lies
 _COMPILE = ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread", "-c")
 _LINK = ("g++", "-shared", "-pthread", "-Wl,-z,defs")
 _SONAMES = {"cuda": "libcuda.so.1", "nccl": "libnccl.so.2", "cufile": "libcufile.so.0"}
+_AMD = {"hip": "libamdhip64.so.6", "rccl": "librccl.so.1"}
+_SOURCES = {"hip": ("cuda", "hip"), "rccl": ("nccl",)}  # folders, where these are not named like the library
+_DEFINES = {"hip": ("-DFAKE_HIP",), "rccl": ("-DFAKE_RCCL",)}
+_EXPORTED = {"hip": "hip*; fakeGpuEnqueue;"}  # so that nothing of CUDA is found on a machine of AMD
 
 
 class Missing(Exception):
@@ -32,6 +38,12 @@ class Missing(Exception):
 def libraries() -> Path:
     """The folder with cuda/libcuda.so.1, nccl/libnccl.so.2 and cufile/libcufile.so.0. Raises Missing."""
     return _made(BUILD / _checksum(), _build_all)
+
+
+@cache
+def amd_libraries() -> Path:
+    """The folder with hip/libamdhip64.so.6 and rccl/librccl.so.1. Raises Missing."""
+    return _made(BUILD / f"{_checksum()}-amd", lambda folder: _build_all(folder, _AMD))
 
 
 @cache
@@ -50,9 +62,9 @@ def nccl_without(functions: tuple[str, ...]) -> Path:
 
 
 def _checksum() -> str:
-    files = sorted(file for kind in _SONAMES for file in (HERE / kind).iterdir())
+    files = sorted(file for folder in (*_SONAMES, "hip") for file in (HERE / folder).iterdir())
     text = b"".join(file.name.encode() + file.read_bytes() for file in files)
-    return sha256(text + repr((_COMPILE, _LINK)).encode()).hexdigest()[:16]
+    return sha256(text + repr((_COMPILE, _LINK, _EXPORTED)).encode()).hexdigest()[:16]
 
 
 def _made(folder: Path, build: Callable[[Path], object]) -> Path:
@@ -74,22 +86,29 @@ def _made(folder: Path, build: Callable[[Path], object]) -> Path:
     return folder
 
 
-def _build_all(folder: Path) -> None:
+def _build_all(folder: Path, kinds: Collection[str] = _SONAMES.keys()) -> None:
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda kind: _build(kind, folder / kind), _SONAMES))
+        list(pool.map(lambda kind: _build(kind, folder / kind), kinds))
 
 
 def _build(kind: str, folder: Path) -> None:
     """All files as one text: most of the time goes into the headers of C++."""
     folder.mkdir()
     text, compiled = folder / f"{kind}.cpp", folder / f"{kind}.o"
-    text.write_text("".join(f'#include "{source}"\n' for source in sorted((HERE / kind).glob("*.cpp"))))
-    _run([*_COMPILE, text, "-o", compiled])
-    _link(kind, compiled, folder)
+    sources = [source for name in _SOURCES.get(kind, (kind,)) for source in sorted((HERE / name).glob("*.cpp"))]
+    text.write_text("".join(f'#include "{source}"\n' for source in sources))
+    _run([*_COMPILE, *_DEFINES.get(kind, ()), text, "-o", compiled])
+    if kind in _EXPORTED:
+        script = folder / "exported.map"
+        script.write_text(f"{{ global: {_EXPORTED[kind]} local: *; }};\n")
+        _link(kind, compiled, folder, f"-Wl,--version-script={script}")
+    else:
+        _link(kind, compiled, folder)
 
 
 def _link(kind: str, compiled: Path, folder: Path, *options: str) -> None:
-    _run([*_LINK, f"-Wl,-soname,{_SONAMES[kind]}", *options, compiled, "-o", folder / _SONAMES[kind], "-ldl"])
+    soname = (_SONAMES | _AMD)[kind]
+    _run([*_LINK, f"-Wl,-soname,{soname}", *options, compiled, "-o", folder / soname, "-ldl"])
 
 
 def _run(command: Sequence[str | Path]) -> None:

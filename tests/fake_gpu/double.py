@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
-from tests.fake_gpu.build import BUILD, PYTHON, libraries, nccl_without
+from tests.fake_gpu.build import BUILD, PYTHON, amd_libraries, libraries, nccl_without
 
 # Settings of the double, and their variables; the C++ and the fake cupy document each.
 VARIABLES = {
@@ -16,7 +16,7 @@ VARIABLES = {
     "async_error": "FAKE_NCCL_ASYNC_ERROR", "init_error": "FAKE_NCCL_INIT_ERROR", "no_windows": "FAKE_NCCL_NO_WINDOWS",
     "cufile_open_error": "FAKE_CUFILE_OPEN_ERROR", "cufile_wrong": "FAKE_CUFILE_WRONG",
 }  # fmt: skip
-_SET_BY_USERS = ("CUDA_", "NCCL_", "FAKE_", "TORCH_NCCL_", "COLLBENCH_NCCL")
+_SET_BY_USERS = ("CUDA_", "HIP_", "ROCR_", "NCCL_", "FAKE_", "TORCH_NCCL_", "COLLBENCH_NCCL")
 
 
 def environment(
@@ -52,3 +52,10 @@ def environment(
         "COLLBENCH_CACHE": str(BUILD / "kernels"),  # never beside what a real NVRTC compiled
     }
     return base | own | {VARIABLES[word]: str(value) for word, value in settings.items()}
+
+
+def amd_environment(gpus: int = 2, *, rccl: bool = True, hip: bool = True, **settings: object) -> dict[str, str]:
+    """The same on a host with fake AMD GPUs: HIP's runtime and RCCL, without CUDA, NCCL and cupy. rccl, hip: False: without it."""
+    env = environment(gpus, driver=False, nccl=False, cupy=False, **settings)
+    found = [str(amd_libraries() / kind) for kind, wanted in (("hip", hip), ("rccl", rccl)) if wanted]
+    return env | {"LD_LIBRARY_PATH": os.pathsep.join([*found, *filter(None, [env.get("LD_LIBRARY_PATH")])])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.report.answer import Answer, BestRate, Latency, NextCommand, Verification
+from collbench.report.answer import Answer, BestRate, CommunicatorMemory, Latency, NextCommand, Verification
 from collbench.results.overlap import (
     AssistanceMissing,
     ComputationMissed,
@@ -29,6 +29,16 @@ MESSAGES = {
     "rate with a disturbed reference": BestRate(5.01e9, 64 << 20, disturbed=True),
     "latency": Latency((0.25e-6,), 8),
     "latency of two values": Latency((293.5e-6, 3733e-6), 64),
+    "answer with the memory of a communicator": Answer(
+        "init_create",
+        "nccl",
+        (),
+        None,
+        Latency((0.1,)),
+        Verification(1, 0, files_left_open=0),
+        CommunicatorMemory(3 << 20, "ncclCommMemStats"),
+    ),
+    "memory of a communicator, uncounted": CommunicatorMemory(41 << 20, "free memory at its creation"),
     "verified": Verification(12, 12),
     "verified in part": Verification(12, 5),
     "not verified": Verification(12, 0),

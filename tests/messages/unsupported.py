@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collbench.backends import unavailable as backend
+from collbench.device import hip
 from collbench.device import unavailable as gpu
 from collbench.operations import unsupported as case
 from collbench.operations.registry import BrokenEntry
@@ -40,6 +41,10 @@ MESSAGES = {
     "data type: reduce": case.DtypeUnsupported("MPICH 5.0.2", "bfloat16"),
     "data type: send": case.DtypeUnsupported("horovod", "uint16", "send", "alltoall"),
     "architecture unsupported": case.ArchitectureUnsupported("NCCL", "float8_e4m3fn", "sm_80", "9.0"),
+    "architecture unsupported: format of 8-bit floats": case.Fp8FormatUnsupported("RCCL", "float8_e4m3fn", "gfx942"),
+    "architecture unsupported: format of 8-bit floats, unknown": case.Fp8FormatUnsupported("RCCL", "float8_e4m3fn", ""),
+    "calls of kernels: device": case.DeviceApiUnsupported("NCCL", "device", "allreduce", "2.32.3"),
+    "calls of kernels: gin": case.DeviceApiUnsupported("NCCL", "gin", "alltoall", "2.32.3"),
     "version needed": case.VersionNeeded("NCCL", "symmetric memory (ncclCommWindowRegister)", "2.27", "2.23.4"),
     "one option": case.OptionUnsupported(("--streams",), "mpi", "socket"),
     "two options": case.OptionUnsupported(("--algorithms", "--protocols"), "mpi", "nccl"),
@@ -60,6 +65,10 @@ MESSAGES = {
     "broken plug-in: backend": backend.BrokenPlugin("fast", "pack:Kind", "does not load (ImportError: no rings)", "fix or uninstall pack"),
     "broken plug-in: operation": lambda: BrokenEntry("swap", "pack:SWAP", "contains no Operation", "fix or uninstall pack"),
     "no driver": gpu.NoDriver(),
+    "no HIP": hip.NoHip(),
+    "HIP fails": hip.HipFailed("hipGetDeviceCount: HIP error 3: initialization error"),
+    "no AMD GPU": hip.NoAmdGpu(),
+    "another library": backend.WrongBuild("COLLBENCH_NCCL", "/opt/rocm/lib/librccl.so.1", "is RCCL, not NCCL", "use --backend rccl"),
     "no cupy": gpu.NoCupy(),
     "several cupys": gpu.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
     "GPUs hidden": gpu.GpusHidden(),

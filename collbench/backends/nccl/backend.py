@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from collbench.backends.backend import Available, BackendBase, Group, Settings, Tuning, Unavailable
 from collbench.backends.clock import DeviceClock
@@ -28,20 +28,25 @@ from collbench.backends.nccl.binding import (
     together,
     tuned,
 )
+from collbench.backends.nccl.creation import GroupCreation, HostCalls
 from collbench.backends.nccl.library import (
     DATATYPES,
+    NCCL,
     REDOPS,
     REGISTRATIONS,
     REMOTE_ERROR,
+    WINDOW_FLAGS,
+    LibraryDialect,
     NcclLibrary,
     NcclNotFound,
     code_of,
     dotted,
+    features_of,
     limits,
     load_nccl,
 )
-from collbench.device.buffers import DeviceBuffers, kernels_of
-from collbench.device.gpu import OpenGpu, driver_address, driver_error
+from collbench.device.buffers import DeviceAllocation, DeviceBuffers, kernels_of
+from collbench.device.platform import GpuPlatform, cuda
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, slots_checked
@@ -53,7 +58,7 @@ from collbench.units import format_bytes
 
 if TYPE_CHECKING:
     from collbench.control.world import World
-    from collbench.device.gpu import Event, GpuMemory, Stream
+    from collbench.device.gpu import Event, GpuMemory, OpenGpu, Stream
 
 
 # Opening NCCL: every rank finds its library and GPUs, all ranks check that these match, then each rank claims its GPUs.
@@ -72,21 +77,22 @@ class RankGpu:
     scratch: GpuMemory
 
 
-def _look(world: World, k: int) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
+Load = Callable[[Mapping[str, str]], NcclLibrary]
+
+
+def _look(world: World, k: int, load: Load, platform: GpuPlatform) -> tuple[NcclLibrary | None, list[int], dict[str, Any]]:
     """Return the library, the indices of this process's GPUs, and the reply for the other ranks. Never raises, since they wait for it."""
     try:
-        library = load_nccl(os.environ)
-        indices, place = _our_place(world, k)
+        library = load(os.environ)
+        indices, place = _our_place(world, k, platform)
     except Exception as error:
-        why = str(error) if isinstance(error, CollbenchError) else f"CUDA does not start ({type(error).__name__}: {error})"
+        why = str(error) if isinstance(error, CollbenchError) else f"{platform.name} does not start ({type(error).__name__}: {error})"
         return None, [], {"wrong": f"{world.me}: {why}" if world.size > 1 else why}
     return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
 
 
-def _our_place(world: World, k: int) -> tuple[list[int], ProcessPlace]:
-    from collbench.device.present import identities
-
-    found, (shares, host_id) = identities(), may_share(os.environ)
+def _our_place(world: World, k: int, platform: GpuPlatform) -> tuple[list[int], ProcessPlace]:
+    found, (shares, host_id) = platform.identities(), may_share(os.environ)
     info = world.info
     indices = chosen_gpus(info.local_rank, info.local_ranks, k, len(found), shares or bool(host_id))
     driven = [found[index] for index in indices]
@@ -95,23 +101,22 @@ def _our_place(world: World, k: int) -> tuple[list[int], ProcessPlace]:
     return indices, ProcessPlace(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
 
 
-def _versions_differ(all_ranks: Sequence[Mapping[str, Any]]) -> str | None:
-    """Reject different versions of NCCL, which are incompatible: some versions only hang."""
+def _versions_differ(all_ranks: Sequence[Mapping[str, Any]], library: str) -> str | None:
+    """Reject different versions of a library, which are incompatible: some versions only hang."""
     first = all_ranks[0]
     other = next((place for place in all_ranks if place["version"] != first["version"]), None)
     if other is None:
         return None
     return (
-        f"{first['who']} loads NCCL {first['version']} ({first['path']}) and {other['who']} {other['version']} ({other['path']}): "
+        f"{first['who']} loads {library} {first['version']} ({first['path']}) and {other['who']} {other['version']} ({other['path']}): "
         "install the same one on all hosts, or set COLLBENCH_NCCL"
     )
 
 
-def _claim(index: int) -> RankGpu:
+def _claim(index: int, platform: GpuPlatform) -> RankGpu:
     from collbench.device.buffers import prove
-    from collbench.device.gpu import OpenGpu
 
-    gpu = OpenGpu(index)
+    gpu = platform.open(index)
     driven = RankGpu(gpu, gpu.stream(), gpu.event(), gpu.event(), gpu.allocate(_SCRATCH_BYTES))
     prove(gpu, driven.stream)
     return driven
@@ -126,53 +131,55 @@ class NcclBackend(BackendBase):
 
     flags     "shared_gpu" if the user allows ranks to share a GPU: results are correct, but rates are not those of the machine
     ask_ras   returns which ranks NCCL's RAS service reports as late if work does not end; set by the code that opens this backend
+    dialect   what the library calls itself and its functions; platform: returns the runtime of its GPUs; load: finds the library
     """
 
     name, api = "nccl", "nccl"
+    dialect: ClassVar[LibraryDialect] = NCCL
+    platform: ClassVar[Callable[[], GpuPlatform]] = staticmethod(cuda)
+    load: ClassVar[Load] = staticmethod(load_nccl)
     devices = frozenset({"cuda"})
     takes_tuning = uses_nccl = passes_messages = True
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether CUDA shows a GPU here and NCCL loads. The cheaper check comes first."""
-        from collbench.device.unavailable import gpu_obstacle
-
-        missing = gpu_obstacle(os.environ)
+        """Return whether the runtime shows a GPU here and the library loads. The cheaper check comes first."""
+        missing = cls.platform().obstacle(os.environ)
         if missing:
             return Unavailable.because(missing)
         try:
-            return Available(f"NCCL {dotted(load_nccl(os.environ).version)}")
+            library = cls.load(os.environ)
         except NcclNotFound as error:
             return Unavailable.because(error.obstacle)
+        return Available(f"{cls.dialect.name} {dotted(library.version)}", features_of(library))
 
     def open(self, world: World, settings: Settings) -> None:
         """Find the library, claim each process's GPUs and test the checker on them; makes no communicator.
 
         Raises UsageError, for GPUs that do not fit together on all ranks.
         """
-        k = settings.gpus_per_process
-        library, indices, own = _look(world, k)
-        replies = world.allgather(own, "opening nccl: which GPUs")
-        wrong = next((reply["wrong"] for reply in replies if reply.get("wrong")), None) or _versions_differ(replies)
+        k, self._platform = settings.gpus_per_process, type(self).platform()
+        library, indices, own = _look(world, k, type(self).load, self._platform)
+        replies = world.allgather(own, f"opening {self.name}: which GPUs")
+        wrong = next((reply["wrong"] for reply in replies if reply.get("wrong")), None) or _versions_differ(replies, self.dialect.name)
         if wrong or library is None:
-            raise UsageError(wrong or "no NCCL library is found")
+            raise UsageError(wrong or f"no {self.dialect.name} library is found")
         places = [ProcessPlace.from_json(reply["place"]) for reply in replies]
         if misfit := trouble(places, k):
             raise UsageError(misfit)
         try:
-            self._driven = tuple(_claim(index) for index in indices)
+            self._driven = tuple(_claim(index, self._platform) for index in indices)
         except (CollbenchError, MemoryError) as error:
             raise UsageError(f"{world.me}: {error}", rank=world.rank) from error
         self._world, self._timeout_s, self._library, self._first = world, settings.timeout_s, library, world.rank * k
         self._drivers = Counter(gpu for place in places if place.host == world.me.host for gpu in place.driven)  # ranks per GPU
         self.ranks, self.gpus = world.size * k, tuple(gpu for place in places for gpu in place.driven)
-        self.flags = ("shared_gpu",) if shared(places) else ()
+        self.flags = (*type(self).flags, *(["shared_gpu"] if shared(places) else []))
         self.nccl = (library.handle, code_of(library.version))
         self._communicators = Communicators(library)
         self._side_streams: dict[int, Stream] = {}  # by communicator
         self._memories, self._graphs = weakref.WeakSet[NcclMemory](), weakref.WeakSet[Graphs]()
-        names = ("cuEventRecord", "cuStreamQuery", "cuEventElapsedTime", "cuGraphLaunch", "cuStreamWaitEvent")
-        self._driver = {name: driver_address(name) for name in names}
+        self._driver = self._platform.addresses()
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
         """Return a communicator of these ranks. Raises RunFailed, the same on all ranks, for example if NCCL rejects the tuning.
@@ -254,25 +261,31 @@ class NcclBackend(BackendBase):
         """Return the GPU's free bytes divided by the ranks that drive it."""
         return min(rank.gpu.free_bytes() // self._drivers[rank.gpu.bus_id] for rank in self._driven)
 
-    def versions(self) -> Mapping[str, str]:
-        """Return the loaded NCCL's version and path, CUDA's versions, and the GPUs of this process."""
-        from collbench.device.present import cuda_versions
+    def communicator_bytes(self, group: Group) -> tuple[int, str] | None:
+        """Return the most GPU memory that a communicator of the group takes in this process, in bytes, and its source; None if unknown."""
+        with suppress(RunFailed):
+            return self._communicators.most_bytes(group.handle)
+        return None
 
-        names = dict.fromkeys(rank.gpu.name for rank in self._driven)
-        return {"nccl": dotted(self._library.version), "nccl_path": self._library.path, **cuda_versions(), "gpus": ", ".join(names)}
+    def versions(self) -> Mapping[str, str]:
+        """Return the version and path of the loaded library, the versions of its runtime, and the GPUs of this process."""
+        names, own = dict.fromkeys(rank.gpu.name for rank in self._driven), self._library
+        found = {self.name: dotted(own.version), f"{self.name}_path": own.path}
+        return {**found, **self._platform.versions(), "gpus": ", ".join(names)}
 
     def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> DeviceBuffers:
         """Return buffers in GPU memory, from NCCL's allocator for registered cases. Raises MemoryError, RunFailed."""
         known = case.registration in REGISTRATIONS
         needed, ranks = bytes_needed(operation, case, group.n), self._ranks_of(group)
-        gpus, streams, take = [rank.gpu for rank in ranks], [rank.stream for rank in ranks], self._of_nccl if known else OpenGpu.allocate
+        gpus, streams = [rank.gpu for rank in ranks], [rank.stream for rank in ranks]
+        take: Callable[[OpenGpu, int], DeviceAllocation] = self._of_nccl if known else type(gpus[0]).allocate
 
         def make() -> DeviceBuffers:
             for gpu in gpus:
                 self._request_memory(gpu, needed)
             return DeviceBuffers(operation, case, group, slots, gpus, streams, take)
 
-        made = self._in_step(case, make) if case.registration == "symmetric" else make()
+        made = self._in_step(case, make) if case.registration in WINDOW_FLAGS else make()
         if known:
             with self._world.watchdog.phase(f"{case.title()}: registering its buffers"):
                 register(
@@ -293,7 +306,7 @@ class NcclBackend(BackendBase):
             raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
 
     def _in_step(self, case: Case, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
-        """Create buffers on all ranks together: symmetric windows need all ranks, so a rank without memory must not block others."""
+        """Create buffers on all ranks together: windows need all ranks, so a rank without memory must not block others."""
         made: DeviceBuffers | str
         try:
             made = make()
@@ -309,12 +322,22 @@ class NcclBackend(BackendBase):
         ranks, bindings, slots = self._ranks_of(group), list[NcclBinding](), list[tuple[Call, ...]]()
         steps = operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
+        if operation.creates:
+            return Program((tuple(steps(self._creation(group))),), keep=buffers)
         for slot in range(buffers.slots):
             bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
             slots.append(together([list(steps(binding)) for binding in bound], self._library))
             bindings += bound
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.explain_abort)
         return self._captured(program, group, {0, *slots_checked(case)}) if case.mode == "graph" else program
+
+    def _creation(self, group: Group) -> GroupCreation:
+        """Return the argument of the steps of `init`."""
+        what = "exchanging the unique id of a communicator"
+        hosts, each = list(self._world.hosts), len(self._driven)
+        host_of = [hosts.index(member.host) for member in self._world.members for _ in range(each)]
+        calls = HostCalls(lambda: self._identity(group.ranks[0], what), lambda: self.fence(self._timeout_s), host_of)
+        return GroupCreation(self._library, self._communicators, group, self._ranks_of(group), calls)
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the calls on a stream of the group's communicator, which the rank's own stream waits for.
@@ -323,10 +346,12 @@ class NcclBackend(BackendBase):
         """
         ranks, steps = self._ranks_of(group), operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
+        if operation.creates:
+            return StartUnsupported(self.name, operation.name)
         if case.mode == "graph":
-            return StartUnsupported("nccl with --mode graph", operation.name)
+            return StartUnsupported(f"{self.name} with --mode graph", operation.name)
         if len(ranks) > 1:
-            return StartUnsupported("nccl with several GPUs per process", operation.name)
+            return StartUnsupported(f"{self.name} with several GPUs per process", operation.name)
         (rank,) = ranks
         if group.handle[0] not in self._side_streams:
             self._side_streams[group.handle[0]] = rank.gpu.stream()
@@ -342,10 +367,10 @@ class NcclBackend(BackendBase):
         return NonBlocking(Program(tuple(start), keep, explain), Program(tuple(wait), keep, explain))
 
     def _record(self, event: Event, stream: Stream) -> NativeCall:
-        return NativeCall("cuEventRecord", self._driver["cuEventRecord"], (event.address, stream.address))
+        return NativeCall(self._platform.record, self._driver[self._platform.record], (event.address, stream.address))
 
     def _wait(self, event: Event, stream: Stream) -> NativeCall:
-        return NativeCall("cuStreamWaitEvent", self._driver["cuStreamWaitEvent"], (stream.address, event.address, 0))
+        return NativeCall(self._platform.wait, self._driver[self._platform.wait], (stream.address, event.address, 0))
 
     def _after(self, first: Stream, event: Event, then: Stream) -> tuple[Call, ...]:
         """Return the calls after which a stream runs only what follows the present work of another one."""
@@ -363,15 +388,15 @@ class NcclBackend(BackendBase):
         their plain calls.
         """
         graphs, ranks, slots = Graphs(group.handle, program.explain), self._ranks_of(group), program.slots
-        launch = self._driver["cuGraphLaunch"]
+        launch = self._platform.launch, self._driver[self._platform.launch]
         self._graphs.add(graphs)
         timed = [
             graphs.capture(ranks, [call for slot in rotation(len(slots), graph) for call in slots[slot]], launch)
             for graph in range(-(-len(slots) // GRAPH_ITERATIONS))
         ]
         single = tuple(graphs.capture(ranks, slot, launch) if i in checked else slot for i, slot in enumerate(slots))
-        once = Program(single, keep=(program.keep, graphs), explain=driver_error)
-        return Program(tuple(timed), keep=once.keep, explain=driver_error, iterations=GRAPH_ITERATIONS, once=once)
+        once = Program(single, keep=(program.keep, graphs), explain=self._platform.error)
+        return Program(tuple(timed), keep=once.keep, explain=self._platform.error, iterations=GRAPH_ITERATIONS, once=once)
 
     def sync(self, group: Group) -> Program | None:
         """Return an all-reduce of one element on the same streams, so that no sample begins before every rank has arrived."""
@@ -384,11 +409,12 @@ class NcclBackend(BackendBase):
 
     def clock(self) -> DeviceClock:
         """Return a clock of events on the stream of each rank that this process drives."""
+        driver = self._platform
         return DeviceClock(
             streams=tuple(rank.stream.address for rank in self._driven), starts=tuple(rank.start.address for rank in self._driven),
-            ends=tuple(rank.end.address for rank in self._driven), record=self._driver["cuEventRecord"],
-            query=self._driver["cuStreamQuery"], elapsed=self._driver["cuEventElapsedTime"], comms=tuple(self._communicators.alive),
-            async_error=self._library.address("ncclCommGetAsyncError"), deadline_s=self._timeout_s, device_error=driver_error,
+            ends=tuple(rank.end.address for rank in self._driven), record=self._driver[driver.record],
+            query=self._driver[driver.query], elapsed=self._driver[driver.elapsed], comms=tuple(self._communicators.alive),
+            async_error=self._library.address("ncclCommGetAsyncError"), deadline_s=self._timeout_s, device_error=driver.error,
             library_error=self._library.explain, stuck=self._stuck,
         )  # fmt: skip
 
@@ -404,11 +430,11 @@ class NcclBackend(BackendBase):
 
     def fence(self, deadline_s: float) -> None:
         """Wait until the streams are empty. Raises RunFailed at the deadline, or for an error of the GPU."""
-        query, end = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._driver["cuStreamQuery"]), time.monotonic() + deadline_s
+        query, end = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)(self._driver[self._platform.query]), time.monotonic() + deadline_s
         for rank in self._driven:
             while code := query(rank.stream.address):
                 if code != _NOT_READY:
-                    raise RunFailed(f"GPU {rank.gpu.index} ({rank.gpu.name}) failed: {driver_error(code)}")
+                    raise RunFailed(f"GPU {rank.gpu.index} ({rank.gpu.name}) failed: {self._platform.error(code)}")
                 if time.monotonic() > end:
                     raise RunFailed(
                         self._stuck(f"work on GPU {rank.gpu.index} ({rank.gpu.name}) has not completed within {deadline_s:g} s")

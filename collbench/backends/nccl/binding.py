@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends.backend import Group, Tuning
 from collbench.backends.host import Address, AnyBuffers, NativeBinding
 from collbench.backends.messages import MessageSteps
-from collbench.backends.nccl.library import REDOPS, REGISTRATIONS, SYMMETRIC_FLAG, NcclFailed, NcclLibrary, UniqueId, datatype
+from collbench.backends.nccl.library import GPU_MEMORY, REDOPS, REGISTRATIONS, WINDOW_FLAGS, NcclFailed, NcclLibrary, UniqueId, datatype
 from collbench.errors import RunFailed
 from collbench.operations.program import Call, NativeCall, PythonCall
 from collbench.units import format_size
@@ -62,11 +62,16 @@ class Communicators:
     def __init__(self, library: NcclLibrary) -> None:
         self._library = library
         self.alive: list[int] = []
+        self._taken_bytes: dict[int, int] = {}  # by communicator: how much less memory was free after its creation
         library.handle.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
 
-    def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str) -> tuple[int, ...]:
-        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks must call it. Raises NcclFailed with the remedy."""
+    def make(self, gpus: Sequence[OpenGpu], ranks: Sequence[int], n: int, unique_id: str, *, counted: bool = True) -> tuple[int, ...]:
+        """Create a communicator of n ranks for each of `ranks`, on its GPU. All n ranks must call it. Raises NcclFailed with the remedy.
+
+        counted: whether `most_bytes` must know its memory. Without NCCL's own count, that takes two queries of each GPU.
+        """
         made, identity = [ctypes.c_void_p() for _ in ranks], UniqueId.from_buffer_copy(bytes.fromhex(unique_id))
+        before = [] if self._counts or not counted else [gpu.free_bytes() for gpu in gpus]
         try:
             with grouped(self._library):
                 for gpu, rank, comm in zip(gpus, ranks, made, strict=True):
@@ -74,6 +79,55 @@ class Communicators:
                         self._library.call("ncclCommInitRank", ctypes.addressof(comm), n, identity, rank)
         except NcclFailed as error:
             raise NcclFailed(f"{error}: {_remedy(error)}", error.code, error.last_error) from error
+        comms = self._kept(made)
+        for place, free in enumerate(before):
+            self._taken_bytes[comms[place]] = max(0, free - gpus[place].free_bytes())
+        return comms
+
+    @property
+    def _counts(self) -> bool:
+        """Whether NCCL counts the memory of a communicator."""
+        return self._library.has("ncclCommMemStats")
+
+    def most_bytes(self, comms: Sequence[int]) -> tuple[int, str] | None:
+        """Return the most GPU memory that one of these communicators takes, in bytes, and its source; None if it is unknown.
+
+        Without NCCL's own count it is what was no longer free after its creation, without buffers that NCCL allocates later. No
+        difference is unknown: another process may have freed as much.
+        """
+        if not self._counts:
+            most = max((self._taken_bytes.get(comm, 0) for comm in comms), default=0)
+            return (most, "free memory at its creation") if most else None
+        found = []
+        for comm in comms:
+            count = ctypes.c_uint64()
+            self._library.call("ncclCommMemStats", ctypes.c_void_p(comm), GPU_MEMORY, ctypes.byref(count))
+            found.append(count.value)
+        return (max(found), "ncclCommMemStats") if found else None
+
+    def split(self, comms: Sequence[int], words: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Split communicators, each by its (color, key). All their ranks must call it. Raises NcclFailed."""
+        made = [ctypes.c_void_p() for _ in comms]
+        with grouped(self._library):
+            for comm, (color, key), child in zip(comms, words, made, strict=True):
+                self._library.call("ncclCommSplit", ctypes.c_void_p(comm), color, key, ctypes.byref(child), None)
+        return self._kept(made)
+
+    def shrink(self, comms: Sequence[int], excluded: Sequence[int]) -> tuple[int, ...]:
+        """Make communicators without some ranks. All other ranks must call it. Raises NcclFailed."""
+        made, listed = [ctypes.c_void_p() for _ in comms], (ctypes.c_int * len(excluded))(*excluded)
+        with grouped(self._library):
+            for comm, child in zip(comms, made, strict=True):
+                words = (listed, len(excluded), ctypes.byref(child), None, 0)  # the default config, and no abort of pending work
+                self._library.call("ncclCommShrink", ctypes.c_void_p(comm), *words)
+        return self._kept(made)
+
+    def finalize(self, comms: Sequence[int]) -> None:
+        """Wait until all calls of these communicators have completed on all ranks. Raises NcclFailed."""
+        for comm in comms:
+            self._library.call("ncclCommFinalize", ctypes.c_void_p(comm))
+
+    def _kept(self, made: Sequence[ctypes.c_void_p]) -> tuple[int, ...]:
         comms = tuple(comm.value or 0 for comm in made)
         self.alive += comms
         return comms
@@ -95,6 +149,8 @@ class Communicators:
 
     def _taken(self, comms: Sequence[int]) -> list[int]:
         taken = [comm for comm in comms if comm in self.alive]
+        for comm in taken:
+            self._taken_bytes.pop(comm, None)
         self.alive = [comm for comm in self.alive if comm not in taken]
         return taken
 
@@ -107,10 +163,11 @@ def _remedy(error: NcclFailed) -> str:
 
 # GPU memory of NCCL's allocator that a communicator knows: registered, or as a symmetric window.
 
-_FORGET = {"registered": "ncclCommDeregister", "symmetric": "ncclCommWindowDeregister"}
+_FORGET = {"registered": "ncclCommDeregister", "window": "ncclCommWindowDeregister", "symmetric": "ncclCommWindowDeregister"}
 # Both functions return success and a null handle if they do nothing (register.cc, dev_runtime.cc).
 _NOTHING_DONE = {
     "registered": "NCCL registers nothing here: GPUs that reach one another by copies only, or NCCL_LOCAL_REGISTER=0",
+    "window": "NCCL has no windows between these GPUs: they need P2P, and NCCL_CUMEM_ENABLE not 0",
     "symmetric": "NCCL has no symmetric memory between these GPUs: it needs P2P between all of them, and NCCL_CUMEM_ENABLE not 0",
 }
 
@@ -136,12 +193,12 @@ class NcclMemory:
 
 
 def register(library: NcclLibrary, memories: Sequence[NcclMemory], comms: Sequence[int], kind: str) -> None:
-    """Register each memory with the communicator of its rank, as "registered" or "symmetric". "symmetric" needs a call on all ranks.
+    """Register each memory with the communicator of its rank, as one of REGISTRATIONS. Windows need a call on all ranks.
 
     Raises NcclFailed if NCCL returns an error or the call has no effect.
     """
     function, handles = REGISTRATIONS[kind][0], [ctypes.c_void_p() for _ in memories]
-    flags = (ctypes.c_int(SYMMETRIC_FLAG),) if kind == "symmetric" else ()
+    flags = (ctypes.c_int(WINDOW_FLAGS[kind]),) if kind in WINDOW_FLAGS else ()
     with grouped(library):
         for memory, comm, handle in zip(memories, comms, handles, strict=True):
             size = ctypes.c_size_t(memory.n_bytes)
@@ -183,9 +240,19 @@ class NcclBinding(NativeBinding, MessageSteps):
         self.send, self.recv = Address(buffers.send_at(index, slot), width), Address(buffers.recv_at(index, slot), width)
         self.scratch = Address(driven.scratch.address, 1)
         self.comm, self.stream, self.status = group.handle[index], driven.stream.address, 0
-        self.type = datatype(case.dtype.name, width, version, buffers.operation.reduces) or 0
+        words = library.dialect.datatypes
+        self.type = datatype(case.dtype.name, width, version, buffers.operation.reduces, words) or 0
         self.byte = datatype("uint8", 1, version, reduces=False) or 0
+        self._nccl = library
         self.redop = REDOPS[case.redop].number if case.redop else 0
+
+    def has(self, name: str) -> bool:
+        """Return whether the library has a function `name`, under this or its own name."""
+        return self._nccl.has(name)
+
+    def pointer(self, name: str) -> int:
+        """Return the address of the library's function `name`."""
+        return self._nccl.address(name)
 
     def peer(self, rank: int) -> int:
         """Return the rank within the communicator."""
@@ -245,8 +312,8 @@ class Graphs:
         self._comms, self._explain = frozenset(comms), explain
         self._held: list[Graph] = []
 
-    def capture(self, ranks: Sequence[RankGpu], calls: Sequence[Call], launch: int) -> tuple[NativeCall, ...]:
-        """Return the launch of a graph of these calls per driven rank. `launch` is the address of cuGraphLaunch.
+    def capture(self, ranks: Sequence[RankGpu], calls: Sequence[Call], launch: tuple[str, int]) -> tuple[NativeCall, ...]:
+        """Return the launch of a graph of these calls per driven rank. `launch`: (name, address) of the function that launches one.
 
         Raises NcclFailed if a call cannot be captured.
         """
@@ -256,7 +323,7 @@ class Graphs:
                 self._record(call)
         self._held += graphs
         pairs = zip(graphs, ranks, strict=True)
-        return tuple(NativeCall("cuGraphLaunch", launch, (graph.address, rank.stream.address)) for graph, rank in pairs)
+        return tuple(NativeCall(*launch, (graph.address, rank.stream.address)) for graph, rank in pairs)
 
     def _record(self, call: Call) -> None:
         if isinstance(call, PythonCall):

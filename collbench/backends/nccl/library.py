@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion
+from collbench.backends.backend import Feature
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.unsupported import (
     ArchitectureUnsupported,
+    DeviceApiUnsupported,
     DtypeUnsupported,
     OptionUnsupported,
     RedopUnsupported,
@@ -93,10 +95,44 @@ MADE_OF_MESSAGES = frozenset({"alltoall", "gather", "scatter"})
 # How buffers are registered with NCCL: the function, and the first version that has it.
 REGISTRATIONS: Mapping[str, tuple[str, Version]] = {
     "registered": ("ncclCommRegister", (2, 19)),
+    "window": ("ncclCommWindowRegister", (2, 27)),
     "symmetric": ("ncclCommWindowRegister", (2, 27)),
+}
+WINDOW_FLAGS = {"window": 0, "symmetric": SYMMETRIC_FLAG}  # NCCL_WIN_DEFAULT and NCCL_WIN_COLL_SYMMETRIC
+# Memory for calls of kernels, by which part of the device API makes them, with the first version that has it.
+DEVICE_APIS: Mapping[str, Version] = {"device": (2, 28), "gin": (2, 28, 7)}
+GPU_MEMORY = 3  # ncclStatGpuMemTotal: the memory that ncclCommMemStats counts
+
+# Parts of NCCL's interface: its name, a function of it ("": by version), the first version, and where collbench uses it.
+_PARTS: Sequence[tuple[str, str, Version, str]] = (
+    ("registered buffers", "ncclCommRegister", (2, 19), "--registration registered"),
+    ("windows", "ncclCommWindowRegister", (2, 27), "--registration window"),
+    ("symmetric windows", "ncclCommWindowRegister", (2, 27), "--registration symmetric"),
+    ("alltoall, gather and scatter as calls", "ncclAlltoAll", (2, 28), "alltoall, gather, scatter"),
+    ("split of a communicator", "ncclCommSplit", (2, 18), "init_halves, init_alternate, init_nodes"),
+    ("communicator without some ranks", "ncclCommShrink", (2, 27), "init_reform"),
+    ("communicator with more ranks", "ncclCommGrow", (2, 29, 2), ""),
+    ("memory of a communicator", "ncclCommMemStats", (2, 29, 7), "evidence.communicator of rows"),
+    ("one-sided messages", "ncclPutSignal", (2, 29, 2), ""),
+    ("device API", "ncclDevCommCreate", (2, 28), ""),
+    ("network calls of kernels (GIN)", "", (2, 28, 7), ""),
+)
+
+# The functions that make the groups of `init`, by operation. (`ncclCommInitRank`, which makes those of the others, is in every version.)
+CREATIONS: Mapping[str, tuple[str, Version]] = {
+    "init_halves": ("ncclCommSplit", (2, 18)),
+    "init_alternate": ("ncclCommSplit", (2, 18)),
+    "init_nodes": ("ncclCommSplit", (2, 18)),
+    "init_reform": ("ncclCommShrink", (2, 27)),
 }
 
 ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # the algorithms of sweep.ALGORITHMS that need a later version than OBEYS_FROM
+
+
+def features_of(library: NcclLibrary) -> tuple[Feature, ...]:
+    """Return which parts of NCCL's interface the loaded version has."""
+    has = {name: library.has(function) if function else library.version >= since for name, function, since, _ in _PARTS}
+    return tuple(Feature(name, dotted(since), has[name], use) for name, _, since, use in _PARTS)
 
 
 def version_of(code: int) -> Version:
@@ -116,12 +152,12 @@ def dotted(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def datatype(name: str, width: int, version: Version, reduces: bool) -> int | None:
-    """Return NCCL's number of a data type; None if this version cannot reduce it.
+def datatype(name: str, width: int, version: Version, reduces: bool, words: Mapping[str, Word] = DATATYPES) -> int | None:
+    """Return NCCL's number of a data type; None if this version cannot reduce it. words: the data types that the library has.
 
     Without a reduction, any type of the same width is used.
     """
-    word = DATATYPES.get(name)
+    word = words.get(name)
     if word and word.since <= version:
         return word.number
     return None if reduces else DATATYPES[SAME_WIDTH[width]].number
@@ -129,6 +165,7 @@ def datatype(name: str, width: int, version: Version, reduces: bool) -> int | No
 
 SONAME = "libnccl.so.2"
 CHOSEN = "COLLBENCH_NCCL"
+_ONLY_RCCL = ("ncclAllToAllv", "ncclAlltoAllv", "mscclLoadAlgo")  # functions of RCCL that NCCL does not have
 _DEEPEST = 2  # groups inside one another: a rank's own group, inside that of all ranks of a process
 _INSTALL = f"pip install 'collbench[cuda13]' (or cuda12), load your site's module, or set {CHOSEN} to the library's path"
 
@@ -155,27 +192,60 @@ class NcclNotFound(RunFailed):
         self.obstacle = obstacle
 
 
+def fp8_on_cuda(library: str, dtype: str, arch: str) -> Reason | None:
+    """Return why NCCL cannot reduce an 8-bit float on this GPU ("sm_90"), or None. For an unknown GPU, NCCL decides."""
+    return ArchitectureUnsupported(library, dtype, arch, "9.0") if _capability(arch) < FP8_REDUCES_FROM else None
+
+
+@dataclass(frozen=True)
+class LibraryDialect:
+    """How a library with NCCL's interface differs from others.
+
+    name        in messages: "NCCL"
+    soname      of its shared object; folder: where pip's packages have it below `nvidia`, or ""
+    datatypes   its data types, with the first version of each
+    aliases     by NCCL's name of a function the library's own one, in versions without NCCL's
+    fp8         (library, data type, GPU) -> why it cannot reduce an 8-bit float there, or None
+    install     the remedy if it is missing
+    """
+
+    name: str
+    soname: str
+    datatypes: Mapping[str, Word]
+    fp8: Callable[[str, str, str], Reason | None]
+    install: str
+    folder: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+NCCL = LibraryDialect("NCCL", SONAME, DATATYPES, fp8_on_cuda, _INSTALL, "nccl/lib")
+
+
 @dataclass(frozen=True)
 class NcclLibrary:
-    """The loaded library: its handle, the path of the loaded file, and its version."""
+    """The loaded library: its handle, the path of the loaded file, its version, and its dialect."""
 
     handle: ctypes.CDLL
     path: str
     version: Version
+    dialect: LibraryDialect = NCCL
+
+    def _name(self, name: str) -> str:
+        return name if hasattr(self.handle, name) else self.dialect.aliases.get(name, name)
 
     def has(self, name: str) -> bool:
-        """Return whether this version has a function `name`."""
-        return hasattr(self.handle, name)
+        """Return whether this version has a function `name`, under this or its own name."""
+        return hasattr(self.handle, self._name(name))
 
     def address(self, name: str) -> int:
         """Return the address of a function."""
-        return ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
+        return ctypes.cast(getattr(self.handle, self._name(name)), ctypes.c_void_p).value or 0
 
     def call(self, name: str, *words: object) -> None:
         """Call a function that is not timed. Raises NcclFailed with NCCL's error text."""
         code = getattr(self.handle, name)(*words)
         if code:
-            raise NcclFailed(f"{name} of NCCL {dotted(self.version)} failed: {self.explain(code)}", code, self._last_error())
+            raise NcclFailed(f"{name} of {self.dialect.name} {dotted(self.version)} failed: {self.explain(code)}", code, self._last_error())
 
     def explain(self, code: int) -> str:
         """Return an error code as text: "ncclSystemError (2): unhandled system error; last error: …"."""
@@ -207,17 +277,26 @@ class NcclLibrary:
 def load_nccl(env: Mapping[str, str]) -> NcclLibrary:
     """Return the library in COLLBENCH_NCCL, else the one that this process has loaded, else the wheel's, else the system's.
 
-    Raises NcclNotFound if there is none, if the chosen one does not load, or if it is too old.
+    Raises NcclNotFound if there is none, if the chosen one does not load or is RCCL, or if it is too old.
     """
-    handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found()
+    return load(env, NCCL)
+
+
+def load(env: Mapping[str, str], dialect: LibraryDialect) -> NcclLibrary:
+    """Return a library with NCCL's interface, found as `load_nccl` does. Raises NcclNotFound."""
+    handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found(dialect)
     path = _loaded_from(handle)
+    is_rccl = any(hasattr(handle, name) for name in _ONLY_RCCL)
+    if is_rccl != (dialect.name == "RCCL"):
+        found, backend = ("RCCL", "rccl") if is_rccl else ("NCCL", "nccl")
+        raise NcclNotFound(WrongBuild(CHOSEN, path, f"is {found}, not {dialect.name}", f"use --backend {backend}, or set another library"))
     code = ctypes.c_int()
     if handle.ncclGetVersion(ctypes.byref(code)):
         raise NcclNotFound(DoesNotLoad(path, "ncclGetVersion failed", f"reinstall it, or set {CHOSEN} to the path of another library"))
     version = version_of(code.value)
     if version < OLDEST:
-        raise NcclNotFound(UnknownVersion("NCCL", f"{dotted(version)} ({path})", f"{dotted(OLDEST)} and newer", _INSTALL))
-    return NcclLibrary(handle, path, version)
+        raise NcclNotFound(UnknownVersion(dialect.name, f"{dotted(version)} ({path})", f"{dotted(OLDEST)} and newer", dialect.install))
+    return NcclLibrary(handle, path, version, dialect)
 
 
 def _chosen(path: str) -> ctypes.CDLL:
@@ -227,25 +306,25 @@ def _chosen(path: str) -> ctypes.CDLL:
         raise NcclNotFound(DoesNotLoad(f"{CHOSEN}={path}", str(error), "correct or unset it")) from error
 
 
-def _found() -> ctypes.CDLL:
+def _found(dialect: LibraryDialect) -> ctypes.CDLL:
     """Return the first library that loads, preferably one that this process has loaded: two would not share their state of the GPUs."""
     wrong = []
-    for name, mode in _places():
+    for name, mode in _places(dialect):
         try:
             return _nccl_of(ctypes.CDLL(name, mode=mode))
         except OSError as error:
             wrong.append(str(error))
-    raise NcclNotFound(LibraryNotFound("NCCL", wrong[-1], _INSTALL))
+    raise NcclNotFound(LibraryNotFound(dialect.name, wrong[-1], dialect.install))
 
 
-def _places() -> Iterator[tuple[str, int]]:
-    yield SONAME, ctypes.DEFAULT_MODE | os.RTLD_NOLOAD
-    spec = find_spec("nvidia")
+def _places(dialect: LibraryDialect = NCCL) -> Iterator[tuple[str, int]]:
+    yield dialect.soname, ctypes.DEFAULT_MODE | os.RTLD_NOLOAD
+    spec = find_spec("nvidia") if dialect.folder else None
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        file = Path(folder) / "nccl/lib" / SONAME
+        file = Path(folder) / dialect.folder / dialect.soname
         if file.exists():
             yield str(file), ctypes.DEFAULT_MODE
-    yield SONAME, ctypes.DEFAULT_MODE
+    yield dialect.soname, ctypes.DEFAULT_MODE
 
 
 def _nccl_of(handle: ctypes.CDLL) -> ctypes.CDLL:
@@ -278,27 +357,45 @@ def _text(raw: bytes | None) -> str:
 
 def limits(operation: Operation, case: Case, library: NcclLibrary, archs: Iterable[str]) -> Reason | None:
     """Return why this NCCL cannot run a case on GPUs of these architectures ("sm_90"), or None."""
+    if operation.creates:
+        return next(_creations(operation, case, library), None)
     reductions = _reductions(case, library, archs) if operation.reduces else iter(())
     return next(reductions, None) or next(_registrations(operation, case, library), None) or next(_tunings(operation, case, library), None)
+
+
+def _creations(operation: Operation, case: Case, library: NcclLibrary) -> Iterator[Reason]:
+    given = {"--algorithms": case.algorithm, "--protocols": case.protocol, "--registration": case.registration not in (None, "none")}
+    options = tuple(option for option, value in given.items() if value) + ("--mode graph",) * (case.mode == "graph")
+    if options:
+        yield OptionUnsupported(options, operation.name, "operations that move data")
+    function, since = CREATIONS.get(operation.name, ("", OLDEST))
+    if function and not library.has(function):
+        yield _needs(function, since, library)
 
 
 def _reductions(case: Case, library: NcclLibrary, archs: Iterable[str]) -> Iterator[Reason]:
     redop, name = case.redop or "sum", case.dtype.name
     if redop not in REDOPS:
-        yield RedopUnsupported("NCCL", redop)
+        yield RedopUnsupported(library.dialect.name, redop)
     elif REDOPS[redop].since > library.version:
         yield _needs(redop, REDOPS[redop].since, library)
-    if name not in DATATYPES:
-        yield DtypeUnsupported("NCCL", name)
-    elif datatype(name, case.dtype.size, library.version, reduces=True) is None:
-        yield _needs(name, DATATYPES[name].since, library)
-    old = [arch for arch in archs if name.startswith("float8") and _capability(arch) < FP8_REDUCES_FROM]
-    if old:
-        yield ArchitectureUnsupported("NCCL", name, old[0], "9.0")
+    words = library.dialect.datatypes
+    if name not in words:
+        yield DtypeUnsupported(library.dialect.name, name)
+    elif datatype(name, case.dtype.size, library.version, True, words) is None:
+        yield _needs(name, words[name].since, library)
+    if name.startswith("float8"):
+        yield from filter(None, (library.dialect.fp8(library.dialect.name, name, arch) for arch in archs))
 
 
 def _registrations(operation: Operation, case: Case, library: NcclLibrary) -> Iterator[Reason]:
     kind = case.registration or "none"
+    if kind in DEVICE_APIS:
+        old = DEVICE_APIS[kind] > library.version
+        feature, loaded = f"--registration {kind}", dotted(library.version)
+        yield (
+            _needs(feature, DEVICE_APIS[kind], library) if old else DeviceApiUnsupported(library.dialect.name, kind, operation.name, loaded)
+        )
     if kind in REGISTRATIONS:
         function, since = REGISTRATIONS[kind]
         if since > library.version or not library.has(function):
@@ -319,7 +416,7 @@ def _tunings(operation: Operation, case: Case, library: NcclLibrary) -> Iterator
 
 
 def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:
-    return VersionNeeded("NCCL", what, dotted(since), dotted(library.version))
+    return VersionNeeded(library.dialect.name, what, dotted(since), dotted(library.version))
 
 
 def _capability(arch: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.backends.backend import Backend, unsupported_reason
+from collbench.backends.backend import Backend, CountingBackend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.measure.memory import HeldResources, check_memory, fitting_sizes, held_resources
@@ -185,7 +185,7 @@ class BackendRunner:
             overlap, ready = states, states.ready
         before = held_resources() if operation.creates else None
         watched = session.measured(ready, backend, budget)
-        held = self._held(before) if before else {}
+        held = (self._held(before) if before else {}) | self._communicators(ready, backend)
         phases += watched.phases if watched else ()
         overlapped = overlap.evaluate(watched, world) if overlap else None
         with phases.record("verification"):
@@ -231,6 +231,14 @@ class BackendRunner:
         own = [after.open_files - before.open_files, after.resident_bytes - before.resident_bytes]
         every = self.session.world.allgather(own, "counting open files")
         return {"grown": {"open_files": max(one[0] for one in every), "resident_bytes": max(one[1] for one in every)}}
+
+    def _communicators(self, ready: PreparedCase, backend: Backend) -> dict[str, Any]:
+        """Return the evidence of the GPU memory that a communicator of the case takes, at the worst rank. All ranks call."""
+        if not isinstance(backend, CountingBackend):
+            return {}
+        own = [found for group in ready.own_groups if (found := backend.communicator_bytes(group))]
+        every = [tuple(found) for one in self.session.world.allgather(own, "counting the memory of communicators") for found in one]
+        return {"communicator": dict(zip(("bytes", "source"), max(every), strict=True))} if every else {}
 
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """Return the row's ceilings, flags and evidence."""

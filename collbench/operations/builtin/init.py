@@ -94,6 +94,18 @@ def _torch(groups: Callable[[int], Sequence[Sequence[int]]], first: bool = False
     return steps
 
 
+def _nccl(make: Callable[[Any], Call], first: bool = False) -> Callable[[Any], Iterator[Call]]:
+    """Return NCCL steps that make communicators, with an all-reduce over them if it is the `first` collective, and free them."""
+
+    def steps(x: Any) -> Iterator[Call]:
+        yield make(x)
+        if first:
+            yield x.first()
+        yield from x.free()
+
+    return steps
+
+
 def _keep_own(make: Callable[[], object], made: list[Any]) -> None:
     made.append(make())
 
@@ -109,14 +121,25 @@ def _operation(name: str, summary: str, **steps: Any) -> Operation:
     )  # fmt: skip
 
 
-CREATE = _operation("create", "make and free a group of all ranks (MPI_Comm_dup, new_group)", mpi=_dup, torch=_torch(_coloured(_whole)))
+CREATE = _operation(
+    "create", "make and free a group of all ranks (MPI_Comm_dup, new_group, ncclCommInitRank)", mpi=_dup,
+    torch=_torch(_coloured(_whole)), nccl=_nccl(lambda x: x.join()),
+)  # fmt: skip
 FIRST = _operation(
-    "first", "the same with a barrier over it, the first collective", mpi=_first_mpi, torch=_torch(_coloured(_whole), first=True)
+    "first", "the same with a barrier over it, the first collective", mpi=_first_mpi, torch=_torch(_coloured(_whole), first=True),
+    nccl=_nccl(lambda x: x.join(), first=True),
+)  # fmt: skip
+HALVES = _operation(
+    "halves", "split the ranks into two halves", mpi=_split(_half), torch=_torch(_coloured(_half)), nccl=_nccl(lambda x: x.split(_half))
 )
-HALVES = _operation("halves", "split the ranks into two halves", mpi=_split(_half), torch=_torch(_coloured(_half)))
-ALTERNATE = _operation("alternate", "split the ranks into even and odd ones", mpi=_split(_second), torch=_torch(_coloured(_second)))
-NODES = _operation("nodes", "split the ranks by node (MPI_Comm_split_type)", mpi=_by_node)
+ALTERNATE = _operation(
+    "alternate", "split the ranks into even and odd ones", mpi=_split(_second), torch=_torch(_coloured(_second)),
+    nccl=_nccl(lambda x: x.split(_second)),
+)  # fmt: skip
+NODES = _operation(
+    "nodes", "split the ranks by node (MPI_Comm_split_type, ncclCommSplit)", mpi=_by_node, nccl=_nccl(lambda x: x.split(x.node_of))
+)
 REFORM = _operation(
-    "reform", "form a group again without the last rank (MPI_Comm_create_group, new_group)", mpi=_without_last_mpi,
-    torch=_torch(lambda n: [range(n - 1)]),
+    "reform", "form a group again without the last rank (MPI_Comm_create_group, new_group, ncclCommShrink)", mpi=_without_last_mpi,
+    torch=_torch(lambda n: [range(n - 1)]), nccl=_nccl(lambda x: x.shrink([x.n - 1])),
 )  # fmt: skip

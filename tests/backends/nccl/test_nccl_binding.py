@@ -76,10 +76,13 @@ RANK = SimpleNamespace(gpu=FakeGpu(), stream=SimpleNamespace(address=13))
 def test_what_cannot_be_captured_is_reported():
     refusing = NativeCall("ncclAllReduce", ctypes.cast(refuse, ctypes.c_void_p).value, (1,))
     with pytest.raises(NcclFailed, match=r"ncclAllReduce .*graph: error 5"):
-        Graphs((), "error {}".format).capture([RANK], [refusing], 3)
+        Graphs((), "error {}".format).capture([RANK], [refusing], ("cuGraphLaunch", 3))
     with pytest.raises(NcclFailed, match=r"spin .*Python.*graph"):
-        Graphs((), "error {}".format).capture([RANK], [PythonCall("spin", print)], 3)
+        Graphs((), "error {}".format).capture([RANK], [PythonCall("spin", print)], ("cuGraphLaunch", 3))
 
 
 def test_a_graph_s_launch_is_all_that_is_left():
-    assert Graphs((), "error {}".format).capture([RANK, RANK], [], launch=3) == (NativeCall("cuGraphLaunch", 3, (11, 13)),) * 2
+    assert (
+        Graphs((), "error {}".format).capture([RANK, RANK], [], launch=("cuGraphLaunch", 3))
+        == (NativeCall("cuGraphLaunch", 3, (11, 13)),) * 2
+    )

@@ -17,6 +17,11 @@ namespace fake {
 namespace {
 
 thread_local int current = -1;
+#ifdef FAKE_HIP
+constexpr const char *kVisible = "HIP_VISIBLE_DEVICES";
+#else
+constexpr const char *kVisible = "CUDA_VISIBLE_DEVICES";
+#endif
 
 std::vector<std::string> words(const std::string &text) {
     std::vector<std::string> found;
@@ -46,7 +51,7 @@ int number_of(const std::string &word, int there) {
 std::vector<int> visible() { // everything up to the first name that means nothing; nothing where one is named twice
     int there = int(variable("FAKE_GPU_COUNT", 2));
     std::vector<int> found;
-    const char *asked = getenv("CUDA_VISIBLE_DEVICES");
+    const char *asked = getenv(kVisible);
     if (!asked) {
         for (int i = 0; i < there; i++) found.push_back(i);
         return found;

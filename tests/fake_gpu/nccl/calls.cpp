@@ -97,6 +97,9 @@ EXPORTED ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t cou
     return make(comm, stream, {"ReduceScatter", send, recv, count, type, op, 0});
 }
 
+#ifdef FAKE_RCCL
+#define ncclAlltoAll ncclAllToAll // its name before NCCL had the function
+#endif
 EXPORTED ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, int type, ncclComm_t comm, void *stream) {
     return make(comm, stream, {"AlltoAll", send, recv, count, type, 0, 0});
 }
@@ -120,3 +123,18 @@ EXPORTED ncclResult_t ncclRecv(void *recv, size_t count, int type, int peer, ncc
 EXPORTED ncclResult_t ncclGroupStart() { return group_start(); }
 
 EXPORTED ncclResult_t ncclGroupEnd() { return group_end(); }
+
+#ifdef FAKE_RCCL
+EXPORTED ncclResult_t ncclAllToAllv(const void *send, const size_t counts[], const size_t places[], void *recv, const size_t recv_counts[],
+                                    const size_t recv_places[], int type, ncclComm_t handle, void *stream) {
+    auto comm = comm_of(handle, "AllToAllv");
+    if (!comm || type < 0 || type >= int(ncclNumTypes)) return ncclInvalidArgument;
+    size_t each = width(type);
+    group_start();
+    for (int rank = 0; rank < comm->ranks; rank++) {
+        ncclSend(static_cast<const char *>(send) + places[rank] * each, counts[rank], type, rank, handle, stream);
+        ncclRecv(static_cast<char *>(recv) + recv_places[rank] * each, recv_counts[rank], type, rank, handle, stream);
+    }
+    return group_end();
+}
+#endif

@@ -2,6 +2,7 @@
 #include "api.hpp"
 #include "driver.hpp"
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +39,22 @@ ncclResult_t join(const CommPtr &comm, const std::string &bus) {
     return result;
 }
 
+[[maybe_unused]] constexpr uint64_t kBytesOfComm = 3 << 20; // GPU memory that ncclCommMemStats reports of each communicator
+
+CommPtr opened(ncclComm_t *handle, int ranks, const std::string &name, int rank, int device, bool blocking) {
+    auto comm = std::make_shared<Comm>();
+    comm->name = name;
+    comm->hash = strtoul(name.c_str() + name.size() - 16, nullptr, 16);
+    comm->rank = rank;
+    comm->ranks = ranks;
+    comm->device = device;
+    comm->blocking = blocking;
+    comm->async_error = ncclInProgress;
+    *handle = new ncclComm;
+    (*handle)->comm = comm;
+    return comm;
+}
+
 ncclResult_t make(ncclComm_t *handle, int ranks, const ncclUniqueId &id, int rank, bool blocking) {
     if (!handle || ranks < 1 || ranks > kMaxRanks || rank < 0 || rank >= ranks || memchr(id.internal, 0, sizeof id.internal) == nullptr) {
         warn(-1, "Invalid rank requested : %d/%d", rank, ranks);
@@ -49,16 +66,7 @@ ncclResult_t make(ncclComm_t *handle, int ranks, const ncclUniqueId &id, int ran
         warn(-1, "Cuda failure 'no CUDA-capable device is detected'");
         return ncclUnhandledCudaError;
     }
-    auto comm = std::make_shared<Comm>();
-    comm->name = id.internal;
-    comm->hash = strtoul(id.internal + strlen(id.internal) - 16, nullptr, 16);
-    comm->rank = rank;
-    comm->ranks = ranks;
-    comm->device = device;
-    comm->blocking = blocking;
-    comm->async_error = ncclInProgress;
-    *handle = new ncclComm;
-    (*handle)->comm = comm;
+    auto comm = opened(handle, ranks, id.internal, rank, device, blocking);
     return together(blocking, [comm, text = std::string(bus)] { return join(comm, text); });
 }
 
@@ -70,6 +78,35 @@ ncclResult_t leave(const Comm &comm, bool abort) {
     info(comm.device, kInit, "comm %p rank %d nranks %d cudaDev %d busId %lx - %s COMPLETE", static_cast<const void *>(&comm), comm.rank,
          comm.ranks, comm.device, bus_number(comm.shared ? comm.mine().bus : ""), abort ? "Abort" : "Destroy");
     return ncclSuccess;
+}
+
+/* A communicator of some ranks of another one. All of them know its name: that of the parent, a kind and a number, and its hash. */
+ncclResult_t child(const CommPtr &parent, ncclComm_t *handle, const char *kind, int number, const std::vector<int> &members) {
+    int rank = int(std::find(members.begin(), members.end(), parent->rank) - members.begin());
+    char name[160];
+    snprintf(name, sizeof name, "%.80s-%s%d-%016lx", parent->name.c_str(), kind, number, parent->hash + uint64_t(number));
+    return join(opened(handle, int(members.size()), name, rank, parent->device, true), parent->mine().bus);
+}
+
+/* Exchanges (color, key) with all ranks of a parent through its shared memory: a round per split. */
+std::vector<int> same_color(const CommPtr &parent, int color, int key) {
+    auto &shared = *parent->shared;
+    auto &mine = parent->mine();
+    mine.color = color;
+    mine.key = key;
+    timespec moment{0, 200000};
+    auto all_at = [&](auto field, int round) {
+        ++(mine.*field);
+        for (int rank = 0; rank < parent->ranks; rank++)
+            while ((shared.places[rank].*field).load() < round && !parent->aborted) nanosleep(&moment, nullptr);
+    };
+    all_at(&Place::brought, parent->children);
+    std::vector<int> members;
+    for (int rank = 0; rank < parent->ranks; rank++)
+        if (shared.places[rank].color == color) members.push_back(rank);
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return shared.places[a].key < shared.places[b].key; });
+    all_at(&Place::taken, parent->children);
+    return members;
 }
 
 ncclResult_t end(ncclComm_t handle, const char *where, bool abort) {
@@ -106,6 +143,41 @@ EXPORTED ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUn
     }
     return make(comm, ranks, id, rank, !config || config->blocking != 0);
 }
+
+/* The exchange of colors runs beside the caller, who may drive several ranks. */
+EXPORTED ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t *made, ncclConfig_t *) {
+    auto parent = comm_of(handle, "CommSplit");
+    if (!parent || !made || color < -1) return ncclInvalidArgument;
+    *made = nullptr;
+    parent->children++;
+    return together(true, [=] {
+        auto members = same_color(parent, color, key);
+        return color < 0 ? ncclSuccess : child(parent, made, "split", parent->children * kMaxRanks + color, members);
+    });
+}
+
+EXPORTED ncclResult_t ncclCommShrink(ncclComm_t handle, int *excluded, int n, ncclComm_t *made, ncclConfig_t *, int flags) {
+    auto parent = comm_of(handle, "CommShrink");
+    if (!parent || !made || !excluded || n < 1 || flags & ~1) return ncclInvalidArgument;
+    std::vector<int> members;
+    for (int rank = 0; rank < parent->ranks; rank++)
+        if (std::find(excluded, excluded + n, rank) == excluded + n) members.push_back(rank);
+    if (members.empty() || std::find(members.begin(), members.end(), parent->rank) == members.end()) {
+        warn(parent->device, "CommShrink : rank %d is excluded and must not call", parent->rank);
+        return ncclInvalidArgument;
+    }
+    parent->shrunk++;
+    return together(true, [=] { return child(parent, made, "shrink", parent->shrunk, members); });
+}
+
+#ifndef FAKE_RCCL
+/* ncclStatGpuMemSuspend … ncclStatGpuMemTotal */
+EXPORTED ncclResult_t ncclCommMemStats(ncclComm_t handle, int which, uint64_t *value) {
+    if (!comm_of(handle, "CommMemStats") || !value || which < 0 || which > 3) return ncclInvalidArgument;
+    *value = which == 2 || which == 3 ? kBytesOfComm : 0;
+    return ncclSuccess;
+}
+#endif
 
 EXPORTED ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm_of(comm, "CommFinalize") ? ncclSuccess : ncclInvalidArgument; }
 

@@ -1,4 +1,5 @@
-/* What the fake NCCL needs of the fake driver, found when first needed: like the real one, it loads where there is no driver. */
+/* What the fake NCCL needs of the fake driver, found when first needed: like the real one, it loads where there is no driver.
+ * FAKE_RCCL: the library is RCCL, and the driver HIP. */
 #pragma once
 #include <cstddef>
 #include <dlfcn.h>
@@ -13,11 +14,19 @@ struct Driver {
     int (*enqueue)(void *, void (*)(void *), void (*)(void *), void *);
 
     Driver() {
+#ifdef FAKE_RCCL
+        void *library = dlopen("libamdhip64.so.6", RTLD_NOW);
+        find(library, "hipGetDevice", &current);
+        find(library, "hipDeviceGetPCIBusId", &bus);
+        find(library, "hipMalloc", &allocate);
+        find(library, "hipFree", &release);
+#else
         void *library = dlopen("libcuda.so.1", RTLD_NOW);
         find(library, "cuCtxGetDevice", &current);
         find(library, "cuDeviceGetPCIBusId", &bus);
         find(library, "cuMemAlloc_v2", &allocate);
         find(library, "cuMemFree_v2", &release);
+#endif
         find(library, "fakeGpuEnqueue", &enqueue);
     }
 

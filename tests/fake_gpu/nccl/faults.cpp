@@ -1,6 +1,6 @@
 /* The variables that make the double misbehave, read at each use: a test may set them late.
  *
- *   FAKE_NCCL_VERSION 23203        what ncclGetVersion says; before 22400 there is no fp8, before 22700 no window
+ *   FAKE_NCCL_VERSION 23203        (RCCL: 22707) what ncclGetVersion says; before 22400 there is no fp8, before 22700 no window
  *   FAKE_NCCL_DROP_RANK r          what rank r brings is left out of every reduction
  *   FAKE_NCCL_HANG r:k             the k-th call (from 1) of rank r never ends, until the communicator is aborted
  *   FAKE_NCCL_ASYNC_ERROR r:k:e    the same, and ncclCommGetAsyncError says e
@@ -17,7 +17,13 @@ int64_t variable(const char *name, int64_t otherwise) {
     return text && *text ? atoll(text) : otherwise;
 }
 
-int version() { return int(variable("FAKE_NCCL_VERSION", 23203)); }
+#ifdef FAKE_RCCL
+constexpr int64_t kVersion = 22707; // RCCL of ROCm 7.2
+#else
+constexpr int64_t kVersion = 23203;
+#endif
+
+int version() { return int(variable("FAKE_NCCL_VERSION", kVersion)); }
 
 bool dropped(int rank) { return variable("FAKE_NCCL_DROP_RANK", -1) == rank; }
 

@@ -45,6 +45,8 @@ struct Place {
     std::atomic<uint64_t> launched, finished; // calls
     std::atomic<uint64_t> launched_of[8];     // by kCollectives
     std::atomic<int32_t> async_error;
+    std::atomic<int32_t> brought, taken; // splits whose color and key this rank brought, and took from the others
+    int32_t color, key;
     int32_t pid, device;
     uint64_t host;
     char host_name[64], bus[16];
@@ -67,6 +69,7 @@ struct Comm {
     std::string algorithm = "RING", protocol = "SIMPLE"; // the only or first choice left; "" none
     bool asked = false;                                  // NCCL_ALGO or NCCL_PROTO
     uint64_t calls = 0;
+    int children = 0, shrunk = 0; // made from it by a split, and by leaving ranks out
     std::atomic<int> async_error{ncclSuccess}, held{0}; // held: by calls on streams and in graphs
     std::atomic<bool> aborted{false}, connected{false}, met{false};
     ~Comm();
