@@ -258,7 +258,9 @@ class WorkloadTask(Task):
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
         request, world, budget = session.request, session.world, session.request.budget
-        alone, left_out = time_parts(step, world, budget, virtual=run.backend.virtual) if self.request.parts else ([None] * len(step.parts), ())
+        alone, left_out = (
+            time_parts(step, world, budget, virtual=run.backend.virtual) if self.request.parts else ([None] * len(step.parts), ())
+        )
         check_deadline(run, step, alone, world, left_out)
         watched = session.measured(step.ready, run.backend, budget)
         wrong = verify_step(step, world, request.check) if request.check else []
