@@ -12,7 +12,7 @@ from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
 from benchmarks.trace_files import WRITERS
 from collbench.units import plural
-from tests.traces.torch_files import Call, execution_trace, kineto_trace
+from tests.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
 
 OPERATIONS = 1_000_000
 _FAST_ENOUGH_S = 10.0
@@ -44,7 +44,14 @@ def _kineto(folder: Path, operations: int, ranks: int) -> None:
         kineto_trace(folder / f"rank{rank}.json", calls, rank, ranks)
 
 
-FORMATS = {**WRITERS, "Chakra, JSON of PyTorch": _chakra, "Kineto": _kineto}
+def _protobuf(folder: Path, operations: int, ranks: int) -> None:
+    attributes = (("is_cpu_op", 0), ("comm_type", 0))
+    for rank in range(ranks):
+        nodes = (Node(k, 7, (k - 1,) if k else (), (*attributes, ("comm_size", 4 * k)), "AllReduce", k, 5) for k in range(operations))
+        protobuf_trace(folder / f"trace.{rank}.et", nodes)
+
+
+FORMATS = {**WRITERS, "Chakra, JSON of PyTorch": _chakra, "Chakra, protobuf (.et)": _protobuf, "Kineto": _kineto}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class Cost:
 
     part         as in `StepRow.parts`
     time_s       measured alone
-    share        of the sum of all parts, 0 to 1
+    share        of the sum of all parts, 0 to 1; None: not every part was measured alone
     gain_s       what the part would take less at its expected rate; None where no rate is expected. The step gains at most this, since
                  exchanges may overlap
     recorded_s   recorded time; None: not recorded
@@ -25,7 +25,7 @@ class Cost:
 
     part: Mapping[str, Any]
     time_s: float
-    share: float
+    share: float | None
     gain_s: float | None
     recorded_s: float | None
 
@@ -41,8 +41,8 @@ def costliest(row: StepRow, most: int = COSTLIEST) -> list[Cost]:
         time_s = part["times"] * each_s
         before = recorded[number] if number < len(recorded) else None
         found.append((part, time_s, None if before is None else part["times"] * before))
-    whole = sum(time_s for _, time_s, _ in found)
-    costs = [Cost(part, time_s, time_s / whole, _gain(part, time_s), before) for part, time_s, before in found]
+    whole = sum(time_s for _, time_s, _ in found) if "parts_left_out" not in row.flags else None
+    costs = [Cost(part, time_s, time_s / whole if whole else None, _gain(part, time_s), before) for part, time_s, before in found]
     return sorted(costs, key=lambda cost: -cost.time_s)[:most]
 
 

@@ -23,6 +23,7 @@ _DESCRIPTION = (
 )
 PARTITION = "partition"
 _INNER = ("check", "run", "pairs", "hunt", "workload", "replay", "load", "probe", "doctor")
+_FILES = ("routing", "traffic")  # options of the command with a file that every rank reads
 _OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 
 
@@ -82,7 +83,7 @@ def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
     from collbench.deploy.job import job_of, of_site, together
     from collbench.deploy.kinds import settings
 
-    command = _inner(arguments.inner)
+    command = _inner(arguments.inner, kind)
     known = settings()
     usable = {each.name for each in kind.settings}
     given_settings = {
@@ -104,11 +105,15 @@ def _value(setting: JobSetting, texts: list[str]) -> Value:
     return tuple(map(str, values)) if setting.many else values[-1]
 
 
-def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the command after --. Raises UsageError if it is invalid, or has an option that the launcher sets."""
+def _inner(words: Sequence[str] | None, kind: LauncherKind) -> tuple[str, ...]:
+    """Return the command after --, with absolute paths of the files of `_FILES`.
+
+    Raises UsageError if it is invalid, has an option that the launcher sets, or names a file that the job could not read.
+    """
     from collbench.cli.main import parsed
     from collbench.deploy.files import printable
     from collbench.operations.registry import commands
+    from collbench.workloads.routing import parse_routing
 
     known = (*sorted(commands()), *_INNER)
     if not words:
@@ -123,4 +128,31 @@ def _inner(words: Sequence[str] | None) -> tuple[str, ...]:
     for name, instead in _OWN.items():
         if getattr(found, name, None) is not None:
             raise UsageError(f"after --: --{name.replace('_', '-')} is set by the launcher: use {instead}")
+    for name in _FILES:
+        file = getattr(found, name, None)
+        if isinstance(file, str):  # of --routing, which names a file or a generator
+            try:
+                file = parse_routing(file)
+            except UsageError as error:
+                raise UsageError(f"after --: {error}") from error
+        if isinstance(file, Path):
+            words = _with_file(words, f"--{name}", file, kind)
     return tuple(words)
+
+
+def _with_file(words: Sequence[str], option: str, file: Path, kind: LauncherKind) -> list[str]:
+    """Return the words with the file's absolute path: the job may start in another folder. Raises UsageError for a file that is missing.
+
+    The pods of Kubernetes have the files of their image alone, which cannot be checked here.
+    """
+    if kind.name == "kubernetes" and not file.is_absolute():
+        raise UsageError(f"after --: {option} {file}: a pod has only the files of its image: use an absolute path of a file in it")
+    if kind.name != "kubernetes" and not file.is_file():
+        raise UsageError(f"after --: {option} {file}: no such file here: give a file on a file system that all nodes share")
+    found, path = list(words), str(file.absolute())
+    for place, word in enumerate(found):
+        if word.startswith(f"{option}="):
+            found[place] = f"{option}={path}"
+        elif word == option:
+            found[place + 1] = path
+    return found

@@ -38,6 +38,7 @@ CHECK_TOTAL_S = 8.0
 _PAIR_MAX_TIME_S = 0.5
 _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
 _STEP_MAX_TIME_S = 10.0
+_NOT_LIMITED = f"setting up and verifying take some steps more (default: {_STEP_MAX_TIME_S:g})"
 _LOAD_MAX_TIME_S = 10.0
 _BUDGET_S = 600.0
 ALL = "all"  # the name of all trainings
@@ -346,7 +347,7 @@ def workload_options() -> Layout:
                 backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
                 iterations={"flags": "-n --steps", "help": steps, "dest": "iterations"},
                 warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-                max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit per training and backend (default: {_STEP_MAX_TIME_S:g})"},
+                max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit of the steps per training and backend; {_NOT_LIMITED}"},
             ),
             Option("--no-parts", _NO_PARTS),
             *some(
@@ -367,7 +368,7 @@ _STEP_OPTIONS = some(
     iterations={"flags": "-n --steps", "help": "exactly N steps, unless --max-time ends first (default: until --precision is reached)",
                 "dest": "iterations"},
     warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-    max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit per backend (default: {_STEP_MAX_TIME_S:g})"},
+    max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit of the steps per backend; {_NOT_LIMITED}"},
 )  # fmt: skip
 REPLAY: Layout = {
     "what to replay": [

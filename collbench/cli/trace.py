@@ -75,7 +75,7 @@ def _request(arguments: argparse.Namespace) -> RecordRequest:
 
 def _described(found: JobRecording, request: RecordRequest) -> str:
     """Return where the traces are, and the next commands; or why there are none."""
-    from collbench.units import format_duration, plural
+    from collbench.units import first_of, format_duration, plural
 
     if not found.ranks:
         return (
@@ -84,6 +84,11 @@ def _described(found: JobRecording, request: RecordRequest) -> str:
         )
     folder = shlex.quote(str(found.folder))
     lines = [f"{plural(len(found.ranks), 'rank')} recorded in {format_duration(found.seconds)}: {folder}"]
+    if found.absent:
+        lines.append(
+            f"no trace of {len(found.absent)} of {plural(found.world, 'rank')} ({first_of(map(str, found.absent), 8)}): killed, or without "
+            "the variables PYTHONPATH and COLLBENCH_RECORDING. For Open MPI on several hosts: mpirun -x PYTHONPATH -x COLLBENCH_RECORDING"
+        )
     if found.hung:
         lines.append(f"a rank waited in an operation for more than {request.hang:g} s without progress")
     if found.execution and not found.hung:

@@ -57,6 +57,7 @@ class PreparedCase:
     program       the calls that `loop` runs, to be joined with others
     must          of several operations in one: the bytes that must cross hosts; None: it is one operation
     plan          rank 0's plan of the samples, where turns of the loop are not alike; None: `sampling.schedule`
+    first_call_s  seconds of the first call, until it has returned at all ranks
     """
 
     operation: Operation
@@ -70,6 +71,7 @@ class PreparedCase:
     program: Program = field(default_factory=lambda: Program(((),)))
     must: Callable[[Mapping[int, str]], LeastBytes] | None = None
     plan: Callable[[Budget], SamplingPlan] | None = None
+    first_call_s: float = 0.0
 
     @property
     def timed(self) -> list[int]:
@@ -218,7 +220,7 @@ class Preparation:
         if failed:
             program.free()
             return failed
-        ready, refused = self._looped(own_groups, buffers, program), None
+        ready, refused, began = self._looped(own_groups, buffers, program), None, time.monotonic()
         try:  # only the library knows which cases it does not support
             with phase(ready, self.world, "the first call"):
                 ready.checking.run(1, slot=0)
@@ -226,7 +228,7 @@ class Preparation:
             refused = CaseFailed("first call", self.world.rank, str(error))
         if failed := self.first_failure(refused, "the first call"):
             program.free()
-        return failed or ready
+        return failed or replace(ready, first_call_s=time.monotonic() - began)
 
     def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
         found = []

@@ -28,7 +28,7 @@ _COLUMNS: tuple[Column[Shown], ...] = (
     Column("", "size", lambda each: format_bytes(each[1].part["size_bytes"]), right=True, drop=4),
     Column("", "times", lambda each: str(each[1].part["times"]), right=True),
     Column("", "all ms", lambda each: _ms(each[1].time_s), right=True),
-    Column("", "share", lambda each: format_percent(100 * each[1].share), right=True, drop=5),
+    Column("", "share", lambda each: NOTHING if each[1].share is None else format_percent(100 * each[1].share), right=True, drop=5),
     Column("", "recorded ms", lambda each: _ms(each[1].recorded_s), right=True, drop=2),
     Column("", "of expected", lambda each: of_part(each[1].part)[0], drop=1),
     Column("", "gain ms", lambda each: _ms(each[1].gain_s), right=True),

@@ -116,6 +116,10 @@ FLAGS = {
             "samples that no clock can give (NaN or negative) were removed; evidence has their number", "check the clock source",
             doubtful=True,
         ),
+        Flag(
+            "parts_left_out", "parts left out",
+            "--max-time was used up before every exchange had been measured alone", "use a longer --max-time, or --no-parts",
+        ),
         Flag("budget_exceeded", "budget exceeded", "one iteration takes longer than --max-time", "use a longer --max-time"),
         Flag(
             "few_samples", "few samples",

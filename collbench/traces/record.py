@@ -23,11 +23,13 @@ from types import FrameType
 
 from collbench.errors import UsageError
 from collbench.launch.signals import heeded_signals
+from collbench.untrusted import read_file
 
 # The folders of a recording, and its files. hook/_collbench_recorder.py has the same names.
 FLIGHT, EXECUTION, KINETO, RANKS, HANG = "flight_recorder", "execution_trace", "kineto", "ranks", "hang.json"
 _HOOK, _JOB = ".hook", "job"
 _SHARED_S = 10.0  # until a file of another host is seen
+_LARGEST_ABOUT = 1 << 20  # bytes of a file of `ranks`
 _BUFFER = 20_000  # operations that the Flight Recorder keeps; each takes a few hundred bytes, more with its Python stack
 
 
@@ -62,6 +64,7 @@ class JobRecording:
     seconds   how long the job ran
     flight, execution, kineto   the ranks with a file of each kind, ascending
     hung      whether a rank waited in an operation without progress
+    world     the number of ranks of the job, as its ranks have written; 0: none has
     """
 
     folder: Path
@@ -71,11 +74,17 @@ class JobRecording:
     execution: tuple[int, ...]
     kineto: tuple[int, ...]
     hung: bool
+    world: int = 0
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have written anything, ascending."""
         return tuple(sorted({*self.flight, *self.execution, *self.kineto}))
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The ranks of the job that have written nothing, ascending."""
+        return tuple(rank for rank in range(self.world) if rank not in self.ranks)
 
 
 def record(request: RecordRequest) -> JobRecording:
@@ -94,26 +103,26 @@ def record(request: RecordRequest) -> JobRecording:
     shutil.rmtree(request.folder / _HOOK, ignore_errors=True)
     hung = (request.folder / HANG).exists()
     flight, execution, kineto = (_ranks(request.folder / name) for name in (FLIGHT, EXECUTION, KINETO))
+    world = max((_world(path) for path in (request.folder / RANKS).glob("rank_*.json")), default=0)
     if not flight and not execution and not kineto:
         _remove(request.folder)
-    return JobRecording(request.folder, code if code >= 0 else 128 - code, time.monotonic() - began, flight, execution, kineto, hung)
+    return JobRecording(request.folder, code if code >= 0 else 128 - code, time.monotonic() - began, flight, execution, kineto, hung, world)
 
 
 def environment(request: RecordRequest, job: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the job's environment: this one, with what makes its ranks record. A size of the Flight Recorder that is set is kept."""
+    """Return the job's environment: this one, with the two variables that make its ranks record."""
     folder = request.folder.absolute()
     settings = {
         "folder": str(folder), "skip": request.skip, "steps": request.steps, "seconds": request.seconds, "hang": request.hang,
         "kineto": request.kineto, "job": job,
+        # the hook sets them, by the names before torch 2.10 if it needs those; NCCL's watchdog adds the rank to the path of its dump
+        "torch": {
+            "TORCH_FR_BUFFER_SIZE": str(_BUFFER), "TORCH_FR_DUMP_TEMP_FILE": str(folder / FLIGHT / "rank_"),
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        },
     }  # fmt: skip
     path = os.pathsep.join(filter(None, (str(folder / _HOOK), env.get("PYTHONPATH"))))
-    return {
-        **env, "COLLBENCH_RECORDING": json.dumps(settings), "PYTHONPATH": path,
-        # the names since torch 2.10; the hook sets those of earlier versions. NCCL's watchdog adds the rank to the path of its dump
-        "TORCH_FR_BUFFER_SIZE": env.get("TORCH_FR_BUFFER_SIZE") or env.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or str(_BUFFER),
-        "TORCH_FR_DUMP_TEMP_FILE": str(folder / FLIGHT / "rank_"),
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": env.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
-    }  # fmt: skip
+    return {**env, "COLLBENCH_RECORDING": json.dumps(settings), "PYTHONPATH": path}
 
 
 def _make(folder: Path) -> str:
@@ -153,6 +162,13 @@ def _ranks(folder: Path) -> tuple[int, ...]:
     """Return the ranks that have a file in a folder, ascending; partly written files do not count."""
     names = [path.name.removesuffix(".json") for path in folder.glob("rank_*")] if folder.is_dir() else []
     return tuple(sorted(int(name[5:]) for name in names if name[5:].isdecimal()))
+
+
+def _world(about: Path) -> int:
+    """Return the number of ranks of the job, as a rank has written it; 0 if the file cannot be read."""
+    with suppress(UsageError, OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(read_file(about, _LARGEST_ABOUT))["world"])
+    return 0
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from collbench.deploy import job as handing
 from collbench.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
 from collbench.errors import UsageError
+from tests.cli.command import one_sentence, run_here
 
 KIND = LauncherKind("some", "a kind", ".x", EVERYWHERE, lambda job: "", "start FILE")
 
@@ -128,6 +129,44 @@ def test_variables() -> None:
     for text in ("A", "=x", "1A=x", "A B=x", "A-B=x", ""):
         assert refusal(ENV, text).startswith(f"{text!r} ") and "NAME=VALUE" in refusal(ENV, text)
     assert refusal(ENV, "A=x\ny")
+
+
+# Files that the command reads.
+
+
+ROUTED = ("workload", "expert-parallel", "--experts", "4")
+
+
+@pytest.mark.parametrize("words", [("--routing", "tokens.csv"), ("--routing=tokens.csv",)])
+def test_the_job_has_the_absolute_path_of_a_routing_file(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "tokens.csv").touch()
+    done = run_here(tmp_path, "emit", "slurm", "--nodes", "2", "--", *ROUTED, *words)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("srun "))
+    assert f"{words[0].partition('=')[0]}{'=' if '=' in words[0] else ' '}{tmp_path / 'tokens.csv'} " in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (("slurm",), (*ROUTED, "--routing", "absent.csv")),
+        (("mpirun", "--hosts", "hosts"), ("alltoallv", "--traffic", "absent.csv")),
+        (("kubernetes", "--image", "registry.example/collbench:1"), (*ROUTED, "--routing", "tokens.csv")),
+    ],
+)
+def test_a_file_that_the_job_could_not_read_is_refused(kind: tuple[str, ...], words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "tokens.csv").touch()
+    done = run_here(tmp_path, "emit", *kind, "--nodes", "2", "--", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    one_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(("slurm",), "zipf:1.2"), (("kubernetes", "--image", "registry.example/collbench:1"), "/data/tokens.csv")]
+)
+def test_a_generator_and_a_file_of_an_image_stay_as_they_are(kind: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    done = run_here(tmp_path, "emit", *kind, "--nodes", "2", "--", *ROUTED, "--routing", text)
+    assert done.returncode == 0 and text in done.stdout and str(tmp_path) not in done.stdout
 
 
 # Output of an emitted file: to the disk, without replacing a file, or to the command that submits it.

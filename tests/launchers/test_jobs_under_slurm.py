@@ -12,7 +12,7 @@ import pytest
 from collbench.errors import FINE
 from collbench.traces.record import RANKS
 from tests.cli.command import PROGRAM, environment, run, until
-from tests.launchers.stored import stored
+from tests.launchers.stored import dump_reason, stored
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
 
@@ -48,7 +48,7 @@ def test_a_job_that_hangs_and_is_cancelled_is_explained(slurm_hosts: SlurmBed, t
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(recorded, slurm_hosts, folder, "skip", options=("--hang", "3"))
         try:
-            until(lambda: {why(folder, rank) for rank in (0, 1)} == {"hang"}, "the dumps of the hang", 90)
+            until(lambda: {dump_reason(folder, rank) for rank in (0, 1)} == {"hang"}, "the dumps of the hang", 90)
         finally:
             slurm_hosts.call(["scancel", "--full", "--user=root"])
         done = waiting.result()
@@ -57,9 +57,3 @@ def test_a_job_that_hangs_and_is_cancelled_is_explained(slurm_hosts: SlurmBed, t
     assert verdict.returncode == 1, verdict.stdout + verdict.stderr
     (first, *_) = json.loads(verdict.stdout)["findings"]
     assert first["ranks"] == [1], first
-
-
-def why(folder: Path, rank: int) -> str:
-    """Return why the dump of a rank was written, "" without one."""
-    path = folder / RANKS / f"rank_{rank}.json"
-    return str(json.loads(path.read_text())["why"]) if path.exists() else ""

@@ -11,9 +11,11 @@ from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBac
 from collbench.errors import CollbenchError, UsageError
 from collbench.measure import monitored
 from collbench.measure.crossing import OtherPath
+from collbench.measure.request import Budget
+from collbench.measure.tasks import step as step_module
 from collbench.measure.tasks import training
 from collbench.measure.tasks.servers import roles_of, roles_too_large
-from collbench.measure.tasks.step import StepPart, StepPlan, _program, must_cross, path_s
+from collbench.measure.tasks.step import StepPart, StepPlan, _program, must_cross, path_s, time_parts
 from collbench.measure.tasks.training import run_workload
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
@@ -313,11 +315,44 @@ def test_bytes_that_took_another_path_have_no_percentage_and_that_is_reported(tr
     assert ("other_path" in row.flags, bool(path and path.render() in found.listener.notes)) == (path is not None, path is not None)
 
 
+@pytest.mark.parametrize(
+    ("first_calls_s", "virtual", "measured"),
+    [((3.0, 0.1), False, [1]), ((0.1, 3.0), False, [0]), ((0.1, 0.2), False, [1, 0]), ((3.0, 3.0), False, []), ((3.0, 3.0), True, [1, 0])],
+)
+def test_a_part_that_takes_longer_than_the_budget_is_not_measured_alone(first_calls_s, virtual, measured, monkeypatch):
+    done = []
+    monkeypatch.setattr(step_module, "time_shortly", lambda ready, *rest: done.append(ready.place) or ready.place)
+    world = SimpleNamespace(broadcast=lambda value, what: value)
+    found, flags = time_parts(parts_by_hand(first_calls_s), world, Budget(max_time_s=2.0), virtual=virtual)
+    assert done == measured  # the part that moves most is the first one
+    assert found == [place if place in measured else None for place in (0, 1)]
+    assert flags == (("parts_left_out",) if len(measured) < 2 else ())
+
+
+def test_parts_are_left_out_when_those_before_them_used_the_budget_up(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(step_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(step_module, "time_shortly", lambda ready, *rest: clock.__setitem__(0, clock[0] + 2.5) or ready.place)
+    world = SimpleNamespace(broadcast=lambda value, what: value)
+    assert time_parts(parts_by_hand((0.1, 0.1)), world, Budget(max_time_s=2.0), virtual=False) == ([None, 1], ("parts_left_out",))
+
+
+def parts_by_hand(first_calls_s):
+    """A step of two parts of which the second moves more, with the seconds of their first calls."""
+    parts = []
+    for place, (first_s, size) in enumerate(zip(first_calls_s, (1024, 4096), strict=True)):
+        exchange = Exchange("allreduce", ((0, 1),), size, "x")
+        operation, case = operations()["allreduce"], Case("allreduce", "mpi", DTYPES["float32"], size)
+        ready = SimpleNamespace(first_call_s=first_s, place=place)
+        parts.append(SimpleNamespace(part=StepPart("x", exchange, operation, case, 1), ready=ready, loop=None))
+    return SimpleNamespace(parts=parts)
+
+
 @pytest.mark.parametrize(("timeout_s", "refused"), [(10.0, True), (30.0, False)])
 def test_a_step_that_shows_no_progress_for_longer_than_the_deadline_is_refused(timeout_s, refused):
     plan = plan_by_hand(((0, 1),))
     look = SimpleNamespace(samples=np.full((2, 3), 9.0))
-    step = SimpleNamespace(plan=plan, ready=SimpleNamespace(timed=[0, 1]))
+    step = SimpleNamespace(plan=plan, ready=SimpleNamespace(timed=[0, 1]), parts=[])
     turn = SimpleNamespace(backend=SimpleNamespace(virtual=False), title="fsdp on mpi")
     world = SimpleNamespace(timeout_s=timeout_s, broadcast=lambda value, what: value)
     if not refused:

@@ -8,15 +8,18 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from collbench.errors import UsageError
-from collbench.store.database import open_store
-from collbench.store.schema import APPLICATION_ID, POSTGRESQL, SQLITE, TABLES, VERSION, VIEWS, create, migrate
+from collbench.store.database import _LOCK, Database, open_store
+from collbench.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, TABLES, VERSION, VIEWS, create, migrate
 from collbench.store.writing import UPDATED, Writer
-from tests.cli.command import ROOT
+from tests.cli.command import ROOT, until
 from tests.conftest import cannot
 from tests.store.postgresql import NoServer, Server, server
 from tests.store.runs import added, night, rows
@@ -175,6 +178,42 @@ def test_a_damaged_file_is_one_sentence(place: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.in_turn
+@pytest.mark.parametrize("first", ["creates it", "fails"])
+def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(first: str, postgresql: Server) -> None:
+    """The first writer has created everything but not committed it; the second one waits for it, and then finds a store, or none."""
+    psycopg = pytest.importorskip("psycopg")
+    url = postgresql.database(f"creation_{first.split(maxsplit=1)[0]}")
+    opened: list[Database] = []
+    other = threading.Thread(target=lambda: opened.append(open_store(url, write=True)))
+    with suppress(_Undo), psycopg.connect(url, options=f"-c search_path={NAMESPACE}") as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        other.start()
+        until(lambda: _waiting(postgresql, url), "the second writer to wait for the first one")
+        for statement in (f"CREATE SCHEMA {NAMESPACE}", *create(POSTGRESQL)):
+            connection.execute(statement)
+        assert not opened
+        if first == "fails":
+            raise _Undo
+    other.join(60)
+    (store,) = opened
+    try:
+        assert store.rows("SELECT key, value FROM store") == [("schema", str(VERSION))]
+    finally:
+        store.close()
+
+
+class _Undo(Exception):
+    """Ends a writer's transaction without a commit."""
+
+
+def _waiting(server: Server, url: str) -> bool:
+    """Return whether a connection to the database waits for the lock of the creation."""
+    database = urlsplit(url).path.strip("/")
+    asked = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND NOT granted"
+    return server.sql(f"{asked} AND datname = '{database}'") == "1"
+
+
+@pytest.mark.in_turn
 def test_a_database_without_a_store_is_not_changed_by_a_reader(postgresql: Server) -> None:
     url = postgresql.database("nothing")
     with pytest.raises(UsageError, match="is not a store of collbench: make one with"):
@@ -188,7 +227,7 @@ _ON_TMPFS = """
 import subprocess, sys
 from pathlib import Path
 from collbench.errors import UsageError
-from collbench.store.database import open_store
+from collbench.store.database import _LOCK, Database, open_store
 from collbench.store.writing import Writer, add_all
 
 disk, *folders = map(Path, sys.argv[1:])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from collbench.errors import FINE, USAGE
-from collbench.traces.record import EXECUTION, FLIGHT, HANG, KINETO, RANKS, RecordRequest, environment
+from collbench.traces.hook._collbench_recorder import _set_variables_for
+from collbench.traces.record import EXECUTION, FLIGHT, HANG, KINETO, RANKS, RecordRequest, environment, record
 from tests.cli.command import BIN, one_sentence, run, run_here, start, until
 
 TORCHRUN, JOB = BIN / "torchrun", Path(__file__).with_name("ddp_job.py")
@@ -203,6 +204,35 @@ def test_other_processes_load_nothing_of_the_hook(tmp_path: Path) -> None:
 
 
 def test_an_environment_keeps_what_the_user_has_set(tmp_path: Path) -> None:
-    made = environment(RecordRequest(("true",), tmp_path), "job1", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "77", "PYTHONPATH": "/lib"})
-    assert made["TORCH_FR_BUFFER_SIZE"] == "77"
+    made = environment(RecordRequest(("true",), tmp_path), "job1", {"PYTHONPATH": "/lib", "TORCH_NCCL_TRACE_BUFFER_SIZE": "77"})
+    assert set(made) == {"PYTHONPATH", "TORCH_NCCL_TRACE_BUFFER_SIZE", "COLLBENCH_RECORDING"}
     assert made["PYTHONPATH"].split(os.pathsep)[1:] == ["/lib"]
+
+
+@pytest.mark.parametrize(
+    ("version", "size"),
+    [("2.13.0+cpu", "TORCH_FR_BUFFER_SIZE"), ("2.10.1", "TORCH_FR_BUFFER_SIZE"), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE")],
+)
+@pytest.mark.parametrize("own", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", None])
+def test_the_hook_names_the_variables_of_the_installed_torch(
+    version: str, size: str, own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = json.loads(environment(RecordRequest(("true",), tmp_path), "job1", {})["COLLBENCH_RECORDING"])["torch"]
+    with monkeypatch.context() as context:
+        for name in [name for name in os.environ if name.startswith("TORCH_")]:
+            context.delenv(name)
+        if own:
+            context.setenv(own, "77")
+        context.setattr(os, "environ", dict(os.environ))
+        _set_variables_for(version, variables)
+        found = {name: value for name, value in os.environ.items() if name.startswith("TORCH_")}
+    assert found.pop(size) == ("77" if own else "20000")
+    assert {value for name, value in found.items() if name != own} == {str(tmp_path / FLIGHT / "rank_"), "1"}
+
+
+def test_a_rank_without_a_trace_is_known(tmp_path: Path) -> None:
+    (tmp_path / "about.json").write_text('{"rank": 1, "world": 3}')
+    write = "import os, shutil, json; f = json.loads(os.environ['COLLBENCH_RECORDING'])['folder']; os.makedirs(f + '/ranks')"
+    copy = f"; shutil.copy({str(tmp_path / 'about.json')!r}, f + '/ranks/rank_1.json'); open(f + '/flight_recorder/rank_1', 'w').close()"
+    found = record(RecordRequest((sys.executable, "-S", "-c", write + copy), tmp_path / "traces"))
+    assert (found.world, found.ranks, found.absent) == (3, (1,), (0, 2))

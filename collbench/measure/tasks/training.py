@@ -51,7 +51,7 @@ from collbench.measure.tasks.step import (
     plan_of,
     prepare_step,
     release_step,
-    time_part,
+    time_parts,
     too_large,
     verify_step,
     with_figures,
@@ -97,7 +97,6 @@ class WorkloadRequest:
         return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s, **computing}
 
 
-_FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
 _OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
 
 
@@ -286,9 +285,10 @@ class WorkloadTask(Task):
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
         request, world, budget = session.request, session.world, session.request.budget
-        share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
-        alone = [time_part(one, world, share) if self.request.parts else None for one in step.parts]
-        check_deadline(run, step, alone, world)
+        alone, left_out = (
+            time_parts(step, world, budget, virtual=run.backend.virtual) if self.request.parts else ([None] * len(step.parts), ())
+        )
+        check_deadline(run, step, alone, world, left_out)
         watched = session.measured(step.ready, run.backend, budget)
         wrong = verify_step(step, world, request.check) if request.check else []
         if watched is None or wrong is None:
@@ -296,7 +296,7 @@ class WorkloadTask(Task):
         if watched.other_path:
             session.note(watched.other_path)
         around = _around(session, run, step.ready, step.plan, limits_of(step, session.ceilings, run.backend))
-        around = replace(around, flags=(*step.flags, *around.flags))
+        around = replace(around, flags=(*step.flags, *left_out, *around.flags))
         around.evidence["buffers"] = [one.part.slots for one in step.parts]
         row = with_figures(run.row(), step, watched, alone, around)
         row = replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
@@ -340,9 +340,16 @@ def run_workload(workload: WorkloadRequest, world: World, listener: ProgressList
     return run_task(WorkloadTask(workload), workload.launch, world, listener, ended)
 
 
-def check_deadline(run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World) -> None:
-    """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress."""
+def check_deadline(
+    run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World, left_out: Sequence[str] = ()
+) -> None:
+    """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress.
+
+    left_out: not empty if parts were too slow to be measured alone; their first calls count.
+    """
     known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
+    if left_out:
+        known = {at: one.ready.first_call_s if known[at] is None else known[at] for at, one in enumerate(step.parts)}
     seconds = world.broadcast(None if run.backend.virtual else path_s(step.plan, known), "planning a step")
     if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
         raise UsageError(

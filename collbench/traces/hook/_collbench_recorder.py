@@ -33,24 +33,32 @@ _STARTED: list[Recorder] = []
 
 def install(distributed: ModuleType) -> None:
     """Replace init_process_group by one that starts the recorder. distributed: torch.distributed.distributed_c10d, just imported."""
-    _name_variables_for(sys.modules["torch"].__version__)
+    if "COLLBENCH_RECORDING" not in os.environ:
+        sys.stderr.write("collbench trace: this rank is not recorded: the launcher must pass COLLBENCH_RECORDING on, too\n")
+        return
+    settings = json.loads(os.environ["COLLBENCH_RECORDING"])
+    _set_variables_for(sys.modules["torch"].__version__, settings["torch"])
     original = distributed.init_process_group
 
     @wraps(original)
     def init_process_group(*args: Any, **options: Any) -> Any:
         result = original(*args, **options)
         if not _STARTED:
-            _attempt(lambda: Recorder(json.loads(os.environ["COLLBENCH_RECORDING"]), distributed).start())
+            _attempt(lambda: Recorder(settings, distributed).start())
         return result
 
     distributed.init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
-def _name_variables_for(version: str) -> None:
-    """Set the variables of the Flight Recorder by the names that older versions of torch know; newer ones warn of them."""
+def _set_variables_for(version: str, variables: dict[str, str]) -> None:
+    """Set the variables of torch that are not set, by the names that this version knows: others cause a warning, or have no effect.
+
+    They are set here, and not before the job starts, because some launchers pass on only the variables that the user names.
+    """
     major, minor = (int(part) for part in version.split(".")[:2])
-    for new, old in () if (major, minor) >= _RENAMED_IN else _RENAMED.items():
-        os.environ.setdefault(old, os.environ.get(new, ""))
+    for new, value in variables.items():
+        old = _RENAMED.get(new, new)
+        os.environ[new if (major, minor) >= _RENAMED_IN else old] = os.environ.get(new) or os.environ.get(old) or value
 
 
 def _attempt(action: Callable[[], object]) -> None:

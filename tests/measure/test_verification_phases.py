@@ -1,0 +1,67 @@
+"""Verification under the watchdog: each filling, call and comparison is a phase of its own, so that many of them are not a hang."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collbench.measure.prepared_case import slots_checked, verify_case
+from collbench.measure.tasks.step import verify_step
+from collbench.operations.case import Case
+from collbench.operations.dtypes import DTYPES
+
+CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
+
+
+class Watched:
+    """A world with one rank, whose watchdog records the work in each phase. Work outside of a phase has no deadline and fails."""
+
+    def __init__(self) -> None:
+        self.phases: list[list[str]] = []
+        self.watchdog, self._open = self, False
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        assert not self._open, "a phase within a phase ends the progress of the first one"
+        self.phases.append([])
+        self._open = True
+        yield
+        self._open = False
+
+    def works(self, what: str) -> None:
+        assert self._open, f"{what} without a deadline"
+        self.phases[-1].append(what)
+
+    def gather(self, found: list[dict[str, Any]], what: str) -> list[list[dict[str, Any]]]:
+        assert not self._open
+        return [found]
+
+
+def prepared(world: Watched) -> Any:
+    def check(slot: int) -> list[None]:
+        world.works("compare")
+        return [None]
+
+    buffers = SimpleNamespace(fill=lambda slot, for_check: world.works("fill"), check=check)
+    checking = SimpleNamespace(run=lambda count, slot: world.works("call"))
+    return SimpleNamespace(case=CASE, buffers=[buffers], own_groups=[SimpleNamespace(ranks=(0,))], checking=checking)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_each_slot_and_call_of_a_case_is_progress(calls: int) -> None:
+    world = Watched()
+    assert verify_case(prepared(world), world, calls) == []  # type: ignore[arg-type]
+    slots = len(list(slots_checked(CASE)))
+    assert slots > 1
+    assert world.phases == [["fill"], ["call"], ["compare"]] * slots * calls
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_each_part_and_call_of_a_step_is_progress(calls: int) -> None:
+    world, slots = Watched(), 2
+    parts = [SimpleNamespace(ready=prepared(world), part=SimpleNamespace(slots=slots, what="x"), adding=None) for _ in range(3)]
+    step = SimpleNamespace(parts=parts, ready=prepared(world))
+    assert verify_step(step, world, calls) == []  # type: ignore[arg-type]
+    assert world.phases == ([["fill"] * slots] * 3 + [["call"]] + [["compare"] * slots] * 3) * calls
