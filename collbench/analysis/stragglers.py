@@ -254,9 +254,8 @@ def _is_conspicuous(case: Compared, rank: int, level: float) -> bool:
     """Return whether its median is noticeably above the others', and it is the slowest more often than chance (`level`) explains."""
     skew = start_skew(case.row)
     others = float(case.others_s[rank])
-    least = max(
-        _NOTICEABLE * others, _CLOCK_S * 1.05, skew.p95_s / skew.messages if skew else 0.0
-    )  # two readings of the clock differ by whole steps
+    uneven_s = skew.p95_s / skew.messages if skew else 0.0
+    least = max(_NOTICEABLE * others, _CLOCK_S * 1.05, uneven_s)  # two readings of the clock differ by whole steps
     if float(case.medians_s[rank]) - others <= least:
         return False
     worth = min(case.row.n_eff or len(case.slowest), _worth(case.slowest == rank))
