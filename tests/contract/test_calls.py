@@ -99,6 +99,16 @@ def test_open_mpi(openmpi_python):
     assert_as_promised(outcome.rows)
 
 
+@pytest.mark.in_turn
+@pytest.mark.impi
+@pytest.mark.parametrize("n", [2, 4])
+def test_intel_mpi(impi_python, n):
+    outcome = measured("mpi", n, impi_python)
+    assert outcome.code == 0, outcome.stderr
+    assert_as_promised(outcome.rows)
+    assert_calls_of_mpi(outcome.rows)
+
+
 def assert_calls_of_mpi(rows):
     """Assert that the functions of the case's call form were called, by the native loop."""
     calls = {(row.operation, row.call): row.evidence["calls"] for row in rows if row.na is None and not row.in_place}

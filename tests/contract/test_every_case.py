@@ -271,3 +271,15 @@ def test_open_mpi(openmpi_python, n):
     cases = cases_of(asked, "mpi", n)
     for row, case in zip(outcome.rows, cases, strict=True):
         assert_as_promised(row, case, "mpi", n)
+
+
+@pytest.mark.in_turn
+@pytest.mark.impi
+@pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
+def test_intel_mpi(impi_python, n):
+    asked, outcome = launched("mpi", n, impi_python)
+    assert outcome.code == 0, outcome.stderr
+    cases = cases_of(asked, "mpi", n)
+    assert len(outcome.rows) == len(cases)
+    for row, case in zip(outcome.rows, cases, strict=True):
+        assert_as_promised(row, case, "mpi", n)
