@@ -149,7 +149,7 @@ def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
 
 
 def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
-    """Return a function that makes the mpiexec of MPICH or Intel MPI (hydra) kill every rank, also stopped ones, and end with this exit code.
+    """Return a function that makes hydra (mpiexec of MPICH and Intel MPI) kill every rank, also stopped ones, and end with this exit code.
 
     None for other launchers. With -disable-auto-cleanup mpiexec waits forever for the other ranks if one has failed. The
     message is that of MPI_Abort (PMI-1).
@@ -187,8 +187,7 @@ def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
     if one_host:
         parent = next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
         return f"mpirun:{os.getuid()}:{job or _daemon() or parent}:{ranks}"
-    job = job or env.get(_INTELS, "")
-    # Across hosts MPICH's hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT.
+    # Across hosts hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT.
     return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
 
 
