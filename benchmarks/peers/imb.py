@@ -1,4 +1,7 @@
-"""Intel MPI benchmarks (IMB-MPI1): how they are started and what they print. They know means only."""
+"""Intel MPI benchmarks (IMB-MPI1): how they are started and what they print. They print means only.
+
+The wheel impi-rt has them built for Intel MPI, in the environment's bin, without a path to the library in its lib.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,12 @@ from benchmarks.peers.contest import Contest
 from benchmarks.peers.load import LARGE, SMALL, Load, huge_bytes, rows, sentence, wanted
 from collbench.errors import UsageError
 
-_NAMES = {"allreduce": "Allreduce", "broadcast": "Bcast", "p2p_latency": "PingPong"}
+_NAMES = {
+    "allreduce": "Allreduce", "broadcast": "Bcast", "reduce": "Reduce", "allgather": "Allgather", "alltoall": "Alltoall",
+    "reducescatter": "Reduce_scatter_block", "p2p_latency": "PingPong",
+}  # fmt: skip
+_RANKS = 2
+_PARTS = {"allgather": _RANKS, "alltoall": _RANKS}  # IMB's size is one part there; collbench's is all parts
 _LIKE = "IMB's mean over iterations (and ranks), a barrier after each; collbench's mean over samples and ranks, a barrier before each."
 
 
@@ -31,7 +39,7 @@ class Imb:
             "-npmin",
             "2",
             "-msglog",
-            f"0:{load.sizes[-1].bit_length() - 1}",
+            f"0:{_sizes(operation, load)[-1].bit_length() - 1}",
             "-msglen",
             str(lengths),
             "-iter",
@@ -40,19 +48,31 @@ class Imb:
             "off",
         ]
         kinds = ["-data_type", "float", "-red_data_type", "float"]
-        return mpiexec(*load.environment(), str(self.program), _NAMES[operation], *flags, *kinds)
+        return mpiexec(*load.environment(), *self.library(), str(self.program), _NAMES[operation], *flags, *kinds)
+
+    def library(self) -> list[str]:
+        """The word before the program with which it finds the library of its wheel; none for one that was built here."""
+        folder = self.program.parent.parent / "lib"
+        return [f"LD_LIBRARY_PATH={folder}"] if (folder / "libmpi.so.12").exists() else []
 
     def measure(self, operation: str, load: Load) -> dict[int, float]:
         """Seconds by size. Raises LaunchFailed."""
         with tempfile.TemporaryDirectory(prefix="benchmark-imb-") as folder:
-            return wanted(times(launch(self.command(operation, load, _lengths(folder, load.sizes))).out), load.sizes, "IMB-MPI1")
+            printed = times(launch(self.command(operation, load, _lengths(folder, _sizes(operation, load)))).out)
+        found = {size * _PARTS.get(operation, 1): time_s for size, time_s in printed.items()}
+        return wanted(found, load.sizes, "IMB-MPI1")
 
     def seen_pages(self, operation: str, load: Load) -> str:
         """What pages its memory lies on."""
         with tempfile.TemporaryDirectory(prefix="benchmark-imb-") as folder:
-            command = self.command(operation, load, _lengths(folder, load.sizes))
+            command = self.command(operation, load, _lengths(folder, _sizes(operation, load)))
             held = huge_bytes(command, self.program.name, environment_of_launch())
         return sentence(held, load.sizes[-1], load.huge, "IMB")
+
+
+def _sizes(operation: str, load: Load) -> list[int]:
+    """The load's sizes as IMB counts them."""
+    return [size // _PARTS.get(operation, 1) for size in load.sizes]
 
 
 def _lengths(folder: str, sizes: Sequence[int]) -> Path:

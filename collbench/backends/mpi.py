@@ -205,7 +205,7 @@ def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
 # ordinary memory. Rank 1 orders its own accesses to the window with MPI_Win_sync (MPI 4.1, 12.5.4).
 
 _MOST_LINES = 2
-_SHARED = "/dev/shm"  # where MPICH and Open MPI place the windows of a host
+_SHARED = "/dev/shm"  # where MPICH, Intel MPI and Open MPI place the windows of a host
 
 
 class Window:
@@ -346,6 +346,10 @@ def load_mpi() -> Any:
     return MPI
 
 
+_PROGRESS = {"MPICH": "MPICH_ASYNC_PROGRESS", "Intel MPI": "I_MPI_ASYNC_PROGRESS"}
+_YES = frozenset({"1", "on", "t", "true", "y", "yes", "enable"})
+
+
 class MpiNotFound(RunFailed):
     """mpi4py is installed, but cannot find an MPI library."""
 
@@ -417,9 +421,9 @@ class MpiBackend(HostOrGpuBackend):
 
     @property
     def progress(self) -> Literal["threads", "calls"]:
-        """Return what makes progress: calls, or with MPICH_ASYNC_PROGRESS a thread of MPICH for each rank."""
-        wanted = os.environ.get("MPICH_ASYNC_PROGRESS", "").lower() in ("1", "on", "t", "true", "y", "yes")
-        return "threads" if wanted and self._mpi.get_vendor()[0] == "MPICH" else "calls"
+        """Return what makes progress: calls, or a thread of the library for each rank if its variable in `_PROGRESS` asks for one."""
+        variable = _PROGRESS.get(self._mpi.get_vendor()[0], "")
+        return "threads" if os.environ.get(variable, "").lower() in _YES else "calls"
 
     def test_calls(self, wait: Program) -> Program:
         """Return an MPI_Test for each MPI_Wait, and an MPI_Testall for each MPI_Waitall."""

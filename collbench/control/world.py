@@ -33,6 +33,7 @@ from collbench.errors import (
     WaitExpired,
 )
 from collbench.launch.detect import LAUNCHER as KUBERNETES
+from collbench.launch.detect import is_hydra
 from collbench.launch.info import LaunchInfo
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.spawn import record_exit
@@ -239,9 +240,9 @@ class World(RankExchange):
     def _other_candidates(self) -> dict[int, HostKilled]:
         """Return by rank the ranks that may have ended instead of it.
 
-        MPICH's mpiexec kills all ranks of a host within a millisecond of the end of one.
+        The mpiexec of MPICH or Intel MPI kills all ranks of a host within a millisecond of the end of one.
         """
-        return other_candidates(self.members) if self.info.facts.get("mpirun") == "MPICH" else {}
+        return other_candidates(self.members) if is_hydra(self.info) else {}
 
     def _standing(self) -> RankState:
         """Return this rank's state; called by the I/O thread."""

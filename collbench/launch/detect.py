@@ -121,10 +121,11 @@ def _worker(text: str) -> LaunchInfo:
     return info
 
 
-# mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, Intel MPI, PALS) PMI_*.
+# mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, PALS) and Intel MPI's (hydra) PMI_*.
 
 _OMPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_INTELS = "I_MPI_HYDRA_UUID"  # only Intel MPI's hydra sets it, once per launch
 _PALS = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
 # One of these runs once per host or per job. It is the common ancestor of a host's ranks, also behind wrapper scripts.
 _DAEMONS = ("hydra_pmi_prox", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun", "pals")
@@ -141,20 +142,20 @@ def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
     if "PMI_RANK" not in env or "PMI_SIZE" not in env:
         return None
     if "MPI_LOCALNRANKS" in env:
-        return _info_mpirun(env, _HYDRA, "MPICH", "pmi")
+        return _info_mpirun(env, _HYDRA, "Intel MPI" if _INTELS in env else "MPICH", "pmi")
     if "SLURM_JOB_ID" in env:
         return None
     return _info_mpirun(env, _PALS, "MPICH", "pmi")
 
 
 def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] | None:
-    """Return a function that makes MPICH's mpiexec kill every rank, also stopped ones, and end with this exit code.
+    """Return a function that makes hydra (mpiexec of MPICH and Intel MPI) kill every rank, also stopped ones, and end with this exit code.
 
     None for other launchers. With -disable-auto-cleanup mpiexec waits forever for the other ranks if one has failed. The
     message is that of MPI_Abort (PMI-1).
     """
     descriptor = env.get("PMI_FD", "")
-    if info.launcher != "mpirun" or info.facts.get("mpirun") != "MPICH" or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
+    if info.launcher != "mpirun" or not is_hydra(info) or "MPI_LOCALNRANKS" not in env or not descriptor.isdecimal():
         return None
 
     def abort() -> None:
@@ -162,6 +163,11 @@ def end_of_job(info: LaunchInfo, env: Mapping[str, str]) -> Callable[[], None] |
             os.write(int(descriptor), f"cmd=abort exitcode={FAILED}\n".encode())
 
     return abort
+
+
+def is_hydra(info: LaunchInfo) -> bool:
+    """Return whether MPICH's or Intel MPI's mpiexec started this launch. It kills a host's ranks within a millisecond of the end of one."""
+    return info.facts.get("mpirun") in ("MPICH", "Intel MPI")
 
 
 def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], family: str, manager: str) -> LaunchInfo:

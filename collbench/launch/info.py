@@ -15,8 +15,19 @@ from collbench.errors import UsageError
 
 _MAX_DIGITS = 9
 # Variables of a process manager for one process. A child must not have them, since MPI_Init would abort.
-_MANAGER = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_WORLD_", "MPI_LOCAL", "PALS_", "MV2_COMM_WORLD_")
-_MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE"})
+_MANAGER = (
+    "PMI_",
+    "PMIX_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_MCA_ess_",
+    "OMPI_MCA_orte_",
+    "OMPI_WORLD_",
+    "MPI_LOCAL",
+    "PALS_",
+    "MV2_COMM_WORLD_",
+    "I_MPI_INFO_",
+)
+_MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE", "I_MPI_HYDRA_UUID"})
 # mpiexec reads these, and then distributes its ranks over the allocation, or waits forever for a Slurm step inside a step.
 _SCHEDULER = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LS_", "SGE_", "PE_HOSTFILE", "HYDRA_HOST_FILE")
 _KEPT = frozenset({"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "PBS_JOBID", "LSB_JOBID"})

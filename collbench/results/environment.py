@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Families of variables that change the measurement, or name the job and its owner. All others are not recorded.
+# Families of variables that change the measurement, or name the job and its owner. All others are not recorded, like I_MPI_INFO_*, in which
+# Intel MPI's mpiexec describes the processor.
 _RECORDED = re.compile(
-    r"SLURM_|SRUN_|OMPI_|PRTE_|PMI_|PMI2_|PMIX_|NCCL_|RCCL_|MSCCL_|UCX_|UCC_|GLOO_|MPICH_|MPIR_|HYDRA_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_"
+    r"SLURM_|SRUN_|OMPI_|PRTE_|PMI_|PMI2_|PMIX_|NCCL_|RCCL_|MSCCL_|UCX_|UCC_|GLOO_|MPICH_|MPIR_|HYDRA_|FI_|I_MPI_(?!INFO_)|MV2_|RDMAV_|MLX5_"
+    r"|SHARP_"
     r"|OMP_|GOMP_|KMP_|TORCHELASTIC_|TORCH_NCCL_|COLLBENCH_"
     r"|(?:PBS_JOBID|LSB_JOBID|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_DEVICE_MAX_CONNECTIONS|NVIDIA_VISIBLE_DEVICES"
     r"|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|GPU_MAX_HW_QUEUES|HSA_FORCE_FINE_GRAIN_PCIE|HSA_ENABLE_SDMA"
@@ -19,7 +21,9 @@ _RECORDED = re.compile(
 )
 # Those that steer libraries. The launchers' numbers change at each start, and the backend reports the interface: both are left out.
 _STEERING = re.compile(
-    r"NCCL_|RCCL_|MSCCL_|HIP_|ROCR_|HSA_|GPU_MAX_HW|UCX_|UCC_|GLOO_(?!SOCKET_IFNAME)|MPICH_|MPIR_|FI_|I_MPI_|MV2_|RDMAV_|MLX5_|SHARP_|OMP_|GOMP_|KMP_|TORCH_NCCL_|PMIX_MCA_"
+    r"NCCL_|RCCL_|MSCCL_|HIP_|ROCR_|HSA_|GPU_MAX_HW|UCX_|UCC_|GLOO_(?!SOCKET_IFNAME)|MPICH_|MPIR_|FI_"
+    r"|I_MPI_(?!INFO_|HYDRA_|INTERNAL_|RETURN_|PIN_INFO|PIN_MAPPING)"
+    r"|MV2_|RDMAV_|MLX5_|SHARP_|OMP_|GOMP_|KMP_|TORCH_NCCL_|PMIX_MCA_"
     r"|OMPI_MCA_(?!ess_|orte_|prte_|pmix_|initial_wdir|mpi_yield|precondition)|CUDA_|NVIDIA_VISIBLE|LD_PRELOAD$|LD_LIBRARY_PATH$|MALLOC_ARENA_MAX$"
     r"|SLURM_MPI_TYPE$|SLURM_CPU_BIND_TYPE$|SLURM_DISTRIBUTION$|SLURM_CPU_FREQ_REQ$"
 )

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_LINKED = (".venv", ".venv-openmpi", ".venv-cuda")  # environments of the original: tests only read them
+_LINKED = (".venv", ".venv-openmpi", ".venv-impi", ".venv-cuda")  # environments of the original: tests only read them
 _BUILT = ("collbench/native/*.so",)  # ignored by git, and needed
 
 

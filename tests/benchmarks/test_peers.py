@@ -104,6 +104,16 @@ def test_imb_prints_means_of_collectives_and_ping_pong() -> None:
     assert close(imb.times(IMB_PING_PONG), {8: 0.8e-6})
 
 
+def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    program = tmp_path / "bin" / "IMB-MPI1"
+    built = imb.Imb(program)
+    assert [imb._sizes(name, SMALL)[0] for name in ("allreduce", "alltoall", "allgather")] == [8, 4, 4]
+    assert built.library() == []
+    (tmp_path / "lib/libmpi.so.12").touch()
+    assert built.library() == [f"LD_LIBRARY_PATH={tmp_path / 'lib'}"]
+
+
 def test_gloo_prints_the_median_in_a_unit_it_names() -> None:
     assert close(gloo.times(GLOO), {16777216: 13389e-6})
     assert close(gloo.times(GLOO.replace("(us)", "(ns)")), {16777216: 13389e-9})

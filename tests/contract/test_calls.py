@@ -99,6 +99,23 @@ def test_open_mpi(openmpi_python):
     assert_as_promised(outcome.rows)
 
 
+@pytest.mark.in_turn
+@pytest.mark.impi
+def test_intel_mpi(impi_python):
+    # not of 4 ranks: MPI_Wait for the request of MPI_Scatter_init fails there with "Invalid communicator", in mpi4py alone, too
+    outcome = measured("mpi", 2, impi_python)
+    right = [row for row in outcome.rows if not (row.wrong and is_fault_of_intel_mpi(row))]
+    assert_as_promised(right)
+    assert_calls_of_mpi(right)
+    assert outcome.code == (4 if len(right) < len(outcome.rows) else 0), outcome.stderr
+
+
+def is_fault_of_intel_mpi(row):
+    """Whether 2021.18.1 may give wrong data: parts of persistent requests never arrive, and neighbours' parts of 2 ranks are exchanged."""
+    never_arrives = row.call == "persistent" and row.operation in ("allgather", "gather", "scatter")
+    return never_arrives or row.operation == "neighbor_alltoall"
+
+
 def assert_calls_of_mpi(rows):
     """Assert that the functions of the case's call form were called, by the native loop."""
     calls = {(row.operation, row.call): row.evidence["calls"] for row in rows if row.na is None and not row.in_place}

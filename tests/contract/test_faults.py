@@ -22,13 +22,13 @@ from collbench.operations.operation import Place
 from collbench.operations.traffic import EVEN, Traffic, skewed
 from collbench.operations.unsupported import OperationUnsupported, decode_reason
 from collbench.results.reader import read_run
-from tests.conftest import ROOT, sample
+from tests.conftest import INTEL_MPI, ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.made_up import BAD_ELEMENT, SPOILT, TOP_BIT, dropped_rank, spoilt_rank
 from tests.contract.rank import take_part
 
 FAULTS = ("dropped", "swapped", "flipped")
-PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python"}
+PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python", "impi": INTEL_MPI}
 OF_MPI_ALONE = ("alltoall", "sendrecv")  # in place
 SUMS_OF_MPI = ("scan", "exscan", "reducescatterv")  # in any placing
 FROM_FILE = Traffic("matrix", matrix=((0, 3), (1, 2)))
@@ -96,6 +96,10 @@ BACKENDS = [
         pytest.mark.openmpi, pytest.mark.in_turn("faults on Open MPI"),
         pytest.mark.skipif(not PYTHONS["openmpi"].exists(), reason="no Open MPI here: make openmpi-environment"),
     ]),
+    pytest.param("impi", marks=[
+        pytest.mark.impi, pytest.mark.in_turn("faults on Intel MPI"),
+        pytest.mark.skipif(not INTEL_MPI.exists(), reason="no Intel MPI here: make impi-environment"),
+    ]),
 ]  # fmt: skip
 
 
@@ -103,7 +107,7 @@ BACKENDS = [
 def outcome(backend, check):
     python = str(PYTHONS.get(backend, sys.executable))
     with TemporaryDirectory() as folder:
-        return launch(Path(folder), "mpi" if backend == "openmpi" else backend, 2, ASKED, check=check, python=python)
+        return launch(Path(folder), "mpi" if backend in PYTHONS else backend, 2, ASKED, check=check, python=python)
 
 
 def lacks(backend):

@@ -117,24 +117,31 @@ class TestOurOwnStart:
         assert one.stored().finished
 
 
-def under(launcher: str, openmpi: str) -> tuple[Sequence[str], Sequence[str]]:
+FIXTURES = {"mpirun of Open MPI": "openmpi_python", "mpiexec of Intel MPI": "impi_python"}
+OTHER_MPIS = [
+    pytest.param("mpirun of Open MPI", marks=pytest.mark.openmpi),
+    pytest.param("mpiexec of Intel MPI", marks=pytest.mark.impi),
+]
+
+
+def under(launcher: str, python: str) -> tuple[Sequence[str], Sequence[str]]:
     """The launcher, and what goes between it and the operation."""
     if launcher == "torchrun":
         words = ("--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
         return (str(BIN / "torchrun"),), (*words, *PROGRAM[1:])
     if launcher == "mpiexec of MPICH":
         return (str(MPICH),), ("-n", "2", *PROGRAM)
-    return (str(Path(openmpi).parent / "mpirun"),), ("-n", "2", openmpi, *PROGRAM[1:])
+    return (str(Path(python).parent / launcher.partition(" ")[0]),), ("-n", "2", python, *PROGRAM[1:])
 
 
 class TestLaunchers:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec of MPICH", pytest.param("mpirun of Open MPI", marks=pytest.mark.openmpi)])
+    @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec of MPICH", *OTHER_MPIS])
     def test_the_last_line(
         self, launcher: str, number: signal.Signals, launch: Callable[..., Launch], request: pytest.FixtureRequest
     ) -> None:
-        openmpi = str(request.getfixturevalue("openmpi_python")) if "Open" in launcher else ""
-        program, words = under(launcher, openmpi)
+        fixture = FIXTURES.get(launcher)
+        program, words = under(launcher, str(request.getfixturevalue(fixture)) if fixture else "")
         backend = "gloo" if launcher == "torchrun" else "mpi"
         one = launch(*words, *CALM, "--backend", backend, program=program)
         os.kill(child_of(one.parent), number)

@@ -54,6 +54,17 @@ SALLOC_INTERACTIVE = {
 NO_STEP = {"sbatch": SBATCH, "sbatch -n1": SBATCH_ONE, "salloc": SALLOC, "salloc, interactive step": SALLOC_INTERACTIVE}
 
 HYDRA = {"MPI_LOCALNRANKS": "3", "MPI_LOCALRANKID": "2", "PMI_FD": "16", "PMI_HOSTNAME": "h", "PMI_RANK": "2", "PMI_SIZE": "3"}
+# mpiexec of impi-rt 2021.18.1: hydra's variables, and many of its own
+INTEL_HYDRA = {
+    "I_MPI_HYDRA_UUID": "a55b0000-60e3-6fbd-fc60-0600192a0854",
+    "I_MPI_INFO_STATE": "0",
+    "FI_PROVIDER_PATH": "/opt/intel/lib",
+    "PMI_SIZE": "3",
+    "PMI_RANK": "2",
+    "PMI_FD": "9",
+    "MPI_LOCALNRANKS": "3",
+    "MPI_LOCALRANKID": "2",
+}
 PRTE = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
@@ -89,6 +100,7 @@ ALL = {
     "srun one": SRUN_ONE,
     **NO_STEP,
     "hydra": HYDRA,
+    "intel hydra": INTEL_HYDRA,
     "prte": PRTE,
     "hydra in slurm": HYDRA_IN_SLURM,
     "torchrun": TORCHRUN,
@@ -100,3 +112,4 @@ MPICH = (
     "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure:    --with-device=ch4:ucx,ofi --with-pm=hydra:gforker\n"
 )
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"
+INTEL_MPI = "Intel(R) MPI Library 2021.18.1 for Linux* OS\n"

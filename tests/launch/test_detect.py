@@ -45,6 +45,7 @@ OUTER_PMI = {**captured.SRUN_NONE, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_JOBID"
         (OUTER_PMI, "srun", (2, 3, 0, 1), ("tcp://n1", None), None),
         ({**captured.SRUN_NONE, **WITH_MASTER}, "srun", (2, 3, 0, 1), ("tcp://[fe80::7]", 29500), None),
         (captured.HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
+        (captured.INTEL_HYDRA, "mpirun", (2, 3, 2, 3), ("tcp://127.0.0.1", None), "pmi"),
         (captured.PRTE, "mpirun", (2, 3, 1, 3), ("tcp://127.0.0.1", None), "pmix"),
         (ELSEWHERE, "mpirun", (2, 3, 1, 2), ("mpi", None), "pmix"),
         ({**ELSEWHERE, "MASTER_ADDR": "h1"}, "mpirun", (2, 3, 1, 2), ("tcp://h1", None), "pmix"),

@@ -8,7 +8,7 @@ from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.mpi import mpi_mismatch, mpi_name, size_disagrees
 from tests.launch import captured
-from tests.launch.captured import MPICH, OPEN_MPI
+from tests.launch.captured import INTEL_MPI, MPICH, OPEN_MPI
 
 POD = {"JOB_COMPLETION_INDEX": "1", "COLLBENCH_PODS": "2", "MASTER_ADDR": "job-0.job", "COLLBENCH_SECRET": "x"}
 
@@ -33,6 +33,13 @@ def names_resolve(monkeypatch):
         (OPEN_MPI, captured.HYDRA, "MPICH's mpirun"),
         (OPEN_MPI, captured.PRTE, None),
         (OPEN_MPI, captured.TORCHRUN, "torchrun"),
+        (MPICH, captured.INTEL_HYDRA, None),
+        (INTEL_MPI, captured.INTEL_HYDRA, None),
+        (INTEL_MPI, captured.HYDRA, None),
+        (INTEL_MPI, captured.SRUN_NONE, "srun --mpi=pmi2"),
+        (INTEL_MPI, captured.SRUN_PMI2, None),
+        (INTEL_MPI, captured.PRTE, "Open MPI's mpirun"),
+        (OPEN_MPI, captured.INTEL_HYDRA, "Intel MPI's mpirun"),
         (MPICH, POD, "MPIJob"),
     ],
 )
@@ -80,7 +87,7 @@ def test_after_init_the_communicator_must_have_the_launchers_size():
     [
         (MPICH, "MPICH 5.0.2"),
         (OPEN_MPI, "Open MPI 5.0.11"),
-        ("Intel(R) MPI Library 2021.10 for Linux* OS\n", "Intel MPI 2021.10"),
+        (INTEL_MPI, "Intel MPI 2021.18.1"),
         ("MVAPICH2 Version      :\t2.3.7\nMVAPICH2 Release date", "MVAPICH 2.3.7"),
         ("MPI VERSION    : CRAY MPICH version 8.1.29.8 (ANL base 3.4a2)", "Cray MPICH 8.1.29.8"),
         ("HPE HMPT 2.30\nmore", "HPE HMPT 2.30"),

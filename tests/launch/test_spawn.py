@@ -256,7 +256,8 @@ def test_the_exit_code_for_each_code_of_mpiexec(code, ours):
         ("HYDRA build details:", 9, ["-launcher", "fork", "-host", "localhost"]),
         ("mpiexec (Open MPI) 5.0.11", 4, []),
         ("mpiexec (Open MPI) 5.0.11", 5, ["--oversubscribe"]),
-        ("Intel's", 5, []),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626", 9, ["-launcher", "fork", "-host", "localhost"]),
+        ("another MPI's", 5, []),
     ],
 )
 def test_mpiexecs_flags(tmp_path, version, ranks, flags):

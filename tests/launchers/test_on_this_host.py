@@ -48,6 +48,12 @@ class TestByOurselves:
         assert measured(found) == {"mpi": (4, 1, 0), "gloo": (4, 1, 0)}
         assert found.info["backends"]["mpi"]["mpi"].startswith("Open MPI")
 
+    @pytest.mark.impi
+    def test_two_ranks_of_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
+        found = stored(run(tmp_path, *SHORT, program=(impi_python, *PROGRAM[1:])), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+        assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
+
 
 class TestMpiexec:
     def test_mpich(self, tmp_path: Path) -> None:
@@ -63,6 +69,14 @@ class TestMpiexec:
         found = stored(run(tmp_path, *line, program=(str(mpirun),)), tmp_path)
         assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
         assert found.info["launcher_facts"] == {"mpirun": "Open MPI"}
+
+    @pytest.mark.impi
+    def test_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
+        line = ("-n", "2", impi_python, *PROGRAM[1:], *SHORT, "--backend", "gloo,mpi")
+        found = stored(run(tmp_path, *line, program=(str(Path(impi_python).parent / "mpiexec"),)), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0), "gloo": (2, 1, 0)}
+        assert found.info["launcher_facts"] == {"mpirun": "Intel MPI"}
+        assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
 
     @pytest.mark.openmpi
     @pytest.mark.parametrize(("theirs", "ours"), sample([("Open MPI", "MPICH"), ("MPICH", "Open MPI")], 1))

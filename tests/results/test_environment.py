@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.environment import cpu_model, host_facts, loaded_libraries, recorded_environment
+from collbench.results.environment import cpu_model, host_facts, loaded_libraries, recorded_environment, steering
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,17 @@ def test_storing_and_showing_progress_import_nothing_heavy() -> None:
     modules = "collbench.results.folder, collbench.results.environment, collbench.report.progress"
     script = f"import sys, {modules}; print([m for m in ('numpy', 'rich', 'torch', 'mpi4py') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_intel_mpis_launcher_sets_is_no_difference_between_runs() -> None:
+    found = recorded_environment(
+        {
+            "I_MPI_INFO_SERIAL": "7",
+            "I_MPI_HYDRA_UUID": "a55b",
+            "I_MPI_PIN_MAPPING": "2:0 0,1 1",
+            "I_MPI_FABRICS": "shm",
+            "FI_PROVIDER": "tcp",
+        }
+    )
+    assert "I_MPI_INFO_SERIAL" not in found and "I_MPI_HYDRA_UUID" in found
+    assert set(steering(found)) == {"I_MPI_FABRICS", "FI_PROVIDER"}
