@@ -94,8 +94,8 @@ def show_kv(kv: KvRequest, arguments: argparse.Namespace, info: LaunchInfo | Non
         limit = kv.launch.budget.max_time_s
         notes = [
             f"ranks that send: {sources}; ranks that receive: {targets}",
-            f"at most {limit * len(parts):g} s of samples: {plural(len(parts), 'row')} × {limit:g} s of --max-time; start-up and verification "
-            "come on top",
+            f"at most {limit * len(parts):g} s of samples: {plural(len(parts), 'row')} × {limit:g} s of --max-time; start-up and "
+            "verification come on top",
         ]
         title = f"kv of {plural(len(parts), 'row')}"
         write_planned_rounds(

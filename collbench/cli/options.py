@@ -418,13 +418,15 @@ KV: Layout = {
         Option("--tokens", "with --model: tokens of the request (default: 512)", "N", positive),
         Option("--block-size", "with --model: tokens of a block (default: 16)", "N", positive),
         Option("--cache-dtype", "with --model: type of the cache (default: bf16)", choices=("bf16", "fp16", "fp8")),
-        Option("--layout", "with --model: memory of the cache. layer-first: a pool of blocks per layer; block-first: all layers of a block are "
-               "adjacent (default: layer-first)", choices=("layer-first", "block-first")),
+        Option("--layout", "with --model: memory of the cache. layer-first: a pool of blocks per layer; block-first: all layers of a "
+               "block are adjacent (default: layer-first)", choices=("layer-first", "block-first")),
         Option("--blocks", "without --model: blocks per pair of ranks, or several numbers (default: 8,64,512)", "N", words),
         Option("--block-bytes", "without --model: bytes of a block, or several (default: 4K,32K)", "SIZES", words),
-        Option("--pattern", "prefill-decode: pairs of ranks; broadcast: rank 0 sends the same blocks to all others (default: prefill-decode)",
+        Option("--pattern", "prefill-decode: pairs of ranks; broadcast: rank 0 sends the same blocks to all others (default: "
+               "prefill-decode)",
                choices=("prefill-decode", "broadcast"), default="prefill-decode"),
-        Option("--tp", "ranks that send and ranks that receive: 4:2 joins the heads of 4 ranks on 2 (default: half of the ranks each)", "M:N"),
+        Option("--tp", "ranks that send and ranks that receive: 4:2 joins the heads of 4 ranks on 2 (default: half of the "
+               "ranks each)", "M:N"),
         Option("--prefill-time", "your time of prefill: adds the share of the transfer in the time to first token", "SECONDS", duration),
         Option("--method", "mpi-messages, mpi-type, mpi-put, mpi-put-type, packed, writev (default: all)", "NAMES", words),
     ],

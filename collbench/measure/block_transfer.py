@@ -232,7 +232,7 @@ class Packed(_MpiMethod):
         def unpack(link: BlockLink) -> Callable[[], object]:
             return lambda: self.pool.__setitem__(link.at_target, staged[link.source, link.target])
 
-        self.copies = tuple([*map(pack, self.out), *map(unpack, self.into)])
+        self.copies = (*map(pack, self.out), *map(unpack, self.into))
         calls = []
         for link in (*self.into, *self.out):
             buffer = staged[link.source, link.target]
@@ -321,7 +321,7 @@ def _after(views: list[memoryview], moved: int) -> list[memoryview]:
 METHODS: Mapping[str, type[TransferMethod]] = {one.name: one for one in (MpiMessages, MpiTyped, MpiPut, MpiPutTyped, Packed, Writev)}
 
 
-# Verification: each block has its own content, which follows from its source, its place there and the call. Unused places stay as they were.
+# Verification: each block has its own content, which follows from its source, its place there and the call. Unused places keep theirs.
 
 _UNUSED = 0xA5
 _PERIOD = 4093  # prime, so that the contents of adjacent places differ

@@ -114,8 +114,8 @@ def lines(rows: Sequence[KvRow], width: int | None = None) -> Iterator[Line]:
 
 def kv_values(row: KvRow) -> dict[str, Any]:
     """Return the row without nested records, by field of CSV."""
-    names = ("method", "backend", "pattern", "layout", "model", "tokens", "block_tokens", "cache_dtype", "sources", "targets", "nodes", "blocks",
-             "block_bytes", "busiest", "size_bytes", "na", "n")  # fmt: skip
+    names = ("method", "backend", "pattern", "layout", "model", "tokens", "block_tokens", "cache_dtype", "sources", "targets", "nodes",
+             "blocks", "block_bytes", "busiest", "size_bytes", "na", "n")  # fmt: skip
     return {name: getattr(row, name) for name in names} | {
         "time_s": row.time_s.value, "time_low_s": row.time_s.low, "time_high_s": row.time_s.high, "bytes_per_s": row.bytes_per_s,
         "s_per_block": row.s_per_block, "expected_s": row.expected_s, "percent_of_link": row.percent, "limited_by": row.limited_by or None,

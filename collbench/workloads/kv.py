@@ -1,9 +1,9 @@
 """Blocks of a key-value cache: which blocks of scattered memory a rank sends, and where they must arrive.
 
-A cache keeps the keys and values of so many tokens per block. With "layer-first" memory each layer has a pool of blocks for keys and one for
-values, as in vLLM: a block of tokens is in 2 × layers places. With "block-first" memory all layers of a block are adjacent. Within a block
-the heads are outermost, so that some of its heads are adjacent: between tensor-parallel groups of m and n ranks, blocks are split or joined by
-heads.
+A cache keeps the keys and values of so many tokens per block. With "layer-first" memory each layer has a pool of blocks for keys and one
+for values, as in vLLM: a block of tokens is in 2 × layers places. With "block-first" memory all layers of a block are adjacent. Within a
+block the heads are outermost, so that some of its heads are adjacent: between tensor-parallel groups of m and n ranks, blocks are split or
+joined by heads.
 
 All places of a plan have the same size, and every offset is a multiple of it.
 """

@@ -87,12 +87,21 @@ class KvRequest:
         return make_plan(blocks, self.pattern, *self.sides(ranks), self.launch.seed)
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A backend, and its synchronization before each sample."""
+
+    of: OpenBackend
+    sync: Program | None
+
+
 @dataclass
 class KvTask(Task):
     """The rows of one launch."""
 
     request: KvRequest
     plans: dict[ModelBlocks | PlainBlocks, BlockPlan] = field(default_factory=dict)
+    links: Mapping[str, Any] = field(default_factory=dict)
     what = "row"
 
     def plan(self, session: LaunchSession) -> Plan:
@@ -134,9 +143,8 @@ class KvTask(Task):
     def measure(self, session: LaunchSession) -> None:
         """Measure the rows that are not stored yet, in random order."""
         session.monitor([])
-        backends = {one.name: one for one in session.opened}
-        syncs = {name: session.context_of([], one.backend).sync for name, one in backends.items() if one.backend}
-        links = links_of(session.world)
+        open_now = {one.name: _Opened(one, session.context_of([], one.backend).sync if one.backend else None) for one in session.opened}
+        self.links = links_of(session.world)
         rows = [place for place in range(len(self.request.rows)) if place not in session.stored.done]
         random.Random(f"kv, {session.order_seed}").shuffle(rows)
         began = time.monotonic()
@@ -145,18 +153,14 @@ class KvTask(Task):
             left_s = (time.monotonic() - began) / done * (len(rows) - done) if done else None
             session.progress(f"{method}, {plural(self.plans[blocks].count, 'block')}", done, len(rows), left_s)
             kind = METHODS[method]
-            opened = backends.get(kind.backend)
-            row = self.row(session, opened, syncs.get(kind.backend), kind, blocks, links)
+            row = self.row(session, open_now.get(kind.backend), kind, blocks)
             if session.world.rank == 0:
                 session.store(row, KV, place)
             stop = WrongDataStop(f"kv by {method}", len(rows) - done - 1, row.wrong_detail or "")
             if session.stops(bool(row.wrong), stop):
                 return
 
-    def row(
-        self, session: LaunchSession, opened: OpenBackend | None, sync: Program | None, kind: type[TransferMethod],
-        blocks: ModelBlocks | PlainBlocks, links: Mapping[str, Any],
-    ) -> KvRow:  # fmt: skip
+    def row(self, session: LaunchSession, opened: _Opened | None, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks) -> KvRow:
         """Measure and verify one row; the figures are at rank 0."""
         world, plan = session.world, self.plans[blocks]
         sources, targets = self.request.sides(world.size)
@@ -167,8 +171,9 @@ class KvTask(Task):
         if isinstance(blocks, ModelBlocks):
             row = replace(row, layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
                           cache_dtype=blocks.dtype)  # fmt: skip
-        if opened is None or opened.backend is None:
-            why: Fact = Text(opened.reason if opened and opened.reason else f"{kind.backend} is not installed")
+        backend = opened.of.backend if opened else None
+        if opened is None or backend is None:
+            why: Fact = Text(opened.of.reason if opened and opened.of.reason else f"{kind.backend} is not installed")
             return replace(row, na=str(why), na_fact=as_json(why))
         method = kind(plan, world)
         what = f"kv by {kind.name}"
@@ -185,7 +190,7 @@ class KvTask(Task):
                 wrong = str(error) or type(error).__name__
         if reason := world.first_error(wrong, f"{what}: allocating"):
             return replace(row, na=str(reason), na_fact=as_json(Text(str(reason))))
-        loop = Loop(Timed(program, sync, opened.backend.clock(), world.watchdog.progress))
+        loop = Loop(Timed(program, opened.sync, backend.clock(), world.watchdog.progress))
         budget = session.request.budget
         timing = schedule(budget, plan.size_bytes, "isolated", list(range(world.size))) if world.rank == 0 else None
         with world.watchdog.phase(f"{what}: measuring"), world.extend_timeout(budget.max_time_s):
@@ -198,8 +203,8 @@ class KvTask(Task):
             return row
         series = slowest(found.samples, list(range(world.size)))
         middle = median(series)
-        expected_s, limit = self._expected(plan, world, links)
-        crowded = session.crowded(opened.backend, "cpu")
+        expected_s, limit = self._expected(plan, world, self.links)
+        crowded = session.crowded(backend, "cpu")
         on = {"oversubscribed": crowded, "python_loop": loop.could_be_native and not loop.native}
         flags = [*(flag for flag, true in on.items() if true), *found.flags]
         copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
@@ -207,7 +212,7 @@ class KvTask(Task):
         return replace(
             row, n=len(series), time_s=Estimate(middle.value, middle.ci_low, middle.ci_high), copy_s=copy_s or None,
             expected_s=None if crowded else expected_s, limited_by=limit, flags=tuple(dict.fromkeys(flags)),
-            evidence={"libraries": dict(opened.backend.versions()), "conditions": session.conditions} | wrong_evidence(mismatches),
+            evidence={"libraries": dict(backend.versions()), "conditions": session.conditions} | wrong_evidence(mismatches),
             **check_fields(session.request.check, mismatches),
         )  # fmt: skip
 
