@@ -414,7 +414,7 @@ LOAD: Layout = {
 }  # fmt: skip
 KV: Layout = {
     "what to move": [
-        Option("--model", "model whose key-value cache is sent: llama-3.1-8b, llama-3.1-70b or mistral-7b (default: plain blocks)", "NAME"),
+        Option("--model", "send the key-value cache of a model: llama-3.1-8b, llama-3.1-70b or mistral-7b (default: plain blocks)", "NAME"),
         Option("--tokens", "with --model: tokens of the request (default: 512)", "N", positive),
         Option("--block-size", "with --model: tokens of a block (default: 16)", "N", positive),
         Option("--cache-dtype", "with --model: type of the cache (default: bf16)", choices=("bf16", "fp16", "fp8")),

@@ -184,7 +184,7 @@ def _of_model(blocks: ModelBlocks, pairs: list[tuple[int, int]], sources: int, t
     def places(rank: int, parts: int, part: int) -> NDArray[np.int64]:
         used = _chosen(count, seed, rank)[np.newaxis, :]
         if whole:
-            return used[0]
+            return used.ravel()
         layer = np.arange(layers)[:, np.newaxis]
         at = layer * (_SPARE * count) + used if blocks.layout == "layer-first" else used * layers + layer
         return np.asarray(at * parts + part, np.int64).ravel()

