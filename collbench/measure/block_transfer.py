@@ -271,10 +271,16 @@ class Writev(TransferMethod):
         maker = ConnectionMaker(self.world, self.world.timeout_s)
         self.connections: dict[int, Connections] = {}
         try:
-            for link in self.plan.links:  # in the same order at all ranks
+            for link in self.plan.links:  # one after the other: a target that waits for one source rejects the others
+                wrong = None
                 if self.rank in (link.source, link.target):
                     other = link.target if self.rank == link.source else link.source
-                    self.connections[other] = maker.connect(other, 1)
+                    try:
+                        self.connections[other] = maker.connect(other, 1)
+                    except RunFailed as error:
+                        wrong = str(error)
+                if failed := self.world.first_error(wrong, "connecting sockets"):
+                    raise RunFailed(str(failed))
         finally:
             maker.close()
 

@@ -35,7 +35,7 @@ _COLUMNS: tuple[Column[KvRow], ...] = (
     Column("", "blocks", lambda row: f"{row.blocks:,}", right=True),
     Column("", "block", lambda row: format_size(row.block_bytes), right=True),
     Column("", "time µs", lambda row: _time(row.time_s.value), right=True),
-    Column("", "95 % CI", _interval, right=True, drop=4),
+    Column("", "95 % CI µs", _interval, right=True, drop=4),
     Column("", "GB/s", lambda row: rate(row.bytes_per_s), right=True),
     Column("", "of link", lambda row: _percent(row.percent), right=True, drop=1),
     Column("", "µs per block", lambda row: _time(row.s_per_block), right=True),
