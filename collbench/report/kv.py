@@ -78,10 +78,8 @@ def _cost(cost: Estimate, noun: str) -> str:
     return f"{format_time(cost.value)} µs per {noun} ({format_time(cost.low)}–{format_time(cost.high)})"
 
 
-def cost_text(costs: TransferCosts | CostsInconclusive) -> str:
+def cost_text(costs: TransferCosts) -> str:
     """Return the sentence of a method's costs: "mpi-type: 12.1 µs per transfer (10.9–13.3) + 0.21 µs per block (…) + bytes at 5.2 GB/s"."""
-    if isinstance(costs, CostsInconclusive):
-        return costs.render()
     value = costs.byte_s.value
     moved = f"bytes at {format_rate(1 / value)} GB/s" if is_known(costs.byte_s) and value else "rate of the bytes inconclusive"
     return f"{costs.method}: {_cost(costs.transfer_s, 'transfer')} + {_cost(costs.block_s, 'block')} + {moved}"
@@ -94,7 +92,11 @@ def _remarks(rows: Sequence[KvRow]) -> Iterator[str]:
     yield from (f"limiting link: {row.limited_by}" for row in rows if row.limited_by)
     if any(row.na is None and row.nodes == 1 for row in rows):
         yield "all ranks are on one host: memory limits the transfers, and no share of a link is shown"
-    yield from map(cost_text, costs_of(rows))
+    costs = costs_of(rows)
+    yield from (cost_text(each) for each in costs if isinstance(each, TransferCosts))
+    for why in dict.fromkeys(each.why for each in costs if isinstance(each, CostsInconclusive)):
+        methods = [each.method for each in costs if isinstance(each, CostsInconclusive) and each.why == why]
+        yield CostsInconclusive(", ".join(methods), why).render()
     yield from explain(flag for row in rows for flag in row.flags)
 
 
