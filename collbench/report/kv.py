@@ -80,6 +80,8 @@ def _cost(cost: Estimate, noun: str) -> str:
 
 def cost_text(costs: TransferCosts) -> str:
     """Return the sentence of a method's costs: "mpi-type: 12.1 µs per transfer (10.9–13.3) + 0.21 µs per block (…) + bytes at 5.2 GB/s"."""
+    if not any(map(is_known, (costs.transfer_s, costs.block_s, costs.byte_s))):
+        return f"{costs.method}: the costs per transfer, per block and per byte are inconclusive"
     value = costs.byte_s.value
     moved = f"bytes at {format_rate(1 / value)} GB/s" if is_known(costs.byte_s) and value else "rate of the bytes inconclusive"
     return f"{costs.method}: {_cost(costs.transfer_s, 'transfer')} + {_cost(costs.block_s, 'block')} + {moved}"
