@@ -22,7 +22,7 @@ _DESCRIPTION = (
     "Write a commented file that starts `collbench COMMAND …` on many nodes. The command follows --, and is the same for all kinds."
 )
 PARTITION = "partition"
-_INNER = ("check", "run", "pairs", "hunt", "workload", "replay", "load", "probe", "doctor")
+_INNER = ("check", "run", "pairs", "hunt", "workload", "replay", "load", "kv", "probe", "doctor")
 _FILES = ("routing", "traffic")  # options of the command with a file that every rank reads
 _OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 

@@ -96,6 +96,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("load --against incast,alltoall --ramp", "two patterns at five rates, by node"),
         ("load --preset gpcnet-latency", "victims and aggressors as in GPCNet"),
     ),
+    "kv": (
+        ("kv --ranks 2", "all methods at three numbers and two sizes of blocks, with the costs"),
+        ("kv --model llama-3.1-8b --tokens 512 --ranks 2", "the key-value cache of 512 tokens"),
+        ("kv --model llama-3.1-70b --tp 4:2 --ranks 6", "from 4 tensor-parallel ranks to 2"),
+    ),
     "replay": (
         ("replay traces/", "the step of a recorded job on every available backend"),
         ("replay traces/ --backend mpi --compute gaps", "over MPI, with the recorded computing"),
@@ -215,7 +220,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 # The commands of `collbench --help`, in its order; operations are on one line. A command of no group is listed under the last one.
 GROUPS = (
-    ("Measure", ("OPERATION", "run", "workload", "replay", "load", "kernels")),
+    ("Measure", ("OPERATION", "run", "workload", "replay", "load", "kv", "kernels")),
     ("Find problems", ("check", "doctor", "pairs", "hunt", "autopsy", "probe", "trace", "explain")),
     ("Compare and gate", ("compare", "predict", "gate", "baseline", "history", "peak")),
     ("Report", ("report", "runs", "store", "import")),

@@ -99,7 +99,7 @@ Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong da
 # all but the operations' commands; operations cannot have these names
 COMMANDS = frozenset({"help", *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
 _MEASURING = frozenset(
-    {"run", "pairs", "hunt", "workload", "replay", "load", "kernels"}
+    {"run", "pairs", "hunt", "workload", "replay", "load", "kv", "kernels"}
 )  # with the operations, the commands of cli.measure
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
@@ -170,7 +170,7 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
 
     With the name of a command that measures, only the commands of its module are there: ranks start faster without the others.
     """
-    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_load, add_pairs, add_replay, add_run, add_workload
+    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_kv, add_load, add_pairs, add_replay, add_run, add_workload
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -179,7 +179,7 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload, add_replay, add_load)
+    measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload, add_replay, add_load, add_kv)
     if command in _MEASURING or command in operation_commands():
         in_the_order_of_help: Sequence[Callable[[Any], None]] = (*measuring, add_kernels)
     else:

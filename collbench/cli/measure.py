@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
-from collbench.cli.options import COLLECTIVE, HUNT, LOAD, PAIRS, REPLAY, Option, add_options, add_some, some, workload_options
+from collbench.cli.options import COLLECTIVE, HUNT, KV, LOAD, PAIRS, REPLAY, Option, add_options, add_some, some, workload_options
 from collbench.cli.other_tools import add_other_options
 from collbench.cli.parser import Parser, add_command, add_format
 from collbench.cli.request import collective_request, hunt_request, load_request, pairs_request, replay_request, workload_request
@@ -300,6 +300,42 @@ def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
         return run_load(replace(load, launch=request), *rank)
 
     return begin(load.launch, Command(arguments, argv, measure), info)
+
+
+# collbench kv: scattered blocks, such as those of a key-value cache.
+
+_KV_SUMMARY = "transfers of scattered blocks, as of a key-value cache from prefill to decode"
+_KV_ABOUT = (
+    f"Measure {_KV_SUMMARY}: by messages per block, derived types, one-sided puts, packing, and writev over TCP. Without --model "
+    "the costs per transfer and per block follow from several numbers and sizes of blocks. Every byte of a transfer is verified."
+)
+
+
+def add_kv(commands: Any) -> None:
+    """Add the command."""
+    add_command(commands, "kv", _KV_SUMMARY, call_kv, partial(add_options, layout=KV), description=_KV_ABOUT)
+
+
+def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
+    from collbench.cli.kv import kv_request, show_kv
+
+    kv, info = kv_request(arguments, argv), launch_of(arguments, argv)
+    if arguments.dry_run:
+        return show_kv(kv, arguments, info, os.environ)
+    if info is None:  # before ranks are started: do blocks and ranks fit?
+        from collbench.cli.dry_run import planned_hosts
+
+        ranks = len(planned_hosts(kv.launch, arguments, None, os.environ))
+        for blocks in kv.blocks:
+            kv.plan(blocks, ranks)
+
+    def measure(request: Request, *rank: Any) -> int:
+        from collbench.measure.tasks.kv import run_kv
+
+        return run_kv(replace(kv, launch=request), *rank)
+
+    return begin(kv.launch, Command(arguments, argv, measure), info)
 
 
 # collbench kernels: the rates of each GPU's memory and of the links between GPUs, measured with collbench's own kernels.

@@ -40,6 +40,7 @@ _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second o
 _STEP_MAX_TIME_S = 10.0
 _NOT_LIMITED = f"setting up and verifying take some steps more (default: {_STEP_MAX_TIME_S:g})"
 _LOAD_MAX_TIME_S = 10.0
+_KV_MAX_TIME_S = 3.0
 _BUDGET_S = 600.0
 ALL = "all"  # the name of all trainings
 ROW_FORMATS = tuple(name for name in FORMATS if name != "json")  # for people: json has the name jsonl
@@ -230,6 +231,7 @@ _DRY_RUNS = {
     "hunt": "print the stages, their most rounds and the estimated time, and exit",
     "replay": "print the exchanges of the step and the number of ranks, and exit",
     "load": "print the victims, the aggressors and the estimated time, and exit",
+    "kv": "print the transfers, their blocks and the estimated time, and exit",
     "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
 }
 COLLECTIVE: Layout = {
@@ -415,6 +417,32 @@ LOAD: Layout = {
         *some("slowed"),
     ],
     "launch and output": _in_folder("load", f"ranks oversubscribe ranks_per_node {_OUTPUT}"),
+}  # fmt: skip
+KV: Layout = {
+    "what to move": [
+        Option("--model", "send the key-value cache of a model: llama-3.1-8b, llama-3.1-70b or mistral-7b (default: plain blocks)", "NAME"),
+        Option("--tokens", "with --model: tokens of the request (default: 512)", "N", positive),
+        Option("--block-size", "with --model: tokens of a block (default: 16)", "N", positive),
+        Option("--cache-dtype", "with --model: type of the cache (default: bf16)", choices=("bf16", "fp16", "fp8")),
+        Option("--layout", "with --model: memory of the cache. layer-first: a pool of blocks per layer; block-first: all layers of a "
+               "block are adjacent (default: layer-first)", choices=("layer-first", "block-first")),
+        Option("--blocks", "without --model: blocks per pair of ranks, or several numbers (default: 8,64,512)", "N", words),
+        Option("--block-bytes", "without --model: bytes of a block, or several (default: 4K,32K)", "SIZES", words),
+        Option("--pattern", "prefill-decode: pairs of ranks; broadcast: rank 0 sends the same blocks to all others (default: "
+               "prefill-decode)",
+               choices=("prefill-decode", "broadcast"), default="prefill-decode"),
+        Option("--tp", "ranks that send and ranks that receive: 4:2 joins the heads of 4 ranks on 2 (default: half of the "
+               "ranks each)", "M:N"),
+        Option("--prefill-time", "your time of prefill: adds the share of the transfer in the time to first token", "SECONDS", duration),
+        Option("--method", "mpi-messages, mpi-type, mpi-put, mpi-put-type, packed, writev (default: all)", "NAMES", words),
+    ],
+    "how to measure": some(
+        "max_time iterations warmup precision check stop_on_wrong seed",
+        max_time={"default": _KV_MAX_TIME_S, "help": f"time limit of the samples of a row (default: {_KV_MAX_TIME_S:g})"},
+        check={"help": "transfers per row of which every byte is compared; 0: off (default: 1)"},
+        seed={"help": "seed of the contents, of the places of the blocks and of the order of the rows (default: 0, random order)"},
+    ),
+    "launch and output": _in_folder("kv", f"ranks oversubscribe ranks_per_node {_OUTPUT}"),
 }  # fmt: skip
 _METAVARS = {
     "model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X", "routing": "ROUTING",

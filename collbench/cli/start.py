@@ -121,6 +121,7 @@ def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPr
     own: dict[str, Callable[[argparse.Namespace], ProgressPrinter]] = {
         "check": progress.QuietProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter,
         "replay": progress.WorkloadProgressPrinter, "load": progress.LoadProgressPrinter,
+        "kv": progress.KvProgressPrinter,
     }  # fmt: skip
     if arguments.command in own:
         return own[arguments.command](arguments)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collbench.analysis.pairs import PairEffects
     from collbench.measure.session import Plan
     from collbench.measure.tasks.places import RoundOrder
-    from collbench.results.load import LoadRow
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
@@ -313,7 +312,7 @@ class LoadProgressPrinter(ProgressPrinter):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
-        self._rows: list[LoadRow] = []
+        self._rows: list[Any] = []
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Store the folder."""
@@ -333,13 +332,28 @@ class LoadProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the rows, and the run's folder."""
-        from collbench.report.load import write_load
-
         self.close()
-        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        write_load(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+        self.write()
         sys.stdout.flush()
         super().end()
+
+    def write(self) -> None:
+        """Print the table."""
+        from collbench.report.load import write_load
+
+        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
+        write_load(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+
+
+class KvProgressPrinter(LoadProgressPrinter):
+    """The listener of a run of block transfers."""
+
+    def write(self) -> None:
+        """Print the table."""
+        from collbench.report.kv import write_kv
+
+        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
+        write_kv(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
 
 
 # Progress of a workload, and each training's table as soon as it is complete.

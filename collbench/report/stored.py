@@ -13,7 +13,8 @@ from collbench.report.frame import Line, printable
 from collbench.report.hunt import write_hunt
 from collbench.report.screen import check_format, print_lines, write_line
 from collbench.report.training import FORMATS, write_steps
-from collbench.results.folder import HUNT, LOAD, PAIRS, WORKLOAD
+from collbench.results.folder import HUNT, KV, LOAD, PAIRS, WORKLOAD
+from collbench.results.kv import read_kv
 from collbench.results.load import read_load
 from collbench.results.reader import Run
 from collbench.results.rounds import check_hunt, check_pairs, read_hunt
@@ -119,6 +120,24 @@ def show_load(run: Run, _material: Material, to: Destination) -> bool:
     return to.headed or bool(rows)
 
 
+def check_kv(run: Run) -> None:
+    """Raise UsageError if run.json does not describe the transfers."""
+    if not isinstance(run.info.get("kv"), dict):
+        raise UsageError(f"{run.path} has block transfers, but its run.json has no valid 'kv': the file was changed")
+
+
+def show_kv(run: Run, _material: Material, to: Destination) -> bool:
+    """Print the rows of a kv run; a CSV without rows has no header."""
+    from collbench.report.kv import FORMATS as FORMATS_OF_KV
+    from collbench.report.kv import write_kv
+
+    check_format(to.format, FORMATS_OF_KV, " for kv")
+    _, rows, warnings = read_kv(run)
+    to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
+    write_kv(rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+    return to.headed or bool(rows)
+
+
 def step_time_of(about: Mapping[str, Any]) -> float | None:
     """Return the time of computing from run.json's "workload", in seconds; None if it is missing or not valid."""
     value = about.get("step_time_s")
@@ -149,6 +168,7 @@ KINDS = (
     RunKind("hunt", HUNT, "a hunt", check_hunt, show_hunt),
     RunKind("workload", WORKLOAD, "training traffic", check_training, show_training),
     RunKind("load", LOAD, "interference", check_load, show_load),
+    RunKind("kv", KV, "block transfers", check_kv, show_kv),
     RunKind("pairs", PAIRS, "a matrix of pairs", check_pairs, show_pairs, drawn=True),
 )
 

@@ -62,7 +62,7 @@ def cannot_resume(path: Path, error: OSError) -> str:
 
 
 RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
-PAIRS, HUNT, WORKLOAD, LOAD = "pairs.jsonl", "hunt.jsonl", "workload.jsonl", "load.jsonl"
+PAIRS, HUNT, WORKLOAD, LOAD, KV = "pairs.jsonl", "hunt.jsonl", "workload.jsonl", "load.jsonl", "kv.jsonl"
 TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
 ROUNDS = {
     "pairs": PAIRS,
@@ -70,6 +70,7 @@ ROUNDS = {
     "workload": WORKLOAD,
     "replay": WORKLOAD,
     "load": LOAD,
+    "kv": KV,
 }  # by operation: files with other lines than rows
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
@@ -224,7 +225,7 @@ class RunFolder:
 
     def so_far(self, planned: int) -> str:
         """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
-        what = {"workload": "rows", "replay": "rows", "load": "rows", "pairs": "rounds", "hunt": "rounds"}.get(
+        what = {"workload": "rows", "replay": "rows", "load": "rows", "kv": "rows", "pairs": "rounds", "hunt": "rounds"}.get(
             str(self.run.get("operation")), "cases"
         )
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""

@@ -19,6 +19,7 @@ from collbench.measure.tasks.step import PartNotPrepared
 from collbench.measure.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported
 from collbench.results.interference import LoadInconclusive
+from collbench.results.kv import CostsInconclusive
 
 CASE = "allreduce 64 MiB on mpi"
 GATHER, SCATTER = Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")
@@ -30,6 +31,8 @@ MESSAGES = {
     "load on shared cores": LoadInconclusive("cores", 8),
     "load with few blocks": LoadInconclusive("blocks", 3),
     "load with a wide interval": LoadInconclusive("wide", 8, 0.7, 1.3),
+    "kv with one size": CostsInconclusive("mpi-type", "grid"),
+    "kv with few rows": CostsInconclusive("packed", "points"),
     "part not prepared": PartNotPrepared("gradients, bucket 1 of 4", RedopUnsupported("MPI", "avg")),
     "backend skipped": BackendSkipped("gloo", "torch is not installed: pip install 'collbench[torch]'"),
     "backend not measured": BackendNotMeasured("nccl", "no GPU"),

@@ -63,6 +63,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "bash"),
     "replay": ("replay", "job", "--backend", "gloo", "--max-time", "0.1"),
     "load": ("load", "--dry-run", "--ranks", "2"),
+    "kv": ("kv", "--dry-run", "--ranks", "2"),
     "autopsy": ("autopsy", str(ROOT / "reports/hang-dumps")),
     "trace": ("trace", "--", sys.executable, "-P", "-c", "pass"),
 }

@@ -1,0 +1,138 @@
+"""Transfers of blocks: what verification detects, bad input, and real ranks by every method."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from collbench.measure.block_transfer import METHODS, BlockPattern, TransferMethod
+from collbench.operations.program import Program
+from collbench.results.kv import KvRow, read_kv
+from collbench.workloads.kv import PlainBlocks, make_plan
+from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here
+from tests.conftest import enter
+from tests.testbeds import Bottleneck
+
+MPICH = BIN / "mpiexec"
+needs_mpich = pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+
+
+class Copied(TransferMethod):
+    """Moves blocks between the memory of two objects of this process."""
+
+    name, backend, summary = "copied", "none", "for this test"
+
+    def bind(self) -> Program:
+        """Return no calls."""
+        return Program(((),))
+
+
+def ends() -> tuple[Copied, Copied]:
+    """A source and a target of 6 blocks of 100 bytes, filled, after a transfer."""
+    plan = make_plan(PlainBlocks(6, 100), "prefill-decode", 1, 1, 5)
+    source, target = (Copied(plan, cast(Any, SimpleNamespace(rank=rank))) for rank in (0, 1))
+    for one in (source, target):
+        one.allocate()
+        PATTERN.fill(one)
+    (link,) = plan.links
+    target.pool[link.at_target] = source.pool[link.at_source]
+    return source, target
+
+
+PATTERN = BlockPattern(100, 9)
+
+
+class TestVerification:
+    def test_right_blocks_pass(self) -> None:
+        source, target = ends()
+        assert PATTERN.check(target) is None and PATTERN.check(source) is None
+
+    def test_one_changed_byte_is_found(self) -> None:
+        _, target = ends()
+        place = int(target.into[0].at_target[2])
+        target.pool[place, 17] ^= 1
+        found = PATTERN.check(target)
+        assert found is not None and (found.rank, found.wrong, found.index) == (1, 1, place * 100 + 17)
+
+    def test_swapped_blocks_are_found(self) -> None:
+        _, target = ends()
+        first, second = target.into[0].at_target[:2]
+        target.pool[[first, second]] = target.pool[[second, first]]
+        assert PATTERN.check(target) is not None
+
+    def test_a_block_in_an_unused_place_is_found(self) -> None:
+        _, target = ends()
+        used = set(target.into[0].at_target.tolist())
+        beside = next(place for place in range(len(target.pool)) if place not in used)
+        target.pool[beside, 3] = 0
+        found = PATTERN.check(target)
+        assert found is not None and (found.wrong, found.index) == (1, beside * 100)
+
+    def test_blocks_of_an_earlier_transfer_are_found(self) -> None:
+        _, target = ends()
+        assert BlockPattern(100, 10).check(target) is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--method", "pigeon"], ["--model", "elephant"], ["--model", "mistral-7b", "--blocks", "3"], ["--tokens", "9"],
+        ["--blocks", "0"], ["--blocks", "x"], ["--block-bytes", "4"], ["--tp", "2"], ["--tp", "3:2", "--ranks", "5"], ["--tp", "1:3"],
+        ["--pattern", "broadcast", "--model", "mistral-7b"], ["--pattern", "broadcast", "--tp", "1:1"], ["--ranks", "3"],
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
+    given = words if "--ranks" in words else [*words, "--ranks", "2"]
+    done = run_here(tmp_path, "kv", "--dry-run", *given)
+    assert done.returncode == 2 and one_sentence(done)
+
+
+def measured(folder: Path, *words: str) -> dict[str, KvRow]:
+    """Return by method the rows of a run on this host."""
+    options = ["--oversubscribe", "-n", "3", "-w", "1", "--max-time", "5", "--out", str(folder / "run")]
+    done = run(folder, "kv", *options, *words, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return {row.method: row for row in read_kv(folder / "run")[1]}
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(120)
+@needs_mpich
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
+        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-type,mpi-put,packed,writev"],
+        ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
+    ],
+)
+def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: Path) -> None:
+    rows = measured(tmp_path, *words)
+    assert set(rows) == (set(words[-1].split(",")) if "--method" in words else set(METHODS))  # MPICH needs minutes for many messages here
+    for row in rows.values():
+        assert (row.na, row.checked, row.wrong, row.n) == (None, 1, 0, 3)
+        assert row.time_s.value is not None and row.time_s.value > 0
+    assert rows["packed"].copy_s is not None and rows["mpi-type"].copy_s is None
+
+
+@pytest.mark.hosts
+@pytest.mark.in_turn
+@pytest.mark.timeout(120)
+@needs_mpich
+def test_no_method_exceeds_a_link_of_known_rate(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        bed = enter(stack, Bottleneck(2, 100))
+        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0"]
+        passed = ["-n", "2", "-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", "eth0"]
+        what = ["--blocks", "32", "--block-bytes", "32K", "--method", "mpi-type,packed,writev", "-n", "4", "-w", "1", "--max-time", "8"]
+        line = [str(MPICH), *reach, *passed, *PROGRAM, "kv", *what, "--out", str(tmp_path / "run")]
+        done = bed.run(0, line, 100, environment())
+    assert done.returncode == 0, done.stderr
+    _, rows, _ = read_kv(tmp_path / "run")
+    assert len(rows) == 3 and [row.wrong for row in rows] == [0, 0, 0]
+    for row in rows:
+        assert row.nodes == 2 and row.bytes_per_s is not None and 0 < row.bytes_per_s < 12.5e6 * 1.5  # buffers hold a part of a megabyte

@@ -1,0 +1,50 @@
+"""Costs of transfers: known costs are found, and those that the rows do not determine are inconclusive."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from collbench.results.kv import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json
+from collbench.results.steps import Estimate
+
+
+def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.001) -> list[KvRow]:
+    """Rows of 20 µs per transfer, 0.5 µs per block and 10 GB/s, each with its error."""
+    errors, found = np.random.default_rng(3), []
+    for n, size in product(counts, sizes):
+        time_s = (20e-6 + 0.5e-6 * n + n * size / 10e9) * (1 + noise * float(errors.standard_normal()))
+        half = 2 * noise * time_s
+        times = Estimate(time_s, time_s - half, time_s + half)
+        found.append(KvRow("packed", "mpi", "prefill-decode", "plain", 1, 1, n, size, n, n * size, n=60, time_s=times))
+    return found
+
+
+def test_known_costs_are_found() -> None:
+    (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768)))
+    assert isinstance(costs, TransferCosts)
+    for cost, true in ((costs.transfer_s, 20e-6), (costs.block_s, 0.5e-6), (costs.byte_s, 1e-10)):
+        assert is_known(cost) and cost.low is not None and cost.high is not None and cost.low <= true <= cost.high
+
+
+def test_costs_within_the_noise_are_not_known() -> None:
+    (costs,) = costs_of(rows_of((8, 64, 512), (4096, 32768), noise=0.3))
+    assert isinstance(costs, TransferCosts) and not is_known(costs.block_s)
+
+
+def test_rows_that_cannot_separate_the_costs_are_inconclusive() -> None:
+    assert costs_of(rows_of((8, 64, 512, 4096), (4096,))) == [CostsInconclusive("packed", "grid")]
+    assert costs_of(rows_of((8, 64), (4096, 32768))[:3]) == [CostsInconclusive("packed", "points")]
+    assert costs_of(rows_of((8,), (4096,))) == []
+
+
+def test_wrong_rows_have_no_costs() -> None:
+    rows = [KvRow(**{**row.__dict__, "wrong": 3}) for row in rows_of((8, 64), (4096, 32768))]
+    assert costs_of(rows) == []
+
+
+def test_a_row_is_stored_and_read() -> None:
+    (row,) = rows_of((8,), (4096,))
+    assert kv_from_json(row.as_json()) == row
+    assert row.bytes_per_s is not None and row.first_token_percent is None and row.percent is None
