@@ -127,7 +127,7 @@ _HELD: tuple[Column[HeldCase], ...] = (
     Column("", "case", lambda each: case_name(each.case)),
     Column("", "nodes", lambda each: str(each.predicted.nodes), right=True),
     Column("", "time µs", lambda each: _us(each.time_s), right=True),
-    Column("", "CI µs", lambda each: _interval(each.low_s, each.high_s), right=True, drop=2),
+    Column("", "95 % CI µs", lambda each: _interval(each.low_s, each.high_s), right=True, drop=2),
     Column("", "predicted µs", lambda each: _us(each.predicted.time_s), right=True, drop=1),
     Column("", "interval µs", lambda each: _interval(each.predicted.low_s, each.predicted.high_s), right=True),
     Column("", "outcome", lambda each: f"{each.outcome.value}{f' ({each.doubt.render()})' if each.doubt else ''}", wrap=True),
