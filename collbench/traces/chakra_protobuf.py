@@ -167,7 +167,12 @@ def _node_of(data: bytes, known: dict[bytes, tuple[str, int | str]]) -> _Message
         value = data[at]
         at += 1
         if value > 127:
-            value, at = _varint(data, at - 1)
+            second = data[at]
+            if second < 128:
+                value += (second << 7) - 128
+                at += 1
+            else:
+                value, at = _varint(data, at - 1)
         if key & 7 == _BYTES:
             stop = at + value
             if stop > end:
@@ -250,8 +255,9 @@ class _ProtobufReader:
         operations = self.rank.operations()
         numbers = np.fromiter(self.places, np.uint64, len(self.places))[np.fromiter(self.indices, np.int64, len(self.indices))]
         order = np.argsort(numbers, kind="stable")
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
+        places_in_order = np.empty(len(order), np.int64)
+        places_in_order[order] = np.arange(len(order))
+        position = places_in_order.tolist()  # a list, whose elements are read much faster
         waits: list[tuple[int, ...]] = [()] * len(order)
         nearest: list[tuple[int, ...] | None] = [None] * len(self.needs)  # by place: the operations before the node, or that it is
         opened: set[int] = set()
@@ -270,11 +276,14 @@ class _ProtobufReader:
                     opened.add(place)
                     stack += open_ones
                     continue
-                before = tuple(sorted({each for some in needed for each in nearest[some] or ()})[-MOST_WAITS:])
+                if len(needed) == 1:
+                    before = nearest[needed[0]] or ()
+                else:
+                    before = tuple(sorted({each for some in needed for each in nearest[some] or ()})[-MOST_WAITS:])
                 index = self.indices.get(place)
                 if index is not None:
                     waits[position[index]] = before
-                    before = (int(position[index]),)
+                    before = (position[index],)
                 nearest[place] = before
                 stack.pop()
         return self.rank.trace(operations[order], (Part.DTYPES,) if self.in_bytes else (), after=dependencies(waits))
