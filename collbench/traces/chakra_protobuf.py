@@ -167,12 +167,7 @@ def _node_of(data: bytes, known: dict[bytes, tuple[str, int | str]]) -> _Message
         value = data[at]
         at += 1
         if value > 127:
-            second = data[at]
-            if second < 128:
-                value += (second << 7) - 128
-                at += 1
-            else:
-                value, at = _varint(data, at - 1)
+            value, at = _varint(data, at - 1)
         if key & 7 == _BYTES:
             stop = at + value
             if stop > end:

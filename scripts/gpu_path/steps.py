@@ -215,14 +215,14 @@ def graph(check: Check) -> str:
 
 
 def two_ranks(check: Check) -> str:
-    """Two ranks on one GPU: every operation with three data types, verified."""
+    """Two ranks on one GPU: every operation that moves data with three data types, verified."""
     check.needs_nccl()
     suite = check.out / "operations.toml"
     operations = json.loads(check.run(check.python, "-P", "-c", _OPERATIONS).expect(0).out)
     sizes = '["4K"]' if check.fake else '["4K", "1M"]'
     quoted = ", ".join(f'"{dtype}"' for dtype in DTYPES)
     suite.write_text(
-        'schema = 1\ntitle = "every operation that NCCL has"\n[run]\nmax_time = 0.1\n[[sweeps]]\nname = "all"\n'
+        'schema = 1\ntitle = "every operation that moves data over NCCL"\n[run]\nmax_time = 0.1\n[[sweeps]]\nname = "all"\n'
         f'backends = ["nccl"]\noperations = {json.dumps(operations)}\ndtypes = [{quoted}]\nsizes = {sizes}\n'
     )
     tried = []
@@ -245,7 +245,7 @@ def two_ranks(check: Check) -> str:
 _OPERATIONS = """
 import json
 from collbench.operations.registry import operations
-print(json.dumps(sorted(name for name, one in operations().items() if one.steps_of("nccl", True))))
+print(json.dumps(sorted(name for name, one in operations().items() if one.steps_of("nccl", True) and not one.creates)))
 """
 
 

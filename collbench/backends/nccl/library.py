@@ -165,7 +165,7 @@ def datatype(name: str, width: int, version: Version, reduces: bool, words: Mapp
 
 SONAME = "libnccl.so.2"
 CHOSEN = "COLLBENCH_NCCL"
-_ONLY_RCCL = ("ncclAllToAllv", "ncclAlltoAllv", "mscclLoadAlgo")  # functions of RCCL that NCCL does not have
+ONLY_RCCL = ("ncclAllToAllv", "ncclAlltoAllv", "mscclLoadAlgo")  # functions of RCCL that NCCL does not have
 _DEEPEST = 2  # groups inside one another: a rank's own group, inside that of all ranks of a process
 _INSTALL = f"pip install 'collbench[cuda13]' (or cuda12), load your site's module, or set {CHOSEN} to the library's path"
 
@@ -286,7 +286,7 @@ def load(env: Mapping[str, str], dialect: LibraryDialect) -> NcclLibrary:
     """Return a library with NCCL's interface, found as `load_nccl` does. Raises NcclNotFound."""
     handle = _chosen(env[CHOSEN]) if env.get(CHOSEN) else _found(dialect)
     path = _loaded_from(handle)
-    is_rccl = any(hasattr(handle, name) for name in _ONLY_RCCL)
+    is_rccl = any(hasattr(handle, name) for name in ONLY_RCCL)
     if is_rccl != (dialect.name == "RCCL"):
         found, backend = ("RCCL", "rccl") if is_rccl else ("NCCL", "nccl")
         raise NcclNotFound(WrongBuild(CHOSEN, path, f"is {found}, not {dialect.name}", f"use --backend {backend}, or set another library"))

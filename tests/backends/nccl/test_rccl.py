@@ -35,7 +35,7 @@ def test_every_number_of_the_tables_is_that_of_the_header(header):
 @pytest.mark.parametrize("header", RCCL_HEADERS, ids=lambda header: header.version or header.source)
 def test_every_function_has_its_name_or_that_of_nccl(header):
     assert all(name in header.functions or own in header.functions for name, own in OWN_NAMES.items())
-    assert set(nccl_library._ONLY_RCCL) & header.functions  # by which RCCL is known
+    assert set(nccl_library.ONLY_RCCL) & header.functions  # by which RCCL is known
 
 
 @pytest.mark.parametrize("header", HIP_HEADERS, ids=lambda header: header.version or header.source)
@@ -122,7 +122,7 @@ def test_without_hip_the_reason_is_one_fact(tmp_path):
 def test_collectives_over_two_processes_are_right_and_marked(tmp_path, mode):
     words = ("-d", "float32,float8_e4m3fn", "--mode", mode, "--sizes", "1000", "--ranks", "2", "--backend", "rccl", *QUICK)
     code, rows, stderr = collbench(tmp_path, "allreduce", *words)
-    right, other = rows
+    right, other = sorted(rows, key=lambda row: row["dtype"] != "float32")  # they are measured in random order
     assert (code, right["na"], right["wrong"], right["checked"], "not_run_on_hardware" in right["flags"]) == (0, None, 0, 1, True), stderr
     assert (right["backend"], right["evidence"]["libraries"]["rccl"]) == ("rccl", "2.27.7")
     assert other["na"] == Fp8FormatUnsupported("RCCL", "float8_e4m3fn", "").render()
