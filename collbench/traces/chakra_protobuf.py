@@ -8,9 +8,9 @@ for its data_deps; its ctrl_deps are the nodes that called it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,10 @@ _COMM_TYPES = (
 _GATHERING = (KIND["allgather"], KIND["reducescatter"])
 _LARGEST_MESSAGE = 64 << 20
 _LONGEST_LIST = 8 << 20  # of process groups
-_MOST_ATTRIBUTES = 1 << 16  # that are kept
+_MOST_MEANINGS = 1 << 16  # that are kept
+_SIZE = b"\n\x09comm_size"  # the name at the begin of an AttributeProto
 _INTEGERS, _SIGNED, _FIXED_INTEGERS, _TEXT = (7, 9, 11, 13, 27), (15, 17), (19, 21, 23, 25), 29  # fields of AttributeProto
+_INTEGER_KEYS = tuple(field << 3 for field in _INTEGERS if field < 16)
 
 
 def recognizes(path: Path, head: bytes) -> bool:
@@ -58,7 +60,7 @@ def read_rank(path: Path) -> RankTrace:
                 raise ValueError("the first message is not a GlobalMetadata")
         for count, data in enumerate(messages, 2):
             reader.rank.count = count
-            reader.node(_node_of(data, reader.known))
+            reader.node(_node_of(data))
     except (ValueError, IndexError) as error:
         what = "it ends within a field" if isinstance(error, IndexError) else str(error)
         raise reader.rank.fail(what) from error
@@ -67,7 +69,7 @@ def read_rank(path: Path) -> RankTrace:
 
 
 class _Message:
-    """A protobuf node. waits: the numbers of nodes; attributes: of communication only, by name."""
+    """A protobuf node. waits: the numbers of nodes; attributes: each AttributeProto of communication, not decoded."""
 
     __slots__ = ("attributes", "duration", "name", "number", "start", "text", "type", "waits")
 
@@ -75,7 +77,18 @@ class _Message:
         self.number, self.type, self.name, self.waits = number, kind, name, waits
         self.start = self.duration = 0
         self.text = b""
-        self.attributes: dict[str, int | str] = {}
+        self.attributes: list[bytes] = []
+
+
+class _Meaning(NamedTuple):
+    """What the operations of nodes with equal attributes, except for the size, have in common. width: bytes of an element, 0 if unknown."""
+
+    kind: int
+    group: int
+    dtype: str
+    width: int
+    root: int
+    queue: int
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -151,8 +164,8 @@ def _messages(path: Path) -> Iterator[bytes]:
         raise UsageError(f"{path}: it is truncated at byte {before + at}: copy the file again")
 
 
-def _node_of(data: bytes, known: dict[bytes, tuple[str, int | str]]) -> _Message:
-    """Return a node. known: decoded attributes; most are equal to an earlier one. Raises ValueError or IndexError if it is not valid."""
+def _node_of(data: bytes) -> _Message:
+    """Return a node. Raises ValueError or IndexError if it is not valid."""
     # Written out, since most of the time of reading is spent here: `_fields` yields the same.
     attributes: list[bytes] = []
     numbers: dict[int, int] = {}
@@ -187,7 +200,7 @@ def _node_of(data: bytes, known: dict[bytes, tuple[str, int | str]]) -> _Message
             numbers[key] = value
     node = _Message(numbers.get(1 << 3, 0), numbers.get(3 << 3, 0), texts.get(2 << 3 | _BYTES, b""), waits)
     if node.type in (_SENDS, _RECEIVES, _COLLECTIVE):
-        node.attributes = {name: value for name, value in [known.get(each) or _attribute(each, known) for each in attributes] if name}
+        node.attributes = attributes
     node.start, node.duration, node.text = numbers.get(6 << 3, 0), numbers.get(7 << 3, 0), texts.get(8 << 3 | _BYTES, b"")
     return node
 
@@ -200,7 +213,7 @@ def _varints(data: bytes) -> list[int]:
     return found
 
 
-def _attribute(data: bytes, known: dict[bytes, tuple[str, int | str]]) -> tuple[str, int | str]:
+def _attribute(data: bytes) -> tuple[str, int | str]:
     """Return the name and value of an attribute; ("", 0) if it is not a number or a text."""
     name, found = "", None
     for field, kind, value in _fields(data):
@@ -214,10 +227,16 @@ def _attribute(data: bytes, known: dict[bytes, tuple[str, int | str]]) -> tuple[
             found = (value >> 1) ^ -(value & 1)
         elif field in _FIXED_INTEGERS and kind in (_FIXED32, _FIXED64):
             found = int.from_bytes(value, "little", signed=field > 22)
-    if len(known) >= _MOST_ATTRIBUTES:
-        known.clear()
-    known[data] = (name, found) if found is not None else ("", 0)
-    return known[data]
+    return (name, found) if found is not None else ("", 0)
+
+
+def _size(data: bytes) -> int | str:
+    """Return the value of an attribute whose name is `_SIZE`. Most have one integer; others are read as any attribute."""
+    if len(data) > len(_SIZE) + 1 and data[len(_SIZE)] in _INTEGER_KEYS:
+        value, end = _varint(data, len(_SIZE) + 1)
+        if end == len(data) and value < 1 << 63:
+            return value
+    return _attribute(data)[1]
 
 
 class _ProtobufReader:
@@ -225,7 +244,8 @@ class _ProtobufReader:
 
     def __init__(self, path: Path) -> None:
         self.rank = RankBuilder(path)
-        self.known: dict[bytes, tuple[str, int | str]] = {}
+        self.meanings: dict[tuple[Any, ...], _Meaning] = {}  # of operations so far: most are equal to an earlier one, except for the size
+        self.names: dict[int, str] = {}  # of the groups, by their index
         self.places: dict[int, int] = {}  # by number of a node, its place in the file
         self.needs: list[list[int]] = []  # by place: the numbers of the nodes that it waits for
         self.in_bytes = False  # whether an operation has no data type: its bytes are stored as uint8
@@ -285,24 +305,54 @@ class _ProtobufReader:
 
     def operation(self, node: _Message) -> int | None:
         """Add the operation of a node, and return its index; None if it does not communicate."""
-        attributes, rank = node.attributes, self.rank
-        comm_type, size = attributes.get("comm_type"), attributes.get("comm_size")
-        if node.type == _COLLECTIVE and isinstance(comm_type, int):
+        if not node.attributes:
+            return None
+        size: int | str | None = None
+        others: list[bytes] = []
+        for each in node.attributes:
+            if each.startswith(_SIZE):
+                size = _size(each)
+            else:
+                others.append(each)
+        if node.type != _COLLECTIVE and size is None:
+            return None  # the call on the CPU of an operation that another node has
+        key = (node.type, node.text, *others)
+        meaning = self.meanings.get(key)
+        if meaning is None:
+            meaning = self.meaning(node, dict(map(_attribute, others)))
+            if meaning is None:
+                return None
+            if len(self.meanings) >= _MOST_MEANINGS:
+                self.meanings.clear()
+            self.meanings[key] = meaning
+        number, dtype = size if isinstance(size, int) else UNKNOWN, ""
+        if meaning.width and number >= 0 and number % meaning.width == 0:
+            number, dtype = number // meaning.width, meaning.dtype
+        sent = received = number
+        if meaning.kind in _GATHERING:
+            names = self.rank.groups
+            sent, received = sizes_of(meaning.kind, number, UNKNOWN, len(names[self.names[meaning.group]].ranks))
+        start = node.start * 1000 if node.start else UNKNOWN
+        duration = node.duration * 1000 if node.duration else UNKNOWN
+        end = start + duration if UNKNOWN not in (start, duration) else UNKNOWN
+        self.in_bytes |= not dtype and meaning.kind != KIND["barrier"]
+        return self.rank.add(
+            meaning.kind, meaning.group, dtype or "Byte", sent, received,
+            root=meaning.root, queue=meaning.queue, start=start, end=end, duration=duration,
+        )  # fmt: skip
+
+    def meaning(self, node: _Message, attributes: Mapping[str, int | str]) -> _Meaning | None:
+        """Return what a node's operation is, but for its size; None if it does not communicate."""
+        comm_type, rank = attributes.get("comm_type"), self.rank
+        if node.type != _COLLECTIVE:
+            kind = KIND["send" if node.type == _SENDS else "recv"]
+        elif isinstance(comm_type, int):
             if not 0 <= comm_type < len(_COMM_TYPES):
                 raise rank.fail(f"collective type {comm_type} is not valid")
             kind = KIND[_COMM_TYPES[comm_type]]
-        elif node.type in (_SENDS, _RECEIVES) and size is not None:
-            kind = KIND["send" if node.type == _SENDS else "recv"]
         else:
-            return None  # the call on the CPU of an operation that another node has
-        number, dtype = size if isinstance(size, int) else UNKNOWN, ""
-        if node.text:
-            number, dtype = _in_elements(number, node.text)
-        group = str(attributes.get("pg_name", attributes.get("comm_group", "")))
-        index = rank.group(group)
-        sent = received = number
-        if kind in _GATHERING:
-            sent, received = sizes_of(kind, number, UNKNOWN, len(rank.groups[group].ranks))
+            return None
+        dtype = _dtype(node.text)
         root: Any = UNKNOWN
         if kind in MESSAGES:
             root = attributes.get("comm_dst" if kind == KIND["send"] else "comm_src", UNKNOWN)
@@ -315,15 +365,11 @@ class _ProtobufReader:
             if rank.rank not in (UNKNOWN, own):
                 raise rank.fail(f"it is an operation of rank {own}, others are of rank {rank.rank}")
             rank.rank = own
-        stream = attributes.get("stream", UNKNOWN)
-        start = node.start * 1000 if node.start else UNKNOWN
-        duration = node.duration * 1000 if node.duration else UNKNOWN
-        end = start + duration if UNKNOWN not in (start, duration) else UNKNOWN
-        self.in_bytes |= not dtype and kind != KIND["barrier"]
-        return rank.add(
-            kind, index, dtype or "Byte", sent, received, root=rank.checked_rank(root),
-            queue=stream if isinstance(stream, int) else UNKNOWN, start=start, end=end, duration=duration,
-        )  # fmt: skip
+        name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
+        group, stream = rank.group(name), attributes.get("stream", UNKNOWN)
+        self.names[group] = name
+        queue = stream if isinstance(stream, int) else UNKNOWN
+        return _Meaning(kind, group, dtype, width_of(dtype), rank.checked_rank(root), queue)
 
     def groups(self, text: bytes) -> None:
         """Define the process groups of the job: in the converter's node they are Python's text of the list of PyTorch's inputs."""
@@ -335,9 +381,7 @@ class _ProtobufReader:
         self.rank.define_all(values[0] if isinstance(values, list) and values else "")
 
 
-def _in_elements(size: int, text: bytes) -> tuple[int, str]:
-    """Return the elements and torch's data type of a size in bytes, from the text of a node's inputs; (bytes, "") if they do not fit."""
+def _dtype(text: bytes) -> str:
+    """Return torch's data type in the text of a node's inputs; "" if there is none."""
     types = next((value for field, kind, value in _fields(text) if field == 3 and kind == _BYTES), b"")
-    dtype = dtype_in([types[:1000].decode("utf-8", "replace")])
-    width = width_of(dtype)
-    return (size // width, dtype) if width and size >= 0 and size % width == 0 else (size, "")
+    return dtype_in([types[:1000].decode("utf-8", "replace")]) if text else ""
