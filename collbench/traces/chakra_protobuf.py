@@ -231,7 +231,7 @@ def _attribute(data: bytes) -> tuple[str, int | str]:
 
 
 def _size(data: bytes) -> int | str:
-    """Return the value of an attribute whose name is `_SIZE`. Most have one integer; others are read as any attribute."""
+    """Return the value of an attribute with the name `_SIZE`. Most have one integer; others are read as any attribute."""
     if len(data) > len(_SIZE) + 1 and data[len(_SIZE)] in _INTEGER_KEYS:
         value, end = _varint(data, len(_SIZE) + 1)
         if end == len(data) and value < 1 << 63:
@@ -272,7 +272,7 @@ class _ProtobufReader:
         order = np.argsort(numbers, kind="stable")
         places_in_order = np.empty(len(order), np.int64)
         places_in_order[order] = np.arange(len(order))
-        position = places_in_order.tolist()  # a list, whose elements are read much faster
+        position = places_in_order.tolist()  # elements of a list are read much faster
         waits: list[tuple[int, ...]] = [()] * len(order)
         nearest: list[tuple[int, ...] | None] = [None] * len(self.needs)  # by place: the operations before the node, or that it is
         opened: set[int] = set()
