@@ -108,7 +108,7 @@ def _version_of(database: Database, records: Sequence[Record]) -> int:
     return int(text)
 
 
-_VERSION = "SELECT value FROM store WHERE key = 'schema'"
+_VERSION = "SELECT value FROM {} WHERE key = 'schema'"
 
 
 # SQLite: one file. It keeps the rollback journal, since write-ahead logs do not work on network file systems.
@@ -154,7 +154,7 @@ class _SQLite:
             return None
         if application != APPLICATION_ID:
             raise UsageError(f"{self.name} is not a store of collbench (another program's SQLite file): name another file")
-        return _version_of(self, self.rows(_VERSION))
+        return _version_of(self, self.rows(_VERSION.format("store")))
 
     def exclude(self) -> None:
         """Do nothing: a transaction already excludes other writers."""
@@ -272,7 +272,8 @@ class _PostgreSQL:
         """Return the schema version; None without a store in the database."""
         # not to_regclass(): after a wait for another process it may still answer from the session's cache that there is no such table
         found = self.rows("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'store'", [NAMESPACE])
-        return _version_of(self, self.rows(_VERSION)) if found else None
+        # with the schema's name: without the permission on it, the search path skips the schema, and the error would be another one
+        return _version_of(self, self.rows(_VERSION.format(f"{NAMESPACE}.store"))) if found else None
 
     def exclude(self) -> None:
         """Wait until no other process creates or migrates the store."""
