@@ -122,20 +122,24 @@ def test_python_calls_hold_until_the_part_has_passed(took_ns):
 
 
 def test_native_calls_hold_in_the_c_loop():
-    """The quickest of many in turns: what others do to this machine meanwhile does not show there."""
+    """A call held for four times its own time takes five times as long.
+
+    The quickest of many in turns: what others do to this machine meanwhile does not show there.
+    The share is large, because a processor may change its speed by a quarter between two runs.
+    """
     library = native()
     if library is None:
         pytest.skip("the native code was not built")
     data = np.zeros(2**16, np.uint8)
     work = NativeCall("sum", address("collbench_sum_uint8"), (data.ctypes.data, data.ctypes.data, len(data)))
-    hold = NativeHold(library, np.array([0.5]))
+    hold = NativeHold(library, np.array([4.0]))
     programs = (Program(((work,),)), Program(((hold.begin, work, hold.end),), keep=hold))
     loops = [Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64())) for program in programs]
     assert all(loop.native for loop in loops)
     plain, found = (
         min(float(part.min()) for part in parts) for parts in zip(*([loop.run(20) for loop in loops] for _ in range(100)), strict=True)
     )
-    assert 1.4 < found / plain < 1.8
+    assert 3.5 < found / plain < 7
 
 
 def test_a_wrong_call_of_the_library_is_named_as_ever():
