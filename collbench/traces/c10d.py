@@ -46,7 +46,7 @@ _DTYPES = {
 ROOTED = frozenset(KIND[name] for name in ("broadcast", "reduce", "gather", "scatter"))
 MESSAGES = frozenset(KIND[name] for name in ("send", "recv"))
 _REDUCING = tuple(KIND[name] for name in ("allreduce", "reducescatter", "reduce"))
-_BARRIER = KIND["barrier"]
+_BARRIER, _SEND, _RECV = (KIND[name] for name in ("barrier", "send", "recv"))
 _TENSOR = re.compile(r"Tensor\(([^()]{1,40})\)")
 GROUPS_NODE = "## process_group:init ##"  # the node of an execution trace that has the process groups
 MOST_WAITS = 64  # of one operation: the latest ones
@@ -131,6 +131,7 @@ class RankBuilder:
         self._index: dict[str, int] = {}
         self._several: set[str] = set()
         self._rows = bytearray()
+        self._added = 0
         self._split_index: dict[Any, int] = {}
 
     def fail(self, what: str) -> UsageError:
@@ -225,9 +226,9 @@ class RankBuilder:
         number, scale = dtype_of(dtype)
         if kind == _BARRIER:
             number, sent, received = NONE, 0, 0
-        if kind == KIND["send"]:
+        elif kind == _SEND:
             received = 0
-        elif kind == KIND["recv"]:
+        elif kind == _RECV:
             sent = 0
         if not (UNKNOWN <= sent < _MOST and UNKNOWN <= received < _MOST):
             raise self.fail(f"the size of an operation is not valid ({max(sent, received)} elements)")
@@ -239,9 +240,10 @@ class RankBuilder:
             )
         except struct.error as error:
             raise self.fail("a number is too large") from error
-        number = len(self._rows) // _ROW.size
-        self.check_records(number)
-        return number - 1
+        self._added += 1
+        if self._added > _MOST_RECORDS:
+            self.check_records(self._added)
+        return self._added - 1
 
     def operations(self) -> NDArray[Any]:
         """Return [n] of OPERATION, in the order of `add`; later additions need a new call."""

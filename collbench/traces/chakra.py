@@ -76,8 +76,7 @@ class _Values(msgspec.Struct, gc=False):
     types: list[str] = []
 
 
-_decode_values = msgspec.json.Decoder(_Values).decode
-_decode_list = msgspec.json.Decoder(list[Any]).decode
+_decode_values = msgspec.json.Decoder(_Values | list[Any]).decode
 _decode_types = msgspec.json.Decoder(list[str]).decode
 
 
@@ -93,8 +92,8 @@ class _JsonReader:
         self.pointers: dict[int, str] = {}  # names of groups that nodes give by address
         self.numbers: set[tuple[str, int]] = set()  # of the rank in its groups, as different operations have them
         # Of operations: node, parent, ranks of the group as far as the sizes show it, first tensors, whether the program waited at once
-        self.nodes, self.parents, self.fits, self.input, self.output = (_columns() for _ in range(5))
-        self.waits_at_once, self.is_call = array("b"), array("b")
+        # (storage, or UNKNOWN) of input and output, whether the program waited at once, whether it is a `c10d::` call
+        self.columns, self.count = _columns(), 0
         self.calls, self.callers = _columns(), _columns()  # `c10d::` nodes that contain a record, and their parents
         self.recorded: set[int] = set()  # parents of records
         self.functional: dict[int, tuple[int, str]] = {}  # reduction op and group of functional collectives
@@ -158,13 +157,10 @@ class _JsonReader:
             number = UNKNOWN
         dtype = dtype_in(types[:1] if at == 4 else ()) or dtype_in(output_types)
         self.operation(
-            node, parent, kind, group=group, size=size, dtype=dtype, elements=(sent, received), parts=(to, back), number=number,
-            sequence=sequence,
+            kind, group, size, dtype, (node.id, parent, size, source, target, False, False), elements=(sent, received), parts=(to, back),
+            number=number, sequence=sequence,
         )  # fmt: skip
-        self.sequences.setdefault(group, {})[2 * sequence + p2p] = len(self.nodes) - 1
-        self.tensors(source, target)
-        self.waits_at_once.append(False)
-        self.is_call.append(False)
+        self.sequences.setdefault(group, {})[2 * sequence + p2p] = self.count - 1
 
     barrier = UNKNOWN
 
@@ -212,32 +208,24 @@ class _JsonReader:
             size = len(to)
         asynchronous = next((each for each in rest if isinstance(each, bool)), True)
         dtype = dtype_in(types[:tensors])
-        self.operation(node, parent, kind, size=size, dtype=dtype, elements=(sent, received), parts=(to, back), number=number)
-        self.tensors(source, target)
-        self.waits_at_once.append(not asynchronous)
-        self.is_call.append(True)
+        row = (node.id, parent, size, source, target, not asynchronous, True)
+        self.operation(kind, "", size, dtype, row, elements=(sent, received), parts=(to, back), number=number, sequence=UNKNOWN)
 
     def operation(
-        self, node: _Node, parent: int, kind: int, *, group: str = "", size: int, dtype: str, elements: tuple[int, int],
-        parts: tuple[Sequence[Any], Sequence[Any]], number: int, sequence: int = UNKNOWN,
+        self, kind: int, group: str, size: int, dtype: str, row: tuple[int, ...], *, elements: tuple[int, int],
+        parts: tuple[Sequence[Any], Sequence[Any]], number: int, sequence: int,
     ) -> None:  # fmt: skip
-        """Add an operation. number: of the root or peer within the group, UNKNOWN if it has none."""
+        """Add an operation. number: of the root or peer within the group, UNKNOWN if it has none; row: of `columns`."""
         splits = UNKNOWN
-        if any(parts) and kind in (KIND["alltoall"], KIND["alltoallv"]):
+        if (parts[0] or parts[1]) and kind in (KIND["alltoall"], KIND["alltoallv"]):
             kind = KIND["alltoallv"]
             splits = self.rank.split(*parts, *elements, size)
         sent, received = sizes_of(kind, *elements, size)
         self.rank.add(
             kind, self.rank.group(group), dtype, sent, received, sequence=sequence, root=self.rank.checked_rank(number), splits=splits
         )
-        self.nodes.append(node.id)
-        self.parents.append(parent)
-        self.fits.append(size)
-
-    def tensors(self, source: int, target: int) -> None:
-        """Collect the storages of an operation's first tensors."""
-        self.input.append(source)
-        self.output.append(target)
+        self.columns.extend(row)
+        self.count += 1
 
     def group_of(self, value: Any) -> str:
         """Return the name of a group: a name, [name, description], or the address of its object."""
@@ -252,23 +240,24 @@ class _JsonReader:
     def trace(self) -> RankTrace:
         """Return the trace, with the operations in the order in which they began."""
         operations = self.rank.operations()
-        nodes, parents, fits = (np.frombuffer(each, np.int64) for each in (self.nodes, self.parents, self.fits))
+        columns = np.frombuffer(self.columns, np.int64).reshape(-1, 7)
+        nodes, parents, fits, is_call = columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 6] > 0
         # A call may come before the record that it contains.
         contains = np.isin(nodes, np.fromiter(self.recorded, np.int64, len(self.recorded)))
-        keep = ~(contains & (np.frombuffer(self.is_call, np.int8) > 0))
+        keep = ~(contains & is_call)
         order = np.flatnonzero(keep)[np.argsort(nodes[keep], kind="stable")]
         place = np.full(len(nodes), UNKNOWN, np.int64)
         place[order] = np.arange(len(order))
         operations, nodes = operations[order], nodes[order]
         assumed = False
-        if not np.frombuffer(self.is_call, np.int8)[order].any():
+        if not is_call[order].any():
             assumed = self.define_only_group()
         self.resolve(operations, parents[order], fits[order])
         own = {self.rank.rank_of(*number) for number in self.numbers} - {UNKNOWN}
         if len(own) > 1:
             raise UsageError(f"{self.rank.path}: it has operations of ranks {min(own)} and {max(own)}: record or copy the trace again")
         self.rank.rank = own.pop() if own else UNKNOWN
-        after, complete = self.after(order, place, nodes)
+        after, complete = self.after(columns[order], place)
         steps = np.searchsorted(nodes, np.sort(np.frombuffer(self.steps, np.int64)))
         return self.rank.trace(
             operations, (*(() if complete else (Part.DEPENDENCIES,)), *((Part.GROUPS,) if assumed else ())),
@@ -308,7 +297,7 @@ class _JsonReader:
                 roots[own & (numbers == number)] = self.rank.rank_of(name, number)
         operations["root"] = roots
 
-    def after(self, order: NDArray[Any], place: NDArray[Any], nodes: NDArray[Any]) -> tuple[tuple[Any, Any], bool]:
+    def after(self, columns: NDArray[Any], place: NDArray[Any]) -> tuple[tuple[Any, Any], bool]:
         """Return `RankTrace.after`, and whether a wait is recorded for every operation.
 
         An operation waits for those that the program had waited for before, and for the last one that used its tensors. Threads of one
@@ -316,21 +305,19 @@ class _JsonReader:
         """
         waits: list[tuple[int, ...]] = []
         done: tuple[int, ...] = ()
-        waited = bytearray(len(order))
+        waited = bytearray(len(columns))
         users: dict[int, int] = {UNKNOWN: UNKNOWN}
         pending = sorted(self.waits, key=lambda wait: wait[0])
         next_wait, last_wait = 0, len(pending)
-        storages = (np.frombuffer(each, np.int64)[order].tolist() for each in (self.input, self.output))
-        at_once = np.frombuffer(self.waits_at_once, np.int8)[order].tolist()
-        for index, (node, source, target, waits_now) in enumerate(zip(nodes.tolist(), *storages, at_once, strict=True)):
+        for index, (node, source, target, waits_now) in enumerate(zip(*columns[:, (0, 3, 4, 5)].T.tolist(), strict=True)):
             while next_wait < last_wait and pending[next_wait][0] < node:
                 finished = self.waited_for(pending[next_wait][1], users, place)
                 if 0 <= finished < index:
                     done = self.finish(finished, done, waits, waited)
                 next_wait += 1
             last, other = users.get(source, UNKNOWN), users.get(target, UNKNOWN)
-            if last == other == UNKNOWN:
-                waits.append(done)
+            if last == other:
+                waits.append(done if last == UNKNOWN or last in done else (*done, last))
             else:
                 waits.append((*done, *sorted({last, other} - {UNKNOWN, *done})))
             users[source] = users[target] = index
@@ -386,11 +373,10 @@ def _outputs(node: _Node) -> tuple[list[Any], list[str]]:
 
 def _values(raw: msgspec.Raw, types: msgspec.Raw) -> tuple[list[Any], list[str]]:
     """Return the values and types of a node's inputs or outputs, in both schemas."""
-    data = bytes(raw)
-    if data[:1] == b"{":
-        both = _decode_values(data)
-        return both.values, both.types
-    return _decode_list(data), _decode_types(bytes(types))
+    found = _decode_values(raw)
+    if type(found) is _Values:
+        return found.values, found.types
+    return found, _decode_types(types)
 
 
 def _summary(values: Sequence[Any]) -> tuple[int, int]:
@@ -398,21 +384,30 @@ def _summary(values: Sequence[Any]) -> tuple[int, int]:
 
     A tensor is its number, storage, offset, elements, bytes of an element, and device.
     """
+    if len(values) == 1 and type(values[0]) is list and len(values[0]) == 1 and _is_tensor(values[0][0]):
+        tensor = values[0][0]  # most operations have one
+        return tensor[3], tensor[1]
     elements, storage = 0, UNKNOWN
     lists = [values]
     while lists:
         for value in lists.pop():
             if type(value) is not list:
                 continue
-            if len(value) != 6 or type(value[5]) is not str:
+            if not _is_tensor(value):
                 lists.append(value)
                 continue
-            if type(value[3]) is not int or type(value[1]) is not int or value[3] < 0:
-                raise TypeError("a tensor is not valid")
             elements += value[3]
             if storage == UNKNOWN:
                 storage = value[1]
     return elements, storage
+
+
+def _is_tensor(value: Any) -> bool:
+    if type(value) is not list or len(value) != 6 or type(value[5]) is not str:
+        return False
+    if type(value[3]) is not int or type(value[1]) is not int or value[3] < 0:
+        raise TypeError("a tensor is not valid")
+    return True
 
 
 def _sequence(value: Any) -> tuple[int, bool]:

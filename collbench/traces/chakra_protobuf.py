@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from collbench.errors import UsageError
@@ -29,6 +30,7 @@ _GATHERING = (KIND["allgather"], KIND["reducescatter"])
 _LARGEST_MESSAGE = 64 << 20
 _LONGEST_LIST = 8 << 20  # of process groups
 _MOST_MEANINGS = 1 << 16  # that are kept
+_GROUPS_NODE = GROUPS_NODE.encode()
 _SIZE = b"\n\x09comm_size"  # the name at the begin of an AttributeProto
 _INTEGERS, _SIGNED, _FIXED_INTEGERS, _TEXT = (7, 9, 11, 13, 27), (15, 17), (19, 21, 23, 25), 29  # fields of AttributeProto
 _INTEGER_KEYS = tuple(field << 3 for field in _INTEGERS if field < 16)
@@ -68,16 +70,17 @@ def read_rank(path: Path) -> RankTrace:
     return reader.trace()
 
 
-class _Message:
+class _Message(msgspec.Struct, gc=False):
     """A protobuf node. waits: the numbers of nodes; attributes: each AttributeProto of communication, not decoded."""
 
-    __slots__ = ("attributes", "duration", "name", "number", "start", "text", "type", "waits")
-
-    def __init__(self, number: int, kind: int, name: bytes, waits: list[int]) -> None:
-        self.number, self.type, self.name, self.waits = number, kind, name, waits
-        self.start = self.duration = 0
-        self.text = b""
-        self.attributes: list[bytes] = []
+    number: int
+    type: int
+    name: bytes
+    waits: list[int]
+    attributes: list[bytes]
+    start: int
+    duration: int
+    text: bytes
 
 
 class _Meaning(NamedTuple):
@@ -198,11 +201,12 @@ def _node_of(data: bytes) -> _Message:
             waits.append(value)
         else:
             numbers[key] = value
-    node = _Message(numbers.get(1 << 3, 0), numbers.get(3 << 3, 0), texts.get(2 << 3 | _BYTES, b""), waits)
-    if node.type in (_SENDS, _RECEIVES, _COLLECTIVE):
-        node.attributes = attributes
-    node.start, node.duration, node.text = numbers.get(6 << 3, 0), numbers.get(7 << 3, 0), texts.get(8 << 3 | _BYTES, b"")
-    return node
+    number, text = numbers.get, texts.get
+    kind = number(3 << 3, 0)
+    return _Message(
+        number(1 << 3, 0), kind, text(2 << 3 | _BYTES, b""), waits, attributes if kind in (_SENDS, _RECEIVES, _COLLECTIVE) else [],
+        number(6 << 3, 0), number(7 << 3, 0), text(8 << 3 | _BYTES, b""),
+    )  # fmt: skip
 
 
 def _varints(data: bytes) -> list[int]:
@@ -248,6 +252,7 @@ class _ProtobufReader:
         self.names: dict[int, str] = {}  # of the groups, by their index
         self.places: dict[int, int] = {}  # by number of a node, its place in the file
         self.needs: list[list[int]] = []  # by place: the numbers of the nodes that it waits for
+        self.size_at = 0  # which attribute of the last node was the size
         self.in_bytes = False  # whether an operation has no data type: its bytes are stored as uint8
         self.indices: dict[int, int] = {}  # by place: the index of the node's operation
 
@@ -259,7 +264,7 @@ class _ProtobufReader:
         if self.places.setdefault(node.number, place) != place:
             raise self.rank.fail(f"it is the second node with number {node.number}")
         self.needs.append(node.waits)
-        if node.name == GROUPS_NODE.encode():
+        if node.name == _GROUPS_NODE:
             self.groups(node.text)
         index = self.operation(node)
         if index is not None:
@@ -276,7 +281,16 @@ class _ProtobufReader:
         waits: list[tuple[int, ...]] = [()] * len(order)
         nearest: list[tuple[int, ...] | None] = [None] * len(self.needs)  # by place: the operations before the node, or that it is
         opened: set[int] = set()
-        for first in range(len(self.needs)):
+        for first, needs in enumerate(self.needs):
+            place = self.places.get(needs[0], UNKNOWN) if len(needs) == 1 else UNKNOWN
+            if place >= 0 and nearest[place] is not None and nearest[first] is None:  # most nodes wait for one that came before
+                index = self.indices.get(first)
+                if index is None:
+                    nearest[first] = nearest[place]
+                else:
+                    waits[position[index]] = nearest[place]  # type: ignore[assignment]
+                    nearest[first] = (position[index],)
+                continue
             stack = [first]
             while stack:
                 place = stack[-1]
@@ -308,12 +322,17 @@ class _ProtobufReader:
         if not node.attributes:
             return None
         size: int | str | None = None
-        others: list[bytes] = []
-        for each in node.attributes:
-            if each.startswith(_SIZE):
-                size = _size(each)
-            else:
-                others.append(each)
+        attributes, at = node.attributes, self.size_at
+        others = attributes[:at] + attributes[at + 1 :]
+        if at < len(attributes) and attributes[at].startswith(_SIZE) and not any(each.startswith(_SIZE) for each in others):
+            size = _size(attributes[at])
+        else:
+            others = []
+            for at, each in enumerate(attributes):
+                if each.startswith(_SIZE):
+                    size, self.size_at = _size(each), at
+                else:
+                    others.append(each)
         if node.type != _COLLECTIVE and size is None:
             return None  # the call on the CPU of an operation that another node has
         key = (node.type, node.text, *others)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Mapping
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -129,8 +129,8 @@ _BYTES_PER_CONTAINER = 12  # fewest; a dump of NCCL has 30. An empty list of one
 class _Unpickler(pickle.Unpickler):
     """An unpickler for codes that were checked. Each entry goes to `add`, and None stays in its place: a million do not fit into memory."""
 
-    def __init__(self, data: bytes, add: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(BytesIO(data))
+    def __init__(self, codes: BytesIO, add: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(BufferedReader(codes, 1 << 20))  # of a BytesIO, it would read each code by a call
         self.add = add
 
     def persistent_load(self, value: Any) -> Any:
@@ -164,20 +164,25 @@ def _invalid_pickle(path: Path, why: str) -> UsageError:
     return UsageError(f"{path}: not a valid Flight Recorder dump ({why}): write it again, or give the dump as JSON")
 
 
-def _checked(path: Path, data: bytes) -> bytes:
+def _checked(path: Path, data: bytes) -> BytesIO:
     """Return the pickle with a call of `persistent_load` after each dictionary. Raises UsageError for codes that are not plain values."""
-    parts, at, pairs = [data[:2]], 2, 0
-    if parts != [_PROTOCOL]:
+    codes, at, pairs = BytesIO(), 2, 0
+    add = codes.write
+    add(data[:2])
+    if data[:2] != _PROTOCOL:
         raise _invalid_pickle(path, "it is not of protocol 2, which PyTorch writes")
     while True:
         while found := _DICT.match(data, at):
-            parts += (found[0], _HOOK)
+            add(found[0])
+            add(_HOOK)
             at = found.end()
         end = _CODES.match(data, at).end()  # type: ignore[union-attr]  # it matches nothing, too
-        parts.append(data[at:end])
+        add(data[at:end])
         code, at = data[end : end + 1], end
         if code == _STOP:
-            return b"".join((*parts, _STOP))
+            add(_STOP)
+            codes.seek(0)
+            return codes
         if code != _TEXT:
             what = f"code 0x{code.hex()} at byte {end:,} is not a plain value" if code else "it is incomplete"
             raise _invalid_pickle(path, what)
@@ -187,7 +192,7 @@ def _checked(path: Path, data: bytes) -> bytes:
         if pairs > _MOST_PAIRS:
             raise _invalid_pickle(path, f"it holds more than {_MOST_PAIRS} pairs of texts")
         at = after.end() if after else at
-        parts.append(data[end:at])
+        add(data[end:at])
 
 
 class _Rows:

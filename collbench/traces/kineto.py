@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,8 +50,7 @@ def read(path: Path) -> list[RankTrace]:
         records = JsonRecords(path, "traceEvents", _KinetoEvent)
         for block in records:
             reader.rank.check_records((len(reader.cpu_times) + len(reader.kernel_times)) // 6)
-            for event in block:
-                reader.event(event)
+            reader.events(block)
         reader.rank.what = ""
         reader.job(records.fields)
         return [reader.trace()]
@@ -115,8 +115,7 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self.rank = RankBuilder(path)
         self.rank.what = "event"
-        self.created, self.ids, self.roots, self.fits = (array("q") for _ in range(4))
-        self.local = array("b")  # whether the root is a number within the group
+        self.columns = array("q")  # of operations: begin, external id, root, whether it is a number within the group, ranks
         self.calls = array("q")  # `c10d::` events: function id, thread, begin and end, operation
         self.recorded = array("q")  # record_param_comms events: thread, begin and end
         self.runs = array("q")  # "gloo:" events: function id, start, end, thread, data type
@@ -130,35 +129,46 @@ class _Reader:
         self.host = ""
         self.has_device = False
 
-    def event(self, event: _KinetoEvent) -> None:
-        """Collect an event, if it is communication, computing, or a step."""
-        self.rank.count += 1
-        if event.ph != "X":
-            return
+    def events(self, block: Sequence[_KinetoEvent]) -> None:
+        """Collect the events of a block."""
+        count = self.rank.count
+        starts, ends, valid = _times(block)
+        try:
+            for number, (event, start, end) in enumerate(zip(block, starts, ends, strict=True)):
+                if event.ph == "X":
+                    self.rank.count = count + number + 1
+                    if not valid and not _times([event])[2]:
+                        raise self.rank.fail("its time is not valid")
+                    self.event(event, start, end)
+        except OverflowError as error:
+            raise self.rank.fail("a number is too large") from error
+        self.rank.count = count + len(block)
+
+    def event(self, event: _KinetoEvent, start: int, end: int) -> None:
+        """Collect an event, from start to end in ns, if it is communication, computing, or a step."""
         category, name = event.cat, event.name
         if category == "cpu_op":
             if name == "record_param_comms":
-                self.record(event)
+                self.record(event, start, end)
             elif name.startswith("c10d::"):
-                self.call(event)
+                self.call(event, start, end)
             elif not name.startswith(_CPU_COMMUNICATION):
-                self.cpu_times.extend((self.thread(event), *self.interval(event)))
+                self.cpu_times.extend((self.thread(event), start, end))
         elif category == "kernel":
             self.has_device = True
-            start, end = self.interval(event)
-            if _DEVICE_COMMUNICATION.search(name):
+            if _communicates(name):
                 launch = self.arguments(event, _decode_launch)
                 stream = launch.stream if isinstance(launch.stream, int) else UNKNOWN
-                self.kernels.extend((self.integer(launch.external), start, end, self.integer(stream)))
+                self.kernels.extend((launch.external, start, end, stream))
             else:
                 self.kernel_times.extend((start, end))
         elif category == "user_annotation":
             if name.startswith(_STEP):
-                self.steps.append(self.interval(event)[0])
+                self.steps.append(start)
             elif name.startswith("gloo:"):
                 launch = self.arguments(event, _decode_launch)
                 dtype = self.dtypes.setdefault(launch.types[0] if launch.types else "", len(self.dtypes))
-                self.runs.extend((self.integer(launch.function), *self.interval(event), self.thread(event), dtype))
+                self.runs.extend((launch.function, start, end, self.thread(event), dtype))
 
     def arguments(self, event: _KinetoEvent, decode: Callable[[msgspec.Raw], T]) -> T:
         """Return the arguments of an event."""
@@ -167,25 +177,11 @@ class _Reader:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise self.rank.fail(f"the arguments of {event.name[:100]} are not valid ({error})") from error
 
-    def interval(self, event: _KinetoEvent) -> tuple[int, int]:
-        """Return start and end in ns."""
-        whole = int(event.ts)  # the product of a large number of microseconds would be rounded to 256 ns
-        start, length = whole * 1000 + round((event.ts - whole) * 1000), event.dur * 1000
-        if not (-_MOST_NS < start < _MOST_NS and 0 <= length < _MOST_NS):
-            raise self.rank.fail("its time is not valid")
-        return start, start + round(length)
-
     def thread(self, event: _KinetoEvent) -> int:
         """Return a number for the thread of an event."""
         return self.threads.setdefault((event.pid, event.tid), len(self.threads))
 
-    def integer(self, number: int) -> int:
-        """Return a number that fits into 64 bits."""
-        if not -(1 << 63) <= number < 1 << 63:
-            raise self.rank.fail("a number is too large")
-        return number
-
-    def record(self, event: _KinetoEvent) -> None:
+    def record(self, event: _KinetoEvent, start: int, end: int) -> None:
         """Add the operation of a `record_param_comms`; without arguments, which old versions write, its name is not known."""
         x = self.arguments(event, _decode_arguments)
         kind = kind_of(x.collective or "")
@@ -206,10 +202,9 @@ class _Reader:
                 root, local = x.number, True
         elif kind in ROOTED:
             root, local = x.number, True
-        interval = self.interval(event)
-        self.operation(interval[0], x, kind, group=group, sent=sent, received=received, dtype=x.dtype,
-                       parts=(_numbers(x.to), _numbers(x.back)), root=root, local=local, fits=x.size)  # fmt: skip
-        self.recorded.extend((self.thread(event), *interval))
+        self.operation(start, x, kind, group, x.dtype, sent=sent, received=received, parts=(_numbers(x.to), _numbers(x.back)), root=root,
+                       local=local, fits=x.size)  # fmt: skip
+        self.recorded.extend((self.thread(event), start, end))
 
     def define(self, group: str, x: _Arguments) -> None:
         """Define the process group of a record."""
@@ -221,7 +216,7 @@ class _Reader:
         if isinstance(x.ranks, str) and len(self.defined) < 1 << 16:
             self.defined.add((group, x.ranks, x.first, x.stride, x.size))
 
-    def call(self, event: _KinetoEvent) -> None:
+    def call(self, event: _KinetoEvent, start: int, end: int) -> None:
         """Add the operation of a `c10d::` call: its tensors, objects without a value, then numbers."""
         kind = kind_of(event.name.rstrip("_"))
         if kind is None:
@@ -246,10 +241,8 @@ class _Reader:
         elif kind == KIND["reducescatter"] and sent > 0 and received > 0:
             fits = sent // received
         dtype = next((each for each in x.types if each and each not in ("TensorList", "Scalar", "ScalarList")), "")
-        interval = self.interval(event)
-        self.calls.extend((self.integer(x.function), self.thread(event), *interval, len(self.created)))
-        self.operation(interval[0], x, kind, group="", sent=sent, received=received, dtype=dtype, parts=parts, root=root, local=True,
-                       fits=fits)  # fmt: skip
+        index = self.operation(start, x, kind, "", dtype, sent=sent, received=received, parts=parts, root=root, local=True, fits=fits)
+        self.calls.extend((x.function, self.thread(event), start, end, index))
 
     def elements(self, x: _Arguments, at: int) -> int:
         """Return the elements of a tensor or a list of tensors, UNKNOWN if they are not recorded: lists of lists, and of more than 30."""
@@ -268,23 +261,19 @@ class _Reader:
         return sum(map(prod, shapes))
 
     def operation(
-        self, created: int, x: _Arguments, kind: int, *, group: str, sent: int, received: int, dtype: str,
+        self, created: int, x: _Arguments, kind: int, group: str, dtype: str, *, sent: int, received: int,
         parts: tuple[Sequence[int] | None, Sequence[int] | None], root: int, local: bool, fits: int,
-    ) -> None:  # fmt: skip
-        """Add an operation."""
+    ) -> int:  # fmt: skip
+        """Add an operation, and return its index."""
         splits = UNKNOWN
         if kind in (KIND["alltoall"], KIND["alltoallv"]) and (None in parts or any(parts)):
             kind = KIND["alltoallv"]
             if parts[0] and parts[1]:
                 splits = self.rank.split(parts[0], parts[1], sent, received, fits)
-        self.rank.add(kind, self.rank.group(group), dtype, sent, received, sequence=self.integer(x.sequence), splits=splits)
-        self.created.append(created)
-        self.ids.append(self.integer(x.external))
         if not UNKNOWN <= root < 1 << 24 or not UNKNOWN <= fits < 1 << 62:
             raise self.rank.fail("a rank is not valid")
-        self.roots.append(root)
-        self.local.append(local)
-        self.fits.append(fits)
+        self.columns.extend((created, x.external, root, local, fits))
+        return self.rank.add(kind, self.rank.group(group), dtype, sent, received, sequence=x.sequence, splits=splits)
 
     def job(self, fields: Mapping[str, Any]) -> None:
         """Set rank, world and groups from `distributedInfo`."""
@@ -308,7 +297,7 @@ class _Reader:
     def trace(self) -> RankTrace:
         """Return the trace, with the operations in the order in which they were called."""
         operations = self.rank.operations()
-        operations["created"] = np.frombuffer(self.created, np.int64)
+        operations["created"] = self.column(0)
         keep = self.resolve(operations)
         operations = operations[keep]
         order = np.argsort(operations["created"], kind="stable")
@@ -318,6 +307,10 @@ class _Reader:
         for name in ("created", "start", "end"):
             operations[name][operations[name] != UNKNOWN] += self.base
         return self.rank.trace(operations, compute=compute + self.base, steps=steps[steps < len(operations)], host=self.host)
+
+    def column(self, number: int) -> NDArray[np.int64]:
+        """Return one of `columns`, by operation."""
+        return np.frombuffer(self.columns, np.int64).reshape(-1, 5)[:, number]
 
     def resolve(self, operations: NDArray[Any]) -> NDArray[Any]:
         """Set times, queues, groups, sizes and roots, and return which operations to keep: calls that contain a record are the record."""
@@ -333,10 +326,10 @@ class _Reader:
         self.resolve_gloo(operations, calls)
         operations["state"][operations["end"] != UNKNOWN] = _COMPLETED
         unnamed = self.rank.group("")
-        fits = np.frombuffer(self.fits, np.int64)
+        fits = self.column(4)
         for size in np.unique(fits[operations["group"] == unnamed]).tolist():
             operations["group"][(operations["group"] == unnamed) & (fits == size)] = self.rank.group(self.rank.name_of_size(size))
-        numbers, local = np.frombuffer(self.roots, np.int64), np.frombuffer(self.local, np.int8) > 0
+        numbers, local = self.column(2), self.column(3) > 0
         operations["root"] = np.where(local, UNKNOWN, numbers)
         for name in list(self.rank.groups):
             index = self.rank.group(name)
@@ -357,7 +350,7 @@ class _Reader:
         kernels = kernels[np.lexsort((kernels[:, 1], kernels[:, 0]))]
         ids, first = np.unique(kernels[:, 0], return_index=True)
         last_end = np.maximum.reduceat(kernels[:, 2], first)
-        own = np.frombuffer(self.ids, np.int64)
+        own = self.column(1)
         at = np.minimum(np.searchsorted(ids, own), len(ids) - 1)
         found = ids[at] == own
         at = at[found]
@@ -410,6 +403,22 @@ class _Reader:
             inside = np.searchsorted(begins, calls[own, 1]) < np.searchsorted(begins, calls[own, 2])
             alone[own[inside]] = False
         return union(calls[alone, 1:])
+
+
+def _times(events: Sequence[_KinetoEvent]) -> tuple[list[int], list[int], bool]:
+    """Return starts and ends of events in ns, and whether they are valid; those that are not have start and end 0."""
+    begins = np.array([event.ts for event in events])
+    lengths = np.array([event.dur for event in events]) * 1000
+    invalid = ~((np.abs(begins) < _MOST_NS / 1000) & (lengths >= 0) & (lengths < _MOST_NS))
+    begins[invalid] = lengths[invalid] = 0
+    whole = np.trunc(begins)  # the product of a large number of microseconds would be rounded to 256 ns
+    starts = whole.astype(np.int64) * 1000 + np.rint((begins - whole) * 1000).astype(np.int64)
+    return starts.tolist(), (starts + np.rint(lengths).astype(np.int64)).tolist(), not invalid.any()
+
+
+@lru_cache(maxsize=4096)
+def _communicates(kernel: str) -> bool:
+    return _DEVICE_COMMUNICATION.search(kernel) is not None
 
 
 def _numbers(value: str | list[int]) -> list[int] | None:
