@@ -158,6 +158,7 @@ def test_the_declarations_are_those_of_the_header(tmp_path):
         "UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS,
         "UCC_TEAM_PARAM_FIELD_EP": ucc.TEAM_EP,
     }
+    numbers |= {"UCC_COLL_ARGS_FIELD_FLAGS": ucc.FLAGS}
     checks = "\n".join(f'_Static_assert(({name}) == {number}, "{name}");' for name, number in numbers.items())
     source = tmp_path / "check.c"
     source.write_text(f"#include <stddef.h>\n#include <ucc/api/ucc.h>\n{checks}\n")
