@@ -27,6 +27,7 @@ BUILTIN = {
     "jax": "collbench.backends.jax:JaxBackend",
     "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
     "rccl": "collbench.backends.nccl.rccl:RcclBackend",
+    "ucc": "collbench.backends.ucc.backend:UccBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.

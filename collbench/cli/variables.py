@@ -24,6 +24,7 @@ VARIABLES = (
     Variable("COLLBENCH_SECRET", "the secret of the launch, at least 16 characters, the same for all ranks"),
     Variable("COLLBENCH_SECRET_FILE", "a file with the secret, which only its owner can read"),
     Variable("COLLBENCH_NCCL", "the NCCL library to load, instead of the installed one"),
+    Variable("COLLBENCH_UCC", "the path of the UCC library to load"),
     Variable("COLLBENCH_CACHE", "the folder of compiled GPU kernels, instead of ~/.cache/collbench"),
     Variable("NO_COLOR", "no colors"),
     Variable("COLLBENCH_PODS", "the number of pods of a Kubernetes Job", JOB),

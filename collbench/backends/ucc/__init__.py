@@ -1,0 +1,1 @@
+"""The backend ucc: the Unified Collective Communication library."""

@@ -1,0 +1,199 @@
+"""libucc.so.1: its search and loading, and the declarations of its C interface.
+
+Source of the numbers and layouts: ucc/api/ucc.h and ucc_def.h of UCC 1.8.0. A test compares them with the installed header.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_void_p
+from functools import cache
+
+from collbench.backends.unavailable import LibraryNotFound, UnknownVersion, WrongBuild
+from collbench.device.unavailable import Obstacle
+from collbench.errors import RunFailed
+
+CHOSEN = "COLLBENCH_UCC"
+_NAME = "libucc.so.1"
+_INSTALL = f"build it with scripts/ucc PREFIX SOURCE, then set {CHOSEN} to PREFIX/lib/{_NAME}"
+_MAJOR = 1
+API = (1, 0)  # what ucc_init_version is asked for; every 1.x has these functions
+
+# Enumerators: UCC_COLL_TYPE_* are bits, UCC_DT_* are numbers shifted by 3, UCC_OP_* are numbers.
+
+COLLECTIVES: Mapping[str, int] = {
+    "ALLGATHER": 1 << 0, "ALLGATHERV": 1 << 1, "ALLREDUCE": 1 << 2, "ALLTOALL": 1 << 3, "ALLTOALLV": 1 << 4, "BARRIER": 1 << 5,
+    "BCAST": 1 << 6, "GATHER": 1 << 9, "GATHERV": 1 << 10, "REDUCE": 1 << 11, "REDUCE_SCATTER": 1 << 12, "REDUCE_SCATTERV": 1 << 13,
+    "SCATTER": 1 << 14, "SCATTERV": 1 << 15,
+}  # fmt: skip
+DATATYPES: Mapping[str, int] = {
+    "int8": 0 << 3, "int16": 1 << 3, "int32": 2 << 3, "int64": 3 << 3, "uint8": 5 << 3, "uint32": 7 << 3, "uint64": 8 << 3,
+    "float16": 10 << 3, "float32": 11 << 3, "float64": 12 << 3, "bfloat16": 13 << 3,
+}  # fmt: skip
+SAME_WIDTH: Mapping[int, str] = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+REDOPS: Mapping[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "band": 7, "bor": 8, "bxor": 9, "avg": 12}
+HOST = 0  # UCC_MEMORY_TYPE_HOST
+THREAD_SINGLE = 0
+IN_PLACE, PERSISTENT, COUNT_64, DISPLACEMENTS_64 = 1, 2, 4, 8  # UCC_COLL_ARGS_FLAG_*
+FLAGS = 1  # UCC_COLL_ARGS_FIELD_FLAGS
+IN_PROGRESS = 1
+BY_ARRAY = 3  # UCC_EP_MAP_ARRAY
+CONTEXT_OOB = 1 << 2  # UCC_CONTEXT_PARAM_FIELD_OOB
+TEAM_EP, TEAM_RANGE, TEAM_MAP = 1 << 2, 1 << 4, 1 << 10  # UCC_TEAM_PARAM_FIELD_*
+
+
+# Structures that collbench fills. Those that it passes as a whole have the header's size.
+
+AllgatherFunction = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, POINTER(c_void_p))
+RequestFunction = CFUNCTYPE(c_int, c_void_p)
+
+
+class LibraryParameters(ctypes.Structure):
+    """ucc_lib_params_t."""
+
+    _fields_ = [("mask", c_uint64), ("thread_mode", c_int), ("coll_types", c_uint64), ("reduction_types", c_uint64), ("sync_type", c_int)]
+
+
+class OutOfBand(ctypes.Structure):
+    """ucc_oob_coll_t: the all-gather through which the ranks of a context meet."""
+
+    _fields_ = [
+        ("allgather", AllgatherFunction),
+        ("req_test", RequestFunction),
+        ("req_free", RequestFunction),
+        ("coll_info", c_void_p),
+        ("n_oob_eps", c_uint32),
+        ("oob_ep", c_uint32),
+    ]
+
+
+class ContextParameters(ctypes.Structure):
+    """ucc_context_params_t."""
+
+    _fields_ = [
+        ("mask", c_uint64),
+        ("type", c_int),
+        ("sync_type", c_int),
+        ("oob", OutOfBand),
+        ("ctx_id", c_uint64),
+        ("segments", c_void_p),
+        ("n_segments", c_uint64),
+    ]
+
+
+class EndpointMap(ctypes.Structure):
+    """ucc_ep_map_t with its member `array`: the ranks of a team, as ranks of the context."""
+
+    _fields_ = [("type", c_int), ("ep_num", c_uint64), ("map", c_void_p), ("elem_size", c_size_t)]
+
+
+class TeamParameters(ctypes.Structure):
+    """ucc_team_params_t."""
+
+    _fields_ = [
+        ("mask", c_uint64),
+        ("flags", c_uint64),
+        ("ordering", c_int),
+        ("outstanding_colls", c_uint64),
+        ("ep", c_uint64),
+        ("ep_list", c_void_p),
+        ("ep_range", c_int),
+        ("team_size", c_uint64),
+        ("sync_type", c_int),
+        ("oob", OutOfBand),
+        ("p2p_conn", c_void_p * 5),
+        ("segments", c_void_p),
+        ("n_segments", c_uint64),
+        ("ep_map", EndpointMap),
+        ("id", c_uint64),
+    ]
+
+
+class BufferInfo(ctypes.Structure):
+    """ucc_coll_buffer_info_t."""
+
+    _fields_ = [("buffer", c_void_p), ("count", c_uint64), ("datatype", c_uint64), ("mem_type", c_int)]
+
+
+class BufferInfoV(ctypes.Structure):
+    """ucc_coll_buffer_info_v_t: `counts` and `displacements` are arrays of 64-bit numbers of elements, with the flags for that."""
+
+    _fields_ = [("buffer", c_void_p), ("counts", c_void_p), ("displacements", c_void_p), ("datatype", c_uint64), ("mem_type", c_int)]
+
+
+class Info(ctypes.Union):
+    """The source or destination of a collective."""
+
+    _fields_ = [("info", BufferInfo), ("info_v", BufferInfoV)]
+
+
+class CollectiveArguments(ctypes.Structure):
+    """ucc_coll_args_t."""
+
+    _fields_ = [
+        ("mask", c_uint64),
+        ("coll_type", c_int),
+        ("src", Info),
+        ("dst", Info),
+        ("op", c_int),
+        ("flags", c_uint64),
+        ("root", c_uint64),
+        ("error_type", c_int),
+        ("tag", c_uint16),
+        ("global_work_buffer", c_void_p),
+        ("cb", c_void_p * 2),
+        ("timeout", c_double),
+        ("active_set", c_int64 * 3),
+        ("src_memh", c_void_p),
+        ("dst_memh", c_void_p),
+    ]
+
+
+class RequestFunctions(ctypes.Structure):
+    """library_t of native/requests.c."""
+
+    _fields_ = [(name, c_void_p) for name in ("init", "post", "progress", "finalize", "context")]
+
+
+class UccNotFound(RunFailed):
+    """No usable UCC."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.render())
+        self.obstacle = obstacle
+
+
+@cache
+def _loaded(path: str) -> ctypes.CDLL:
+    return ctypes.CDLL(path)
+
+
+def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
+    """Return the library in COLLBENCH_UCC, else the one that the loader finds. Raises UccNotFound."""
+    path = env.get(CHOSEN) or _NAME
+    try:
+        found = _loaded(path)
+    except OSError as error:
+        raise UccNotFound(LibraryNotFound("UCC", str(error), _INSTALL)) from error
+    if not hasattr(found, "ucc_init_version") or not hasattr(found, "ucc_get_version_string"):
+        raise UccNotFound(WrongBuild(CHOSEN, path, "is not UCC", _INSTALL))
+    found.ucc_status_string.restype = found.ucc_get_version_string.restype = c_char_p
+    if version(found)[0] != _MAJOR:
+        raise UccNotFound(UnknownVersion("UCC", ".".join(map(str, version(found))), f"{_MAJOR}.x", _INSTALL))
+    return found
+
+
+def version(library: ctypes.CDLL) -> tuple[int, int, int]:
+    """Return the loaded library's version."""
+    numbers = [c_uint(0) for _ in range(3)]
+    library.ucc_get_version(*map(ctypes.byref, numbers))
+    major, minor, release = (number.value for number in numbers)
+    return major, minor, release
+
+
+def check(library: ctypes.CDLL, code: int, function: str) -> None:
+    """Raise RunFailed with the library's text if `code` is an error."""
+    if code < 0:
+        raise RunFailed(f"{function} failed: {library.ucc_status_string(code).decode()}")
