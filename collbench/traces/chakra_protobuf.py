@@ -96,7 +96,13 @@ class _Meaning(NamedTuple):
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a number and the position after it. Raises IndexError if the data ends, and ValueError for more than 64 bits."""
-    value = shift = 0
+    first = data[at]
+    if first < 128:
+        return first, at + 1
+    second = data[at + 1]
+    if second < 128:
+        return first - 128 | second << 7, at + 2
+    value, shift, at = first - 128 | second - 128 << 7, 14, at + 2
     while True:
         byte = data[at]
         at += 1
@@ -210,8 +216,8 @@ def _node_of(data: bytes) -> _Message:
 
 
 def _varints(data: bytes) -> list[int]:
-    found, at = [], 0
-    while at < len(data):
+    found, at, end = [], 0, len(data)
+    while at < end:
         number, at = _varint(data, at)
         found.append(number)
     return found
