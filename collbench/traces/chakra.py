@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,14 @@ class _Node(msgspec.Struct, gc=False):
 
 class _Values(msgspec.Struct, gc=False):
     values: list[Any] = []
-    types: list[str] = []
+    types: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 _decode_values = msgspec.json.Decoder(_Values | list[Any]).decode
-_decode_types = msgspec.json.Decoder(list[str]).decode
+_decode_types = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_equal_types = lru_cache(maxsize=1024)(_decode_types)  # most nodes of one operation have the same types
+_LONGEST_TYPES = 4096  # bytes of types that are kept
+_dtype_in = lru_cache(maxsize=1024)(dtype_in)
 
 
 def _columns() -> array[int]:
@@ -155,7 +159,7 @@ class _JsonReader:
         if kind not in ROOTED and kind not in MESSAGES:
             self.numbers.add((group, number))
             number = UNKNOWN
-        dtype = dtype_in(types[:1] if at == 4 else ()) or dtype_in(output_types)
+        dtype = _dtype_in(types[:1] if at == 4 else ()) or _dtype_in(output_types)
         self.operation(
             kind, group, size, dtype, (node.id, parent, size, source, target, False, False), elements=(sent, received), parts=(to, back),
             number=number, sequence=sequence,
@@ -207,7 +211,7 @@ class _JsonReader:
         elif to:
             size = len(to)
         asynchronous = next((each for each in rest if isinstance(each, bool)), True)
-        dtype = dtype_in(types[:tensors])
+        dtype = _dtype_in(types[:tensors])
         row = (node.id, parent, size, source, target, not asynchronous, True)
         self.operation(kind, "", size, dtype, row, elements=(sent, received), parts=(to, back), number=number, sequence=UNKNOWN)
 
@@ -363,20 +367,19 @@ def _read_json(path: Path) -> RankTrace:
     return reader.trace()
 
 
-def _inputs(node: _Node) -> tuple[list[Any], list[str]]:
+def _inputs(node: _Node) -> tuple[list[Any], tuple[str, ...]]:
     return _values(node.inputs, node.input_types)
 
 
-def _outputs(node: _Node) -> tuple[list[Any], list[str]]:
+def _outputs(node: _Node) -> tuple[list[Any], tuple[str, ...]]:
     return _values(node.outputs, node.output_types)
 
 
-def _values(raw: msgspec.Raw, types: msgspec.Raw) -> tuple[list[Any], list[str]]:
+def _values(raw: msgspec.Raw, types: msgspec.Raw) -> tuple[list[Any], tuple[str, ...]]:
     """Return the values and types of a node's inputs or outputs, in both schemas."""
     found = _decode_values(raw)
-    if type(found) is _Values:
-        return found.values, found.types
-    return found, _decode_types(types)
+    values, text = (found.values, bytes(found.types)) if type(found) is _Values else (found, bytes(types))
+    return values, (_decode_types if len(text) > _LONGEST_TYPES else _decode_equal_types)(text)
 
 
 def _summary(values: Sequence[Any]) -> tuple[int, int]:

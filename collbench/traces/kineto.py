@@ -127,7 +127,6 @@ class _Reader:
         self.threads: dict[tuple[int | str, int | str], int] = {}
         self.base = 0
         self.host = ""
-        self.has_device = False
 
     def events(self, block: Sequence[_KinetoEvent]) -> None:
         """Collect the events of a block."""
@@ -135,7 +134,9 @@ class _Reader:
         starts, ends, valid = _times(block)
         try:
             for number, (event, start, end) in enumerate(zip(block, starts, ends, strict=True)):
-                if event.ph == "X":
+                if valid and event.cat == "kernel" and event.ph == "X" and not _communicates(event.name):
+                    self.kernel_times.extend((start, end))  # most events of a job on GPUs
+                elif event.ph == "X":
                     self.rank.count = count + number + 1
                     if not valid and not _times([event])[2]:
                         raise self.rank.fail("its time is not valid")
@@ -155,7 +156,6 @@ class _Reader:
             elif not name.startswith(_CPU_COMMUNICATION):
                 self.cpu_times.extend((self.thread(event), start, end))
         elif category == "kernel":
-            self.has_device = True
             if _communicates(name):
                 launch = self.arguments(event, _decode_launch)
                 stream = launch.stream if isinstance(launch.stream, int) else UNKNOWN
@@ -392,7 +392,7 @@ class _Reader:
 
     def compute(self) -> NDArray[np.int64]:
         """Return when the rank computed: its kernels, or without a device the calls in which it does not communicate."""
-        if self.has_device:
+        if self.kernel_times or self.kernels:
             return union(np.frombuffer(self.kernel_times, np.int64).reshape(-1, 2))
         calls = np.frombuffer(self.cpu_times, np.int64).reshape(-1, 3)
         communication = np.frombuffer(self.calls, np.int64).reshape(-1, 5)[:, 1:3]
