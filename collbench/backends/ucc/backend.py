@@ -156,7 +156,7 @@ STEPS: Mapping[str, Steps] = {
 }
 
 
-class Meeting:
+class ContextMeeting:
     """The all-gather through which UCC's ranks meet, over the control plane."""
 
     def __init__(self, world: World) -> None:
@@ -200,7 +200,7 @@ class UccBackend(HostBackend):
         self._teams: dict[tuple[int, ...], int] = {}
         self._library, self._context = ctypes.c_void_p(), ctypes.c_void_p()
         self._initialize()
-        self._meet(Meeting(world))
+        self._meet(ContextMeeting(world))
         names = ("collective_init", "collective_post", "context_progress", "collective_finalize")
         pointers = [self._pointer(f"ucc_{name}") for name in names]
         self._functions = ucc.RequestFunctions(*pointers, self._context)
@@ -216,7 +216,7 @@ class UccBackend(HostBackend):
         self._ucc.ucc_lib_config_release(config)
         check(self._ucc, made, "ucc_init")
 
-    def _meet(self, meeting: Meeting) -> None:
+    def _meet(self, meeting: ContextMeeting) -> None:
         """Make the context of all ranks."""
         config = ctypes.c_void_p()
         check(self._ucc, self._ucc.ucc_context_config_read(self._library, None, ctypes.byref(config)), "ucc_context_config_read")
