@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TextIO
 
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING, rate
-from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
 from collbench.results.interference import LoadInconclusive, unknown_quantiles
@@ -19,6 +20,9 @@ from collbench.units import format_percent, format_size, format_time, plural
 
 FORMATS = ("table", "csv", "json")
 _TITLES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
+_LEAST = {"target": 13, "achieved": 8, "GB/s": 24, "wrong": 5, "result": 15} | {
+    f"{name} {part}": width for name in _TITLES.values() for part, width in (("off µs", 9), ("on µs", 9), ("factor", 18))
+}  # columns of a table whose rows are printed one after the other
 
 
 def _times(each: Estimate) -> str:
@@ -141,6 +145,42 @@ def load_values(row: LoadRow) -> dict[str, Any]:
         "percent_of_link": row.percent_of_link, "shared": links or None, "checked": row.checked, "wrong": row.wrong,
         "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
     }  # fmt: skip
+
+
+class LoadWriter:
+    """The lines of rows that are printed one after the other, each when it is finished. Raises UsageError for an unknown format.
+
+    run    the name of the run's folder, for CSV
+    width  columns of the terminal; None: a file, with all columns
+    """
+
+    def __init__(self, format: str, run: str, patterns: Sequence[str], width: int | None) -> None:
+        check_format(format, FORMATS, " for load")
+        self._format, self._run, self._width = format, run, width
+        columns = [replace(each, least=_LEAST.get(each.title, 0)) for each in _COLUMNS]
+        columns[0] = replace(columns[0], least=max(map(len, patterns), default=0))
+        frame: Frame[LoadRow] = Frame(columns, (), style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None)
+        self._layout = TextLayout(frame, width)
+        self._rows: list[LoadRow] = []
+
+    def row(self, row: LoadRow) -> list[Line]:
+        """Return the lines of a finished row; of the first one below the headline or the header."""
+        self._rows.append(row)
+        first = len(self._rows) == 1
+        if self._format == "csv":
+            return list(csv_of([{"run": self._run, **load_values(row)}], not first))
+        if self._format == "json":
+            return [Line(to_line(row.as_json()))]
+        head = [Line(printable(title([row])), "head"), Line(self._layout.heading(), "head")] if first else []
+        return [*wrapped(head[:1], self._width), *head[1:], *self._layout.lines(row)]
+
+    def end(self) -> list[Line]:
+        """Return the sentences below the table of all rows."""
+        if self._format != "table" or not self._rows:
+            return []
+        hidden = [column.title for column in self._layout.dropped]
+        sentences = [*([f"not shown on a terminal this narrow: {', '.join(hidden)}"] if hidden else []), *remarks(self._rows)]
+        return list(wrapped([Line(printable(text), "foot") for text in sentences], self._width))
 
 
 def write_load(rows: Sequence[LoadRow], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
