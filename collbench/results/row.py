@@ -153,12 +153,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        for name in (
-            "call",
-            "message_rate",
-            "overlap",
-            "interference",
-        ):  # only rows that need them have them: other stored rows stay the same
+        for name in ("call", "message_rate", "overlap", "interference"):  # only rows that need them have them
             if not values[name]:
                 del values[name]
         if self.time_s is not None:

@@ -529,7 +529,7 @@ class Measuring:
         for number in range(self.request.blocks):
             done = course.done + number
             left_s = (time.monotonic() - course.began) / done * (course.total - done) if done else None
-            self.session.progress(f"{'+'.join(mix)} at {level:.0%}", done, course.total, left_s)
+            self.session.progress(f"pair of blocks of {'+'.join(mix)} at {100 * level:g} %", done, course.total, left_s)
             for on in course.order.sample((False, True), 2):
                 samples, rates = self._block(mix, level, on, sets)
                 (into.on if on else into.off).append(samples)
@@ -589,33 +589,36 @@ class Measuring:
         if self.session.folder:
             for on, samples in ((False, blocks.off), (True, blocks.on)):
                 seconds = np.concatenate(samples) / moves
-                case = replace(self._case(row, seconds, on), canary_s=dict(probes))
-                case = case if on else replace(case, **check_fields(self.check, of_victim))
-                self.session.folder.append(case, {"max_s": seconds})
+                case = victims_case(row, self.request.victim, self.victim.case, self.backend.api, seconds, on=on)
+                own = {} if on else check_fields(self.check, of_victim)
+                self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
         self.session.store(row, LOAD, place)
 
-    def _case(self, row: LoadRow, seconds: NDArray[np.float64], on: bool) -> Row:
-        """Return the victims alone, or under load, as a row of cases. seconds: of the slowest victim, all samples."""
-        operation, case, times = self.request.victim, self.victim.case, row.quantiles["p50"].on if on else row.quantiles["p50"].off
-        each, of_each = (2 if operation.pair else len(row.victims)), quantiles(seconds)
-        algbw = case.size_bytes / times.value if case.size_bytes and times.value else None
-        bus = operation.bus_factor(each)
-        about = f"{row.aggressors} of {format_size(row.message_bytes)} at {100 * row.level:g} %"
-        about += f" from {plural(len(row.others), 'rank')} on {plural(row.other_nodes, 'node')}"
-        factor = {"factor": row.factor.value, "low": row.factor.low, "high": row.factor.high}
-        why = {"why": row.reason["why"]} if row.reason else {}
-        return Row(
-            operation=operation.name, backend=row.backend, api=self.backend.api, device=case.device, dtype=row.dtype, redop=case.redop,
-            root=case.root, mode=UNDER_LOAD if on else case.mode, in_place=bool(case.in_place), buffers=case.buffers,
-            group=f"victims, {row.split}" if row.split else "victims, by node", window=case.window, size_bytes=row.size_bytes,
-            count=operation.count(case, each), ranks=len(row.victims), nodes=row.nodes, registration=case.registration,
-            algorithm=case.algorithm, protocol=case.protocol, traffic=f"{'against' if on else 'without'} {about}", streams=case.streams,
-            n=row.n_on if on else row.n_off, stopped="max_time",
-            time_s=None if times.value is None else Times(times.value, times.low, times.high, **of_each),
-            algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None,
-            interference=factor | why if on else {}, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail,
-            flags=row.flags, evidence=dict(row.evidence),
-        )  # fmt: skip
+
+def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, seconds: NDArray[np.float64], *, on: bool) -> Row:
+    """Return the victims alone, or under load (`on`), as a row of cases, which `compare`, `gate` and `baseline` use.
+
+    Its traffic and its group contain what changes the meaning: patterns, messages, level, aggressors, and how the ranks were divided.
+    case, api: of the victims' operation; seconds: the samples of the slowest victim
+    """
+    times = row.quantiles["p50"].on if on else row.quantiles["p50"].off
+    each = 2 if operation.pair else len(row.victims)
+    algbw = case.size_bytes / times.value if case.size_bytes and times.value else None
+    bus = operation.bus_factor(each)
+    about = f"{row.aggressors} of {format_size(row.message_bytes)} at {100 * row.level:g} %"
+    about += f" from {plural(len(row.others), 'rank')} on {plural(row.other_nodes, 'node')}"
+    factor = {"factor": row.factor.value, "low": row.factor.low, "high": row.factor.high}
+    why = {"why": row.reason["why"]} if row.reason else {}
+    return Row(
+        operation=operation.name, backend=row.backend, api=api, device=case.device, dtype=row.dtype, redop=case.redop, root=case.root,
+        mode=UNDER_LOAD if on else case.mode, in_place=bool(case.in_place), buffers=case.buffers,
+        group=f"victims, {row.split or 'by node'}", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, each),
+        ranks=len(row.victims), nodes=row.nodes, registration=case.registration, algorithm=case.algorithm, protocol=case.protocol,
+        traffic=f"{'against' if on else 'without'} {about}", streams=case.streams, n=row.n_on if on else row.n_off, stopped="max_time",
+        time_s=None if times.value is None else Times(times.value, times.low, times.high, **quantiles(seconds)),
+        algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None, interference=factor | why if on else {},
+        checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags, evidence=dict(row.evidence),
+    )  # fmt: skip
 
 
 def run_load(load: LoadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
