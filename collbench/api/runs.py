@@ -136,7 +136,7 @@ class Runs(Sequence[Run]):
         return frames.of_workloads(self, self._strict)
 
     def loads(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row per pattern and level of runs of `collbench load`: quantiles with aggressors off and on, and factors.
+        """Return a DataFrame with a row per pattern and level of runs of `collbench load`: quantiles, aggressors off and on, and factors.
 
         Raises UsageError without pandas, and UnreadableRun for damaged records.
         """

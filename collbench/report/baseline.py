@@ -107,7 +107,7 @@ def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator
     known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]
     if allocations >= FEWEST:
         yield from (f"{group}: the median over its cases shows {_percent(share)}" for group, share in known)
-        yield f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"
+        yield from [f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"] if isfinite(limits.whole) else []
 
 
 def _percent(share: float) -> str:

@@ -163,7 +163,8 @@ def load_values(row: LoadRow) -> dict[str, Any]:
     found: dict[str, Any] = {
         "victim": row.victim, "backend": row.backend, "dtype": row.dtype, "size_bytes": row.size_bytes, "aggressors": row.aggressors,
         "message_bytes": row.message_bytes, "level": row.level, "nodes": row.nodes, "preset": row.preset or None,
-        "victims": len(row.victims), "aggressor_ranks": len(row.others), "aggressor_nodes": row.other_nodes, "split": row.split or None, "na": row.na, "verdict": row.verdict if row.na is None else None,
+        "victims": len(row.victims), "aggressor_ranks": len(row.others), "aggressor_nodes": row.other_nodes, "split": row.split or None,
+        "na": row.na, "verdict": row.verdict if row.na is None else None,
         "reason": str(decode_or_text(row.reason, LoadInconclusive)) if row.reason else None, "blocks": row.blocks, "n_off": row.n_off,
         "n_on": row.n_on,
     }  # fmt: skip

@@ -612,7 +612,7 @@ def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, secon
     return Row(
         operation=operation.name, backend=row.backend, api=api, device=case.device, dtype=row.dtype, redop=case.redop, root=case.root,
         mode=UNDER_LOAD if on else case.mode, in_place=bool(case.in_place), buffers=case.buffers,
-        group=f"victims, {row.split or 'by node'}", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, each),
+        group=row.split or "by node", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, each),
         ranks=len(row.victims), nodes=row.nodes, registration=case.registration, algorithm=case.algorithm, protocol=case.protocol,
         traffic=f"{'against' if on else 'without'} {about}", streams=case.streams, n=row.n_on if on else row.n_off, stopped="max_time",
         time_s=None if times.value is None else Times(times.value, times.low, times.high, **quantiles(seconds)),
