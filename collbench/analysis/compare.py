@@ -15,13 +15,14 @@ from collbench.analysis.launches import (
     Launches,
     case_of,
     check_once,
+    estimate_of,
+    figure_of,
     grouped,
     known,
-    median_of,
     runs_in,
     sentence,
-    time_of,
     together,
+    why_inconclusive,
 )
 from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, outcome_of
 from collbench.errors import UsageError
@@ -34,9 +35,9 @@ _STATE = 1.20  # a state probe that differs by more belongs to another state of 
 
 @dataclass(frozen=True)
 class CaseRatio:
-    """A case that both sides have, and its ratio of times.
+    """A case that both sides have, and its ratio of times; of rows under load the ratio of their factors.
 
-    time      the time of b / the time of a with its 95 % interval; None if a side has no time
+    time      the time (the factor) of b / that of a with its 95 % interval; None if a side has none
     launches  whether the interval is over launches of both sides; else it is from within a launch, and another one may differ by more
     canary_s  (a, b): the median of the state probe in seconds, None if it was not measured
     runs      how many launches of a and of b measured the case; (0, 0) if a and b are rows of one run
@@ -53,12 +54,20 @@ class CaseRatio:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Return the outcome; None if a side has no time."""
-        return None if self.time is None else outcome_of(self.time.low, self.time.high, self.margin, self.launches)
+        """Return the outcome; None if a side has no time. Without a time, a row under load that cannot tell is inconclusive."""
+        if self.time is None:
+            return Outcome.INCONCLUSIVE if self._doubtful_side else None
+        return outcome_of(self.time.low, self.time.high, self.margin, self.launches)
+
+    @property
+    def _doubtful_side(self) -> bool:
+        return self.a.na is None and self.b.na is None and any(map(why_inconclusive, (self.a, self.b)))
 
     @property
     def doubt(self) -> Doubt | None:
         """Return why the outcome is inconclusive; None for any other outcome."""
+        if self.time is None and self._doubtful_side:
+            return Doubt.OF_A_SIDE
         if self.time is None or self.outcome is not Outcome.INCONCLUSIVE:
             return None
         if self.time.low is not None and self.time.high is not None:
@@ -75,7 +84,7 @@ class CaseRatio:
     @property
     def bandwidth(self) -> Ratio | None:
         """Return the bandwidth of b / that of a: the inverse; None for operations without bandwidth."""
-        if self.time is None or self.a.busbw_bytes_per_s is None or self.b.busbw_bytes_per_s is None:
+        if self.time is None or self.a.interference or self.a.busbw_bytes_per_s is None or self.b.busbw_bytes_per_s is None:
             return None
         return inverse(self.time)
 
@@ -235,10 +244,10 @@ def _by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CaseRatio:
-    before, after = ([time_s for row in rows if (time_s := time_of(row)) is not None] for rows in (of_a, of_b))
+    before, after = ([figure for row in rows if (figure := figure_of(row)) is not None] for rows in (of_a, of_b))
     several, time = min(len(before), len(after)) > 1, None
     if before and after:
-        time = ratio_of_launches(before, after) if several else ratio_of_medians(median_of(a), median_of(b))
+        time = ratio_of_launches(before, after) if several else ratio_of_medians(estimate_of(a), estimate_of(b))
     return CaseRatio(a, b, time, several, (_canary(of_a), _canary(of_b)), (len(of_a), len(of_b)), margin)
 
 

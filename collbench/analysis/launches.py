@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.results.folder import ROUNDS
 from collbench.results.reader import Run, read_run
-from collbench.results.row import CaseKey, Row, Times
+from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
 from collbench.untrusted import list_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,23 @@ def time_of(row: Row) -> float | None:
     return value if is_time(value) else None
 
 
+def figure_of(row: Row) -> float | None:
+    """Return the figure that comparisons and the gate use: the median in seconds, of a row under load the factor between two times.
+
+    None for n/a, for a stored figure that is not valid, and for a row under load that cannot tell (ranks share cores, too few blocks).
+    """
+    if row.mode != UNDER_LOAD:
+        return time_of(row)
+    factor = row.interference.get("factor")
+    return factor if row.na is None and why_inconclusive(row) is None and is_time(factor) else None
+
+
+def why_inconclusive(row: Row) -> str | None:
+    """Return why a row under load has no factor to compare: "cores" or "blocks"; None for every other row."""
+    why = row.interference.get("why") if row.mode == UNDER_LOAD and row.na is None else None
+    return why if why in ("cores", "blocks") else None
+
+
 def is_time(value: Any) -> bool:
     """Return whether the value is a plausible time in seconds: a femtosecond to 30 000 years."""
     return known(value) and SHORTEST_S <= value <= LONGEST_S
@@ -80,9 +98,11 @@ def known(value: Any) -> bool:
 def rows_by_launch(run: Run) -> list[int]:
     """Return how many rows each launch of a resumed run has measured, in their order; those that measured none are left out.
 
-    If run.json is inconsistent, the list has a 0 for each launch that it notes: the number is unknown.
+    The list has a 0 for each launch whose number is unknown: of a run with lines of another kind, and if run.json is inconsistent.
     """
     notes = _notes(run)
+    if run.info.get("operation") in ROUNDS:  # its counts are of the lines of another file
+        return [0] * (len(notes) + 1)
     starts = [0, *(note.get("rows") for note in notes), len(run.rows)]
     sound = [start for start in starts if isinstance(start, int) and not isinstance(start, bool)]
     if len(sound) < len(starts) or any(later < earlier for earlier, later in pairwise(sound)):
@@ -261,7 +281,7 @@ def combine(rows: Sequence[Row]) -> Row:
         target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
-        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), ceiling=ceiling,
+        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), interference=_interference(rows), ceiling=ceiling,
         hard_bound=_ceiling([row.hard_bound for row in rows]),
         percent_of_ceiling=None if any(row.percent_of_ceiling is None for row in rows) else percent,
         checked=sum(row.checked for row in rows), wrong=sum(wrong) if wrong else None,
@@ -270,6 +290,17 @@ def combine(rows: Sequence[Row]) -> Row:
         canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
         slowest_ranks=_slowest_ranks(rows), samples={},
     )  # fmt: skip
+
+
+def _interference(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the factor of a row under load over the launches that have one, with its interval; those of the first row if none has."""
+    from collbench.stats.launches import over_launches
+
+    factors = [factor for row in rows if row.mode == UNDER_LOAD and (factor := figure_of(row)) is not None]
+    if not factors:
+        return rows[0].interference
+    spread = over_launches(factors)
+    return {"factor": spread.value, "low": spread.low, "high": spread.high}
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:
@@ -346,3 +377,15 @@ def median_of(row: Row) -> Median:
         raise ValueError("a row without a time has no median")
     sound = is_time(times.ci_low) and is_time(times.ci_high) and (times.ci_low or 0) <= value <= (times.ci_high or 0)
     return Median(value, times.ci_low if sound else None, times.ci_high if sound else None, row.n, row.n_eff)
+
+
+def estimate_of(row: Row) -> Median:
+    """Return the figure of `figure_of` with its interval, None if that is not valid. Raises ValueError for a row without a figure."""
+    from collbench.stats.median import Median
+
+    factor = figure_of(row)
+    if row.mode != UNDER_LOAD or factor is None:
+        return median_of(row)
+    low, high = (row.interference.get(end) for end in ("low", "high"))
+    sound = is_time(low) and is_time(high) and (low or 0) <= factor <= (high or 0)
+    return Median(factor, low if sound else None, high if sound else None, row.n, row.n_eff)

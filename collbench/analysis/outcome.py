@@ -33,6 +33,7 @@ class Doubt(StrEnum):
     WIDE = "interval too wide"
     ONE_RUN_EACH = "one run each, no interval"
     NO_INTERVAL = "no interval"
+    OF_A_SIDE = "a side is inconclusive"
 
 
 def outcome_of(low: float | None, high: float | None, margin: float = MARGIN, over_launches: bool = True) -> Outcome:

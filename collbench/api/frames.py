@@ -17,10 +17,12 @@ from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
 from collbench.report.explain import word_table
 from collbench.report.hunt import HUNT_COLUMNS, hunt_records
+from collbench.report.load import load_values
 from collbench.report.pairs import PAIR_COLUMNS, pair_records
 from collbench.report.stored import step_time_of
 from collbench.report.training import step_values
 from collbench.report.writers import csv_columns, row_values
+from collbench.results.load import SHARES, LoadRow, holds_load, read_load
 from collbench.results.reader import Damage, Run
 from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
 from collbench.results.steps import StepRow, holds_workload, read_workload
@@ -60,7 +62,8 @@ _KINDS = {
         "root", "size_bytes", "count", "ranks", "nodes", "window", "streams", "n", "launches", "checked", "wrong", "groups_count",
         "overlap_blocks",
         "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
-        "routings", "trace_ranks", "computing_blocks",
+        "routings", "trace_ranks", "computing_blocks", "message_bytes", "victims", "aggressor_ranks", "aggressor_nodes", "blocks", "n_off",
+        "n_on",
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
@@ -69,7 +72,8 @@ _KINDS = {
         "target", "n_eff", "message_rate", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
         "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
         "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high", "computing_percent", "computing_percent_low", "computing_percent_high",
-        "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high",
+        "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high", "level", "achieved", "percent_of_link",
+        *(f"{name}_factor{end}" for name in SHARES for end in ("", "_low", "_high")),
     ),
     OBJECT: (
         "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
@@ -212,6 +216,35 @@ _TEXTS = {
         for name, unit in (("exposed", "_s"), ("percent", ""), ("efficiency", ""))
         for end, which in (("low", "lower"), ("high", "upper"))
     },
+    "victim": "The operation that the victims time.",
+    "aggressors": "The patterns that the aggressors send at the same time, separated by +.",
+    "message_bytes": "The size of a message of the aggressors.",
+    "level": "The target rate of the aggressors as a share of what they reach alone; 0: none, the control.",
+    "preset": "The name of the published test.",
+    "victims": "The number of victim ranks.",
+    "aggressor_ranks": "The number of aggressor ranks.",
+    "aggressor_nodes": "The number of nodes with aggressor ranks.",
+    "split": "How the ranks were divided: the text of --split; missing: by node.",
+    "verdict": "The outcome: interference, no interference or inconclusive; missing for n/a.",
+    "reason": "The reason why the row is inconclusive.",
+    "blocks": "The number of pairs of blocks, with aggressors off and on.",
+    "n_off": "The number of samples with aggressors off.",
+    "n_on": "The number of samples with aggressors on.",
+    "achieved": "The rate of the aggressors while they sent, as a share of what they reach alone.",
+    "rate_bytes_per_s": "The rate of the aggressors of the busiest host.",
+    "full_bytes_per_s": "The rate that they reach alone.",
+    "percent_of_link": "The rate of the aggressors as a share of the slowest shared link.",
+    "shared": "The links that both sides use.",
+    **{
+        f"{name}_{part}{end and '_'}{end}{unit}": f"{which}{what} of the victims' times{how}."
+        for name, what in (("p50", "The median"), ("p99", "The 99th percentile"), ("p99_9", "The 99.9th percentile"))
+        for part, how, unit in (
+            ("off", " with aggressors off", "_s"),
+            ("on", " with aggressors on", "_s"),
+            ("factor", ", on divided by off: the geometric mean over the pairs of blocks", ""),
+        )
+        for end, which in (("", ""), ("low", "The lower end of the interval: "), ("high", "The upper end of the interval: "))
+    },
     "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
     "scaling_overlap": "The scaling efficiency with perfect overlap.",
     **{
@@ -249,6 +282,7 @@ def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
         "pairs": PAIR_COLUMNS,
         "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
         "workloads": ("run", *step_values(step, None)),
+        "loads": ("run", *load_values(LoadRow("", "", "", 0, "", 0, 0.0, 0))),
     }
     return {table: {name: TableColumn(_kind(table, name), _description(table, name)) for name in each} for table, each in names.items()}
 
@@ -396,6 +430,19 @@ def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
     check_records(warnings, strict)
     step_time_s = step_time_of(about)
     return ([run.path.resolve().name, *step_values(row, step_time_s).values()] for row in rows)
+
+
+def of_loads(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+    """Return a row per pattern and level of the aggressors."""
+    return _frame("loads", ([name, *load_values(row).values()] for name, row in load_rows(runs, strict)))
+
+
+def load_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, LoadRow]]:
+    """Yield the rows of interference with the name of their run. Raises UnreadableRun for damaged records, unless not `strict`."""
+    for run in filter(holds_load, runs):
+        _, rows, warnings = read_load(run)
+        check_records(warnings, strict)
+        yield from ((run.path.resolve().name, row) for row in rows)
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:

@@ -14,13 +14,23 @@ from typing import Any, NamedTuple
 
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
-from collbench.analysis.launches import allocation_of, case_of, known, launch_folders, read_all, repetitions, time_of
+from collbench.analysis.launches import (
+    allocation_of,
+    case_of,
+    figure_of,
+    known,
+    launch_folders,
+    read_all,
+    repetitions,
+    time_of,
+    why_inconclusive,
+)
 from collbench.errors import FINE, UsageError
 from collbench.gate.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.row import CaseKey, Row
+from collbench.results.row import UNDER_LOAD, CaseKey, Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
@@ -35,7 +45,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
 class CaseTimes(NamedTuple):
     """The times of a case in one allocation.
 
-    medians_s  by launch, in seconds; None if the launch lacks the case or has no time for it
+    medians_s  by launch, in seconds, of a case under load (mode "load") the factors; None if the launch lacks the case or has no figure
     wrong      received elements that differ from those sent, summed over all launches
     na         why no launch has a time; None: at least one has
     """
@@ -223,9 +233,11 @@ def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
-    medians = tuple(None if row is None else time_of(row) for row in rows)
+    medians = tuple(None if row is None else figure_of(row) for row in rows)
     if any(value is not None for value in medians):
         return CaseTimes(medians, wrong)
+    if any(row is not None and why_inconclusive(row) for row in rows):
+        return CaseTimes(medians, wrong, "inconclusive")
     return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
 
 
@@ -262,7 +274,8 @@ _MOST_NAMED = 4
 def name_of(case: CaseKey) -> str:
     """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
     size, call = [format_size(case.size_bytes)] if case.size_bytes else [], [case.call] if case.call else []
-    return " ".join([case.operation, *size, case.backend, *call])
+    load = [case.traffic] if case.mode == UNDER_LOAD and case.traffic else []
+    return " ".join([case.operation, *size, case.backend, *call, *load])
 
 
 def names_of(cases: Iterable[CaseKey]) -> CaseNames:

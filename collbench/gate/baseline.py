@@ -27,7 +27,7 @@ from collbench.analysis.differences import KINDS
 from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
 from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, in_order, moment
-from collbench.results.row import CaseKey
+from collbench.results.row import UNDER_LOAD, CaseKey
 from collbench.results.store import to_line
 from collbench.units import plural
 from collbench.untrusted import open_file, read_file, uncollected, values_in
@@ -344,7 +344,8 @@ class Baseline:
 
 def group_of_case(case: CaseKey) -> CaseGroup:
     """Return the group that a case is judged with."""
-    return CaseGroup(case.backend, case.operation, size_class(case.size_bytes))
+    under_load = " under load" if case.mode == UNDER_LOAD else ""  # factors, which other causes change than times
+    return CaseGroup(case.backend, f"{case.operation}{under_load}", size_class(case.size_bytes))
 
 
 def scheme_of(cases: Sequence[CaseKey]) -> Scheme:

@@ -18,7 +18,7 @@ from collbench.measure.row import row_without
 from collbench.operations.registry import operations
 from collbench.reason import Fact
 from collbench.results.environment import steering
-from collbench.results.folder import RUN, TOPOLOGY, RunFolder
+from collbench.results.folder import ROUNDS, RUN, TOPOLOGY, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import parse_object, read_object, to_line
@@ -330,7 +330,7 @@ def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run],
     except BaseException:
         folder.give_up()
         raise
-    folder.rows = len(run.rows) or len(records)
+    folder.rows = len(records) if folder.run.get("operation") in ROUNDS else len(run.rows)
     return Stored(folder, info, records, complete=complete, resumed=True)
 
 

@@ -20,13 +20,13 @@ from collbench.gate.reasons import rendered
 from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
 from collbench.gate.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
 from collbench.gate.state import filter_baseline
-from collbench.report.cases import NOTHING
+from collbench.report.cases import NOTHING, figure_text
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
-from collbench.results.row import CaseKey
+from collbench.results.row import UNDER_LOAD, CaseKey
 from collbench.results.store import plain
-from collbench.units import first_of, format_percent, format_size, format_time, plural
+from collbench.units import first_of, format_percent, format_size, plural
 
 FORMATS = ("table", "json")
 _FIRST = ("operation", "size_bytes", "backend")
@@ -52,7 +52,7 @@ def baseline_lines(baseline: Baseline, format: str, width: int | None = None) ->
     columns: list[Column[int]] = [
         Column("", "case", lambda number: names[number], cut=True),
         Column("", "allocations", lambda number: str(int(limits.allocations[number])), right=True, drop=2),
-        Column("", "time µs", lambda number: _time(float(limits.centre[number])), right=True, drop=1),
+        Column("", "time µs", lambda number: _typical(cases[number], float(limits.centre[number])), right=True, drop=1),
         Column("", "smallest slowdown visible", lambda number: _visible(float(visible[number])), right=True),
     ]
     title = f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"
@@ -71,8 +71,17 @@ def after_adding(path: Path, held: int) -> str:
     return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
-def _time(centre: float) -> str:
-    return format_time(exp(centre)) if isfinite(centre) else NOTHING
+def _what(case: CaseKey | None) -> str:
+    return "factor" if case is not None and case.mode == UNDER_LOAD else "time"
+
+
+def _key(case: CaseKey | None) -> str:
+    """Return the key of the values in JSON: those of groups are factors, too."""
+    return "time_s" if case is not None and case.mode != UNDER_LOAD else "factor"
+
+
+def _typical(case: CaseKey, centre: float) -> str:
+    return figure_text(case, exp(centre)) if isfinite(centre) else NOTHING
 
 
 def _visible(factor: float) -> str:
@@ -98,7 +107,7 @@ def _sentences(path: Path, allocations: int, limits: BaselineLimits) -> Iterator
     known = [(group, exp(limit) - 1) for group, limit in zip(limits.scheme.groups, limits.groups, strict=True) if isfinite(limit)]
     if allocations >= FEWEST:
         yield from (f"{group}: the median over its cases shows {_percent(share)}" for group, share in known)
-        yield f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"
+        yield from [f"all cases: their median shows {_percent(exp(limits.whole) - 1)}"] if isfinite(limits.whole) else []
 
 
 def _percent(share: float) -> str:
@@ -126,7 +135,7 @@ def _json(cases: Sequence[CaseKey], limits: BaselineLimits) -> Iterator[Line]:
         centre, factor = float(limits.centre[number]), float(visible[number])
         figures = {
             "allocations": int(limits.allocations[number]),
-            "time_s": exp(centre) if isfinite(centre) else None,
+            _key(case): exp(centre) if isfinite(centre) else None,
             "visible_slowdown": factor - 1 if isfinite(factor) else None,
         }
         yield Line(json.dumps({**case.named(), **figures}))
@@ -198,7 +207,8 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
 
 
 def _last_time(series: CaseHistory) -> str:
-    return format_time(exp(series.levels[-1].value)) if series.about.kind == CELL and series.levels else NOTHING
+    case = series.about.case
+    return figure_text(case, exp(series.levels[-1].value)) if case is not None and series.levels else NOTHING
 
 
 def title(history: History) -> str:
@@ -272,7 +282,7 @@ def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Li
         columns = each.about.case.named() if each.about.case else {}
         found = {
             "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
-            "time_s" if each.about.case else "factor": [exp(value) if isfinite(value) else None for value in map(float, each.values)],
+            _key(each.about.case): [exp(value) if isfinite(value) else None for value in map(float, each.values)],
             "trend": each.trend, "steps": [_step_json(history, step) for step in each.steps], "missing": history.missing(each),
         }  # fmt: skip
         yield Line(json.dumps(plain(found), allow_nan=False))
@@ -323,7 +333,7 @@ def worst_first(moved: Sequence[Shift]) -> list[Shift]:
 
 def _describe_shift(each: Shift) -> str:
     limit = NOTHING if each.limit is None else f"{100 * ((each.limit if each.factor > 1 else 1 / each.limit) - 1):+.1f} %"
-    return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % time; noise limit {limit}"
+    return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % {_what(each.about.case)}; noise limit {limit}"
 
 
 def _feet(moves: BaselineDiff, cases: Sequence[Shift]) -> Iterator[str]:

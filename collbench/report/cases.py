@@ -12,7 +12,7 @@ from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
 from collbench.report.frame import printable
 from collbench.report.plan import PlanSummary, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
-from collbench.results.row import SERIES, Row
+from collbench.results.row import SERIES, UNDER_LOAD, CaseKey, Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ def times(row: Row, unit: str = "") -> str:
     if not modes:
         return f"{format_time(row.time_s.p50)}{unit}"
     return " / ".join(f"{format_time(time_s)}{unit} {format_percent(100 * share)}" for time_s, share in modes)
+
+
+def figure_text(case: CaseKey, figure: float) -> str:
+    """Return the figure that the gate holds for a case: a time in µs without its unit, of a case under load the factor "1.82×"."""
+    return f"{figure:.3g}×" if case.mode == UNDER_LOAD else format_time(figure)
 
 
 def two_modes(row: Row) -> list[tuple[float, float]]:

@@ -11,10 +11,10 @@ from typing import Any, TextIO
 from collbench.analysis.ceilings import CeilingDrops
 from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
 from collbench.analysis.differences import Difference
-from collbench.analysis.launches import Launches, forced, sentence
+from collbench.analysis.launches import Launches, case_of, figure_of, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE
-from collbench.report.cases import NOTHING, doubtful, same_for_all, shown_columns, times
+from collbench.report.cases import NOTHING, doubtful, figure_text, same_for_all, shown_columns, times
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
 from collbench.report.frame import html_text as html_of
 from collbench.report.frame import markdown_lines as markdown_of
@@ -24,7 +24,7 @@ from collbench.report.outcome_text import describe, describe_comparison, format_
 from collbench.report.plan import PlanSummary, in_print_order, operation_name
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped, write_line
 from collbench.results.flags import explain, flag_name
-from collbench.results.row import SERIES, Row
+from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.results.store import to_page
 from collbench.units import format_size, plural
 
@@ -53,7 +53,8 @@ def json_lines(found: Comparison) -> Iterator[Line]:
     A case: its identity, "size_bytes", "outcome" ("slower", "faster", "no change", "inconclusive", "n/a", "only in A", "only in B"),
     "doubt" (why it is inconclusive, else null), "within" (0.017: the interval allows a difference of 1.7 %),
     "interval_over_launches", "machine_state_differs", "time_ratio" and "busbw_ratio" {value, low, high, n}, and per side "a" and "b"
-    {p50_s, ci_low_s, ci_high_s, busbw_bytes_per_s, launches, canary_s, wrong, na, flags}.
+    {p50_s, ci_low_s, ci_high_s, busbw_bytes_per_s, launches, canary_s, wrong, na, flags}. With rows under load each side also has
+    {factor, factor_low, factor_high}, and "time_ratio" of such a row is the ratio of the factors.
     """
     sides = {name: {"name": side.name, "launches": len(side.runs)} for name, side in (("a", found.a), ("b", found.b))}
     differences = [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in found.differences]
@@ -86,15 +87,16 @@ def _fallen(fallen: CeilingDrops) -> dict[str, list[dict[str, Any]]]:
 
 def _records(found: Comparison) -> Iterator[dict[str, Any]]:
     """Yield an object for each case, and for each row of one side only."""
+    factors = any(row.interference for side in (found.a, found.b) for row in side.rows)
     for case in in_order(found):
-        yield _record(case.a, case.b, "n/a" if case.outcome is None else case.outcome.value, case)
+        yield _record(case.a, case.b, "n/a" if case.outcome is None else case.outcome.value, factors, case)
     for row in in_print_order(found.only_a):
-        yield _record(row, None, "only in A")
+        yield _record(row, None, "only in A", factors)
     for row in in_print_order(found.only_b):
-        yield _record(None, row, "only in B")
+        yield _record(None, row, "only in B", factors)
 
 
-def _record(a: Row | None, b: Row | None, outcome: str, case: CaseRatio | None = None) -> dict[str, Any]:
+def _record(a: Row | None, b: Row | None, outcome: str, factors: bool, case: CaseRatio | None = None) -> dict[str, Any]:
     canary_a, canary_b = case.canary_s if case else (None, None)
     return {
         **{name: getattr(a or b, name) for name in (*SERIES, "size_bytes")},
@@ -105,16 +107,19 @@ def _record(a: Row | None, b: Row | None, outcome: str, case: CaseRatio | None =
         STATE: bool(case and case.state_differs),
         "time_ratio": {name: getattr(case and case.time, name, None) for name in _RATIO},
         "busbw_ratio": {name: getattr(case and case.bandwidth, name, None) for name in _RATIO},
-        "a": _figures(a, canary_a),
-        "b": _figures(b, canary_b),
+        "a": _figures(a, canary_a, factors),
+        "b": _figures(b, canary_b, factors),
     }
 
 
-def _figures(row: Row | None, canary_s: float | None) -> dict[str, Any]:
+def _figures(row: Row | None, canary_s: float | None, factors: bool) -> dict[str, Any]:
+    """Return the figures of a side. factors: whether the comparison has rows under load, of which the factors are figures, too."""
     times = row.time_s if row else None
     quantiles = {f"{name}_s": getattr(times, name, None) for name in ("p50", "ci_low", "ci_high")}
     others = {name: getattr(row, name, None) for name in ("busbw_bytes_per_s", "launches", "wrong", "na")}
-    return {**quantiles, **others, "canary_s": canary_s, "flags": row.flags if row else ()}
+    under_load = row.interference if row else {}
+    known = {f"factor{end and '_'}{end}": under_load.get(end or "factor") for end in ("", "low", "high")}
+    return {**quantiles, **others, "canary_s": canary_s, "flags": row.flags if row else (), **(known if factors else {})}
 
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -279,6 +284,10 @@ def foot(found: Comparison) -> list[str]:
         from collbench.report.overlap import exposed_sentences
 
         texts += exposed_sentences(*([row for run in side.runs for row in run.rows] for side in (found.a, found.b)))
+    if any(UNDER_LOAD in (case.a.mode, case.b.mode) for case in found.cases):
+        from collbench.report.load import compared_sentences
+
+        texts += compared_sentences(found.cases)
     for side, rows in (("A", found.only_a), ("B", found.only_b)):
         texts += [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"] if rows else []
     return texts
@@ -298,9 +307,15 @@ def _name(row: Row) -> str:
     return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])
 
 
+def _figure(row: Row) -> str:
+    """Return the time, or the factor of a row under load: "1.82×"."""
+    figure = figure_of(row)
+    return figure_text(case_of(row), figure) if row.mode == UNDER_LOAD and figure is not None else times(row)
+
+
 _OUTCOME: tuple[Column[CaseRatio], ...] = (
-    Column("", "A µs", lambda case: times(case.a), right=True, drop=1),
-    Column("", "B µs", lambda case: times(case.b), right=True, drop=1),
+    Column("", "A µs", lambda case: _figure(case.a), right=True, drop=1),
+    Column("", "B µs", lambda case: _figure(case.b), right=True, drop=1),
     Column("", "busbw", lambda case: format_change(case.bandwidth), right=True, drop=2),
     Column("", "outcome", marked_outcome, cut=True),
     Column("", "flags", remarks, drop=3),

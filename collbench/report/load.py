@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
 
+from collbench.analysis.launches import known as known_number
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING, rate
-from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
 from collbench.results.interference import LoadInconclusive, unknown_quantiles
 from collbench.results.load import SHARES, LoadRow
+from collbench.results.row import UNDER_LOAD
 from collbench.results.steps import Estimate
 from collbench.results.store import to_line
 from collbench.stats.blocks import FEWEST_GROUPS, fewest_samples
-from collbench.units import format_percent, format_size, format_time, plural
+from collbench.units import first_of, format_percent, format_size, format_time, plural
+
+if TYPE_CHECKING:
+    from collbench.analysis.compare import CaseRatio
+    from collbench.results.row import Row
 
 FORMATS = ("table", "csv", "json")
+_MOST_NAMED, _MOST_COMPARED = 4, 16
 _TITLES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
+_LEAST = {"target": 13, "achieved": 8, "GB/s": 27, "wrong": 5, "result": 15} | {
+    f"{name} {part}": width for name in _TITLES.values() for part, width in (("off µs", 9), ("on µs", 9), ("factor", 18))
+}  # columns of a table whose rows are printed one after the other
 
 
 def _times(each: Estimate) -> str:
@@ -82,6 +93,11 @@ def title(rows: Sequence[LoadRow]) -> str:
     )  # fmt: skip
 
 
+def row_name(row: LoadRow) -> str:
+    """Return "incast at 50 %"."""
+    return f"{row.aggressors} at {100 * row.level:g} %"
+
+
 def remarks(rows: Sequence[LoadRow]) -> list[str]:
     """Return the sentences below the table: the shared links, missing quantiles, why rows are inconclusive, and the flags' meanings."""
     return list(dict.fromkeys(_remarks(rows)))
@@ -91,25 +107,46 @@ def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
     for row in rows:
         if row.wrong:
             yield row.wrong_detail or "wrong data"
-    for link in rows[0].shared[:8]:
+    for link in next((row.shared for row in rows if row.shared), ())[:8]:
         if link.kind == "host":
             yield f"shared link: {link.name} on {link.place}"
         else:
             yield "no host has ranks of both sides: they can share only links between hosts, which the probe does not see"
-    for row in rows:
-        where = f"{row.aggressors} at {row.level:.0%}: " if len(rows) > 1 else ""
-        if row.na is None and (missing := unknown_quantiles(row.quantiles)):
-            names = ", ".join(_TITLES[name] for name in missing)
-            need = FEWEST_GROUPS * fewest_samples(SHARES[missing[-1]])
-            yield (
-                f"{where}not enough samples for the interval of {names} ({row.n_off:,} off and {row.n_on:,} on of {need:,}); "
-                "use a larger --max-time"
-            )
-        if row.reason:
-            yield f"{where}{decode_or_text(row.reason, LoadInconclusive)}"
+    for name, share in SHARES.items():
+        lacking = [row for row in rows if row.na is None and row.blocks >= FEWEST_GROUPS and name in unknown_quantiles(row.quantiles)]
+        if lacking:
+            need = f"{FEWEST_GROUPS * fewest_samples(share):,} samples off and as many on"
+            yield f"no interval of {_TITLES[name]}{_of(lacking, rows)}: it needs {need}; use a larger --max-time"
+    for why in dict.fromkeys(row.reason["why"] for row in rows if row.reason and "why" in row.reason):
+        doubtful = [row for row in rows if row.reason and row.reason.get("why") == why]
+        reason = decode_or_text(doubtful[0].reason, LoadInconclusive)
+        if isinstance(reason, LoadInconclusive) and len(doubtful) > 1:  # each has its own interval in the table
+            reason = LoadInconclusive(reason.why, reason.blocks)
+        yield f"{reason}{_of(doubtful, rows)}"
     if any(row.level == 0 for row in rows):
         yield "at 0 % no aggressor sends in either block: the factor must be 1 within its interval"
     yield from explain(flag for row in rows for flag in row.flags)
+
+
+def _of(some: Sequence[LoadRow], rows: Sequence[LoadRow]) -> str:
+    """Return the names of some of the rows in parentheses, after a space; "" for all of them."""
+    return "" if len(some) == len(rows) else f" ({first_of(map(row_name, some), _MOST_NAMED)})"
+
+
+def compared_sentences(cases: Sequence[CaseRatio]) -> Iterator[str]:
+    """Yield how to read the rows of a comparison of load runs, and the factors of both sides with their intervals."""
+    loaded = [case for case in cases if case.a.mode == UNDER_LOAD]
+    yield "mode load: A, B and the outcome are of the factor, the time under load divided by that alone; rows without load are times"
+    for case in loaded[:_MOST_COMPARED]:
+        name = f"{case.a.operation} {format_size(case.a.size_bytes)} {case.a.traffic}"
+        yield printable(f"factor of {name}: {_factor_of(case.a)} → {_factor_of(case.b)}")
+    if len(loaded) > _MOST_COMPARED:
+        yield f"and {len(loaded) - _MOST_COMPARED} more: see --format csv"
+
+
+def _factor_of(row: Row) -> str:
+    known = [value if known_number(value) else None for value in map(row.interference.get, ("factor", "low", "high"))]
+    return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else f"{known[0]:.3g}×"
 
 
 def lines(rows: Sequence[LoadRow], width: int | None = None) -> Iterator[Line]:
@@ -126,7 +163,8 @@ def load_values(row: LoadRow) -> dict[str, Any]:
     found: dict[str, Any] = {
         "victim": row.victim, "backend": row.backend, "dtype": row.dtype, "size_bytes": row.size_bytes, "aggressors": row.aggressors,
         "message_bytes": row.message_bytes, "level": row.level, "nodes": row.nodes, "preset": row.preset or None,
-        "victims": len(row.victims), "aggressor_ranks": len(row.others), "na": row.na, "verdict": row.verdict if row.na is None else None,
+        "victims": len(row.victims), "aggressor_ranks": len(row.others), "aggressor_nodes": row.other_nodes, "split": row.split or None,
+        "na": row.na, "verdict": row.verdict if row.na is None else None,
         "reason": str(decode_or_text(row.reason, LoadInconclusive)) if row.reason else None, "blocks": row.blocks, "n_off": row.n_off,
         "n_on": row.n_on,
     }  # fmt: skip
@@ -141,6 +179,42 @@ def load_values(row: LoadRow) -> dict[str, Any]:
         "percent_of_link": row.percent_of_link, "shared": links or None, "checked": row.checked, "wrong": row.wrong,
         "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
     }  # fmt: skip
+
+
+class LoadWriter:
+    """The lines of rows that are printed one after the other, each when it is finished. Raises UsageError for an unknown format.
+
+    run    the name of the run's folder, for CSV
+    width  columns of the terminal; None: a file, with all columns
+    """
+
+    def __init__(self, format: str, run: str, patterns: Sequence[str], width: int | None) -> None:
+        check_format(format, FORMATS, " for load")
+        self._format, self._run, self._width = format, run, width
+        columns = [replace(each, least=_LEAST.get(each.title, 0)) for each in _COLUMNS]
+        columns[0] = replace(columns[0], least=max(map(len, patterns), default=0))
+        frame: Frame[LoadRow] = Frame(columns, (), style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None)
+        self._layout = TextLayout(frame, width)
+        self._rows: list[LoadRow] = []
+
+    def row(self, row: LoadRow) -> list[Line]:
+        """Return the lines of a finished row; of the first one below the headline or the header."""
+        self._rows.append(row)
+        first = len(self._rows) == 1
+        if self._format == "csv":
+            return list(csv_of([{"run": self._run, **load_values(row)}], not first))
+        if self._format == "json":
+            return [Line(to_line(row.as_json()))]
+        head = [Line(printable(title([row])), "head"), Line(self._layout.heading(), "head")] if first else []
+        return [*wrapped(head[:1], self._width), *head[1:], *self._layout.lines(row)]
+
+    def end(self) -> list[Line]:
+        """Return the sentences below the table of all rows."""
+        if self._format != "table" or not self._rows:
+            return []
+        hidden = [column.title for column in self._layout.dropped]
+        sentences = [*([f"not shown on a terminal this narrow: {', '.join(hidden)}"] if hidden else []), *remarks(self._rows)]
+        return list(wrapped([Line(printable(text), "foot") for text in sentences], self._width))
 
 
 def write_load(rows: Sequence[LoadRow], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:

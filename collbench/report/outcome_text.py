@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from collbench.analysis.compare import CaseRatio, Comparison, Summary
+from collbench.analysis.launches import why_inconclusive
 from collbench.analysis.outcome import Doubt, Outcome
 from collbench.report.cases import NOTHING, not_available
 from collbench.stats.launches import Ratio
@@ -12,12 +13,16 @@ from collbench.stats.launches import Ratio
 _MULTIPLES = 2.0  # a time that is longer by this factor is shown as a multiple: "3.5×"
 _LEAST = 0.01  # and one that is shorter by this factor, since "-100.0 %" would be wrong
 _COARSE = 0.1  # an interval that is wider supports whole percentages only
+_WHY = {"cores": "ranks share cores", "blocks": "fewer than 4 pairs of blocks"}
 _ORDER = (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIVE)
 
 
 def describe(case: CaseRatio) -> str:
     """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive 1.3× (0.94–8.8×), wider than ±5 %" or "n/a (reason) in B"."""
     if case.time is None or case.outcome is None:
+        if case.outcome is not None:
+            found = [f"{_WHY[why]} in {name}" for name, row in (("A", case.a), ("B", case.b)) if (why := why_inconclusive(row))]
+            return f"{case.outcome} ({'; '.join(found)})"
         missing = [f"{not_available(row)} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.na is not None]
         return "; ".join(missing) or "no time"
     change = format_change(case.time)

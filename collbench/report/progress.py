@@ -18,7 +18,7 @@ from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
 from collbench.report.formats import FORMATS
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
-from collbench.report.screen import check_format, is_terminal, make_screen, wants_color
+from collbench.report.screen import check_format, is_terminal, make_screen, print_lines, wants_color
 from collbench.report.writers import make_writer
 from collbench.results.row import Row
 from collbench.units import format_duration
@@ -304,11 +304,11 @@ class PairsProgressPrinter(ProgressPrinter):
         return matrix_of(self._about, rounds)
 
 
-# Progress of a load run, and its table at the end.
+# Progress of a run of block transfers, and its table at the end.
 
 
-class LoadProgressPrinter(ProgressPrinter):
-    """The listener of a load run. Use it in a `with`, as `ProgressPrinter`."""
+class KvProgressPrinter(ProgressPrinter):
+    """The listener of a run of block transfers. Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -332,28 +332,50 @@ class LoadProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the rows, and the run's folder."""
+        from collbench.report.kv import write_kv
+
         self.close()
-        self.write()
+        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
+        write_kv(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
         sys.stdout.flush()
         super().end()
 
-    def write(self) -> None:
-        """Print the table."""
-        from collbench.report.load import write_load
 
-        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        write_load(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+# Progress of a load run, and each row as soon as it is finished.
 
 
-class KvProgressPrinter(LoadProgressPrinter):
-    """The listener of a run of block transfers."""
+class LoadProgressPrinter(KvProgressPrinter):
+    """The listener of a load run. Use it in a `with`, as `ProgressPrinter`."""
 
-    def write(self) -> None:
-        """Print the table."""
-        from collbench.report.kv import write_kv
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Prepare the table of the planned rows."""
+        from collbench.report.load import LoadWriter
 
-        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        write_kv(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+        super().begin(plan, folder)
+        self._lines = LoadWriter(self._arguments.format, Path(folder).name, plan.facts["load"]["against"], self._screen.room)
+
+    def record(self, record: Any, place: int | None) -> None:
+        """Print the row."""
+        self._rows.append(record)
+        self._data(self._lines.row(record))
+
+    def end(self) -> None:
+        """Print the sentences below the rows, and the run's folder."""
+        self._end_table()
+        ProgressPrinter.end(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+        if not isinstance(error, OSError):  # the output may be closed
+            self._end_table()
+        super().__exit__(kind, error, trace)
+
+    def _end_table(self) -> None:
+        self.close()
+        if self._rows:
+            print_lines(self._lines.end(), sys.stdout, wants_color(sys.stdout, self._arguments.color))
+            sys.stdout.flush()
+            self._rows = []
 
 
 # Progress of a workload, and each training's table as soon as it is complete.

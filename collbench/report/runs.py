@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from collbench.analysis.best import peaks
 from collbench.analysis.concerns import SEVERITIES
-from collbench.analysis.launches import Launches, check_once, read_all, rows_by_launch
+from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
 from collbench.report.answer import answer_lines
@@ -42,7 +42,7 @@ from collbench.results.flags import FLAGS
 from collbench.results.folder import CELLS
 from collbench.results.importers.store import import_notes as of_import
 from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row
+from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.units import plural
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ _MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub has a
 
 def markdown_text(material: Material) -> str:
     """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
-    return "\n".join([*_overview(material), *_compared(material), *_tables(material), *_pairs_markdown(material)]) + "\n"
+    parts = (_overview, _compared, _tables, _loads_markdown, _pairs_markdown)
+    return "\n".join([line for part in parts for line in part(material)]) + "\n"
 
 
 def _most_rows(material: Material) -> int:
@@ -133,6 +134,16 @@ def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
     return [*identity, not_available(row), *[""] * (len(columns) - len(identity) - 1)]
 
 
+def _loads_markdown(material: Material) -> Iterator[str]:
+    from collbench.report.load import frame_of, remarks, title
+
+    for run, rows in material.loads:
+        if rows:
+            yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(title(rows)), "")
+            yield from (line.text for line in markdown_of(frame_of(rows)))
+            yield from ("", *items(remarks(rows)))
+
+
 def _pairs_markdown(material: Material) -> Iterator[str]:
     from collbench.report.pairs import measured
 
@@ -152,6 +163,12 @@ ROW_METRICS = {
     "busbw": ("bytes_per_second", "algbw times the bus factor of the operation"),
     "ceiling": ("bytes_per_second", "expected busbw; the labels limited_by, model and kind have the link and the kind of figure"),
     "hard_bound": ("bytes_per_second", "hard limit: the busbw that no algorithm can exceed"),
+    "factor": (
+        "ratio",
+        "of `load`: time under load / time alone; no sample if ranks share cores, or with fewer than 4 pairs of blocks",
+    ),
+    "factor_interval_low": ("ratio", "lower end of its interval"),
+    "factor_interval_high": ("ratio", "upper end of its interval"),
     "of_ceiling": ("ratio", "busbw / ceiling; no sample without a percentage, or if elements are wrong"),
     "of_hard_bound": ("ratio", "busbw / hard_bound, if of_ceiling has a sample and the operation has a hard limit"),
     "wrong_elements": ("", "elements that differ from the expected ones; no sample if nothing was verified"),
@@ -172,11 +189,16 @@ def openmetrics_text(material: Material) -> str:
 
 
 def _samples(material: Material) -> Iterator[Sample]:
-    several = len(material.tables) + len(material.pairs) > 1
+    several = len(material.tables) + len(material.loads) + len(material.pairs) > 1
     for table in material.tables:
         named = {"run": short(table.name, _LONGEST)} if several else {}
         yield from _of_runs(table.runs, named)
         for row in in_print_order(table.rows):
+            yield from row_samples(row, named)
+    for run, _ in material.loads:
+        named = {"run": short(run.path.resolve().name, _LONGEST)} if several else {}
+        yield from _of_runs([run], named)
+        for row in run.rows:
             yield from row_samples(row, named)
     for run, _ in material.pairs:
         yield from _of_runs([run], {"run": short(run.path.resolve().name, _LONGEST)} if several else {})
@@ -215,6 +237,7 @@ def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
         "wrong_elements": row.wrong,
         "algbw": row.algbw_bytes_per_s,
         "busbw": row.busbw_bytes_per_s if row.ranks > 1 else None,
+        **_factor(row),
         "of_ceiling": share / 100 if has_percentage and share is not None else None,
         "of_hard_bound": hard / 100 if has_percentage and hard is not None else None,
     }
@@ -223,6 +246,14 @@ def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
         if ceiling is not None:
             facts = {"limited_by": ceiling.limited_by, "model": ceiling.model, "kind": ceiling.kind}
             yield Sample(name, {**where, **{label: short(text, _LONGEST) for label, text in facts.items()}}, ceiling.bytes_per_s)
+
+
+def _factor(row: Row) -> dict[str, float | None]:
+    """Return the metrics of a row under load; none for other rows, and for one that cannot tell."""
+    if row.mode != UNDER_LOAD or figure_of(row) is None:
+        return {}
+    found = estimate_of(row)
+    return {"factor": found.value, "factor_interval_low": found.ci_low, "factor_interval_high": found.ci_high}
 
 
 def _labels(row: Row) -> dict[str, str]:

@@ -167,7 +167,7 @@ class RunKind:
 KINDS = (
     RunKind("hunt", HUNT, "a hunt", check_hunt, show_hunt),
     RunKind("workload", WORKLOAD, "training traffic", check_training, show_training),
-    RunKind("load", LOAD, "interference", check_load, show_load),
+    RunKind("load", LOAD, "interference", check_load, show_load, drawn=True),
     RunKind("kv", KV, "block transfers", check_kv, show_kv),
     RunKind("pairs", PAIRS, "a matrix of pairs", check_pairs, show_pairs, drawn=True),
 )
@@ -179,7 +179,7 @@ def kind_of(run: Run) -> RunKind | None:
 
 
 def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
-    """Yield the runs of these kinds, those of pairs first, else in their order."""
+    """Yield the runs of these kinds, those of pairs and interference first, else in their order."""
     found = [(run, kind) for run in runs if (kind := kind_of(run))]
     yield from sorted(found, key=lambda each: not each[1].drawn)
 

@@ -187,7 +187,7 @@ class RunFolder:
                 self._files[SAMPLES].sync()
             stored = row.with_figures(samples=samples)
             self._append_line(CELLS, stored.as_json())
-            self.rows += 1
+            self.rows += self.run.get("operation") not in ROUNDS  # there the lines of another file count
         return stored
 
     def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:

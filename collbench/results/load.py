@@ -50,7 +50,8 @@ class LoadRow:
     message_bytes         the size of an aggressor's message
     level                 the aggressors' target rate as a fraction of their own full rate: 0 (none: the control) to 1 (unpaced)
     preset                the name of the published test that was asked for, or ""
-    victims, others       the ranks of the victims and of the aggressors
+    victims, others       the ranks of the victims and of the aggressors; other_nodes: the nodes of the aggressors
+    split                 how the ranks were divided: the text of --split, "" by node
     blocks                measured pairs of blocks; n_off, n_on: samples in all of them
     quantiles             by name ("p50", "p99", "p99_9")
     achieved              mean of the aggressors' rate while on, as a fraction of their full rate
@@ -71,6 +72,8 @@ class LoadRow:
     preset: str = ""
     victims: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
+    other_nodes: int = 0
+    split: str = ""
     na: str | None = None
     na_fact: dict[str, Any] | None = None
     blocks: int = 0

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from collbench.machine.peak.ceiling import Ceiling, percent_of
 
 SCHEMA = 1
+UNDER_LOAD = "load"  # the mode of a row whose figure is a factor, not a time
 
 
 class CaseKey(NamedTuple):
@@ -87,6 +88,9 @@ class Row:
     than 1,024), "total_busbw_bytes_per_s" (of all until the last one ended)}; time, algbw and busbw of the row are then those
     of the slowest group. Else empty.
     overlap: of mode "overlap" the values of `results.overlap.Overlap`: `overlap_of` returns them. Else empty; time is then that of both.
+    interference: of mode "load", the victims of `collbench load` while aggressors send: {"factor", "low", "high"} is their median time
+    divided by that without aggressors, with its interval, and "why" the reason if the row cannot tell (`LoadInconclusive.why`). Comparisons
+    and the gate use the factor of such a row; its time is that under load. Else empty.
     message_rate: of multipair, messages per second of all pairs together, in both directions if both are busy.
     traffic, streams are the case's: the name of an uneven operation's traffic, and TCP connections per pair.
     call is the case's call form: "nonblocking" or "persistent"; None for blocking calls.
@@ -133,6 +137,7 @@ class Row:
     message_rate: float | None = None
     groups: dict[str, Any] = field(default_factory=dict)
     overlap: dict[str, Any] = field(default_factory=dict)
+    interference: dict[str, Any] = field(default_factory=dict)
     ceiling: Ceiling | None = None
     hard_bound: Ceiling | None = None
     percent_of_ceiling: float | None = None
@@ -148,7 +153,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        for name in ("call", "message_rate", "overlap"):  # only rows that need them have them, so that other stored rows stay the same
+        for name in ("call", "message_rate", "overlap", "interference"):  # only rows that need them have them
             if not values[name]:
                 del values[name]
         if self.time_s is not None:

@@ -226,7 +226,7 @@ RESULTS = StoreTable(
         _real("ended_s", "when the case ended, seconds since 1970 (UTC)", since=2),
         _real("stolen", "share of the CPU time that a hypervisor took", since=2),
         _integer("preempted", "how often a rank was preempted", since=2),
-        _text("detail", "rare values as JSON: modes, groups, message rate, wrong elements in detail", since=2),
+        _text("detail", "rare values as JSON: modes, groups, message rate, factor under load, wrong elements in detail", since=2),
     ),
     key=("case_id", "run_id", "number"), indexes=(("run_id", "case_id"),),
 )  # fmt: skip

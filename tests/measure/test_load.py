@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +18,8 @@ from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.results.load import LoadRow, read_load
+from collbench.results.reader import read_run
+from collbench.results.store import LOCK
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run_here
 from tests.conftest import enter
 from tests.testbeds import Bottleneck
@@ -93,12 +98,42 @@ def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Pat
     assert full.achieved is not None and full.achieved > 0 and full.factor.value is not None
 
 
-def launched(bed: Bottleneck, folder: Path, *words: str) -> list[LoadRow]:
-    """Return the rows of a run with a rank on each host, over MPI: messages of 64 KiB one way against a ring."""
+@pytest.mark.hosts
+@pytest.mark.in_turn
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+def test_a_killed_run_has_its_finished_rows_and_is_resumed(tmp_path: Path) -> None:
+    """Rank 0 is killed after the first row: the row is there, was printed, and is not measured again."""
+    words = ("--max-time", "2", "--blocks", "4", "--levels", "0,50,100", "--seed", "1", "--format", "csv")
+    folder = tmp_path / "run"
+    with ExitStack() as stack:
+        bed = enter(stack, Bottleneck(4, 100))
+        process = bed.start(0, command(bed, folder, *words), environment())
+        assert process.stdout
+        process.stdout.readline()  # the header comes with the first row
+        first = process.stdout.readline()
+        os.kill(json.loads((folder / LOCK).read_text())["pid"], signal.SIGKILL)
+        process.communicate(timeout=60)
+        (row, *_) = found = read_load(folder)[1]
+        assert len(found) < 3 and f",{row.level}," in first
+        assert len(read_run(folder).rows) >= 2 * len(found)
+        done = bed.run(0, [*command(bed, None, *words), "--resume", str(folder)], 120, environment())
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.level for each in read_load(folder)[1]) == [0, 0.5, 1] and read_load(folder)[1][0] == row
+    assert read_run(folder).info["rows"] == 3
+
+
+def command(bed: Bottleneck, folder: Path | None, *words: str) -> list[str]:
+    """Return the command line of a launch with a rank on each host."""
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0"]
     passed = ["-n", str(bed.count), "-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", "eth0"]
-    what = ["--victim", "p2p_bandwidth", "--size", "64K", "--against", "ring", "--message", "64K", "--out", str(folder)]
-    line = [str(MPICH), *reach, *passed, *PROGRAM, "load", "--backend", "mpi", *what, *words]
-    done = bed.run(0, line, 100, environment())
+    what = ["--victim", "p2p_bandwidth", "--size", "64K", "--against", "ring", "--message", "64K"]
+    out = ["--out", str(folder)] if folder else []
+    return [str(MPICH), *reach, *passed, *PROGRAM, "load", "--backend", "mpi", *what, *out, *words]
+
+
+def launched(bed: Bottleneck, folder: Path, *words: str) -> list[LoadRow]:
+    """Return the rows of a run with a rank on each host, over MPI: messages of 64 KiB one way against a ring."""
+    done = bed.run(0, command(bed, folder, *words), 100, environment())
     assert done.returncode == 0, done.stderr
     return read_load(folder)[1]

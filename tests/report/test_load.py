@@ -5,20 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from collbench.errors import RunFailed
+from collbench.measure.session import Plan
 from collbench.reason import as_json
-from collbench.report.load import load_values, write_load
+from collbench.report.load import FORMATS, LoadWriter, load_values, remarks, write_load
+from collbench.report.progress import LoadProgressPrinter
 from collbench.report.runs import report_run
 from collbench.results.folder import LOAD
 from collbench.results.interference import LoadInconclusive
 from collbench.results.load import LoadQuantile, LoadRow, SharedLink, load_from_json
 from collbench.results.steps import Estimate
 from tests.report.test_kinds import sections
+from tests.results.loads import PLAN, load_run, simulated_row
 
 P50 = LoadQuantile(Estimate(1e-5, 0.9e-5, 1.1e-5), Estimate(2e-5, 1.9e-5, 2.1e-5), Estimate(2.0, 1.9, 2.1))
 ROW = LoadRow(
@@ -27,6 +32,16 @@ ROW = LoadRow(
     shared=(SharedLink("host", "n1", "NIC eth0", 12e6),), verdict="interference", checked=1, wrong=0,
 )  # fmt: skip
 CONTROL = replace(ROW, level=0.0, verdict="inconclusive", reason=as_json(LoadInconclusive("wide", 8, 0.9, 1.2)))
+
+
+class Pipe(io.StringIO):
+    """A pipe: `passed` is what a reader has, which is what was flushed."""
+
+    passed = ""
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        self.passed = self.getvalue()
 
 
 def shown(*rows: LoadRow, format: str) -> str:
@@ -71,6 +86,59 @@ def test_csv_has_the_figures_with_their_intervals() -> None:
 def test_a_table_has_each_row_and_the_shared_link() -> None:
     found = shown(CONTROL, ROW, format="table")
     assert "2 (1.9–2.1)×" in found and "NIC eth0 on n1" in found and "0 % (control)" in found
+
+
+class TestRowsAtOnce:
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_each_row_is_printed_and_flushed_before_the_next_is_measured(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        out = Pipe()
+        monkeypatch.setattr("sys.stdout", out)
+        arguments = Namespace(format=format, color="never", quiet=True, columns=None, verbose=False)
+        with LoadProgressPrinter(arguments) as listener:
+            listener.begin(Plan(2, {"load": {"against": ["incast"]}}), "runs/a")
+            seen = []
+            for place, row in enumerate((CONTROL, ROW)):
+                listener.record(row, place)
+                seen.append(out.passed)
+            listener.end()
+        own = {"table": ("0 % (control)", "100 %"), "csv": (",0.0,", ",1.0,"), "json": ('"level":0.0', '"level":1.0')}[format]
+        assert own[0] in seen[0] and own[1] not in seen[0] and own[1] in seen[1]
+        assert ("shared link" in out.passed) == (format == "table")
+        if format == "csv":
+            assert [line["level"] for line in csv.DictReader(io.StringIO(out.passed))] == ["0.0", "1.0"]
+            assert out.passed.replace("\r\n", "\n") == shown(CONTROL, ROW, format="csv").replace("\r\n", "\n")
+
+    def test_a_run_that_is_stopped_has_the_sentences_of_its_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        out = Pipe()
+        monkeypatch.setattr("sys.stdout", out)
+        with pytest.raises(RunFailed), LoadProgressPrinter(Namespace(format="table", color="never", quiet=True)) as listener:
+            listener.begin(Plan(2, {"load": {"against": ["incast"]}}), "runs/a")
+            listener.record(ROW, 1)
+            raise RunFailed("a rank died")
+        assert out.passed.count("shared link") == 1
+
+    def test_columns_are_aligned_although_rows_are_not_known_before(self) -> None:
+        writer = LoadWriter("table", "a", ["incast", "alltoall+incast"], None)
+        texts = [line.text for row in (CONTROL, replace(ROW, aggressors="alltoall+incast")) for line in writer.row(row)]
+        assert texts[1].index("result") == texts[2].index("inconclusive") == texts[3].index("interference")
+
+
+def test_sentences_that_hold_for_many_rows_are_printed_once() -> None:
+    rows = [replace(CONTROL, level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
+    found = remarks(rows)
+    assert sum("no interval of p99:" in text for text in found) == 1
+    (text,) = (text for text in found if text.startswith("inconclusive"))
+    assert all(f"incast at {percent} %" in text for percent in (0, 25, 50)) and "0.9" not in text
+
+
+def test_openmetrics_and_markdown_have_the_factor(tmp_path: Path) -> None:
+    run = load_run(tmp_path / "a", simulated_row(1, 2.0), simulated_row(2, 3.0, crowded=True, plan=replace(PLAN, aggressors="ring")))
+    out = io.StringIO()
+    assert report_run([run], None, "table", out, markdown=tmp_path / "a.md", openmetrics=tmp_path / "a.om", err=io.StringIO()) == 0
+    metrics = (tmp_path / "a.om").read_text()
+    (line,) = (line for line in metrics.splitlines() if line.startswith("collbench_factor_ratio{"))
+    assert "against incast" in line and float(line.split()[-1]) == pytest.approx(2, rel=0.02)
+    assert "| incast |" in (tmp_path / "a.md").read_text()
 
 
 def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Measure interference: victims time an operation while aggressors send on the same links, in pairs of blocks with aggressors off and on.
 
-All blocks of all rows are measured in random order, and the two blocks of a pair follow one another in random order, so that what changes
-slowly affects both alike. Rank 0 is a victim. When the victims have finished a block, rank 0 broadcasts that over the control plane. The
-first aggressor of each set learns it there, and the set agrees on its last iteration with an all-reduce of its own.
+The two blocks of a pair follow one another in random order, so that what changes slowly affects both alike. The rows are measured one after
+the other, also in random order, and each is stored when it is finished: in load.jsonl, and as two rows of cases that `compare` and `gate`
+use, the victims alone and under load. Rank 0 is a victim. When the victims have finished a block, rank 0 broadcasts that over the control
+plane. The first aggressor of each set learns it there, and the set agrees on its last iteration with an all-reduce of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.measure.crossing import least
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.prepared_case import BackendContext, PreparedCase, phase, placed, prepare_over, release, verify_case
+from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare_over, release, verify_case
 from collbench.measure.request import Request
 from collbench.measure.row import check_fields, wrong_evidence
 from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
@@ -40,7 +41,9 @@ from collbench.results.folder import LOAD
 from collbench.results.interference import judge, quantiles_of
 from collbench.results.load import LoadRow, SharedLink, read_load
 from collbench.results.reader import Run
-from collbench.units import plural
+from collbench.results.row import UNDER_LOAD, Row, Times
+from collbench.stats.median import quantiles
+from collbench.units import format_size, plural
 
 # The request, and the sides: victims and aggressors.
 
@@ -191,6 +194,16 @@ class RowBlocks:
     rates: list[NDArray[np.float64]] = field(default_factory=list)  # by block [sets]
 
 
+@dataclass(frozen=True)
+class Course:
+    """How far the launch is: the random order, when the rows began, and the finished and planned pairs of blocks of all rows."""
+
+    order: random.Random
+    began: float
+    done: int
+    total: int
+
+
 @dataclass
 class LoadTask(Task):
     """The rows of one load launch, on one backend."""
@@ -199,6 +212,7 @@ class LoadTask(Task):
     sides: Sides | None = None
     one_backend = True
     what = "row"
+    in_order = True
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan. Raises UsageError, on all ranks, for ranks that do not fit."""
@@ -231,7 +245,7 @@ class LoadTask(Task):
         return {"options": options, "values": {"ranks": [session.world.size]}}
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
-        """Return the stored rows, which are complete only together: blocks of all rows are measured in one random order."""
+        """Return the stored rows by their place."""
         _, rows, _ = read_load(run)
         places = {("+".join(mix), level): place for place, (mix, level) in enumerate(self.request.rows)}
         found = {places[row.aggressors, row.level]: row for row in rows if (row.aggressors, row.level) in places}
@@ -261,7 +275,7 @@ class LoadTask(Task):
         return prepare_over(operation, case, groups, context, world)
 
     def measure(self, session: LaunchSession) -> None:
-        """Measure all rows, and store them at the end."""
+        """Measure the rows that are not stored, and store each when it is finished."""
         assert self.sides is not None
         world, backend = session.world, session.backend.running
         session.monitor([])
@@ -291,6 +305,9 @@ class Measuring:
         self.paces: dict[tuple[str, ...], Pace] = {}
         self.full: dict[tuple[str, ...], NDArray[np.float64]] = {}
         self.numbers: dict[tuple[tuple[str, ...], float, bool], int] = {}
+        links = links_of(self.world)
+        shared = (SharedLink("host", host, links[host].name, links[host].bytes_per_s) for host in sides.common if host in links)
+        self.shared = tuple(shared) or (SharedLink("fabric"),)
 
     @property
     def is_victim(self) -> bool:
@@ -298,44 +315,58 @@ class Measuring:
         return self.world.rank in self.sides.victims
 
     def run(self) -> None:
-        """Prepare, calibrate, measure, verify and store."""
-        links = links_of(self.world)
-        shared = tuple(SharedLink("host", host, links[host].name, links[host].bytes_per_s) for host in self.sides.common if host in links)
-        shared = shared or (SharedLink("fabric"),)
+        """Prepare and calibrate, then measure, verify and store each row."""
+        planned = dict(enumerate(self.request.rows))
+        left = {place: row for place, row in planned.items() if place not in self.session.stored.done}
         victim = self._victim()
         if isinstance(victim, Fact):
-            self._store([replace(self._blank(mix, level), na=str(victim), na_fact=as_json(victim)) for mix, level in self.request.rows])
+            self._store_missing(left, victim)
             return
         self.victim, self.loop = victim
-        pressures = {mix: self._pressures(mix) for mix in self.request.mixes}
-        known = {mix: found for mix, found in pressures.items() if not isinstance(found, Fact)}
-        for number, (mix, found) in enumerate(known.items()):
-            self.session.progress(f"finding the full rate of {'+'.join(mix)}", number, len(known))
-            self._calibrate(mix, found)
-        rows = [(mix, level) for mix, level in self.request.rows if mix in known]
-        for mix, level in rows:
-            for on in (False, True):
-                for share in (0.0, 0.05, 0.25):  # each gives a better estimate of how many samples fill a block
-                    self._block(mix, level, on, known[mix], share)
-        blocks = self._pairs(rows, known)
-        wrong = self._wrong(known)
-        if self.world.rank == 0:
-            made = []
-            for mix, level in self.request.rows:
-                row, sets = self._blank(mix, level), pressures[mix]
-                if isinstance(sets, Fact):
-                    row = replace(row, na=str(sets), na_fact=as_json(sets))
-                else:
-                    row = replace(
-                        self._figures(row, mix, level, blocks[mix, level], sets), shared=shared, **check_fields(self.check, wrong)
-                    )
-                    row = replace(row, evidence=row.evidence | wrong_evidence(wrong))
-                made.append(row)
-            self._store(made)
-        stop = WrongDataStop() if self.check else None
-        self.session.stops(bool(wrong), stop)
+        known: dict[tuple[str, ...], Sequence[Pressure]] = {}
+        for mix in dict.fromkeys(mix for mix, _ in left.values()):
+            sets = self._pressures(mix)
+            if isinstance(sets, Fact):
+                self._store_missing({place: row for place, row in left.items() if row[0] == mix}, sets)
+                continue
+            self.session.progress(f"finding the full rate of {'+'.join(mix)}", 0, None)
+            self._calibrate(mix, sets)
+            known[mix] = sets
+        places = [place for place, (mix, _) in left.items() if mix in known]
+        self.session.lap()
+        order = random.Random(f"load, {self.session.order_seed}")
+        began, total = time.monotonic(), self.request.blocks * len(places)
+        for done, place in enumerate(order.sample(places, len(places))):
+            mix, level = planned[place]
+            wrong = self._measure(place, mix, level, known[mix], Course(order, began, done * self.request.blocks, total))
+            if self.session.stops(wrong, WrongDataStop(left=len(places) - done - 1)):
+                break
         for ready in [self.victim, *(one for found in known.values() for each in found for one in (each.ready, each.flag))]:
             release(ready, self.backend)
+
+    def _measure(self, place: int, mix: tuple[str, ...], level: float, found: Sequence[Pressure], course: Course) -> bool:
+        """Measure, verify and store a row. Return whether data was wrong, at rank 0."""
+        before = self._probed()
+        for on in (False, True):
+            for share in (0.0, 0.05, 0.25):  # each gives a better estimate of how many samples fill a block
+                self._block(mix, level, on, found, share)
+        blocks = self._pairs(mix, level, found, course)
+        probes = {"before": before, "after": self._probed()}
+        of_victim = self._wrong([self.victim])
+        wrong = of_victim + self._wrong([each.ready for each in found])
+        if self.world.rank == 0:
+            row = self._figures(self._blank(mix, level), mix, level, blocks, found)
+            row = replace(row, shared=self.shared, **check_fields(self.check, wrong))
+            row = replace(row, evidence=row.evidence | wrong_evidence(wrong))
+            self._store(place, row, blocks, probes, of_victim)
+        return bool(wrong)
+
+    def _probed(self) -> float | None:
+        """Return the state probe of the slowest rank, in seconds; None if a rank has none."""
+        probe = self.session.probe
+        values = self.world.allgather(probe.measure() if probe else None, "probing the state")
+        known = [value for value in values if value is not None]
+        return max(known) if len(known) == len(values) else None
 
     @property
     def check(self) -> int:
@@ -492,40 +523,32 @@ class Measuring:
             if period:
                 time.sleep(max(0.0, due - time.monotonic()))
 
-    def _pairs(self, rows: list[tuple[tuple[str, ...], float]], known: Mapping[tuple[str, ...], Sequence[Pressure]]) -> Any:
-        """Measure the pairs of blocks of all rows. Return them by row; at other ranks than 0 without samples."""
-        found = {row: RowBlocks() for row in rows}
-        order = random.Random(f"load, {self.session.order_seed}")
-        total, began = self.request.blocks * len(rows), time.monotonic()
-        done = 0
-        for _ in range(self.request.blocks):
-            for mix, level in order.sample(rows, len(rows)):
-                left_s = (time.monotonic() - began) / done * (total - done) if done else None
-                self.session.progress(f"{'+'.join(mix)} at {level:.0%}", done, total, left_s)
-                for on in order.sample((False, True), 2):
-                    samples, rates = self._block(mix, level, on, known[mix])
-                    into = found[mix, level]
-                    (into.on if on else into.off).append(samples)
-                    if on:
-                        into.rates.append(rates)
-                done += 1
-        return found
+    def _pairs(self, mix: tuple[str, ...], level: float, sets: Sequence[Pressure], course: Course) -> RowBlocks:
+        """Measure the pairs of blocks of a row. Return them; at other ranks than 0 without samples."""
+        into = RowBlocks()
+        for number in range(self.request.blocks):
+            done = course.done + number
+            left_s = (time.monotonic() - course.began) / done * (course.total - done) if done else None
+            self.session.progress(f"pair of blocks of {'+'.join(mix)} at {100 * level:g} %", done, course.total, left_s)
+            for on in course.order.sample((False, True), 2):
+                samples, rates = self._block(mix, level, on, sets)
+                (into.on if on else into.off).append(samples)
+                if on:
+                    into.rates.append(rates)
+        return into
 
     # The rows.
 
-    def _wrong(self, known: Mapping[tuple[str, ...], Sequence[Pressure]]) -> list[Any]:
-        """Verify the data of the victims and of all patterns. Return the mismatches at rank 0."""
-        found: list[Any] = []
-        if self.check:
-            for ready in [self.victim, *(each.ready for sets in known.values() for each in sets)]:
-                found += verify_case(ready, self.world, self.check) or []
-        return found
+    def _wrong(self, cases: Sequence[PreparedCase]) -> list[DataError]:
+        """Verify the data of these operations. Return the mismatches at rank 0."""
+        return [error for ready in cases for error in verify_case(ready, self.world, self.check) or []] if self.check else []
 
     def _blank(self, mix: tuple[str, ...], level: float) -> LoadRow:
         request, case = self.request, self.task.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), self.session)
         return LoadRow(
             request.victim.name, self.backend.name, case.dtype.name, case.size_bytes, "+".join(mix), request.message_bytes, level,
             len(self.world.hosts), request.preset, self.sides.victims, self.sides.others,
+            len({self.sides.hosts[rank] for rank in self.sides.others}), str(request.split or ""),
         )  # fmt: skip
 
     def _figures(self, row: LoadRow, mix: tuple[str, ...], level: float, blocks: RowBlocks, found: Sequence[Pressure]) -> LoadRow:
@@ -552,10 +575,50 @@ class Measuring:
                 hosts[host] = hosts.get(host, 0.0) + moved * float(rate)
         return max(hosts.values(), default=0.0)
 
-    def _store(self, rows: Sequence[LoadRow]) -> None:
-        for place, row in enumerate(rows):
+    def _store_missing(self, rows: Mapping[int, tuple[tuple[str, ...], float]], why: Fact) -> None:
+        """Store the rows that cannot be measured, with the reason."""
+        for place, (mix, level) in rows.items():
             if self.world.rank == 0:
-                self.session.store(row, LOAD, place)
+                self.session.store(replace(self._blank(mix, level), na=str(why), na_fact=as_json(why)), LOAD, place)
+
+    def _store(
+        self, place: int, row: LoadRow, blocks: RowBlocks, probes: Mapping[str, float | None], of_victim: Sequence[DataError]
+    ) -> None:
+        """Store a row, and before it its two rows of cases with the samples."""
+        moves = self.request.victim.moves(self.victim.case)
+        if self.session.folder:
+            for on, samples in ((False, blocks.off), (True, blocks.on)):
+                seconds = np.concatenate(samples) / moves
+                case = victims_case(row, self.request.victim, self.victim.case, self.backend.api, seconds, on=on)
+                own = {} if on else check_fields(self.check, of_victim)
+                self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
+        self.session.store(row, LOAD, place)
+
+
+def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, seconds: NDArray[np.float64], *, on: bool) -> Row:
+    """Return the victims alone, or under load (`on`), as a row of cases, which `compare`, `gate` and `baseline` use.
+
+    Its traffic and its group contain what changes the meaning: patterns, messages, level, aggressors, and how the ranks were divided.
+    case, api: of the victims' operation; seconds: the samples of the slowest victim
+    """
+    times = row.quantiles["p50"].on if on else row.quantiles["p50"].off
+    each = 2 if operation.pair else len(row.victims)
+    algbw = case.size_bytes / times.value if case.size_bytes and times.value else None
+    bus = operation.bus_factor(each)
+    about = f"{row.aggressors} of {format_size(row.message_bytes)} at {100 * row.level:g} %"
+    about += f" from {plural(len(row.others), 'rank')} on {plural(row.other_nodes, 'node')}"
+    factor = {"factor": row.factor.value, "low": row.factor.low, "high": row.factor.high}
+    why = {"why": row.reason["why"]} if row.reason else {}
+    return Row(
+        operation=operation.name, backend=row.backend, api=api, device=case.device, dtype=row.dtype, redop=case.redop, root=case.root,
+        mode=UNDER_LOAD if on else case.mode, in_place=bool(case.in_place), buffers=case.buffers,
+        group=row.split or "by node", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, each),
+        ranks=len(row.victims), nodes=row.nodes, registration=case.registration, algorithm=case.algorithm, protocol=case.protocol,
+        traffic=f"{'against' if on else 'without'} {about}", streams=case.streams, n=row.n_on if on else row.n_off, stopped="max_time",
+        time_s=None if times.value is None else Times(times.value, times.low, times.high, **quantiles(seconds)),
+        algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None, interference=factor | why if on else {},
+        checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags, evidence=dict(row.evidence),
+    )  # fmt: skip
 
 
 def run_load(load: LoadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
-from collbench.report.cases import NOTHING
+from collbench.report.cases import NOTHING, figure_text
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.drawing import Picture, linear_scale, place_scale
 from collbench.report.html.first_screen import of_history
 from collbench.report.html.page import write_page
-from collbench.units import format_time, plural
+from collbench.results.row import UNDER_LOAD
+from collbench.units import plural
 
 _MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
@@ -106,17 +107,21 @@ def _moments(history: History) -> list[str]:
 
 def _spot(history: History, series: CaseHistory, number: int, factor: float) -> str:
     allocation = history.allocations[number]
-    time = f", {format_time(exp(float(series.values[number])))} µs" if series.about.kind == CELL and isfinite(factor) else ""
+    case = series.about.case
+    unit = "" if case is not None and case.mode == UNDER_LOAD else " µs"
+    time = f", {figure_text(case, exp(float(series.values[number])))}{unit}" if case is not None and isfinite(factor) else ""
     return f"{short(allocation.name)}, {day(allocation.began_utc)}: × {factor:.3f}{time}"
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
-    is_case = series.about.kind == CELL
-    rows = []
+    case, rows = series.about.case, []
     for each, y, value in zip(history.allocations, ys, series.values, strict=True):
-        figures = [f"{y:.4f}", format_time(exp(float(value)))] if isfinite(y) else [NOTHING, NOTHING]
-        rows.append([each.name, each.began_utc[:16], *figures[: 1 + is_case]])
-    head = ("allocation", "began", "time / first level", "time µs")[: 3 + is_case]
+        figures = [f"{y:.4f}"] if isfinite(y) else [NOTHING]
+        if case is not None:
+            figures.append(figure_text(case, exp(float(value))) if isfinite(y) else NOTHING)
+        rows.append([each.name, each.began_utc[:16], *figures])
+    of_case = ["factor" if case.mode == UNDER_LOAD else "time µs"] if case is not None else []
+    head = ("allocation", "began", f"{'factor' if of_case == ['factor'] else 'time'} / first level", *of_case)
     return Table(head, rows, frozenset(range(2, len(head))), dict.fromkeys((step.at for step in series.steps), "doubtful"))
 
 

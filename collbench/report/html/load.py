@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, WRONG, Concern
 from collbench.report.frame import printable
 from collbench.report.html.chart import Section, Table
-from collbench.report.load import factor_text, frame_of, remarks, title
+from collbench.report.load import factor_text, frame_of, remarks, row_name, title
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
@@ -33,7 +33,7 @@ def section(material: Material) -> Section | None:
 
 def concerns_of(row: LoadRow) -> Iterator[Concern]:
     """Yield wrong data, interference, and rows that were not measured or are inconclusive."""
-    where = f"{row.victim} on {row.backend} against {row.aggressors} at {row.level:.0%}"
+    where = f"{row.victim} on {row.backend} against {row_name(row)}"
     if row.wrong:
         yield Concern(WRONG, row.wrong_detail or "wrong data", where)
     if row.na is not None:
