@@ -38,6 +38,7 @@ _WORDS = ("allreduce", "--ranks", "2", "--sizes", "64,4K,64K,1M,16M", "--warmup"
 _ALLOCATION = "stacks"  # launches of one allocation are combined by `collbench report DIR/NAME`
 _DEADLINE_S = 180
 _MISSING = "missing.json"
+_MOST_APART = 100  # the ends of an interval; a wider one, as of two launches that differ, has no information
 _SHARED, _TCP = "shared memory", "TCP over loopback"
 
 
@@ -87,7 +88,7 @@ STACKS = {
         "`TorchComm.all_reduce` in place, called from Python, until it returns.",
         _TCP,
         environment=BY_HAND["torchcomms"],
-        get="built by hand: docs/reference/stacks.md",
+        get="its build: docs/reference/stacks.md",
     ),
     "jax": Stack(
         "jax",
@@ -128,7 +129,7 @@ def obstacle(name: str) -> str | None:
     """Return why a library cannot run here, in one sentence, or None. Its own environment is asked."""
     stack, python = STACKS[name], _python(name)
     if not python.exists() or (python.parents[1] / ".unfinished").exists():
-        return f"no environment {stack.environment}: {stack.get}"
+        return f"no environment {stack.environment} ({stack.get})"
     done = subprocess.run(
         [str(python), "-m", "collbench", "backends", "--format", "json"], env=_environment(stack), capture_output=True, text=True,
         check=False, cwd=ROOT, timeout=_DEADLINE_S,
@@ -302,7 +303,8 @@ def _cell(row: Row | None) -> str:
         return f"n/a ({row.na})" if row and row.na else "–"
     low, high, quality = row.time_s.ci_low, row.time_s.ci_high, quality_of(row)
     doubt = "? " if quality is not None and quality.word == UNRELIABLE else ""
-    interval = f"{doubt}{_us(low)}–{_us(high)}" if low is not None and high is not None else f"{doubt}no interval"
+    known = low is not None and high is not None and low > 0 and high / low < _MOST_APART
+    interval = f"{doubt}{_us(low)}–{_us(high)}" if known and low and high else f"{doubt}no interval"
     return f"{_us(row.time_s.p50 or 0)} ({interval})"
 
 

@@ -59,7 +59,7 @@ def test_a_library_that_cannot_run_is_listed_with_its_reason(tmp_path, monkeypat
     monkeypatch.setitem(STACKS, "oneccl", replace(STACKS["oneccl"], environment=".venv-nowhere"))
     launches(tmp_path, "mpich", 1e-3)
     assert measure(tmp_path, ["oneccl", "rccl"], 1, 0.1) == []
-    assert reasons_in(tmp_path) == {"oneccl": "no environment .venv-nowhere: make plugin-environments", "rccl": ANY}
+    assert reasons_in(tmp_path) == {"oneccl": "no environment .venv-nowhere (make plugin-environments)", "rccl": ANY}
     assert [reason in page(tmp_path) for reason in reasons_in(tmp_path).values()] == [True, True]
 
 
