@@ -35,7 +35,7 @@ LAUNCHES = 6  # the fewest whose interval needs no assumption on the noise (stat
 MAX_TIME_S = 3.0
 SEED = 0
 _WORDS = ("allreduce", "--ranks", "2", "--sizes", "64,4K,64K,1M,16M", "--warmup", "50")
-_ALLOCATION = "stacks"  # launches of one allocation are combined by `collbench report DIR/NAME`
+_ALLOCATION = "stacks-{}"  # launches of one allocation are combined by `collbench report DIR/NAME`
 _DEADLINE_S = 180
 _MISSING = "missing.json"
 _MOST_APART = 100  # the ends of an interval; a wider one, as of two launches that differ, has no information
@@ -197,7 +197,7 @@ def _launch(name: str, folder: Path, max_time_s: float) -> str:
     """Run one launch; return its error, "" without one."""
     _remove(folder)
     stack = STACKS[name]
-    words = [*words_of(max_time_s), "--backend", stack.backend, "--allocation", _ALLOCATION, "--out", str(folder), "--quiet"]
+    words = [*words_of(max_time_s), "--backend", stack.backend, "--allocation", _ALLOCATION.format(name), "--out", str(folder), "--quiet"]
     line = ["timeout", "-k", "5", str(_DEADLINE_S), str(_python(name)), "-m", "collbench", *words]
     done = subprocess.run(line, env=_environment(stack), capture_output=True, text=True, check=False, cwd=ROOT)
     said = [text for text in done.stderr.splitlines() if any(letter.isalpha() for letter in text)] or ["no message"]
