@@ -34,15 +34,16 @@ _BOTH = (
     'RANK=1 LOCAL_RANK=1 taskset -c $SECOND "$@" >&2 & RANK=0 LOCAL_RANK=0 taskset -c $FIRST "$@"; code=$?; wait $! || code=$?; exit $code'
 )
 WITHIN = "within"  # the module that has both in one launch
-STACKS = ("gloo", "zmq", *ENVIRONMENTS)  # the backends' names, and those of the files in stacks/
+# The backends' names, and those of the files in stacks/.
+STACKS = ("gloo", "zmq", *(stack for stack in ENVIRONMENTS if (_ROOT / f"benchmarks/stacks/{stack}.py").exists()))
 
 
 def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
     """n pairs of each stack that is installed. Raises Missing where none is."""
-    here = [stack for stack in stacks if _python(stack) and (_ROOT / f"benchmarks/stacks/{stack}.py").exists()]
+    here = [stack for stack in stacks if _python(stack)]
     if not here:
         raise Missing("no further stack is installed: make plugin-environments")
-    raw = [{"nothing_s": around_nothing()} for _ in range(n)]
+    raw: list[dict[str, Any]] = [{"nothing_s": around_nothing()} for _ in range(n)]
     raw += [_pair(stack, ours, theirs) for stack in here for ours, theirs in pairs(partial(through, stack), partial(alone, stack), n)]
     raw += [{"stack": stack, **in_turn(stack)} for stack in here for _ in range(_IN_TURN * n)]
     return outcome_of(raw)
@@ -114,16 +115,16 @@ def in_turn(stack: str, warmup: int = _WARMUP, batches: int = _BATCHES) -> dict[
 def _told(stack: str, module: str, *arguments: str, warmup: int, batches: int) -> dict[str, Any]:
     """What rank 0 of this module's program printed."""
     load = ",".join(map(str, (_BYTES, warmup, batches, _BATCH)))
-    said = _launched(stack, module, *arguments, told=[f"STACK_ADDRESSES={','.join(_addresses(2))}", f"STACK_LOAD={load}"])
+    said = _launched(stack, module, *arguments, variables=[f"STACK_ADDRESSES={','.join(_addresses(2))}", f"STACK_LOAD={load}"])
     return dict(json.loads(said.splitlines()[-1]))
 
 
-def _launched(stack: str, module: str, *arguments: str, expected: Sequence[str] = ()) -> str:
+def _launched(stack: str, module: str, *arguments: str, variables: Sequence[str] = ()) -> str:
     """Both ranks of a module as a program of the stack's Python, to their end; what rank 0 printed."""
     cpus = sorted(os.sched_getaffinity(0))
     port = _addresses(1)[0].rpartition(":")[2]
     place = [f"PYTHONPATH={_ROOT}", f"PORT={port}", f"FIRST={cpus[0]}", f"SECOND={cpus[-1]}"]
-    return launch(["env", *place, *expected, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]).out
+    return launch(["env", *place, *variables, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]).out
 
 
 def _addresses(n: int) -> list[str]:

@@ -109,7 +109,7 @@ class Feature:
     """A part of a library's interface that not every version has.
 
     name       of the part: "symmetric windows"
-    since      the first version that has it: "2.27"
+    since      the first version that has it: "2.27"; "" if it is unknown
     available  whether the loaded version has it
     use        where collbench uses it: "--registration symmetric"; "" if it does not
     """

@@ -9,6 +9,7 @@ from collbench.analysis.launches import time_of
 from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
+from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
@@ -17,6 +18,7 @@ LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is l
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
 _MOST = 12
+_UNTRIED = "not_run_on_hardware"  # of a backend: no line of its results must hide it
 
 
 class BestRate(Fact, frozen=True):
@@ -140,6 +142,7 @@ def _differing(key: tuple[object, ...], groups: Iterable[tuple[object, ...]], na
 def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     first = rows[0]
     how = tuple(f"{name} {value_of(first, name)}" if name in ("group", "ranks", "nodes") else value_of(first, name) for name in names)
+    how += (FLAGS[_UNTRIED].name,) if any(_UNTRIED in row.flags for row in rows) else ()
     measured = [row for row in rows if time_of(row) is not None]
     if not measured:
         return Answer(first.operation, first.backend, how, missing=printable(first.na or "no time"))

@@ -49,7 +49,7 @@ _COLUMNS: tuple[Column[BackendState], ...] = (
 _FEATURES: tuple[Column[tuple[BackendState, Feature]], ...] = (
     Column("", "backend", lambda each: each[0].name, least=10),
     Column("", "part of the library", lambda each: each[1].name),
-    Column("", "since", lambda each: each[1].since),
+    Column("", "since", lambda each: each[1].since or "–"),
     Column("", "here", lambda each: "yes" if each[1].available else "no"),
     Column("", "used by", lambda each: each[1].use or "–", wrap=True),
 )

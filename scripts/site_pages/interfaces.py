@@ -88,8 +88,8 @@ def backends_page() -> str:
         "A backend is the library that moves the data. `collbench backends` prints which are available, and how to get the others. "
         "`mpi` and `gloo` use GPU memory (`--device cuda`) where the loaded library supports it.",
         table(["backend", "what it is", "buffers in", "properties"], rows),
-        "[Operations](operations.md) lists what each supports, [stacks](stacks.md) what the times of further stacks include, and "
-        "[ports](ports.md) which ports each opens.",
+        "[Operations](operations.md) lists what each supports, [Further backends](stacks.md) how to get the others and what their times "
+        "include, and [ports](ports.md) which ports each opens.",
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from collbench.backends.nccl.library import ONLY_RCCL
 from tests.fake_gpu.build import HERE, PYTHON
+from tests.fake_gpu.facts import declared, exported
 
 CUPY = PYTHON / "cupy"
 # The real object that a file of the fake replaces; the others have no public names.
@@ -151,36 +152,6 @@ def test_the_drivers_errors_are_the_headers(headers: dict[str, str]) -> None:
     named = dict(re.findall(r"\{(k\w+), \"(CUDA_\w+)\"", (HERE / "cuda/errors.cpp").read_text()))
     own = {name: int(value) for name, value in re.findall(r"\b(k\w+) = (\d+),", (HERE / "cuda/core.hpp").read_text())}
     assert {word: own[name] for name, word in named.items()} == {word: real[word] for word in named.values()}
-
-
-POINTERS = re.compile(r"\*|\b(ncclComm_t|cudaStream_t|ncclWindow_t|CU(stream|event|graph|graphExec|function|module|context|deviceptr))\b")
-WIDE = re.compile(r"\b(size_t|long)\b")
-WHOLE = re.compile(r"\b(ncclUniqueId)\b|\b(CUipcMem)?Handle\b")
-
-
-def kinds(parameters: str) -> list[str]:
-    """How each parameter is passed."""
-    ways = ((POINTERS, "pointer"), (WIDE, "word of 64 bits"), (WHOLE, "structure"))
-    named = [one for one in parameters.split(",") if one.strip() not in ("", "void")]
-    return [next((way for known, way in ways if known.search(one)), "int") for one in named]
-
-
-def exported(folder: str) -> dict[str, list[str]]:
-    text = "\n".join(file.read_text() for file in sorted((HERE / folder).glob("*.cpp")))
-    return {
-        name: kinds(parameters)
-        for name, parameters in re.findall(r"^EXPORTED [\w ]+[ *]((?:nccl|cu)\w+)\(([^)]*)\) *[{]", text, re.MULTILINE)
-    }
-
-
-def declared(text: str) -> dict[str, list[str]]:
-    """By the names that a library exports, today's and an older one's; of several declarations the first, which is today's."""
-    macros = dict(re.findall(r"#\s*define\s+(cu[A-Z]\w+)\s+(?:__CUDA_API_PT[DS]+Z?\()?(cu[A-Z]\w+)\)?", text))
-    found: dict[str, list[str]] = {}
-    for name, parameters in re.findall(r"\b((?:nccl|cu)[A-Z]\w+)\s*\(([^()]*)\)\s*;", text):
-        for exported_name in (name, macros.get(name, name)):
-            found.setdefault(exported_name, kinds(parameters))
-    return found
 
 
 def test_nccl_declares_every_function_so(headers: dict[str, str]) -> None:

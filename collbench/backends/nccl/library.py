@@ -104,6 +104,8 @@ DEVICE_APIS: Mapping[str, Version] = {"device": (2, 28), "gin": (2, 28, 7)}
 GPU_MEMORY = 3  # ncclStatGpuMemTotal: the memory that ncclCommMemStats counts
 
 # Parts of NCCL's interface: its name, a function of it ("": by version), the first version, and where collbench uses it.
+# Sources of the versions: the first tag of NVIDIA/nccl whose nccl.h.in or src/include/nccl_device has the function; for copy engines the
+# condition on NCCL_CTA_POLICY_ZERO in src/enqueue.cc of 2.28.3; for the settings of one collective the release notes of 2.31.2.
 _PARTS: Sequence[tuple[str, str, Version, str]] = (
     ("registered buffers", "ncclCommRegister", (2, 19), "--registration registered"),
     ("windows", "ncclCommWindowRegister", (2, 27), "--registration window"),
@@ -112,10 +114,16 @@ _PARTS: Sequence[tuple[str, str, Version, str]] = (
     ("split of a communicator", "ncclCommSplit", (2, 18), "init_halves, init_alternate, init_nodes"),
     ("communicator without some ranks", "ncclCommShrink", (2, 27), "init_reform"),
     ("communicator with more ranks", "ncclCommGrow", (2, 29, 2), ""),
+    ("communicator revoked without its end", "ncclCommRevoke", (2, 28, 7), ""),
+    ("communicator that gives back memory", "ncclCommSuspend", (2, 29, 7), ""),
+    ("properties of a communicator", "ncclCommQueryProperties", (2, 29, 2), ""),
     ("memory of a communicator", "ncclCommMemStats", (2, 29, 7), "evidence.communicator of rows"),
     ("one-sided messages", "ncclPutSignal", (2, 29, 2), ""),
     ("device API", "ncclDevCommCreate", (2, 28), ""),
     ("network calls of kernels (GIN)", "", (2, 28, 7), ""),
+    ("collectives by copy engines", "", (2, 28), "--registration symmetric, with NCCL_CTA_POLICY=2 in the environment"),
+    ("settings of one collective", "", (2, 31), ""),
+    ("parameters by calls", "ncclParamGet", (2, 30, 4), ""),
 )
 
 # The functions that make the groups of `init`, by operation. (`ncclCommInitRank`, which makes those of the others, is in every version.)
@@ -130,9 +138,11 @@ ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # the algorithms of s
 
 
 def features_of(library: NcclLibrary) -> tuple[Feature, ...]:
-    """Return which parts of NCCL's interface the loaded version has."""
-    has = {name: library.has(function) if function else library.version >= since for name, function, since, _ in _PARTS}
-    return tuple(Feature(name, dotted(since), has[name], use) for name, _, since, use in _PARTS)
+    """Return which parts of NCCL's interface the loaded version has. RCCL's versions do not show what it has, only its functions do."""
+    by_version = library.dialect.name == "NCCL"
+    parts = [part for part in _PARTS if part[1] or by_version]
+    has = {name: library.has(function) if function else library.version >= since for name, function, since, _ in parts}
+    return tuple(Feature(name, dotted(since) if by_version else "", has[name], use) for name, _, since, use in parts)
 
 
 def version_of(code: int) -> Version:

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from collbench.backends.nccl.binding import Communicators
-from collbench.backends.nccl.library import CREATIONS, DEVICE_APIS, REGISTRATIONS, features_of
+from collbench.backends.nccl.library import CREATIONS, DEVICE_APIS, NCCL, REGISTRATIONS, features_of
+from collbench.backends.nccl.rccl import RCCL
 from collbench.operations.sweep import REGISTRATIONS as NAMES
 from collbench.operations.unsupported import DeviceApiUnsupported, OptionUnsupported, VersionNeeded
 from tests.fake_gpu import environment
@@ -63,8 +64,8 @@ def test_windows_are_registered_and_calls_of_kernels_are_refused_with_the_reason
 class Library:
     """A library of some functions."""
 
-    def __init__(self, *functions, version=(2, 29, 7)):
-        self.functions, self.version = functions, version
+    def __init__(self, *functions, version=(2, 29, 7), dialect=NCCL):
+        self.functions, self.version, self.dialect = functions, version, dialect
 
     def has(self, name):
         return name in self.functions
@@ -74,6 +75,14 @@ def test_parts_of_the_library_are_known_by_a_function_or_by_the_version():
     parts = {part.name: part.available for part in features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
     assert (parts["split of a communicator"], parts["device API"], parts["network calls of kernels (GIN)"]) == (True, False, False)
     assert {part.available for part in features_of(Library()) if "GIN" in part.name} == {True}
+
+
+def test_parts_of_rccl_are_known_by_its_functions_alone():
+    found = features_of(Library("ncclCommRevoke", version=(2, 30, 7), dialect=RCCL))
+    parts = {part.name: part.available for part in found}
+    assert {part.since for part in found} == {""}
+    assert (parts["communicator revoked without its end"], parts["device API"]) == (True, False)
+    assert not {"network calls of kernels (GIN)", "collectives by copy engines"} & set(parts)
 
 
 def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():

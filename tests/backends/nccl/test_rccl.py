@@ -14,8 +14,11 @@ from collbench.backends.nccl.rccl import OWN_DATATYPES, OWN_NAMES, RCCL, fp8_on_
 from collbench.backends.unavailable import WrongBuild
 from collbench.device.hip import CONSTANTS, FUNCTIONS, NoHip, architecture
 from collbench.operations.unsupported import Fp8FormatUnsupported, OptionUnsupported, StartUnsupported
+from collbench.report.answer import answers
+from collbench.results.flags import FLAGS
+from collbench.results.reader import read_run
 from tests.fake_gpu import amd_environment
-from tests.fake_gpu.facts import header_facts
+from tests.fake_gpu.facts import exported, header_facts
 
 RCCL_HEADERS = header_facts("rccl", "COLLBENCH_TEST_RCCL_HEADER")
 HIP_HEADERS = header_facts("hip", "COLLBENCH_TEST_HIP_HEADERS")
@@ -36,6 +39,18 @@ def test_every_number_of_the_tables_is_that_of_the_header(header):
 def test_every_function_has_its_name_or_that_of_nccl(header):
     assert all(name in header.functions or own in header.functions for name, own in OWN_NAMES.items())
     assert set(nccl_library.ONLY_RCCL) & header.functions  # by which RCCL is known
+
+
+@pytest.mark.parametrize(
+    ("header", "double"),
+    [*((header, "nccl") for header in RCCL_HEADERS), *((header, "hip") for header in HIP_HEADERS)],
+    ids=lambda each: each if isinstance(each, str) else each.version or each.source,
+)
+def test_every_function_takes_its_parameters_as_the_double_which_takes_them_as_nccl(header, double):
+    own = exported(double)
+    both = own.keys() & header.parameters.keys()
+    assert {name: own[name] for name in both} == {name: header.parameters[name] for name in both}
+    assert own.keys() - both <= header.lacks | {"ncclCommWindowDeregister", "ncclResetDebugInit"}  # the latter is not called on RCCL
 
 
 @pytest.mark.parametrize("header", HIP_HEADERS, ids=lambda header: header.version or header.source)
@@ -126,6 +141,21 @@ def test_collectives_over_two_processes_are_right_and_marked(tmp_path, mode):
     assert (code, right["na"], right["wrong"], right["checked"], "not_run_on_hardware" in right["flags"]) == (0, None, 0, 1, True), stderr
     assert (right["backend"], right["evidence"]["libraries"]["rccl"]) == ("rccl", "2.27.7")
     assert other["na"] == Fp8FormatUnsupported("RCCL", "float8_e4m3fn", "").render()
+
+
+@pytest.mark.in_turn
+def test_every_form_of_a_result_is_marked(tmp_path):
+    out, page = tmp_path / "run", tmp_path / "page.html"
+    words = ("--sizes", "1000", "--ranks", "1", "-g", "2", "--backend", "rccl", "--out", str(out), *QUICK)
+    code, _, stderr = collbench(tmp_path, "allreduce", *words)
+    assert code == 0, stderr
+    (answer,) = answers(read_run(out).rows)
+    assert FLAGS["not_run_on_hardware"].name in answer.render()
+    report = [sys.executable, "-m", "collbench", "report", str(out)]
+    forms = [subprocess.run([*report, *more], capture_output=True, text=True, check=True).stdout for more in ([], ["--format", "csv"])]
+    subprocess.run([*report, "--html", str(page)], capture_output=True, check=True)
+    flag = FLAGS["not_run_on_hardware"]
+    assert [flag.name in forms[0], flag.code in forms[1], flag.name in page.read_text()] == [True, True, True]
 
 
 @pytest.mark.in_turn
