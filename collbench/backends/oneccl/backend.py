@@ -19,7 +19,8 @@ from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBind
 from collbench.backends.messages import MessageSteps
 from collbench.backends.oneccl.library import DATATYPES, OPERATIONS, REDOPS, SAME_WIDTH, Arguments, OneCcl, OneCclNotFound, check_usable
 from collbench.backends.unavailable import Misconfigured
-from collbench.errors import UsageError
+from collbench.errors import RunFailed, UsageError
+from collbench.launch.mpi import mpi_mismatch
 from collbench.machine.interfaces import interface_with
 from collbench.native.library import library as native_library
 from collbench.operations.case import Case
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _TRANSPORT, _OFFLOAD, _WORKERS, _LOG_LEVEL = "CCL_ATL_TRANSPORT", "CCL_WORKER_OFFLOAD", "CCL_WORKER_COUNT", "CCL_LOG_LEVEL"
 _TRANSPORTS = ("ofi", "mpi")
+_INTEL_MPI = "Intel(R) MPI Library 2021"  # as MPI.Get_library_version() begins
 _LATER = 2  # the library's own timeout, as a multiple of the watchdog's: only the watchdog can name the missing ranks
 
 
@@ -140,10 +142,10 @@ STEPS: Mapping[str, Steps] = {
 
 
 @contextmanager
-def _stdout_elsewhere(target: str) -> Iterator[None]:
-    """Send what the library prints on stdout to a file inside the block, so that rows stay readable for programs."""
+def _stdout_elsewhere(at_stderr: bool) -> Iterator[None]:
+    """Print at stderr what the library prints on stdout inside the block, or discard it: rows must stay readable for programs."""
     sys.stdout.flush()
-    kept, other = os.dup(1), os.open(target, os.O_WRONLY)
+    kept, other = os.dup(1), os.dup(2) if at_stderr else os.open(os.devnull, os.O_WRONLY)
     os.dup2(other, 1)
     try:
         yield
@@ -185,6 +187,8 @@ class OneCclBackend(HostBackend):
         """Compile the C functions if need be, and start the library. Raises UsageError, RunFailed."""
         if native_library() is None:
             raise UsageError("backend 'oneccl' needs the native loop: install a C compiler, then collbench again")
+        if os.environ.get(_TRANSPORT) == "mpi" and (mismatch := mpi_mismatch(_INTEL_MPI, world.info, os.environ)):
+            raise RunFailed(f"{_TRANSPORT}=mpi, but {mismatch}")
         self._world, self.rank, self.ranks = world, world.rank, world.size
         self._communicators: dict[tuple[int, ...], int] = {}
         self._stores: list[ctypes.c_void_p] = []
@@ -195,11 +199,11 @@ class OneCclBackend(HostBackend):
         self._configure(world, settings)
         self.local_path = _local_path(os.environ)
         self._offload = os.environ.get(_OFFLOAD, "1") != "0"
-        workers = int(os.environ.get(_WORKERS, "1")) if self._offload else 0
+        with _stdout_elsewhere(at_stderr=wants_log):
+            self._oneccl.initialize()
+        workers = int(os.environ.get(_WORKERS, "1")) if self._offload else 0  # the library has accepted the number
         if self._crowded(world, 1 + workers):
             self.flags = ("oversubscribed",)
-        with _stdout_elsewhere("/dev/stderr" if wants_log else os.devnull):
-            self._oneccl.initialize()
 
     def _configure(self, world: World, settings: Settings) -> None:
         """Set the variables that the library reads once, unless the user has set them."""

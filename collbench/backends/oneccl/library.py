@@ -238,4 +238,6 @@ class OneCcl:
 
     def _check(self, code: c_int | int, function: str) -> None:
         if code:
-            raise RunFailed(f"oneCCL's {function} failed: {self.error()}")
+            raise RunFailed(
+                f"oneCCL's {function} failed ({self.error()}): check the CCL_* and FI_* variables; CCL_LOG_LEVEL=info shows more"
+            )
