@@ -1,4 +1,4 @@
-"""CB28xx: packages that break one another or do not load, an mpiexec of another MPI; in made-up environments: folders like those of installed packages."""
+"""CB28xx: packages that break one another or do not load, an mpiexec of another MPI; in folders like those of installed packages."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def prefix(tmp_path, monkeypatch):
     """A folder with a library that loads, and a header."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
-    for name in ("lib", "include/oneapi"):
+    for name in ("lib", "include/oneapi", "tmp"):
         (tmp_path / name).mkdir(parents=True)
     subprocess.run(["cc", "-shared", "-x", "c", os.devnull, "-o", str(tmp_path / "lib" / library.NAME)], check=True)
     (tmp_path / "include/oneapi/ccl.hpp").write_text("#error made up\n")

@@ -19,7 +19,7 @@ from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBind
 from collbench.backends.messages import MessageSteps
 from collbench.backends.oneccl.library import DATATYPES, OPERATIONS, REDOPS, SAME_WIDTH, Arguments, OneCcl, OneCclNotFound, check_usable
 from collbench.backends.unavailable import Misconfigured
-from collbench.errors import RunFailed, UsageError
+from collbench.errors import UsageError
 from collbench.launch.mpi import mpi_mismatch
 from collbench.machine.interfaces import interface_with
 from collbench.native.library import library as native_library
@@ -188,7 +188,7 @@ class OneCclBackend(HostBackend):
         if native_library() is None:
             raise UsageError("backend 'oneccl' needs the native loop: install a C compiler, then collbench again")
         if os.environ.get(_TRANSPORT) == "mpi" and (mismatch := mpi_mismatch(_INTEL_MPI, world.info, os.environ)):
-            raise RunFailed(f"{_TRANSPORT}=mpi, but {mismatch}")
+            raise UsageError(f"{_TRANSPORT}=mpi, but {mismatch}")
         self._world, self.rank, self.ranks = world, world.rank, world.size
         self._communicators: dict[tuple[int, ...], int] = {}
         self._stores: list[ctypes.c_void_p] = []

@@ -196,9 +196,7 @@ def broken_oneccl(hostname: str | None, env: Mapping[str, str], path: Sequence[s
     if wheel and done and done.returncode and "OSError: " in done.stderr:
         what = f"the installed oneccl-cpu {wheel.version} does not load, so the backend oneccl is not available"
         evidence = f"{Path(str(library)).resolve()}: {done.stderr.strip().rpartition('OSError: ')[2][:200]}"
-        remedy = (
-            "pip install 'oneccl-cpu<2021.17' 'oneccl-cpu-devel<2021.17': the later wheels (up to 2022.2) lack libccl.so.2, which they need"
-        )
+        remedy = "pip install 'oneccl-cpu<2021.17' 'oneccl-cpu-devel<2021.17': later wheels need libccl.so.2, which they lack"
         yield Finding("CB2807", "warning", hostname, what, evidence, remedy)
 
 
