@@ -11,13 +11,13 @@ ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
-	@echo 'make test-plugins  the tests of JAX, TensorFlow and Horovod, in separate environments (part of test-all)'
+	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod and oneCCL, in separate environments (part of test-all)'
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
@@ -83,12 +83,16 @@ openmpi-environment: test-environment
 impi-environment: test-environment
 	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv scripts/environment .venv-impi impi; else echo 'Intel MPI needs x86-64: left out'; fi
 
+# Intel's oneCCL with its headers and Intel MPI, whose libfabric it uses. Its wheels exist for x86-64 alone; elsewhere its tests are skipped.
+oneccl-environment: test-environment
+	@if [ "$$(uname -m)" = x86_64 ]; then BORROW=.venv scripts/environment .venv-oneccl oneccl; else echo 'oneCCL needs x86-64: left out'; fi
+
 # cupy and NVIDIA's libraries, which load without a GPU: the test double is compared with them.
 cuda-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-cuda cuda13
 
 # Further stacks, each in an environment of its own, some GB in all; common packages come from .venv.
-plugin-environments: test-environment
+plugin-environments: test-environment oneccl-environment
 	@BORROW=.venv scripts/environment .venv-jax jax
 	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow
 	@scripts/horovod .venv-horovod
@@ -98,6 +102,6 @@ test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
 	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from hashlib import sha256
 from math import ceil
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 import numpy as np
 
+from collbench.compiled import compiled, key_of
 from collbench.device.gpu import OpenGpu, Stream, driver_address, driver_error
 from collbench.device.present import cupy_runtime
 from collbench.errors import RunFailed, UsageError
@@ -23,15 +20,12 @@ from collbench.operations.program import MAX_ARGS, NativeCall
 
 # The kernels of cuda_kernels/ as a cubin for one GPU architecture: compiled by NVRTC at run time, and stored for the next start.
 #
-# A cubin contains machine code, so the driver compiles nothing when a measurement starts. A stored file is loaded only if it belongs to
-# the user and matches the hash in its name. Ranks that start together may compile it several times; each file appears as a whole or not
-# at all.
+# A cubin contains machine code, so the driver compiles nothing when a measurement starts.
 
 _FILES = ("verify.cu", "bandwidth.cu", "peer.cu", "sync.cu")
 _HEADERS = ("vectors.h",)
 _PROGRAM = "".join(f'#include "{name}"\n' for name in _FILES)
 _OPTIONS = ("-std=c++17",)
-_WRITABLE_BY_OTHERS = 0o022
 Sources = Mapping[str, bytes]
 
 
@@ -43,11 +37,7 @@ def cubin(arch: str) -> Path:
     """
     source = source_folder()
     sources = {name: (source / name).read_bytes() for name in (*_FILES, *_HEADERS)}
-    key = _key(arch, sources)
-    for folder in _folders(os.environ):
-        if found := _kept(folder, key):
-            return found
-    return _keep(_compiled(arch, sources), key)
+    return compiled(_key(arch, sources), ".cubin", lambda: _compiled(arch, sources))
 
 
 def source_folder() -> Path:
@@ -63,7 +53,7 @@ def _key(arch: str, sources: Sources) -> str:
     """Return a name from all inputs of the cubin."""
     version = ".".join(map(str, _nvrtc().getVersion()))
     parts = [arch.encode(), version.encode(), repr((_PROGRAM, _OPTIONS)).encode(), *sources.values()]
-    return f"kernels-{arch}-{sha256(b''.join(sha256(part).digest() for part in parts)).hexdigest()[:32]}"
+    return f"kernels-{arch}-{key_of(*parts)}"
 
 
 def _nvrtc() -> Any:
@@ -78,59 +68,6 @@ def _nvrtc() -> Any:
             "install collbench with its extra cuda13 (or cuda12)"
         ) from error
     return nvrtc
-
-
-def _folders(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the folders for compiled kernels: the user's cache, then a folder of the user among temporary files."""
-    if folder := env.get("COLLBENCH_CACHE"):
-        yield Path(folder)
-    elif base := env.get("XDG_CACHE_HOME"):
-        yield Path(base) / "collbench"
-    elif (home := Path("~").expanduser()).is_absolute():
-        yield home / ".cache/collbench"
-    yield Path(tempfile.gettempdir()) / f"collbench-cache-{os.getuid()}"
-
-
-def _kept(folder: Path, key: str) -> Path | None:
-    """Return a file of this user for `key` with the content that its name states; other files are skipped."""
-    try:
-        return next((path for path in sorted(folder.glob(f"{key}-*.cubin")) if _sound(path, key)), None)
-    except OSError:
-        return None
-
-
-def _sound(path: Path, key: str) -> bool:
-    status = path.lstat()
-    is_own = S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & _WRITABLE_BY_OTHERS
-    return is_own and path.name == _name(key, path.read_bytes())
-
-
-def _name(key: str, content: bytes) -> str:
-    return f"{key}-{sha256(content).hexdigest()[:32]}.cubin"
-
-
-def _keep(content: bytes, key: str) -> Path:
-    """Write the cubin into the first writable folder."""
-    refusals = []
-    for folder in _folders(os.environ):
-        try:
-            return _written(folder, _name(key, content), content)
-        except OSError as error:
-            refusals.append(f"{folder}: {error.strerror or error}")
-    raise UsageError(f"no folder takes the compiled kernels ({'; '.join(refusals)}): name a writable one in COLLBENCH_CACHE")
-
-
-def _written(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file atomically: it appears under its name when it is complete."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=folder, prefix="part-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        return Path(part).replace(folder / name)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
 
 
 def _compiled(arch: str, sources: Sources) -> bytes:

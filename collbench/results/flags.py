@@ -39,8 +39,9 @@ FLAGS = {
         ),
         Flag(
             "oversubscribed", "oversubscribed",
-            "more ranks than cores: waiting ranks take the CPU from working ones, so no percentage is shown",
-            "use fewer ranks, or Open MPI",
+            "more ranks, with the busy threads of their library (oneCCL), than cores: waiting ones take the CPU from working ones, so no "
+            "percentage is shown",
+            "use fewer ranks, or Open MPI; for oneCCL, CCL_WORKER_OFFLOAD=0",
         ),
         Flag(
             "no_overlap", "no overlap",

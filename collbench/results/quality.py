@@ -101,7 +101,7 @@ REMEDIES: Mapping[str, Remedy] = {
         "the bytes took another path than the expected link, or the rate of the link is wrong", "Check the links with `collbench probe`"
     ),
     "slowed": Remedy("`--slowed` made the backend slower on purpose", "Measure without `--slowed`"),
-    "cores": Remedy("there are more ranks than cores", "Use fewer ranks"),
+    "cores": Remedy("there are more ranks and busy threads than cores", "Use fewer ranks"),
     "clock": Remedy("the clock is coarse or was changed", "Check the clock source, or use `--mode batched`"),
     "ranks": Remedy("the bandwidths do not fit the number of ranks", "Check `--ranks` of the import"),
     "idle": Remedy("other work or a changed machine state disturbed them", "Repeat on an idle machine"),

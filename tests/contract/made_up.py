@@ -5,13 +5,18 @@ flipped   one bit of that rank's element 3 is another one      silent    nothing
 
 "other_root" is a broadcast from the wrong root, in one call, so that a library can start it.
 
-Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), or on torch's tensors.
+Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), on torch's tensors, or in the
+rank's memory (oneCCL, whose backend has the operations' own steps).
 """
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
+import numpy as np
+
+from collbench.backends.oneccl.backend import STEPS as STEPS_OF_ONECCL
 from collbench.native.library import address
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -61,23 +66,34 @@ def _copied(x, to, source, count):
     yield x.waitall()
 
 
-def _drop(x, operation, torch):
+def _memory(x, at, count):
+    """The bytes of `count` elements of this rank's memory."""
+    return np.frombuffer((ctypes.c_char * (count * x.case.dtype.size)).from_address(int(at)), np.uint8)
+
+
+def _drop(x, operation, api):
     """Before the real calls."""
     if x.rank != dropped_rank(operation, x.root):
         return
-    if torch:
+    if api == "oneccl":
+        yield PythonCall("zero", lambda: _memory(x, x.send, operation.sends(_place(x))).fill(0))
+    elif api == "torch":
         yield PythonCall("zero", x.send.zero_)
     else:
         count = operation.sends(_place(x))
         yield from _copied(x, x.send, x.array([0] * count), count)
 
 
-def _swap(x, operation, torch):
+def _swap(x, operation, api):
     """After the real calls."""
     if x.rank != spoilt_rank(operation, x.root):
         return
     half = operation.receives(_place(x)) // 2
-    if torch:
+    if api == "oneccl":
+        received = _memory(x, x.recv, operation.receives(_place(x)))
+        yield PythonCall("swap", lambda: np.copyto(received, np.roll(received, half * x.case.dtype.size)))
+        return
+    if api == "torch":
         yield PythonCall("swap", lambda: x.recv.copy_(x.recv.roll(half)))
         return
     spare = x.array([0] * half)
@@ -86,11 +102,11 @@ def _swap(x, operation, torch):
     yield from _copied(x, x.recv[half:], spare, half)
 
 
-def _flip(x, operation, torch):
+def _flip(x, operation, api):
     """After the real calls."""
     if x.rank != spoilt_rank(operation, x.root):
         return
-    if torch:
+    if api == "torch":
         first = x.recv[BAD_ELEMENT : BAD_ELEMENT + 1].numpy().view("u1")
         yield PythonCall("flip", lambda: first.__setitem__(0, first[0] ^ TOP_BIT))
     else:  # 0x80 added to a byte flips its top bit and nothing else
@@ -103,20 +119,24 @@ def _nothing(*_):
 
 # By fault: what is done before and after the real calls, and by which libraries. A call of NCCL's flips no single bit.
 FAULTS = {
-    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch")),
-    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch")),
-    "flipped": (_nothing, _flip, ("mpi", "torch")),
+    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch", "oneccl")),
+    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch", "oneccl")),
+    "flipped": (_nothing, _flip, ("mpi", "torch", "oneccl")),
 }
+
+
+def _steps_of(operation: Operation, api: str):
+    return (STEPS_OF_ONECCL.get(operation.name) if api == "oneccl" else None) or operation.steps_of(api, messages=True)
 
 
 def _spoilt(operation: Operation, fault: str, api: str):
     """The operation's own calls with a fault around them, in the placings that the operation has."""
-    steps, (before, after, _) = operation.steps_of(api, messages=True), FAULTS[fault]
+    steps, (before, after, _) = _steps_of(operation, api), FAULTS[fault]
 
     def spoilt(x):
-        yield from before(x, operation, api == "torch")
+        yield from before(x, operation, api)
         yield from steps(x)
-        yield from after(x, operation, api == "torch")
+        yield from after(x, operation, api)
 
     for mark in ("in_place_only", "out_of_place_only", "result_first"):
         setattr(spoilt, mark, getattr(steps, mark, False))
@@ -124,12 +144,12 @@ def _spoilt(operation: Operation, fault: str, api: str):
 
 
 def _faulty(operation: Operation, fault: str) -> Operation:
-    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2] if operation.steps_of(api, messages=True)}
+    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2] if _steps_of(operation, api)}
     return replace(operation, name=f"{fault}_{operation.name}", steps=steps, by_messages=None, command="faulty")
 
 
 globals().update({f"{fault}_{one.name}".upper(): _faulty(one, fault) for one in SPOILT.values() for fault in FAULTS})
-SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch"), _nothing), command="faulty")
+SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch", "oneccl"), _nothing), command="faulty")
 
 
 def _from_the_other(call):

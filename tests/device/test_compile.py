@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from collbench import compiled
 from collbench.device import kernels
 from collbench.device.kernels import cubin, source_folder
 from collbench.errors import RunFailed, UsageError
@@ -63,7 +64,7 @@ def nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     for module in (cupy, cuda, compiler):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setenv("COLLBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kernels.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     return compiler
 

@@ -1,9 +1,11 @@
-"""CB28xx: packages that break one another, an mpiexec of another MPI; in made-up environments: folders like those of installed packages."""
+"""CB28xx: packages that break one another or do not load, an mpiexec of another MPI; in folders like those of installed packages."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -84,6 +86,39 @@ def test_two_wheels_of_cupy(tmp_path: Path) -> None:
     assert "cupy-cuda12x and cupy-cuda13x" in finding.what
     assert "cupy-cuda12x 14.2.0 and cupy-cuda13x 14.1.0" in finding.evidence
     assert finding.remedy.startswith("pip uninstall -y cupy-cuda12x cupy-cuda13x; ")
+
+
+def built_oneccl(site: Path, lacks: str = "") -> Path:
+    """A package oneccl-cpu with a libccl.so.1, which needs a library that is not there if it `lacks` one. Skips without a compiler."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    made_up_package(site, "oneccl-cpu", "2021.17.2")
+    (site / "oneccl_cpu-2021.17.2.dist-info/RECORD").write_text("lib/libccl.so.1,,\n")
+    (site / "lib").mkdir()
+    needed = []
+    if lacks:
+        subprocess.run(["cc", "-shared", "-x", "c", os.devnull, "-o", str(site / lacks), f"-Wl,-soname,{lacks}"], check=True)
+        needed = ["-Wl,--no-as-needed", str(site / lacks)]
+    subprocess.run(["cc", "-shared", "-x", "c", os.devnull, "-x", "none", *needed, "-o", str(site / "lib/libccl.so.1")], check=True)
+    if lacks:
+        (site / lacks).unlink()
+    return site
+
+
+def test_a_oneccl_that_lacks_a_library(tmp_path: Path) -> None:
+    (finding,) = found_on(built_oneccl(tmp_path, lacks="libmade_up_ccl.so.2"))
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2807", "warning", "node1")
+    assert "oneccl-cpu 2021.17.2" in finding.what
+    assert finding.evidence.startswith(f"{tmp_path}/lib/libccl.so.1: libmade_up_ccl.so.2: cannot open shared object file")
+    assert "oneccl-cpu<2021.17" in finding.remedy
+
+
+def test_a_oneccl_that_loads_is_no_finding(tmp_path: Path) -> None:
+    assert found_on(built_oneccl(tmp_path)) == []
+
+
+def test_a_oneccl_without_records_is_no_finding(tmp_path: Path) -> None:
+    assert found_on(made_up_package(tmp_path, "oneccl-cpu", "2021.17.2")) == []
 
 
 def stand_in_mpiexec(folder: Path, says: str) -> str:

@@ -19,6 +19,7 @@ from tests.testbeds import Hosts
 ENVIRONMENTS = {
     "jax": ".venv-jax",
     "tensorflow": ".venv-tensorflow",
+    "oneccl": ".venv-oneccl",
     "horovod": ".venv-horovod",
     "horovod-tensorflow": ".venv-horovod-tensorflow",
 }

@@ -129,7 +129,7 @@ def _run(line: Sequence[str], env: Mapping[str, str], seconds: float) -> subproc
         return None
 
 
-# CB2801 to CB2803, this Python and this shell: conflicting packages, and an mpiexec of another MPI.
+# CB2801 to CB2803 and CB2807, this Python and this shell: conflicting or broken packages, and an mpiexec of another MPI.
 #
 # Packages that may be broken are imported in a separate process with a deadline, since all checks before a job have only a few seconds.
 
@@ -144,7 +144,8 @@ _CUPY: Final = (
 def examined_software(hostname: str | None, env: Mapping[str, str], path: Sequence[str] | None = None) -> list[Finding]:
     """Return the findings about the packages on `path` (default: those of this Python) and the programs in the PATH of `env`."""
     places = list(sys.path if path is None else path)
-    return [*broken_torchcomms(hostname, env, places), *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, places)]
+    broken = [*broken_torchcomms(hostname, env, places), *broken_oneccl(hostname, env, places)]
+    return [*broken, *mixed_mpiexec(hostname, env), *clashing_cupy(hostname, places)]
 
 
 def broken_torchcomms(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
@@ -182,6 +183,21 @@ def clashing_cupy(hostname: str | None, path: Sequence[str]) -> Iterator[Finding
             f"pip uninstall -y {' '.join(found)}; then install the one for the driver here: pip install 'collbench[cuda13]' or [cuda12]"
         )
         yield Finding("CB2803", "warning", hostname, what, evidence, remedy)
+
+
+_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+
+
+def broken_oneccl(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
+    """CB2807: the library of the wheel oneccl-cpu does not load. No finding when the check exceeds its time limit."""
+    wheel = next(iter(distributions(name="oneccl-cpu", path=list(path))), None)
+    library = next((str(file.locate()) for file in (wheel and wheel.files) or () if file.name == "libccl.so.1"), None)
+    done = _run([sys.executable, "-P", "-c", _LOAD, library], env, _SOFTWARE_PATIENCE_S) if library else None
+    if wheel and done and done.returncode and "OSError: " in done.stderr:
+        what = f"the installed oneccl-cpu {wheel.version} does not load, so the backend oneccl is not available"
+        evidence = f"{Path(str(library)).resolve()}: {done.stderr.strip().rpartition('OSError: ')[2][:200]}"
+        remedy = "pip install 'oneccl-cpu<2021.17' 'oneccl-cpu-devel<2021.17': later wheels need libccl.so.2, which they lack"
+        yield Finding("CB2807", "warning", hostname, what, evidence, remedy)
 
 
 def _version(package: str, path: Sequence[str]) -> str | None:

@@ -1,0 +1,1 @@
+"""The backend oneccl: Intel's collective library, on host memory."""

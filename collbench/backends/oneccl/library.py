@@ -1,0 +1,243 @@
+"""oneCCL: its search and loading, collbench's C functions over its C++ interface (shim.cpp), and their declarations.
+
+oneCCL 2021 has a C++ interface only. The C interface of later versions is in libccl.so.2, which the wheel oneccl-cpu lacks. So the C
+functions are compiled with the headers of the installed oneCCL at the first use, and stored in the user's cache.
+Source of the numbers: oneapi/ccl/types.hpp of oneCCL 2021.16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, NotInstalled
+from collbench.compiled import compiled, key_of, stored
+from collbench.device.unavailable import Obstacle
+from collbench.errors import RunFailed
+
+CHOSEN = "COLLBENCH_ONECCL"
+ROOT_VARIABLE = "CCL_ROOT"  # set by Intel's setvars.sh
+WHEEL = "oneccl-cpu"
+INSTALL = "pip install -c constraints.txt 'collbench[oneccl]'"
+NAME = "libccl.so.1"
+_HEADER = "oneapi/ccl.hpp"
+_SHIM = Path(__file__).with_name("shim.cpp")
+_OPTIONS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+_COMPILE_S = 120
+_ADDRESS_BYTES = 256
+
+# Enumerators: ccl::datatype and ccl::reduction. The average exists, but every data type is refused on host memory (2021.16).
+
+DATATYPES: Mapping[str, int] = {
+    "int8": 0, "uint8": 1, "int32": 4, "uint32": 5, "int64": 6, "uint64": 7,
+    "float16": 8, "float32": 9, "float64": 10, "bfloat16": 11,
+}  # fmt: skip
+SAME_WIDTH: Mapping[int, str] = {1: "int8", 2: "float16", 4: "int32", 8: "int64"}
+REDOPS: Mapping[str, int] = {"sum": 0, "prod": 1, "min": 2, "max": 3}
+OPERATIONS: Mapping[str, int] = {
+    name: number
+    for number, name in enumerate(
+        (
+            "allreduce", "reduce", "broadcast", "allgather", "allgatherv", "alltoall", "alltoallv", "reduce_scatter", "barrier",
+            "send", "recv",
+        )
+    )
+}  # fmt: skip
+
+
+class Arguments(ctypes.Structure):
+    """`arguments` of shim.cpp."""
+
+    _fields_ = [
+        ("operation", c_int32),
+        ("type", c_int32),
+        ("reduction", c_int32),
+        ("rank", c_int32),
+        ("send", c_void_p),
+        ("receive", c_void_p),
+        ("count", c_uint64),
+        ("sent", c_void_p),
+        ("received", c_void_p),
+        ("ranks", c_uint64),
+        ("communicator", c_void_p),
+        ("cached", c_char_p),
+    ]
+
+
+class OneCclNotFound(RunFailed):
+    """No usable oneCCL."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.render())
+        self.obstacle = obstacle
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An installed oneCCL.
+
+    prefix    the folder with `lib` and `include`
+    about     its package and version, or the variable that names the folder: "oneccl-cpu 2021.16.2"
+    """
+
+    prefix: Path
+    about: str
+
+    @property
+    def library(self) -> Path:
+        """The library with the C++ interface."""
+        return self.prefix / "lib" / NAME
+
+    @property
+    def headers(self) -> Path:
+        """The folder of the headers."""
+        return self.prefix / "include"
+
+
+def installation(env: Mapping[str, str] = os.environ) -> Installation:
+    """Return the oneCCL in COLLBENCH_ONECCL or CCL_ROOT, else that of the wheel. Raises OneCclNotFound."""
+    for variable in (CHOSEN, ROOT_VARIABLE):
+        if folder := env.get(variable):
+            return Installation(Path(folder), f"the oneCCL of {variable}")
+    try:
+        wheel = distribution(WHEEL)
+    except PackageNotFoundError:
+        raise OneCclNotFound(NotInstalled(WHEEL, INSTALL)) from None
+    for file in wheel.files or ():
+        if file.name == NAME:
+            return Installation(Path(str(file.locate())).resolve().parents[1], f"{WHEEL} {wheel.version}")
+    raise OneCclNotFound(DoesNotLoad(f"{WHEEL} {wheel.version}", f"it has no {NAME}", INSTALL))
+
+
+def load_ccl(found: Installation) -> ctypes.CDLL:
+    """Return oneCCL's library. Raises OneCclNotFound."""
+    try:
+        return _loaded(str(found.library))
+    except OSError as error:
+        if not found.library.exists():
+            remedy = f"set {CHOSEN} to a folder with lib/{NAME} and include/{_HEADER}"
+            raise OneCclNotFound(LibraryNotFound("oneCCL", f"{found.library} is missing", remedy)) from error
+        raise OneCclNotFound(DoesNotLoad(found.about, str(error), INSTALL)) from error
+
+
+@cache
+def _loaded(path: str) -> ctypes.CDLL:
+    return ctypes.CDLL(path)
+
+
+def check_usable(env: Mapping[str, str] = os.environ) -> Installation:
+    """Return the oneCCL to use: it loads, and the C functions are compiled or can be. Raises OneCclNotFound."""
+    found = installation(env)
+    load_ccl(found)
+    if not (found.headers / _HEADER).is_file():
+        raise OneCclNotFound(NotInstalled("oneccl-cpu-devel", INSTALL, found.about))
+    if stored(_key(found), ".so") is None and _compiler(env) is None:
+        raise OneCclNotFound(NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL"))
+    return found
+
+
+def _compiler(env: Mapping[str, str]) -> str | None:
+    return shutil.which(env.get("CXX") or "c++", path=env.get("PATH"))
+
+
+def _key(found: Installation) -> str:
+    """Return a name from all inputs of the C functions. Releases differ in their config.h."""
+    config = found.headers / "oneapi/ccl/config.h"
+    parts = (_SHIM.read_bytes(), config.read_bytes() if config.exists() else b"", repr(_OPTIONS).encode(), str(found.library).encode())
+    return f"oneccl-{platform.machine()}-{key_of(*parts)}"
+
+
+def _compile(found: Installation, env: Mapping[str, str]) -> bytes:
+    """Return the shared object. Raises RunFailed with the compiler's first error."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "shim.so")
+        line = [_compiler(env) or "c++", *_OPTIONS, "-isystem", str(found.headers), str(_SHIM), str(found.library), "-o", str(target)]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_COMPILE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RunFailed(f"{line[0]} does not compile collbench's interface to {found.about}: {error}") from error
+        if done.returncode:
+            lines = done.stderr.splitlines()
+            first = next((line for line in lines if "error" in line), lines[0] if lines else f"exit code {done.returncode}")
+            raise RunFailed(f"{line[0]} does not compile collbench's interface to {found.about}: {first}")
+        return target.read_bytes()
+
+
+class OneCcl:
+    """collbench's C functions over a loaded oneCCL. Raises OneCclNotFound; RunFailed if they do not compile."""
+
+    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        self.installation = check_usable(env)
+        self._ccl = load_ccl(self.installation)  # the shared object below needs it, and finds it loaded
+        path = compiled(_key(self.installation), ".so", lambda: _compile(self.installation, env))
+        try:
+            self.shim = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise OneCclNotFound(DoesNotLoad(self.installation.about, str(error), INSTALL)) from error
+        for name in ("error", "version"):
+            getattr(self.shim, f"collbench_oneccl_{name}").restype = c_char_p
+        self.shim.collbench_oneccl_make_communicator.argtypes = [c_int64, c_int64, c_void_p, POINTER(c_void_p)]
+        for name in ("close_store", "free_communicator", "free_request"):
+            getattr(self.shim, f"collbench_oneccl_{name}").argtypes = [c_void_p]
+
+    @property
+    def version(self) -> str:
+        """The version of the loaded library."""
+        return str(self.shim.collbench_oneccl_version().decode())
+
+    def error(self, _code: int = 1) -> str:
+        """Return the text of this thread's last exception."""
+        return str(self.shim.collbench_oneccl_error().decode(errors="replace"))
+
+    def pointer(self, name: str) -> int:
+        """Return the address of a C function, for a NativeCall."""
+        return ctypes.cast(getattr(self.shim, f"collbench_oneccl_{name}"), c_void_p).value or 0
+
+    def initialize(self) -> None:
+        """Start the library, which reads its environment variables. Raises RunFailed."""
+        self._check(self.shim.collbench_oneccl_init(), "init")
+
+    def open_store(self) -> tuple[bytes, c_void_p]:
+        """Return the address and the handle of a new key-value store, which this process serves. Raises RunFailed."""
+        address, store = ctypes.create_string_buffer(_ADDRESS_BYTES), c_void_p()
+        self._check(self.shim.collbench_oneccl_open_store(address, byref(store)), "create_main_kvs")
+        return address.raw, store
+
+    def join_store(self, address: bytes) -> c_void_p:
+        """Return the handle of another process's store. Raises RunFailed."""
+        store = c_void_p()
+        self._check(self.shim.collbench_oneccl_join_store(address, byref(store)), "create_kvs")
+        return store
+
+    def communicator(self, ranks: int, rank: int, store: c_void_p) -> int:
+        """Return the handle of a communicator, which all of its ranks make together. Raises RunFailed."""
+        made = c_void_p()
+        self._check(self.shim.collbench_oneccl_make_communicator(ranks, rank, store, byref(made)), "create_communicator")
+        return made.value or 0
+
+    def request(self, arguments: Arguments) -> int:
+        """Return the handle of a request. Raises RunFailed."""
+        made = c_void_p()
+        self._check(self.shim.collbench_oneccl_make_request(byref(arguments), byref(made)), "create_operation_attr")
+        return made.value or 0
+
+    def free(self, kind: str, handle: int | c_void_p) -> None:
+        """Free a "request", a "communicator" or, with "store", close a store."""
+        function = "close_store" if kind == "store" else f"free_{kind}"
+        getattr(self.shim, f"collbench_oneccl_{function}")(handle)
+
+    def _check(self, code: c_int | int, function: str) -> None:
+        if code:
+            raise RunFailed(
+                f"oneCCL's {function} failed ({self.error()}): check the CCL_* and FI_* variables; CCL_LOG_LEVEL=info shows more"
+            )
