@@ -5,13 +5,17 @@ flipped   one bit of that rank's element 3 is another one      silent    nothing
 
 "other_root" is a broadcast from the wrong root, in one call, so that a library can start it.
 
-Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), or on torch's tensors.
+Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), in memory (UCC), or on torch's
+tensors.
 """
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
+from functools import partial
 
+from collbench.backends.ucc.backend import STEPS as UCC_STEPS
 from collbench.native.library import address
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -55,6 +59,9 @@ def _place(x):
 
 def _copied(x, to, source, count):
     """`count` elements from one place of this rank's memory to another."""
+    if not hasattr(x, "post_send"):
+        yield PythonCall("copy", partial(ctypes.memmove, int(to), int(source), count * x.case.dtype.size))
+        return
     yield from x.together()
     yield x.post_receive(x.rank, to, count)
     yield x.post_send(x.rank, source, count)
@@ -103,15 +110,19 @@ def _nothing(*_):
 
 # By fault: what is done before and after the real calls, and by which libraries. A call of NCCL's flips no single bit.
 FAULTS = {
-    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch")),
-    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch")),
-    "flipped": (_nothing, _flip, ("mpi", "torch")),
+    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch", "ucc")),
+    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch", "ucc")),
+    "flipped": (_nothing, _flip, ("mpi", "torch", "ucc")),
 }
+
+
+def _steps_of(operation: Operation, api: str):
+    return UCC_STEPS.get(operation.name) if api == "ucc" else operation.steps_of(api, messages=True)
 
 
 def _spoilt(operation: Operation, fault: str, api: str):
     """The operation's own calls with a fault around them, in the placings that the operation has."""
-    steps, (before, after, _) = operation.steps_of(api, messages=True), FAULTS[fault]
+    steps, (before, after, _) = _steps_of(operation, api), FAULTS[fault]
 
     def spoilt(x):
         yield from before(x, operation, api == "torch")
@@ -124,12 +135,12 @@ def _spoilt(operation: Operation, fault: str, api: str):
 
 
 def _faulty(operation: Operation, fault: str) -> Operation:
-    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2] if operation.steps_of(api, messages=True)}
+    steps = {api: _spoilt(operation, fault, api) for api in FAULTS[fault][2] if _steps_of(operation, api)}
     return replace(operation, name=f"{fault}_{operation.name}", steps=steps, by_messages=None, command="faulty")
 
 
 globals().update({f"{fault}_{one.name}".upper(): _faulty(one, fault) for one in SPOILT.values() for fault in FAULTS})
-SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch"), _nothing), command="faulty")
+SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch", "ucc"), _nothing), command="faulty")
 
 
 def _from_the_other(call):

@@ -6,11 +6,13 @@ A test asks `environment_of("jax")`, which skips with the reason where the envir
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from collbench.backends.ucc.library import CHOSEN
 from collbench.results.reader import Run, read_run
 from tests.cli.command import Finished, run
 from tests.conftest import ROOT
@@ -24,6 +26,7 @@ ENVIRONMENTS = {
 }
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
+needs_ucc = pytest.mark.skipif(CHOSEN not in os.environ, reason=f"no UCC here: set {CHOSEN} to the libucc.so.1 of an installed UCC")
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames
 LINK_BYTES_PER_S = 125e6  # 1 Gbit/s
 

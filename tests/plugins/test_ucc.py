@@ -1,6 +1,6 @@
 """UCC: the declarations beside its header, every case right to the last element or n/a, and the error where it is missing.
 
-Tests of the library itself need COLLBENCH_UCC, as scripts/ucc prints it.
+Tests of the library itself need COLLBENCH_UCC, the path of an installed UCC's libucc.so.1.
 """
 
 import ctypes
@@ -18,14 +18,13 @@ from collbench.backends.ucc.backend import STEPS, UccBackend
 from collbench.backends.unavailable import LibraryNotFound, WrongBuild
 from collbench.native.library import library as native_library
 from collbench.operations.registry import every_operation
-from collbench.operations.unsupported import decode_reason
-from collbench.results.row import Row
-from tests.conftest import ROOT
-from tests.contract.asked import asked_for
+from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.plugins.stack import needs_ucc
 
-here = pytest.mark.skipif(ucc.CHOSEN not in os.environ, reason=f"no UCC here: scripts/ucc builds it, then set {ucc.CHOSEN}")
 in_turn = pytest.mark.in_turn
+pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 
 
 def test_it_is_found_under_its_name():
@@ -125,7 +124,7 @@ def header() -> Path:
     return Path(os.environ[ucc.CHOSEN]).parents[1] / "include/ucc/api/ucc.h"
 
 
-@here
+@needs_ucc
 def test_the_declarations_are_those_of_the_header(tmp_path):
     if not header().exists() or not shutil.which("cc"):
         pytest.skip(f"no {header()}, or no C compiler")
@@ -167,26 +166,18 @@ def test_the_declarations_are_those_of_the_header(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def assert_right(row: Row) -> None:
-    """Measured and right, or n/a for a reason that is a fact about the operation or the type."""
-    if row.na is not None:
-        assert type(decode_reason(row.na_fact)).__name__ != "Text", row
-        return
-    assert (row.checked, row.wrong, row.wrong_detail) == (1, 0, None), row
-
-
-@here
+@needs_ucc
 @in_turn
-@pytest.mark.parametrize("n", [2, 3])
-def test_every_case_is_right_or_not_applicable(tmp_path, n):
-    outcome = launch(tmp_path, "ucc", n, asked_for("ucc", n))
+@pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
+def test_every_case_is_right_or_not_applicable(n):
+    asked, outcome = launched("ucc", n)
     assert outcome.code == 0, outcome.stderr
     assert {row.operation for row in outcome.rows if row.na is None} >= set(STEPS)
-    for row in outcome.rows:
-        assert_right(row)
+    for row, case in zip(outcome.rows, cases_of(asked, "ucc", n), strict=True):
+        assert_as_promised(row, case, "ucc", n)
 
 
-@here
+@needs_ucc
 @in_turn
 @pytest.mark.parametrize("call", ["nonblocking", "persistent"])
 def test_every_operation_in_the_other_forms_of_calls(tmp_path, call):

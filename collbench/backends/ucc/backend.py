@@ -290,7 +290,7 @@ class UccBackend(HostBackend):
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why UCC cannot reduce the data type, or None."""
-        return DtypeUnsupported("UCC", case.dtype.name) if operation.reduces and case.dtype.name not in ucc.DATATYPES else None
+        return DtypeUnsupported("UCC", case.dtype.name) if operation.reduces and case.dtype.name not in ucc.REDUCED else None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of UCC and of the UCX below it, and all UCC_* and UCX_* settings."""

@@ -40,6 +40,8 @@ DATATYPES: Mapping[str, int] = {
     "int8": 0 << 3, "int16": 1 << 3, "int32": 2 << 3, "int64": 3 << 3, "uint8": 5 << 3, "uint32": 7 << 3, "uint64": 8 << 3,
     "float16": 10 << 3, "float32": 11 << 3, "float64": 12 << 3, "bfloat16": 13 << 3,
 }  # fmt: skip
+# Types that host memory is reduced in: components/ec/cpu/ec_cpu_reduce.c has no float16. After such an error the next operation may hang.
+REDUCED = frozenset(DATATYPES) - {"float16"}
 SAME_WIDTH: Mapping[int, str] = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 REDOPS: Mapping[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "band": 7, "bor": 8, "bxor": 9, "avg": 12}
 HOST = 0  # UCC_MEMORY_TYPE_HOST
