@@ -26,6 +26,7 @@ _UCX = f"add the UCX that it was built with, or a newer one, to LD_LIBRARY_PATH 
 _MAJOR = 1
 _LAYERS = ("cl_basic", "mc_cpu", "tl_ucp")  # what collectives on host memory need: tl_ucp moves the data over UCX
 _UCP = "libucp.so.0"
+_UCX_LOG = "UCX_LOG_FILE"
 _PATIENCE_S = 20.0
 API = (1, 0)  # what ucc_init_version is asked for; every 1.x has these functions
 
@@ -177,7 +178,14 @@ class UccNotFound(RunFailed):
 
 @cache
 def _loaded(path: str) -> ctypes.CDLL:
-    return ctypes.CDLL(path)
+    """Return the library. UCX, which reads its settings as it is loaded, logs to stderr unless the user chooses: stdout has rows."""
+    if _UCX_LOG in os.environ:
+        return ctypes.CDLL(path)
+    os.environ[_UCX_LOG] = "stderr"
+    try:
+        return ctypes.CDLL(path)
+    finally:
+        del os.environ[_UCX_LOG]
 
 
 def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
