@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -337,6 +337,15 @@ class TestingBackend(Protocol):
 
     def test_calls(self, wait: Program) -> Program:
         """Return the calls that test for what `wait` of `bind_nonblocking` waits for, by slot: they make progress and do not wait."""
+        ...
+
+
+@runtime_checkable
+class WitnessedBackend(Protocol):
+    """The optional capability of a backend to report what its library chose for a case. NCCL's log is read by measure/nccl_paths.py."""
+
+    def witness(self, case: Case) -> AbstractContextManager[list[dict[str, Any]]]:
+        """Return a context around untimed calls of a case. Its list has the choices of this rank's library when it ends; [] if unknown."""
         ...
 
 

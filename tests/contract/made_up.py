@@ -6,17 +6,17 @@ flipped   one bit of that rank's element 3 is another one      silent    nothing
 "other_root" is a broadcast from the wrong root, in one call, so that a library can start it.
 
 Data is spoilt where the library's calls find or leave it: by messages of a rank to itself (MPI, NCCL), on torch's tensors, or in the
-rank's memory (oneCCL, whose backend has the operations' own steps).
+rank's memory (UCC and oneCCL, whose backends have the operations' own steps).
 """
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
-
-from collbench.backends.oneccl.backend import STEPS as STEPS_OF_ONECCL
+from collbench.backends.oneccl.backend import STEPS as ONECCL_STEPS
+from collbench.backends.ucc.backend import STEPS as UCC_STEPS
 from collbench.native.library import address
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -33,6 +33,7 @@ from collbench.operations.operation import Operation, Place, in_place_only
 from collbench.operations.program import NativeCall, PythonCall
 
 BAD_ELEMENT, TOP_BIT = 3, 0x80
+OWN_STEPS = {"oneccl": ONECCL_STEPS, "ucc": UCC_STEPS}  # by library: the operations that are not defined by their own file
 SPOILT = {
     one.name: one
     for one in (
@@ -58,30 +59,26 @@ def _place(x):
     return Place(x.rank, x.n, x.count, x.case)
 
 
-def _copied(x, to, source, count):
+def _copied(x, api, to, source, count):
     """`count` elements from one place of this rank's memory to another."""
+    if api in OWN_STEPS:
+        yield PythonCall("copy", partial(ctypes.memmove, int(to), int(source), count * x.case.dtype.size))
+        return
     yield from x.together()
     yield x.post_receive(x.rank, to, count)
     yield x.post_send(x.rank, source, count)
     yield x.waitall()
 
 
-def _memory(x, at, count):
-    """The bytes of `count` elements of this rank's memory."""
-    return np.frombuffer((ctypes.c_char * (count * x.case.dtype.size)).from_address(int(at)), np.uint8)
-
-
 def _drop(x, operation, api):
     """Before the real calls."""
     if x.rank != dropped_rank(operation, x.root):
         return
-    if api == "oneccl":
-        yield PythonCall("zero", lambda: _memory(x, x.send, operation.sends(_place(x))).fill(0))
-    elif api == "torch":
+    if api == "torch":
         yield PythonCall("zero", x.send.zero_)
     else:
         count = operation.sends(_place(x))
-        yield from _copied(x, x.send, x.array([0] * count), count)
+        yield from _copied(x, api, x.send, x.array([0] * count), count)
 
 
 def _swap(x, operation, api):
@@ -89,17 +86,13 @@ def _swap(x, operation, api):
     if x.rank != spoilt_rank(operation, x.root):
         return
     half = operation.receives(_place(x)) // 2
-    if api == "oneccl":
-        received = _memory(x, x.recv, operation.receives(_place(x)))
-        yield PythonCall("swap", lambda: np.copyto(received, np.roll(received, half * x.case.dtype.size)))
-        return
     if api == "torch":
         yield PythonCall("swap", lambda: x.recv.copy_(x.recv.roll(half)))
         return
     spare = x.array([0] * half)
-    yield from _copied(x, spare, x.recv, half)
-    yield from _copied(x, x.recv, x.recv[half:], half)
-    yield from _copied(x, x.recv[half:], spare, half)
+    yield from _copied(x, api, spare, x.recv, half)
+    yield from _copied(x, api, x.recv, x.recv[half:], half)
+    yield from _copied(x, api, x.recv[half:], spare, half)
 
 
 def _flip(x, operation, api):
@@ -119,14 +112,14 @@ def _nothing(*_):
 
 # By fault: what is done before and after the real calls, and by which libraries. A call of NCCL's flips no single bit.
 FAULTS = {
-    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch", "oneccl")),
-    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch", "oneccl")),
-    "flipped": (_nothing, _flip, ("mpi", "torch", "oneccl")),
+    "dropped": (_drop, _nothing, ("mpi", "nccl", "torch", *OWN_STEPS)),
+    "swapped": (_nothing, _swap, ("mpi", "nccl", "torch", *OWN_STEPS)),
+    "flipped": (_nothing, _flip, ("mpi", "torch", *OWN_STEPS)),
 }
 
 
 def _steps_of(operation: Operation, api: str):
-    return (STEPS_OF_ONECCL.get(operation.name) if api == "oneccl" else None) or operation.steps_of(api, messages=True)
+    return OWN_STEPS.get(api, {}).get(operation.name) or operation.steps_of(api, messages=True)
 
 
 def _spoilt(operation: Operation, fault: str, api: str):
@@ -149,7 +142,7 @@ def _faulty(operation: Operation, fault: str) -> Operation:
 
 
 globals().update({f"{fault}_{one.name}".upper(): _faulty(one, fault) for one in SPOILT.values() for fault in FAULTS})
-SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch", "oneccl"), _nothing), command="faulty")
+SILENT = replace(ALLREDUCE, name="silent", steps=dict.fromkeys(("mpi", "nccl", "torch", *OWN_STEPS), _nothing), command="faulty")
 
 
 def _from_the_other(call):

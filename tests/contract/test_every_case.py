@@ -26,10 +26,16 @@ from tests.contract.launch import launch
 from tests.contract.rank import sweep_of
 
 pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
+NOT_IN_UCC = ("float16", "float8_e4m3fn", "float8_e5m2")
 NOT_IN_TORCH = ("uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
 BY_MESSAGES = ("allgatherv", "gatherv", "scatterv", "hypercube")
 SCANS = ("scan", "exscan", "reducescatterv")
-IN_PLACE_ONLY = {"gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES), "mpi": ("broadcast", "hypercube"), "nccl": ("hypercube",)} | {
+IN_PLACE_ONLY = {
+    "gloo": ("allreduce", "broadcast", "reduce", *BY_MESSAGES),
+    "mpi": ("broadcast", "hypercube"),
+    "nccl": ("hypercube",),
+    "ucc": ("broadcast",),
+} | {
     "horovod": ("allreduce", "broadcast"),
     "torchcomms": ("allreduce", "broadcast", "reduce", "reducescatter", *BY_MESSAGES),
 }
@@ -37,6 +43,7 @@ OUT_OF_PLACE_ONLY = dict.fromkeys(("gloo", "nccl", "torchcomms"), ("alltoall", "
     "horovod": ("allgather", "allgatherv", "alltoall", "reducescatter"),
     "tensorflow": ("allreduce", "allgather", "alltoall", "broadcast"),
     "mpi": NEIGHBOURS,
+    "ucc": ("alltoall",),
     "jax": ("allreduce", "allgather", "reducescatter", "alltoall", "sendrecv"),
 }
 OF_MPI, HAS_WINDOWS = (*ONE_SIDED, *NEIGHBOURS), ("mpi", "simulated")
@@ -72,6 +79,7 @@ LACKS["jax"] = (
     "p2p_bandwidth",
     "p2p_bidirectional",
 )
+LACKS["ucc"] = ("scatter", "scan", "exscan", "sendrecv", "hypercube", "p2p_latency", "p2p_bandwidth", "p2p_bidirectional")
 LACKS["horovod"] = tuple(name for name in LACKS["tensorflow"] if name not in ("barrier", "alltoallv", "allgatherv"))
 HOROVOD_REDUCES = ("float16", "float32", "float64", "int32", "int64")
 NO_TENSORFLOW_SUM = ("int8", "uint8", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
@@ -127,6 +135,7 @@ def reduces_no_such(case, backend):
         **(no_such_in_tensorflow(case) if backend == "tensorflow" else {}),
         **(no_such_in_horovod(case) if backend == "horovod" else {}),
         **(no_such_in_jax(case) if backend == "jax" else {}),
+        **(no_such_in_ucc(case) if backend == "ucc" else {}),
         RedopUnsupported("MPI", str(redop)): backend == "mpi" and redop == "avg",
         RedopUnsupported("NCCL", str(redop)): backend == "nccl" and redop in BITWISE,
         DtypeUnsupported("gloo", dtype): backend == "gloo" and reduces and dtype in NOT_IN_TORCH,
@@ -145,6 +154,11 @@ def no_such_in_tensorflow(case):
         DtypeUnsupported("tensorflow", dtype.name): redop and dtype.name in NO_TENSORFLOW_SUM,
         DtypeUnsupported("tensorflow", dtype.name, "send", "its collectives"): dtype.size == 1,
     }
+
+
+def no_such_in_ucc(case):
+    """Reasons of the types that it does not reduce."""
+    return {DtypeUnsupported("UCC", case.dtype.name): case.redop and case.dtype.name in NOT_IN_UCC}
 
 
 def no_such_in_jax(case):

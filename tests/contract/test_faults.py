@@ -13,6 +13,7 @@ import pytest
 
 from collbench.backends import simulated
 from collbench.backends.backend import Group
+from collbench.backends.ucc.backend import STEPS as UCC_STEPS
 from collbench.launch.info import LaunchInfo
 from collbench.measure.prepared_case import _seed as seed_of
 from collbench.operations.case import Case
@@ -26,6 +27,7 @@ from tests.conftest import INTEL_MPI, ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.made_up import BAD_ELEMENT, SPOILT, TOP_BIT, dropped_rank, spoilt_rank
 from tests.contract.rank import take_part
+from tests.plugins.stack import needs_ucc
 
 FAULTS = ("dropped", "swapped", "flipped")
 PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python", "impi": INTEL_MPI}
@@ -100,6 +102,7 @@ BACKENDS = [
         pytest.mark.impi, pytest.mark.in_turn("faults on Intel MPI"),
         pytest.mark.skipif(not INTEL_MPI.exists(), reason="no Intel MPI here: make impi-environment"),
     ]),
+    pytest.param("ucc", marks=[pytest.mark.in_turn("faults on UCC"), needs_ucc]),
 ]  # fmt: skip
 
 
@@ -119,7 +122,10 @@ def row_of(backend, spoilt, fault=""):
     """The row of an operation, spoilt by a fault; skipped where the library has it not in this placing."""
     name = f"{fault}_{spoilt.name}" if fault else spoilt.name
     row = next(row for row in outcome(backend, 1).rows if row.operation == name and spoilt.is_of(row))
-    if spoilt.in_place and spoilt.name in OF_MPI_ALONE and backend in ("gloo", "nccl") and fault not in lacks(backend):
+    if backend == "ucc" and spoilt.name in SPOILT and spoilt.name not in UCC_STEPS:
+        assert decode_reason(row.na_fact) == OperationUnsupported(backend, name)
+        pytest.skip(row.na)
+    if spoilt.in_place and spoilt.name in OF_MPI_ALONE and backend in ("gloo", "nccl", "ucc") and fault not in lacks(backend):
         assert decode_reason(row.na_fact) == OperationUnsupported(backend, name, "out of place")
         pytest.skip(row.na)
     if spoilt.name in SUMS_OF_MPI and backend in ("gloo", "nccl"):

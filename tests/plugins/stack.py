@@ -6,11 +6,14 @@ A test asks `environment_of("jax")`, which skips with the reason where the envir
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from collbench.backends.ucc.library import CHOSEN
 from collbench.results.reader import Run, read_run
 from tests.cli.command import Finished, run
 from tests.conftest import ROOT
@@ -25,6 +28,8 @@ ENVIRONMENTS = {
 }
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
+needs_ucc = pytest.mark.skipif(CHOSEN not in os.environ, reason=f"no UCC here: set {CHOSEN} to the libucc.so.1 of an installed UCC")
+OWN = {"ucc": {CHOSEN: os.environ.get(CHOSEN, "")}}  # those that this Python runs, and the variables that they need
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames
 LINK_BYTES_PER_S = 125e6  # 1 Gbit/s
 
@@ -47,7 +52,7 @@ def environment_of(stack: str) -> str:
 
 def program_of(stack: str) -> tuple[str, ...]:
     """collbench of a stack's environment, as `tests.cli.command.run` takes it."""
-    return (environment_of(stack), "-m", "collbench")
+    return (sys.executable if stack in OWN else environment_of(stack), "-m", "collbench")
 
 
 def collbench_of(stack: str, folder: Path, *argv: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
@@ -63,7 +68,7 @@ def rows_of(done: Finished) -> list[dict[str, object]]:
 def across(hosts: Hosts, stack: str, out: Path, words: Sequence[str], *, timeout: float = 60, env: Mapping[str, str] | None = None) -> Run:
     """`collbench words…` with one rank on each of the hosts, as torchrun would start it; the run that rank 0 stored in `out`."""
     line = ["timeout", "--kill-after=5", str(timeout), *program_of(stack), *words, "--out", str(out)]
-    launched = [hosts.start(rank, line, env={**_rank_of(hosts, rank), **(env or {})}) for rank in range(hosts.count)]
+    launched = [hosts.start(rank, line, env={**_rank_of(hosts, rank), **OWN.get(stack, {}), **(env or {})}) for rank in range(hosts.count)]
     said = [process.communicate(timeout=timeout + 10)[1] for process in launched]
     assert [process.returncode for process in launched] == [0] * hosts.count, said
     return read_run(out)

@@ -1,6 +1,6 @@
 """UCC: the declarations beside its header, every case right to the last element or n/a, and the error where it is missing.
 
-Tests of the library itself need COLLBENCH_UCC, as scripts/ucc prints it.
+Tests of the library itself need COLLBENCH_UCC, the path of an installed UCC's libucc.so.1.
 """
 
 import ctypes
@@ -18,14 +18,14 @@ from collbench.backends.ucc.backend import STEPS, UccBackend
 from collbench.backends.unavailable import LibraryNotFound, WrongBuild
 from collbench.native.library import library as native_library
 from collbench.operations.registry import every_operation
-from collbench.operations.unsupported import decode_reason
-from collbench.results.row import Row
-from tests.conftest import ROOT
-from tests.contract.asked import asked_for
+from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, needs_ucc
 
-here = pytest.mark.skipif(ucc.CHOSEN not in os.environ, reason=f"no UCC here: scripts/ucc builds it, then set {ucc.CHOSEN}")
 in_turn = pytest.mark.in_turn
+FOUR = ("--sizes", "4M", "--iterations", "4", "--warmup", "2")
+pytestmark = pytest.mark.timeout(320)  # under --long a launch has a thousand cases
 
 
 def test_it_is_found_under_its_name():
@@ -125,7 +125,7 @@ def header() -> Path:
     return Path(os.environ[ucc.CHOSEN]).parents[1] / "include/ucc/api/ucc.h"
 
 
-@here
+@needs_ucc
 def test_the_declarations_are_those_of_the_header(tmp_path):
     if not header().exists() or not shutil.which("cc"):
         pytest.skip(f"no {header()}, or no C compiler")
@@ -167,26 +167,18 @@ def test_the_declarations_are_those_of_the_header(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def assert_right(row: Row) -> None:
-    """Measured and right, or n/a for a reason that is a fact about the operation or the type."""
-    if row.na is not None:
-        assert type(decode_reason(row.na_fact)).__name__ != "Text", row
-        return
-    assert (row.checked, row.wrong, row.wrong_detail) == (1, 0, None), row
-
-
-@here
+@needs_ucc
 @in_turn
-@pytest.mark.parametrize("n", [2, 3])
-def test_every_case_is_right_or_not_applicable(tmp_path, n):
-    outcome = launch(tmp_path, "ucc", n, asked_for("ucc", n))
+@pytest.mark.parametrize("n", [2, *sample([3, 4], 1)])
+def test_every_case_is_right_or_not_applicable(n):
+    asked, outcome = launched("ucc", n)
     assert outcome.code == 0, outcome.stderr
     assert {row.operation for row in outcome.rows if row.na is None} >= set(STEPS)
-    for row in outcome.rows:
-        assert_right(row)
+    for row, case in zip(outcome.rows, cases_of(asked, "ucc", n), strict=True):
+        assert_as_promised(row, case, "ucc", n)
 
 
-@here
+@needs_ucc
 @in_turn
 @pytest.mark.parametrize("call", ["nonblocking", "persistent"])
 def test_every_operation_in_the_other_forms_of_calls(tmp_path, call):
@@ -196,3 +188,59 @@ def test_every_operation_in_the_other_forms_of_calls(tmp_path, call):
     assert len(outcome.rows) == len(STEPS) - 1
     for row in outcome.rows:
         assert (row.na, row.checked, row.wrong) == (None, 1, 0), row
+
+
+@needs_ucc
+@in_turn
+def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
+    sweep = {"operations": sorted(STEPS), "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}
+    outcome = launch(tmp_path, "ucc", 4, [sweep])
+    assert (outcome.code, {(row.na, row.wrong, row.group) for row in outcome.rows}) == (0, {(None, 0, "MOD 2")}), outcome.stderr
+    libraries = outcome.rows[0].evidence["libraries"]
+    assert (libraries["ucc"][:2], libraries["ucx"][:2]) == ("1.", "1.")
+
+
+# The choice of layers and algorithms.
+
+
+@needs_ucc
+@in_turn
+@pytest.mark.parametrize("call", [None, "nonblocking", "persistent"])
+def test_the_row_has_the_layer_and_the_algorithm(tmp_path, call):
+    sweep = {"operations": ["allreduce"], "sizes": [8, 1 << 20], "dtypes": ["float32"], "calls": [call]}
+    outcome = launch(tmp_path, "ucc", 2, [sweep])
+    assert outcome.code == 0, outcome.stderr
+    both = {"collective": "allreduce", "composition": "CL_BASIC", "layers": ["TL_UCP"]}
+    for row, algorithm in zip(outcome.rows, ("knomial", "sra_knomial"), strict=True):
+        assert row.evidence["ucc"]["choices"] == [both | {"algorithm": algorithm}]
+
+
+@needs_ucc
+@in_turn
+def test_a_forced_algorithm_is_on_the_row_and_the_log_of_the_user_is_left_alone(tmp_path, monkeypatch):
+    sweep = {"operations": ["allreduce"], "sizes": [8], "dtypes": ["float32"]}
+    monkeypatch.setenv("UCC_TL_UCP_TUNE", "allreduce:@ring:inf")
+    (row,) = launch(tmp_path / "forced", "ucc", 2, [sweep]).rows
+    assert [choice["algorithm"] for choice in row.evidence["ucc"]["choices"]] == ["ring"]
+    assert row.evidence["libraries"]["ucc_tl_ucp_tune"] == "allreduce:@ring:inf"
+    assert "ucc_log_file" not in row.evidence["libraries"]
+    monkeypatch.setenv("UCC_LOG_FILE", str(tmp_path / "own.log"))
+    monkeypatch.setenv("UCC_COLL_TRACE", "info")
+    (row,) = launch(tmp_path / "logged", "ucc", 2, [sweep]).rows
+    assert "ucc" not in row.evidence
+    assert "coll_init: Allreduce" in (tmp_path / "own.log").read_text()
+
+
+@needs_ucc
+@in_turn
+@pytest.mark.hosts
+def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
+    between = hosts(2, "100mbit")
+    least = {"allreduce": 0.0, "allgather": 0.0, "broadcast": 0.0}
+    for operation, share_least in least.items():
+        run = across(between, "ucc", tmp_path / operation, [operation, "--backend", "ucc", *FOUR], env={"UCX_TLS": "tcp,self"})
+        (row,) = run.rows
+        share = row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S / 10)
+        assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
+        assert share_least <= share <= 1.01, (operation, share)  # the shaper lets 256 kbit pass at once
+        print(operation, share, row.evidence.get("moved"), row.evidence.get("ucc"), row.time_s, row.ceiling, row.percent_of_ceiling)

@@ -11,13 +11,15 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding
 from collbench.backends.ucc import library as ucc
-from collbench.backends.ucc.library import UccNotFound, check, load_ucc
+from collbench.backends.ucc.choice import ChoiceLog
+from collbench.backends.ucc.library import UccNotFound, check, check_layers, load_ucc
 from collbench.errors import RunFailed, UsageError
 from collbench.native.library import address
 from collbench.native.library import library as native_library
@@ -183,9 +185,9 @@ class UccBackend(HostBackend):
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
-        """Return whether a supported UCC can be loaded. It is not initialized."""
+        """Return whether a supported UCC can be loaded, with its layers. It is not initialized in this process."""
         try:
-            found = load_ucc()
+            check_layers(found := load_ucc())
         except UccNotFound as error:
             return Unavailable.because(error.obstacle)
         return Available(f"UCC {found.ucc_get_version_string().decode()}")
@@ -199,7 +201,9 @@ class UccBackend(HostBackend):
         self.explain = lambda code: str(self._ucc.ucc_status_string(ctypes.c_int(code)).decode())
         self._teams: dict[tuple[int, ...], int] = {}
         self._library, self._context = ctypes.c_void_p(), ctypes.c_void_p()
-        self._initialize()
+        self._log, self._bound = ChoiceLog(), list[dict[str, Any]]()
+        with self._log.start(self._ucc):
+            self._initialize()
         self._meet(ContextMeeting(world))
         names = ("collective_init", "collective_post", "context_progress", "collective_finalize")
         pointers = [self._pointer(f"ucc_{name}") for name in names]
@@ -232,7 +236,8 @@ class UccBackend(HostBackend):
         """Return the team of these ranks, made once; None on ranks outside it. Raises RunFailed."""
         key = tuple(ranks)
         if self.rank in key and key not in self._teams:
-            self._teams[key] = self._team(key)
+            with self._log.making_team():
+                self._teams[key] = self._team(key)
         return self._teams.get(key)
 
     def _team(self, ranks: tuple[int, ...]) -> int:
@@ -268,20 +273,30 @@ class UccBackend(HostBackend):
                 binding.free()
 
         try:
-            slots = tuple(tuple(self.steps[operation.name](binding)) for binding in bindings)
+            with self._log.witness() as self._bound:
+                slots = tuple(tuple(self.steps[operation.name](binding)) for binding in bindings)
         except RunFailed:
             free()
             raise
         return Program(slots, keep=(buffers, bindings), explain=self.explain, free=free)
 
+    @contextmanager
+    def witness(self, case: Case) -> Iterator[list[dict[str, Any]]]:
+        """Yield a list around untimed calls of a case, which has UCC's choices at its end. Persistent requests were made before."""
+        with self._log.witness() as choices:
+            yield choices
+        if case.call == "persistent":
+            choices += self._bound
+
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why UCC cannot reduce the data type, or None."""
-        return DtypeUnsupported("UCC", case.dtype.name) if operation.reduces and case.dtype.name not in ucc.DATATYPES else None
+        return DtypeUnsupported("UCC", case.dtype.name) if operation.reduces and case.dtype.name not in ucc.REDUCED else None
 
     def versions(self) -> Mapping[str, str]:
-        """Return UCC's version, and all UCC_* and UCX_* settings. Which layers and algorithms it chose is unknown: it has no query."""
+        """Return the versions of UCC and of the UCX below it, and all UCC_* and UCX_* settings."""
         own = {name.lower(): value for name, value in sorted(os.environ.items()) if name.startswith(("UCC_", "UCX_"))}
-        return {"ucc": self._ucc.ucc_get_version_string().decode()} | own
+        below = {"ucx": found} if (found := ucc.ucx_version()) else {}
+        return {"ucc": self._ucc.ucc_get_version_string().decode()} | below | own
 
     def close(self) -> None:
         """Destroy the teams and the context, on all ranks together."""
@@ -289,3 +304,4 @@ class UccBackend(HostBackend):
             self._finish(lambda team=team: self._ucc.ucc_team_destroy(ctypes.c_void_p(team)), "destroying a team")
         self._ucc.ucc_context_destroy(self._context)
         self._ucc.ucc_finalize(self._library)
+        self._log.close()

@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
+from pathlib import Path
 
-from collbench.backends.unavailable import LibraryNotFound, UnknownVersion, WrongBuild
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
 
 CHOSEN = "COLLBENCH_UCC"
 _NAME = "libucc.so.1"
-_INSTALL = f"build it with scripts/ucc PREFIX SOURCE, then set {CHOSEN} to PREFIX/lib/{_NAME}"
+_INSTALL = f"install UCC 1.x (HPC-X has it; its own documentation describes how to build it), then set {CHOSEN} to its {_NAME}"
+_UCX = f"add the UCX that it was built with, or a newer one, to LD_LIBRARY_PATH (or load its module), or set {CHOSEN} to another UCC"
 _MAJOR = 1
+_LAYERS = ("cl_basic", "mc_cpu", "tl_ucp")  # what collectives on host memory need: tl_ucp moves the data over UCX
+_UCP = "libucp.so.0"
+_UCX_LOG = "UCX_LOG_FILE"
+_PATIENCE_S = 20.0
 API = (1, 0)  # what ucc_init_version is asked for; every 1.x has these functions
 
 # Enumerators: UCC_COLL_TYPE_* are bits, UCC_DT_* are numbers shifted by 3, UCC_OP_* are numbers.
@@ -32,6 +41,8 @@ DATATYPES: Mapping[str, int] = {
     "int8": 0 << 3, "int16": 1 << 3, "int32": 2 << 3, "int64": 3 << 3, "uint8": 5 << 3, "uint32": 7 << 3, "uint64": 8 << 3,
     "float16": 10 << 3, "float32": 11 << 3, "float64": 12 << 3, "bfloat16": 13 << 3,
 }  # fmt: skip
+# Types that host memory is reduced in: components/ec/cpu/ec_cpu_reduce.c has no float16. After such an error the next operation may hang.
+REDUCED = frozenset(DATATYPES) - {"float16"}
 SAME_WIDTH: Mapping[int, str] = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 REDOPS: Mapping[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "band": 7, "bor": 8, "bxor": 9, "avg": 12}
 HOST = 0  # UCC_MEMORY_TYPE_HOST
@@ -167,7 +178,14 @@ class UccNotFound(RunFailed):
 
 @cache
 def _loaded(path: str) -> ctypes.CDLL:
-    return ctypes.CDLL(path)
+    """Return the library. UCX, which reads its settings as it is loaded, logs to stderr unless the user chooses: stdout has rows."""
+    if _UCX_LOG in os.environ:
+        return ctypes.CDLL(path)
+    os.environ[_UCX_LOG] = "stderr"
+    try:
+        return ctypes.CDLL(path)
+    finally:
+        del os.environ[_UCX_LOG]
 
 
 def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
@@ -176,13 +194,69 @@ def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
     try:
         found = _loaded(path)
     except OSError as error:
-        raise UccNotFound(LibraryNotFound("UCC", str(error), _INSTALL)) from error
+        found_it = "undefined symbol" in str(error)
+        raise UccNotFound(DoesNotLoad("UCC", str(error), _UCX) if found_it else LibraryNotFound("UCC", str(error), _INSTALL)) from error
     if not hasattr(found, "ucc_init_version") or not hasattr(found, "ucc_get_version_string"):
         raise UccNotFound(WrongBuild(CHOSEN, path, "is not UCC", _INSTALL))
     found.ucc_status_string.restype = found.ucc_get_version_string.restype = c_char_p
     if version(found)[0] != _MAJOR:
         raise UccNotFound(UnknownVersion("UCC", ".".join(map(str, version(found))), f"{_MAJOR}.x", _INSTALL))
     return found
+
+
+# Loads UCC, starts it, and loads the files named after it, in a process of its own: UCC's layers crash where UCC has not started.
+_LOAD = """
+import ctypes, sys
+try:
+    ctypes.CDLL(sys.argv[1]).ucc_lib_config_read(None, None, ctypes.byref(ctypes.c_void_p()))
+    for file in sys.argv[2:]:
+        ctypes.CDLL(file)
+except OSError as error:
+    sys.exit(str(error))
+"""
+
+
+def check_layers(library: ctypes.CDLL) -> None:
+    """Raise UccNotFound if the layers that host memory needs are missing, or do not load (an older UCX lacks symbols).
+
+    UCC leaves out layers that do not load, and then has no collectives. A check that takes too long finds nothing.
+    """
+    file, about = file_of(library), ".".join(map(str, version(library)))
+    if file is None:
+        return
+    layers = {name: file.parent / f"ucc/libucc_{name}.so" for name in _LAYERS}
+    for name, layer in layers.items():
+        if not layer.exists():
+            raise UccNotFound(WrongBuild("UCC", about, f"lacks its layer {name} ({layer} is missing), which needs UCX", _INSTALL))
+    line = [sys.executable, "-I", "-S", "-c", _LOAD, str(file), *map(str, layers.values())]
+    with suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False)
+        if done.returncode:
+            why = done.stderr.strip().splitlines() or [f"a process that loads it ends with code {done.returncode}"]
+            raise UccNotFound(DoesNotLoad(f"UCC {about}", why[-1][:300], _UCX))
+
+
+class _Symbol(ctypes.Structure):
+    """Dl_info of dlfcn.h."""
+
+    _fields_ = [("file", c_char_p), ("base", c_void_p), ("symbol", c_char_p), ("address", c_void_p)]
+
+
+def file_of(library: ctypes.CDLL) -> Path | None:
+    """Return the file of the loaded library, beside which UCC has its layers; None if the loader does not know it."""
+    found = _Symbol()
+    named = ctypes.CDLL(None).dladdr(ctypes.cast(library.ucc_init_version, c_void_p), ctypes.byref(found))
+    return Path(os.fsdecode(found.file)) if named and found.file else None
+
+
+def ucx_version() -> str | None:
+    """Return the version of the UCX that this process has loaded ("1.18.0"), or None."""
+    try:
+        get = ctypes.CDLL(_UCP, mode=os.RTLD_NOLOAD).ucp_get_version_string
+    except (OSError, AttributeError):
+        return None
+    get.restype = c_char_p
+    return str(get().decode())
 
 
 def version(library: ctypes.CDLL) -> tuple[int, int, int]:

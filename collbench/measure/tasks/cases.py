@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.backends.backend import Backend, CountingBackend, unsupported_reason
+from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
 from collbench.measure.memory import HeldResources, check_memory, fitting_sizes, held_resources
@@ -194,6 +195,8 @@ class BackendRunner:
         moved = watched.evidence.get("moved", {}) if watched else {}
         paths = self.opened.paths
         evidence = paths.evidence(world, choices, session.ceilings.machines, moved) if paths else {}
+        if choices and not paths:
+            evidence = {backend.name: {"choices": choices}}
         if watched is None or mismatches is None:
             return None
         around = self._row_context(ready, backend, watched)
@@ -211,7 +214,7 @@ class BackendRunner:
         return self._store(row, arrays, place, phases if checked else phases[:-1])
 
     def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
-        """Return (number of verified calls, wrong data at rank 0, NCCL's choices during them on this rank)."""
+        """Return (number of verified calls, wrong data at rank 0, the library's choices during them on this rank)."""
         calls, paths, backend = self.session.request.check, self.opened.paths, self.opened.backend
         if not calls or backend is None:
             return 0, [], []
@@ -219,9 +222,12 @@ class BackendRunner:
             return 0, [], []
         if ready.operation.is_barrier:
             return (0, [], []) if backend.virtual else (*left_early(ready, self.session.world, calls), [])
-        if not paths:
-            return calls, verify_case(ready, self.session.world, calls), []
-        with paths.witness(backend, ready.case) as choices:
+        witness: AbstractContextManager[list[dict[str, Any]]] = nullcontext([])
+        if paths:
+            witness = paths.witness(backend, ready.case)
+        elif isinstance(backend, WitnessedBackend):
+            witness = backend.witness(ready.case)
+        with witness as choices:
             mismatches = verify_case(ready, self.session.world, calls)
         return calls, mismatches, choices
 
