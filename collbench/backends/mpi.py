@@ -17,9 +17,10 @@ from collbench.backends.backend import Available, Group, Settings, Unavailable, 
 from collbench.backends.gpu_memory import HostOrGpuBackend
 from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding
 from collbench.backends.messages import MessageSteps
-from collbench.backends.unavailable import LibraryNotFound, NotInstalled
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
+from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
-from collbench.launch.mpi import finalise, initialise, mpi_mismatch, size_disagrees
+from collbench.launch.mpi import CHOSEN, NotAnMpi, finalise, initialise, load, mpi_mismatch, size_disagrees
 from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
@@ -330,20 +331,22 @@ def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int)
 
 
 def load_mpi() -> Any:
-    """Return mpi4py's MPI module, not initialized. Raises RunFailed that names the extra to install.
-
-    The thread level is single, as in C benchmarks; multiple takes up to 6.4 times as long at 8 B.
-    """
+    """Return mpi4py's MPI module, not initialized. Raises MpiNotFound that names the remedy."""
     try:
-        import mpi4py
-
-        mpi4py.rc(initialize=False, finalize=False, thread_level="single")
-        from mpi4py import MPI
+        return load()
+    except NotAnMpi as error:
+        raise MpiNotFound(Misconfigured(CHOSEN, error.problem, error.fix)) from error
     except (ImportError, RuntimeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         problem = "; ".join(lines[:_MOST_LINES]) or type(error).__name__  # mpi4py lists every file name that it tried
-        raise MpiNotFound(LibraryNotFound("MPI", problem, "pip install 'collbench[mpich]', or load your site's MPI module")) from error
-    return MPI
+        raise MpiNotFound(_not_loaded(problem)) from error
+
+
+def _not_loaded(problem: str) -> Obstacle:
+    forced = next((name for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if os.environ.get(name)), None)
+    if forced:
+        return DoesNotLoad(f"{forced}={os.environ[forced]}", problem, "correct or unset it")
+    return LibraryNotFound("MPI", problem, "pip install 'collbench[mpich]', or load your site's MPI module")
 
 
 _PROGRESS = {"MPICH": "MPICH_ASYNC_PROGRESS", "Intel MPI": "I_MPI_ASYNC_PROGRESS"}
@@ -353,7 +356,7 @@ _YES = frozenset({"1", "on", "t", "true", "y", "yes", "enable"})
 class MpiNotFound(RunFailed):
     """mpi4py is installed, but cannot find an MPI library."""
 
-    def __init__(self, obstacle: LibraryNotFound) -> None:
+    def __init__(self, obstacle: Obstacle) -> None:
         super().__init__(obstacle.render())
         self.obstacle = obstacle
 

@@ -23,6 +23,7 @@ VARIABLES = (
     Variable("COLLBENCH_CONFIG", "the configuration file, instead of ~/.config/collbench/config.toml"),
     Variable("COLLBENCH_SECRET", "the secret of the launch, at least 16 characters, the same for all ranks"),
     Variable("COLLBENCH_SECRET_FILE", "a file with the secret, which only its owner can read"),
+    Variable("COLLBENCH_MPI", "the MPI to load: the path of its libmpi.so, or the folder in which it is installed"),
     Variable("COLLBENCH_NCCL", "the NCCL library to load, instead of the installed one"),
     Variable("COLLBENCH_UCC", "the path of the UCC library to load"),
     Variable("COLLBENCH_ONECCL", "the folder with `lib` and `include` of the oneCCL to load, instead of CCL_ROOT or the wheel"),

@@ -41,11 +41,7 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
     All ranks must call it. Raises RunFailed before MPI_Init if MPI and the launcher disagree. Raises UsageError if rank 0's
     host has no address that all hosts can reach.
     """
-    import mpi4py
-
-    mpi4py.rc(initialize=False, finalize=False, thread_level="single")
-    from mpi4py import MPI
-
+    MPI = mpi.load()  # noqa: N806 (mpi4py's name of the module)
     mismatch = mpi_mismatch(MPI.Get_library_version(), info, os.environ)
     if mismatch:
         raise RunFailed(f"{mismatch}; or set MASTER_ADDR to rank 0's host: then the ranks connect without MPI")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from collbench.errors import FAILED, UsageError
 from collbench.launch import slurm
-from collbench.launch.info import LaunchInfo, ancestors, local_place, master, meeting_at, number, place
+from collbench.launch.info import INTEL_HYDRA, LaunchInfo, ancestors, local_place, master, meeting_at, number, place
 
 # Kubernetes: a pod of an indexed Job or of a JobSet, or of a TrainJob without torchrun (PET_*). A pod is one task.
 #
@@ -125,7 +125,6 @@ def _worker(text: str) -> LaunchInfo:
 
 _OMPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-_INTELS = "I_MPI_HYDRA_UUID"  # only Intel MPI's hydra sets it, once per launch
 _PALS = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
 # One of these runs once per host or per job. It is the common ancestor of a host's ranks, also behind wrapper scripts.
 _DAEMONS = ("hydra_pmi_prox", "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun", "pals")
@@ -142,7 +141,7 @@ def detect_mpirun(env: Mapping[str, str]) -> LaunchInfo | None:
     if "PMI_RANK" not in env or "PMI_SIZE" not in env:
         return None
     if "MPI_LOCALNRANKS" in env:
-        return _info_mpirun(env, _HYDRA, "Intel MPI" if _INTELS in env else "MPICH", "pmi")
+        return _info_mpirun(env, _HYDRA, "Intel MPI" if INTEL_HYDRA in env else "MPICH", "pmi")
     if "SLURM_JOB_ID" in env:
         return None
     return _info_mpirun(env, _PALS, "MPICH", "pmi")

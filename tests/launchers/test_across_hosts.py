@@ -1,4 +1,4 @@
-"""torchrun and MPICH's mpiexec over two hosts with a link of 1 Gbit/s."""
+"""torchrun and the mpiexec of MPICH and Intel MPI over two hosts with a link of 1 Gbit/s."""
 
 from __future__ import annotations
 
@@ -71,3 +71,30 @@ class TestMpiexec:
         (row,) = found.rows
         assert row.busbw_bytes_per_s and row.busbw_bytes_per_s > 125e6
         assert "above_bound" in row.flags and row.percent_of_ceiling is None
+
+
+@pytest.mark.impi
+class TestMpiexecOfIntelMpi:
+    """Its libfabric chooses TCP between the hosts; it does not find the memory that they share."""
+
+    def launch(self, bed: Hosts, python: str, line: list[str], env: dict[str, str], *flags: str) -> Finished:
+        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
+        passed = [word for name, value in env.items() for word in ("-genv", name, value)]
+        mpiexec = str(Path(python).parent / "mpiexec")
+        return bed.run(0, [mpiexec, *flags, *reach, *passed, python, *line], 80, environment({"COLLBENCH_ITERATIONS": "10"}))
+
+    @pytest.mark.parametrize("more", [{}, {"MASTER_ADDR": "first", "MASTER_PORT": PORT}], ids=["over MPI itself", "MASTER_ADDR"])
+    def test_ranks_meet(self, more: dict[str, str], bed: Hosts, impi_python: str, tmp_path: Path) -> None:
+        actual = {"FI_PROVIDER": "tcp", **more, **({"MASTER_ADDR": bed.addresses[0]} if more else {})}
+        found = stored(self.launch(bed, impi_python, [*short(tmp_path), "--backend", "mpi"], actual), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0)}
+        assert [member["address"] for member in found.info["rank_map"]] == bed.addresses
+        assert (found.info["launcher_facts"], found.info["backends"]["mpi"]["mpi"][:9]) == ({"mpirun": "Intel MPI"}, "Intel MPI")
+        assert found.info["environment"]["FI_PROVIDER"] == "tcp"
+
+    @pytest.mark.parametrize("provider", ["verbs", "nonsense"])
+    def test_a_provider_that_these_hosts_lack_ends_the_launch(self, provider: str, bed: Hosts, impi_python: str, tmp_path: Path) -> None:
+        """The library ends the ranks in MPI_Init; CB2807 of the doctor reports it before."""
+        done = self.launch(bed, impi_python, [*short(tmp_path), "--backend", "mpi"], {"FI_PROVIDER": provider})
+        assert done.returncode != 0 and "fi_getinfo() failed" in done.stderr
+        assert not (tmp_path / "run").exists()

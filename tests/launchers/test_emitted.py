@@ -22,6 +22,7 @@ INNER = ("allreduce", "--sizes", "1K", "--out", "run")
 PORT = "29511"  # the hosts have their own network: no other server listens there
 MPICH = ("UCX_TLS=tcp,self", "UCX_NET_DEVICES=eth0")  # else it finds the memory that these hosts share
 OPEN_MPI = ("OMPI_MCA_pml=ob1", "OMPI_MCA_btl=tcp,self")
+INTEL_MPI = ("FI_PROVIDER=tcp", "FI_TCP_IFACE=eth0")
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ class TestMpirun:
         (folder / "hosts").write_text("# two hosts\n" + "".join(f"{name}\n" for name in bed.names))
         asked = ("--library", library, "--hosts", "hosts", "--interface", "eth0", *variables((*expected, "COLLBENCH_SEED=7")))
         job = emitted(folder, "mpirun", *asked, program=bin / "collbench")
-        reach = {"HYDRA_LAUNCHER_EXEC": bed.rsh, "PRTE_MCA_plm_ssh_agent": bed.rsh, "PATH": f"{bin}:/usr/sbin:/usr/bin:/sbin:/bin"}
+        agents = dict.fromkeys(("HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC", "PRTE_MCA_plm_ssh_agent"), bed.rsh)
+        reach = {**agents, "PATH": f"{bin}:/usr/sbin:/usr/bin:/sbin:/bin"}
         return stored(bed.run(0, ["sh", "-c", f"cd '{folder}' && exec {job}"], 60, environment(reach)), folder)
 
     def check(self, found: Run, bed: Hosts, family: str) -> None:
@@ -63,6 +65,10 @@ class TestMpirun:
     @pytest.mark.openmpi
     def test_open_mpi(self, bed: Hosts, openmpi_python: str, tmp_path: Path) -> None:
         self.check(self.started(bed, tmp_path, "openmpi", OPEN_MPI, Path(openmpi_python).parent), bed, "Open MPI")
+
+    @pytest.mark.impi
+    def test_intel_mpi(self, bed: Hosts, impi_python: str, tmp_path: Path) -> None:
+        self.check(self.started(bed, tmp_path, "intel", INTEL_MPI, Path(impi_python).parent), bed, "Intel MPI")
 
 
 @pytest.mark.skipif(not (BIN / "torchrun").exists(), reason="no torch beside this Python")
@@ -122,6 +128,13 @@ class TestInsideASlurmJob:
     def test_mpiexec_takes_the_jobs_hosts(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         job = emitted(tmp_path, "mpirun", "--library", "mpich", *variables(MPICH), program=BIN / "collbench")
         found = slurm_hosts.sbatch(job.read_text(), ["-N2", f"--chdir={tmp_path}"], 90, environment({"PATH": f"{BIN}:/usr/bin:/bin"}))
+        assert measured(stored(found, tmp_path)) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
+
+    @pytest.mark.impi
+    def test_mpirun_of_intel_mpi_takes_the_jobs_hosts(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        bin = Path(impi_python).parent
+        job = emitted(tmp_path, "mpirun", "--library", "intel", *variables(INTEL_MPI), program=bin / "collbench")
+        found = slurm_hosts.sbatch(job.read_text(), ["-N2", f"--chdir={tmp_path}"], 90, environment({"PATH": f"{bin}:/usr/bin:/bin"}))
         assert measured(stored(found, tmp_path)) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
 
     @pytest.mark.skipif(not (BIN / "torchrun").exists(), reason="no torch beside this Python")

@@ -29,11 +29,11 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
     return hosts(2, "1gbit")
 
 
-def launched(bed: Hosts, folder: Path, words: list[str], env: dict[str, str]) -> Run:
+def launched(bed: Hosts, folder: Path, words: list[str], env: dict[str, str], python: str = PROGRAM[0], timeout: float = 60) -> Run:
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
     passed = [word for name, value in env.items() for word in ("-genv", name, value)]
-    line = [str(MPICH), *reach, *passed, *PROGRAM, *words, "--out", str(folder / "run")]
-    return stored(bed.run(0, line, 60, environment()), folder)
+    line = [str(Path(python).parent / "mpiexec"), *reach, *passed, python, *PROGRAM[1:], *words, "--out", str(folder / "run")]
+    return stored(bed.run(0, line, timeout, environment()), folder)
 
 
 def ratios(row: Row) -> list[float]:
@@ -42,12 +42,30 @@ def ratios(row: Row) -> list[float]:
     return [host[way]["ratio"] for host in hosts for way in ("out", "in") if host[way]["at_least_bytes"]]
 
 
-@pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
-@pytest.mark.parametrize(("words", "directions"), [
+DIRECTIONS = pytest.mark.parametrize(("words", "directions"), [
     (["allreduce"], {"allreduce": 4}), (["p2p", "--window", "2"], {"p2p_latency": 4, "p2p_bandwidth": 2, "p2p_bidirectional": 4}),
 ], ids=["allreduce", "p2p"])  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
+@DIRECTIONS
 def test_interfaces_counted_what_was_moved(words: list[str], directions: dict[str, int], backend: str, bed: Hosts, tmp_path: Path) -> None:
-    found = launched(bed, tmp_path, [*words, "--backend", backend, "--sizes", "4M"], OVER_THE_LINK)
+    check(launched(bed, tmp_path, [*words, "--backend", backend, "--sizes", "4M"], OVER_THE_LINK), directions)
+
+
+@pytest.mark.impi
+@DIRECTIONS
+def test_interfaces_counted_what_intel_mpi_moved(
+    words: list[str], directions: dict[str, int], bed: Hosts, impi_python: str, tmp_path: Path
+) -> None:
+    over = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+    found = launched(bed, tmp_path, [*words, "--backend", "mpi", "--sizes", "4M"], over, impi_python)
+    check(found, directions)
+    assert all(row.ceiling and row.ceiling.limited_by == "NIC eth0 1 Gb/s, TCP" for row in found.rows if row.operation != "p2p_latency")
+
+
+def check(found: Run, directions: dict[str, int]) -> None:
+    """The counters of every row."""
     assert {row.operation: row.na for row in found.rows} == dict.fromkeys(directions)
     for row in found.rows:
         assert ratios(row) == pytest.approx([1.0] * directions[row.operation], abs=NEAR), row.operation

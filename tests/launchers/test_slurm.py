@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.cli.command import PROGRAM, environment, one_sentence
+from tests.conftest import cannot
 from tests.launchers.stored import measured, nic_busbw, stored
 from tests.testbeds import SlurmBed
 
@@ -20,6 +23,7 @@ M = 1024**2
 UNSET = {"COLLBENCH_ITERATIONS": "", "COLLBENCH_WARMUP": ""}
 USE = "which would not see 2 ranks: use srun --mpi="
 PYTHONS = {"none": "", "pmi2": "", "pmix": "openmpi_python"}  # the library that each manager serves
+PMI_LIBRARIES = {"pmi2": "libpmi2.so.0", "pmix": "libpmix.so.2"}  # by manager the library that a site gives Intel MPI
 
 
 @pytest.fixture
@@ -56,6 +60,63 @@ class TestManagers:
         found = stored(slurm_hosts.srun(["-N2", f"--mpi={manager}", "--kill-on-bad-exit=1"], line, env=environment()), tmp_path)
         assert measured(found) == {"mpi": (2, 2, 0), "gloo": (2, 2, 0)}
         assert found.info["launcher_facts"] == {"srun_mpi": manager}
+
+
+def pmi_library(manager: str) -> str:
+    """Return the path of the system's PMI library; the test is skipped without it."""
+    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    found = re.search(rf"{re.escape(PMI_LIBRARIES[manager])} .* => (\S+)", listed)
+    if not found:
+        cannot(f"no {PMI_LIBRARIES[manager]}: apt-get install libpmi2-0-dev libpmix2")
+    return found[1]
+
+
+@pytest.mark.impi
+class TestIntelMpi:
+    """By its own protocol (pmi2) and the system's PMIx, and with the library that I_MPI_PMI_LIBRARY names."""
+
+    def line(self, python: str, folder: Path) -> list[str]:
+        return [python, *short(folder, "--backend", "mpi")[1:]]
+
+    @pytest.mark.parametrize("given", [False, True], ids=["by itself", "I_MPI_PMI_LIBRARY"])
+    @pytest.mark.parametrize("manager", ["pmi2", "pmix"])
+    def test_both_managers_serve_it(self, manager: str, given: bool, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        env = environment({"I_MPI_PMI_LIBRARY": pmi_library(manager)} if given else {})
+        options = ["-N2", f"--mpi={manager}", "--kill-on-bad-exit=1"]
+        found = stored(slurm_hosts.srun(options, self.line(impi_python, tmp_path), env=env), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0)}
+        assert found.info["launcher_facts"] == {"srun_mpi": manager}
+        assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
+
+    @pytest.mark.parametrize("manager", ["pmi2", "pmix"])
+    def test_the_library_of_the_other_manager_is_reported_before_mpi_init(
+        self, manager: str, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path
+    ) -> None:
+        other = "pmix" if manager == "pmi2" else "pmi2"
+        path = pmi_library(other)
+        env = environment({"I_MPI_PMI_LIBRARY": path})
+        done = slurm_hosts.srun(["-N2", f"--mpi={manager}"], self.line(impi_python, tmp_path), env=env)
+        assert done.returncode == 4 and done.stderr.count("collbench: ") == 1, done.stderr
+        assert path in done.stderr and f"or use srun --mpi={other}" in done.stderr and "Fatal error" not in done.stderr
+        assert not (tmp_path / "run").exists()
+
+    def test_without_a_manager_srun_is_named(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.srun(["-N2", "--mpi=none"], self.line(impi_python, tmp_path), env=environment())
+        assert done.returncode == 4 and f"{USE}pmi2" in done.stderr
+
+    def test_the_doctor_names_the_command_that_starts_it(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        done = slurm_hosts.call(["salloc", "-N2", impi_python, *PROGRAM[1:], "doctor", "--launch", "--format", "json"], env=environment())
+        (line,) = (each["line"] for each in json.loads(done.stdout)["type"] if each["line"].startswith("srun "))
+        assert "--mpi=pmi2 --kill-on-bad-exit=1" in line
+        words = [*shlex.split(line), "--sizes", "1K", "--backend", "mpi", "--out", str(tmp_path / "run")]
+        found = stored(slurm_hosts.call(["salloc", "-N2", *words], env=environment()), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0)}
+
+    def test_its_mpiexec_takes_the_hosts_of_the_job(self, impi_python: str, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
+        line = [str(Path(impi_python).parent / "mpiexec"), "-n", "2", "-ppn", "1", *self.line(impi_python, tmp_path)]
+        found = stored(slurm_hosts.sbatch(shlex.join(line), ["-N2", "-n2"], env=environment()), tmp_path)
+        assert measured(found) == {"mpi": (2, 2, 0)}
+        assert found.info["launcher_facts"] == {"mpirun": "Intel MPI"}
 
 
 class TestCheck:

@@ -1,0 +1,105 @@
+"""COLLBENCH_MPI: the library that mpi4py loads and the mpiexec that belongs to it; values that are no MPI are one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collbench.launch.explain import library
+from collbench.launch.mpi import CHOSEN, NotAnMpi, chosen_library, chosen_mpiexec, with_chosen
+from collbench.launch.spawn import find_mpiexec
+from tests.cli.command import Finished, one_sentence, run
+from tests.launchers.stored import measured, stored
+
+ELF = b"\x7fELF"
+
+
+def installation(folder: Path, library: str, *, program: str = "bin/mpiexec") -> Path:
+    """Return a folder like that of an installed MPI, with files that nothing loads."""
+    for file, content in ((library, ELF), (program, b"")):
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("at", ["lib/libmpi.so", "lib/libmpi.so.12", "lib/release/libmpi.so.12", "lib64/libmpi.so.40", "lib/x86_64/libmpi.so"])
+def test_a_library_and_the_mpiexec_of_its_installation(at: str, tmp_path: Path) -> None:
+    folder = installation(tmp_path, at)
+    env = {CHOSEN: str(folder / at)}
+    assert chosen_library(env) == folder / at
+    assert find_mpiexec(env) == chosen_mpiexec(env) == folder / "bin/mpiexec"
+    assert with_chosen({**env, "A": "1"}) == {**env, "A": "1", "MPI4PY_LIBMPI": str(folder / at)}
+    if "x86_64" not in at:
+        assert chosen_library({CHOSEN: str(folder)}) == folder / at
+
+
+def test_a_stub_of_a_wheel_is_passed_over(tmp_path: Path) -> None:
+    folder = installation(tmp_path, "lib/libmpi.so.40")
+    (folder / "lib/libmpi.so").write_text("")
+    assert chosen_library({CHOSEN: str(folder)}) == folder / "lib/libmpi.so.40"
+
+
+def test_without_an_mpiexec_of_its_own_that_of_path_is_used(tmp_path: Path) -> None:
+    folder = installation(tmp_path / "mpi", "lib/libmpi.so", program="elsewhere/mpiexec")
+    assert find_mpiexec({CHOSEN: str(folder), "PATH": str(folder / "elsewhere")}) == folder / "elsewhere/mpiexec"
+    assert find_mpiexec({CHOSEN: str(folder), "PATH": ""}) is None
+
+
+def test_nothing_chosen() -> None:
+    assert chosen_library({}) is chosen_library({CHOSEN: ""}) is chosen_mpiexec({}) is None
+    assert with_chosen({"A": "1"}) == {"A": "1"}
+
+
+@pytest.mark.parametrize("value", ["missing", "empty"])
+def test_a_path_without_a_library(value: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    env = {CHOSEN: str(tmp_path / value)}
+    for function in (chosen_library, chosen_mpiexec, find_mpiexec, with_chosen):
+        with pytest.raises(NotAnMpi) as error:
+            function(env)
+        assert error.value.exit_code == 2 and str(tmp_path / value) in error.value.problem
+    assert str(tmp_path / value) in library(env).problem
+
+
+class TestCommand:
+    def measure(self, folder: Path, value: str, *words: str) -> Finished:
+        return run(folder, "allreduce", "--sizes", "1K", "--out", "run", *words, env={CHOSEN: value}, timeout=60)
+
+    def test_a_missing_file_is_one_sentence(self, tmp_path: Path) -> None:
+        done = self.measure(tmp_path, "/nowhere/libmpi.so")
+        assert done.returncode == 2 and "/nowhere/libmpi.so, which does not exist" in one_sentence(done)
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.in_turn
+    def test_a_file_that_is_not_a_library_is_one_sentence(self, tmp_path: Path) -> None:
+        (tmp_path / "libmpi.so").write_text("not a library")
+        done = self.measure(tmp_path, str(tmp_path / "libmpi.so"), "--backend", "mpi")
+        assert done.returncode == 2 and f"{CHOSEN}={tmp_path}/libmpi.so does not load" in one_sentence(done)
+
+    @pytest.mark.impi
+    @pytest.mark.in_turn
+    def test_the_wheel_of_mpi4py_measures_over_intel_mpi(self, impi_python: str, tmp_path: Path) -> None:
+        found = stored(self.measure(tmp_path, str(Path(impi_python).parents[1]), "--backend", "mpi"), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0)}
+        assert found.info["backends"]["mpi"]["mpi"].startswith("Intel MPI 20")
+
+    @pytest.mark.openmpi
+    @pytest.mark.in_turn
+    def test_and_over_open_mpi(self, openmpi_python: str, tmp_path: Path) -> None:
+        found = stored(self.measure(tmp_path, str(Path(openmpi_python).parents[1]), "--backend", "mpi"), tmp_path)
+        assert measured(found) == {"mpi": (2, 1, 0)}
+        assert found.info["backends"]["mpi"]["mpi"].startswith("Open MPI")
+
+    @pytest.mark.impi
+    @pytest.mark.in_turn
+    def test_the_doctor_shows_the_library_and_its_mpiexec(self, impi_python: str, tmp_path: Path) -> None:
+        folder = Path(impi_python).parents[1]
+        done = run(tmp_path, "doctor", "--launch", "--format", "json", env={CHOSEN: str(folder)}, timeout=60)
+        shown = json.loads(done.stdout)
+        assert shown["mpi"]["library"].startswith("Intel MPI 20") and shown["mpi"]["path"].startswith(str(folder))
+        lines = [each["line"] for each in shown["type"]]
+        assert any(line.startswith(f"{folder}/bin/mpiexec -n 2 ") for line in lines), lines
