@@ -143,7 +143,7 @@ def peak(
     oversubscription: float = 1.0,
     ceiling_bytes_per_s: float | None = None,
     ring_edges: int = 1,
-    pairs: int = 1,
+    pairs: int | None = None,
 ) -> CollectiveCeilings:
     """Return what an operation could reach on a job, as `collbench peak` does: `ring`, `bound` and `achievable`, in bytes per second.
 
@@ -158,9 +158,10 @@ def peak(
     oversubscription     the fabric carries a node's rate divided by this
     ceiling_bytes_per_s  take this as the ceiling
     ring_edges           sendrecv: edges that leave the busiest node
-    pairs                p2p: pairs at once between nodes
+    pairs                p2p: pairs at once between nodes (None: 1); multipair: pairs in all (None: half of the ranks)
 
-    Raises UsageError for an unknown operation, invalid hardware, files that cannot be read, and a job of one rank.
+    Raises UsageError for an unknown operation, invalid hardware, files that cannot be read, a job of one rank, and more pairs than the
+    ranks make.
     """
     rates = {"nvlink_bytes_per_s": nvlink_bytes_per_s, "ceiling_bytes_per_s": ceiling_bytes_per_s}
     for name, value in {**rates, "oversubscription": oversubscription}.items():

@@ -123,7 +123,8 @@ def _add_peak_options(parser: Parser) -> None:
     parser.add_argument(
         "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
     )
-    parser.add_argument("--pairs", type=positive, default=1, metavar="N", help="p2p: pairs at once between nodes (default: 1)")
+    pairs = "p2p: pairs at once between nodes (default: 1); multipair: pairs in all (default: half of the ranks)"
+    parser.add_argument("--pairs", type=positive, metavar="N", help=pairs)
     add_some(parser, "html")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
 

@@ -14,6 +14,7 @@ from collbench.operations.registry import commands as operation_commands
 
 FIGURES = ("42.0 of 50.0 GB/s: ", "84 %", "65 %", "64.6 GB/s")
 FOUR = ("--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
+TWO = ("--nodes", "2", "--gpus-per-node", "8", "--nic")
 XML = """<system version="1"><cpu numaid="0" affinity="f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
 {gpus}<nic><net name="mlx5_0" dev="0" speed="100000" port="1" guid="0x1" maxconn="131072" gdr="1"/></nic></cpu></system>
 """
@@ -75,7 +76,7 @@ def test_an_nvlink_domain_of_18_nodes(capsys: pytest.CaptureFixture[str]) -> Non
     assert (two["nodes"], two["ranks"], two["nvlink_domains"], two["ring"]["bytes_per_s"]) == (36, 144, 2, 900e9)
 
 
-@pytest.mark.parametrize("operation", [name for name in operation_commands() if name not in ("pairs", "multipair")])
+@pytest.mark.parametrize("operation", [name for name in operation_commands() if name != "pairs"])
 def test_every_operation_that_can_be_measured_has_a_line(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(operation, *FOUR) == 0
     first = capsys.readouterr().out.splitlines()[0]
@@ -114,6 +115,25 @@ def test_nvls_pcie_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "482 of 450 GB/s: 107 % " in printed and "(700 GB/s)" in printed
     assert "20.0 of 31.5 GB/s: 63 % " in printed
     assert "\n12.5 GB/s " in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "figures"),
+    [
+        ((*TWO, "4x100Gb"), ("50.0 GB/s ", "shared by 8 pairs", "8 pairs: rank i and rank i + 8")),
+        ((*TWO, "4x100Gb", "--pcie", "gen4x16", "--pairs", "1"), ("31.5 GB/s ", "PCIe Gen4 x16")),
+        (("--gpus-per-node", "8", "--nvlink", "150", "--measured", "300"), ("300 of 600 GB/s: 50 % ", "4 pairs: rank i and rank i + 4")),
+    ],
+)
+def test_several_pairs_at_once(options: tuple[str, ...], figures: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("multipair", *options) == 0
+    printed = capsys.readouterr().out
+    assert all(figure in printed for figure in figures)
+
+
+def test_more_pairs_than_the_ranks_make() -> None:
+    with pytest.raises(UsageError, match=r"--pairs 9: 16 ranks make at most 8 pairs: .*--pairs"):
+        call("multipair", *TWO, "4x100Gb", "--pairs", "9")
 
 
 def test_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

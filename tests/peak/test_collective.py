@@ -1,14 +1,28 @@
 """Every operation's ceilings on typed and probed nodes, the limiting link named, and the model of a curve."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import OPERATIONS, InputGiven, InputRead, SumsNotCounted, ceilings, doubtful_input, like
+from collbench.machine.peak.collective import (
+    OPERATIONS,
+    InputGiven,
+    InputRead,
+    SumsNotCounted,
+    ceilings,
+    doubtful_input,
+    like,
+    pairs_by_node,
+)
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
+from collbench.operations.case import Case
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.groups import groups_of
+from collbench.operations.registry import operations
 from tests.peak.made import GEN5, gpus, infiniband, switched, wired
 
 RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce")
@@ -50,6 +64,7 @@ FOUR = Job((typed(),) * 4)  # 4 × 8 GPUs, Bg 300, Bn 50; N - 1 = 31
         ("scatter", None, 64.58),
         ("sendrecv", None, 50),
         ("p2p", None, 50),
+        ("multipair", None, 100),  # two nodes send
         ("put", None, 50),
         ("get", None, 50),
         ("accumulate", None, 50),
@@ -64,7 +79,8 @@ def test_every_operation_on_four_nodes(operation, ring, bound):
 def test_the_list_of_operations_is_whole():
     alike = ["put", "get", "accumulate", "neighbor-allgather", "neighbor-alltoall", "scan", "exscan", "init"]
     alike += ["allgatherv", "gatherv", "scatterv", "reducescatterv"]
-    assert sorted(OPERATIONS) == sorted([*RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *alike])
+    others = ["alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", "multipair"]
+    assert sorted(OPERATIONS) == sorted([*RINGS, *others, *alike])
 
 
 def test_two_ranks_are_both_neighbours_of_one_another_and_need_what_is_gathered_once():
@@ -72,14 +88,14 @@ def test_two_ranks_are_both_neighbours_of_one_another_and_need_what_is_gathered_
     assert [rates(operation, two) for operation in ("neighbor-alltoall", "neighbor-allgather")] == [(None, 50), (None, 100)]
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) != "barrier"])
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])
 def test_one_node_is_limited_by_nvlink(operation):
     found = ceilings(operation, Job((typed(nic=None),)))
     assert found.bound.bytes_per_s == pytest.approx(300e9)
     assert (found.bound.limited_by, found.bound.source) == ("NVLink 300 GB/s", "--nvlink")
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) != "barrier"])
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])
 def test_one_gpu_a_node_is_limited_by_the_nic(operation):
     found = ceilings(operation, Job((typed("1x100Gb", None, "gen4x16", each=1),) * 4))
     assert found.bound.bytes_per_s == pytest.approx(12.5e9)
@@ -125,6 +141,38 @@ def test_messages_between_nodes_share_the_nics(operation, option):
     found = ceilings(operation, replace(FOUR, **option)).bound
     assert found.bytes_per_s == 12.5e9
     assert found.limited_by.startswith("NIC 4×100 Gb/s shared by 4 ")
+
+
+@pytest.mark.parametrize(
+    ("job", "rate"),
+    [
+        (FOUR, 100),  # 16 pairs, each with an eighth of a node's 50 GB/s
+        (replace(FOUR, pairs=8), 50),  # the ranks of the first node
+        (replace(FOUR, pairs=9), 56.25),  # the ninth pair has a node to itself; the time ends with the other eight
+        (Job((typed(nic=None),)), 1200),  # four pairs inside the node, 300 GB/s each
+        (Job((typed("1x100Gb", None, each=2),) * 3), 18.75),  # the first node sends to both others, the second sends and receives
+        (Job((typed("1x100Gb", 150.0, each=6), typed("4x100Gb", 150.0, each=2))), 25),  # of 4 pairs 2 leave the first node
+    ],
+)
+def test_the_rate_of_several_pairs_ends_with_the_slowest(job, rate):
+    assert rates("multipair", job) == (None, rate)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_pairs_of_each_node_are_those_that_are_measured(seed):
+    random = Random(seed)
+    gpus = [random.randint(1, 5) for _ in range(random.randint(2, 6))]
+    job = Job(tuple(typed(each=each) for each in gpus), pairs=random.randint(1, max(sum(gpus) // 2, 1)))
+    node_of_rank = [node for node, each in enumerate(gpus) for _ in range(each)]
+    operation = operations()["multipair_bandwidth"]
+    case = replace(Case("multipair_bandwidth", "", DTYPES["uint8"], 0), pairs=job.pairs)
+    ends = [(node_of_rank[a], node_of_rank[b]) for a, b in groups_of(operation, case, sum(gpus))]
+    found = pairs_by_node(job)
+    assert found.total == len(ends)
+    for node in range(len(gpus)):
+        assert found.out[node] == sum(a == node != b for a, b in ends)
+        assert found.into[node] == sum(b == node != a for a, b in ends)
+        assert found.inside[node] == sum(a == b == node for a, b in ends)
 
 
 def test_a_message_that_leaves_the_node_goes_over_its_gpus_pcie_link():
@@ -240,7 +288,7 @@ def test_the_bound_is_never_below_the_ring_and_faster_nics_never_lower_it(nodes,
         assert better.ring.bytes_per_s >= found.ring.bytes_per_s
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) != "barrier"])
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if like(name) not in ("barrier", "multipair")])
 def test_equal_nodes_as_one_object_or_as_many(operation):
     many = Job(tuple(typed() for _ in range(4)))
     assert rates(operation, many) == rates(operation, FOUR)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, ceiling_from_rate, no_ceiling, percent_of
@@ -16,7 +17,7 @@ from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, LeastTime, Node, Side, least_time
 from collbench.machine.peak.published import published
 from collbench.reason import Fact, Text
-from collbench.units import format_percent, format_rate
+from collbench.units import format_percent, format_rate, plural
 
 # The ranks of a job on its nodes, and the partitions of ranks from which the rates are computed.
 
@@ -30,7 +31,7 @@ _LIKE["init"] = "barrier"  # groups are made: no data moves
 _LIKE["exscan"] = "scan"  # both need rank 0's data at all other ranks
 # Operations with a part of its own size for each rank, and the operation that they are with equal parts.
 _BY_RANK = {"allgatherv": "allgather", "gatherv": "gather", "scatterv": "scatter", "reducescatterv": "reducescatter"}
-OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", *_BY_RANK, *_LIKE)
+OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", "multipair", *_BY_RANK, *_LIKE)
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,11 @@ def _bound(operation: str, job: Job) -> Ceiling:
         if link.bytes_per_s is None:
             return replace(no_ceiling(link.name), model="bound")
         return _ceiling(job, link.known, (link,), "bound")
+    if operation == "multipair":
+        link, pairs = _slowest_pair(job), pairs_by_node(job).total
+        if link.bytes_per_s is None:
+            return replace(no_ceiling(link.name), model="bound")
+        return _ceiling(job, link.known * pairs, (link,), "bound")
     if operation in ("alltoallv", *_BY_RANK) and job.traffic is not None:
         rate, side = uneven(operation, job)
         return (
@@ -224,12 +230,53 @@ def _flow(operation: str, job: Job) -> Link:
     if not job.several:
         return job.nodes[0].pair if operation == "p2p" else job.nodes[0].neighbours
     pairs = operation == "p2p"
-    sharing = job.pairs if pairs else job.ring_edges
+    sharing = (job.pairs or 1) if pairs else job.ring_edges
     leaving = [node.egress if pairs else job.egress(node) for node, _ in job.kinds]
     links = [link.divided(sharing, shared_by=sharing, sharing="pairs" if pairs else "edges of the ring") for link in leaving]
     links += [node.pcie for node, _ in job.kinds]
     if not pairs:
         links += [node.neighbours for node, _ in job.kinds if node.gpus > 1]
+    return min(links, key=lambda link: link.known)
+
+
+class PairsByNode(NamedTuple):
+    """The pairs of multipair: rank i sends to rank i + n/2. By node: how many pairs send out of it, into it, and stay inside."""
+
+    total: int
+    out: NDArray[np.int64]
+    into: NDArray[np.int64]
+    inside: NDArray[np.int64]
+
+
+def pairs_by_node(job: Job) -> PairsByNode:
+    """Return the first `job.pairs` pairs of a job (None: all), with the ranks in blocks on the nodes."""
+    ends = np.cumsum(np.fromiter((node.gpus for node in job.nodes), np.int64, len(job.nodes)))
+    starts = np.concatenate([[0], ends[:-1]])
+    half = job.ranks // 2
+    total = min(job.pairs or half, half)
+
+    def ranks_within(ends: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.maximum(np.minimum(ends, first + total) - np.maximum(starts, first), 0)
+        return found
+
+    inside = ranks_within(ends - half, 0)
+    return PairsByNode(total, ranks_within(ends, 0) - inside, ranks_within(ends, half) - inside, inside)
+
+
+def _slowest_pair(job: Job) -> Link:
+    """Return the path of the slowest pair of multipair, as a pair's part of it. The time of all pairs ends with this pair.
+
+    An oversubscribed fabric is not counted, as in `_flow`: which pairs share its links is not known.
+    """
+    found = pairs_by_node(job)
+    busiest: dict[int, int] = {}
+    links = []
+    for node, sharing, inside in zip(job.nodes, np.maximum(found.out, found.into).tolist(), found.inside.tolist(), strict=True):
+        if inside:
+            links.append(node.pair)
+        if sharing > busiest.get(id(node), 0):
+            busiest[id(node)] = sharing
+            links += [node.egress.divided(sharing, shared_by=sharing, sharing="pairs"), node.pcie]
     return min(links, key=lambda link: link.known)
 
 
@@ -323,16 +370,15 @@ def assumed(operation: str, job: Job) -> list[str]:
     for node in (node for node in nodes if node.machines > 1):
         clique = f" (clique {node.clique})" if node.clique else ""
         found.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
-    if job.several and job.oversubscription == 1:
-        found.append("a non-blocking fabric between the nodes (else --oversubscription)")
-    if job.several and job.oversubscription != 1 and operation != "p2p":
-        found.append(f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)")
+    found += _of_fabric(operation, job)
     for kind, links in (("links inside the nodes", [node.injection for node in nodes]), ("PCIe links", [node.pcie for node in nodes])):
         why = next((link.name for link in links if link.bytes_per_s is None), None)
         if job.several and why is not None:
             found.append(f"{kind} that are no slower than the NICs: {why}")
     if operation == "alltoallv" and job.traffic is None:
         found.append("the same number of bytes between all ranks")
+    if operation == "multipair":
+        found += _of_pairs(job)
     if operation in _BY_RANK and job.traffic is None:
         found.append("a part of the same size for each rank")
     if operation == "scan" and job.several:
@@ -341,6 +387,28 @@ def assumed(operation: str, job: Job) -> list[str]:
         found.append("ranks in the order of the GPUs")
     if operation == "sendrecv" and job.several and job.ring_edges == 1:
         found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
+    return found
+
+
+def _of_fabric(operation: str, job: Job) -> list[str]:
+    """Return what the rates assume of the fabric between the nodes."""
+    if not job.several:
+        return []
+    if job.oversubscription == 1:
+        return ["a non-blocking fabric between the nodes (else --oversubscription)"]
+    if operation == "multipair":
+        return ["pairs that do not share the fabric's links, so that --oversubscription does not lower the rate"]
+    if operation == "p2p":
+        return []
+    return [f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)"]
+
+
+def _of_pairs(job: Job) -> list[str]:
+    """Return what the rate of several pairs assumes."""
+    by_node = pairs_by_node(job)
+    found = [f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}" + (", ranks in blocks" if job.several else "")]
+    if (by_node.out + by_node.into).max() > max(by_node.out.max(), by_node.into.max()):
+        found.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
     return found
 
 

@@ -9,6 +9,7 @@ from collbench.machine.model import Machine
 from collbench.machine.peak.domain import joined, joined_by_clique
 from collbench.machine.peak.links import PcieTree, egress_of, unknown
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, with_override
+from collbench.units import plural
 
 _MOST_NODES = 1_000_000
 _MOST_GPUS = 1024
@@ -42,9 +43,12 @@ def nodes_of(
 
 
 def check_ranks(operation: str, job: Job) -> None:
-    """Raise UsageError for a job of one rank, which moves nothing."""
+    """Raise UsageError for a job of one rank, which moves nothing, and for more pairs of multipair than its ranks make."""
     if job.ranks < 2:
         raise UsageError(f"peak {operation} needs two ranks or more: add --nodes, --gpus-per-node, or --from with their machine")
+    if operation == "multipair" and (job.pairs or 1) > job.ranks // 2:
+        most = plural(job.ranks // 2, "pair")
+        raise UsageError(f"--pairs {job.pairs}: {job.ranks} ranks make at most {most}: use a smaller number, or leave out --pairs")
 
 
 def repeated(nodes: Sequence[Node], node_count: int | None) -> tuple[Node, ...]:

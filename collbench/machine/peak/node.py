@@ -550,7 +550,8 @@ class Job:
     oversubscription    the fabric carries a node's rate divided by this; 1: non-blocking
     sharp               whether the fabric's switches reduce data (InfiniBand SHARP)
     ring_edges          number of edges of the sendrecv ring that leave the busiest node
-    pairs               number of simultaneous point-to-point pairs that send over the busiest node's NICs in the same direction
+    pairs               p2p: how many pairs send over the busiest node's NICs in the same direction at once (None: 1);
+                        multipair: how many pairs there are in all (None: ranks/2)
     ceiling_from_user   a rate that the user gave, bytes per second
     traffic             bytes of an uneven operation, ranks in the nodes' order; alltoallv: from rank (row) to rank (column); others: one
                         row with the part of each rank; None: even
@@ -560,7 +561,7 @@ class Job:
     oversubscription: float = 1.0
     sharp: bool = False
     ring_edges: int = 1
-    pairs: int = 1
+    pairs: int | None = None
     ceiling_from_user: float | None = None
     traffic: Sequence[Sequence[float]] | None = None
 

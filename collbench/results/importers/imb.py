@@ -15,16 +15,17 @@ from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
-from collbench.results.importers.notes import SkippedLines, SkippedReason
+from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
     MOST_RANKS,
     MPI_COLLECTIVES,
     Meaning,
     RowKind,
-    groups_of_pairs,
     is_size,
     is_time,
+    messages_per_s,
     missing,
+    of_all_pairs,
     parse_number,
     short,
     type_name,
@@ -33,10 +34,11 @@ from collbench.results.importers.rows import (
     without_figures,
 )
 from collbench.results.row import Row
+from collbench.units import plural
 
 # The rows of one block of an IMB output: the operation of its benchmark, and the column with the time.
 
-_US, _MB = 1e-6, 1e6
+_US = 1e-6
 _LISTED = 1024
 _TURNED_ROUND = 2017  # the version that changed both defaults
 
@@ -74,8 +76,8 @@ _BENCHMARKS = {
     "pingping": Meaning("pingping", "p2p_latency", pairs="many"),
     "sendrecv": Meaning("sendrecv", "sendrecv"),
     "exchange": Meaning("exchange", None),
-    "uniband": Meaning("p2p_bandwidth", "p2p_bandwidth", pairs="many"),
-    "biband": Meaning("p2p_bidirectional", "p2p_bidirectional", pairs="many", ways=2),
+    "uniband": Meaning("multipair_bandwidth", "multipair_bandwidth", pairs="many"),
+    "biband": Meaning("multipair_bidirectional", "multipair_bidirectional", pairs="many", ways=2),
 }
 
 
@@ -132,7 +134,14 @@ def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[s
         root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
+        window=_window(facts) if meaning.aggregate else None,
     )  # fmt: skip
+
+
+def _window(facts: Mapping[str, Any]) -> int | None:
+    """Return the number of messages in flight if the printed command has it. The default is not printed, and differs between versions."""
+    words = str(facts.get("command", "")).split()
+    return whole(words[words.index("-window_size") + 1]) if "-window_size" in words[:-1] else None
 
 
 def _switched(option: str, facts: Mapping[str, Any]) -> bool:
@@ -148,6 +157,8 @@ def _switched(option: str, facts: Mapping[str, Any]) -> bool:
 def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     """Return the groups that ran at the same time, as the value of --split where one fits."""
     traffic = {"traffic": "even"} if meaning.even else {}
+    if meaning.aggregate:
+        return {"group": plural(max(block.ranks // 2, 1), "pair")}
     if block.concurrent < 2:
         return traffic
     size, count = block.group_size, block.concurrent
@@ -181,8 +192,10 @@ def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, case: tuple[int, list
     if block.concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
         factor = operations()[meaning.like].bus_factor(block.group_size)  # within a group
         row = row.with_figures(busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
+    if meaning.aggregate:
+        return of_all_pairs(row, max(block.ranks // 2, 1), meaning.ways)
     average = parse_number(found.get("t_avg[usec]", ""))
-    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=_groups(block, meaning, row, known))
+    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=_groups(block, row, known))
 
 
 def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]) -> float | None:
@@ -190,14 +203,12 @@ def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]
         if title in found:
             value = parse_number(found[title])
             return None if value is None else value * _US
-    rate = parse_number(found.get("Mbytes/sec", ""))
-    return size * meaning.ways * (block.ranks // 2) / (rate * _MB) if rate else None
+    messages = messages_per_s(size, found.get("Mbytes/sec", ""), found.get("Msg/sec", ""))  # of all pairs, both ways
+    return meaning.ways * (block.ranks // 2) / messages if messages else None
 
 
-def _groups(block: ImbBlock, meaning: Meaning, row: Row, times: Sequence[float]) -> dict[str, Any]:
-    """Return the figures of each group if the output has them; for several pairs their total bandwidth."""
-    if meaning.pairs and meaning.like != "p2p_latency" and (groups := groups_of_pairs(block.ranks // 2, row)):
-        return groups
+def _groups(block: ImbBlock, row: Row, times: Sequence[float]) -> dict[str, Any]:
+    """Return the figures of each group if the output has them."""
     if block.concurrent < 2:
         return {}
     factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None
@@ -302,4 +313,9 @@ def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogCont
     doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
     facts = {**state.facts, **start_facts(context)}
-    return ImportedTable("imb", state.version, program, statistic, rows, hosts, facts, missing(nodes, hosts), doubts)
+    unknown = [*missing(nodes, hosts), *([NotInOutput(MissingItem.WINDOW)] if _lacks_window(rows) else [])]
+    return ImportedTable("imb", state.version, program, statistic, rows, hosts, facts, unknown, doubts)
+
+
+def _lacks_window(rows: Sequence[Row]) -> bool:
+    return any(row.message_rate is not None and row.window is None for row in rows)

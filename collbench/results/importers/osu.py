@@ -32,7 +32,9 @@ from collbench.results.importers.rows import (
     groups_of_pairs,
     is_size,
     is_time,
+    messages_per_s,
     missing,
+    of_all_pairs,
     parse_number,
     short,
     type_name,
@@ -41,6 +43,7 @@ from collbench.results.importers.rows import (
     without_figures,
 )
 from collbench.results.row import Row
+from collbench.units import plural
 
 # The tests of the OSU Micro-Benchmarks by the title in their output, with their meaning in collbench's terms (source of 7.4).
 #
@@ -71,7 +74,9 @@ _PAIRS = {
     "bi-directional bandwidth": Test(
         "p2p_bidirectional", "p2p_bidirectional", pairs="one", ways=2, program="osu_bibw", measure="bandwidth"
     ),
-    "multiple bandwidth / message rate": Test("p2p_bandwidth", "p2p_bandwidth", pairs="many", program="osu_mbw_mr", measure="bandwidth"),
+    "multiple bandwidth / message rate": Test(
+        "multipair_bandwidth", "multipair_bandwidth", pairs="many", program="osu_mbw_mr", measure="bandwidth"
+    ),
 }
 _PERSISTENT = re.compile(r"\s+persistent\b")
 _LONGEST = 48
@@ -235,7 +240,7 @@ def _figures(table: OsuTable, line: str, number: int) -> None:
 _TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
 _RATES = ("Bandwidth(MB/s)", "MB/s")
 _MPI_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float32"}
-_US, _MB = 1e-6, 1e6
+_US = 1e-6
 
 
 def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
@@ -275,11 +280,12 @@ def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
         dtype = _MPI_TYPES.get(datatype, type_name(datatype))
     on_cpu = not memory or set(table.facts.get("memory", ())) == {"HOST"}
     backend = {"MPI": "mpi", "NCCL": "nccl", "RCCL": "nccl"}.get(table.library, table.library.lower())
+    group = {"group": plural(table.facts.get("pairs", 1), "pair")} if test.aggregate else {}
     return RowKind(
         test.operation, backend, backend, dtype, extent.ranks, extent.nodes, statistic,
         device="cpu" if on_cpu else "rocm" if memory == "ROCM" else "cuda", redop="sum" if test.reduces else None,
         root=0 if test.rooted else None, in_place=test.like == "broadcast", mode="batched" if test.pairs else "isolated", like=test.like,
-        window=table.facts.get("window"), also={"call": test.call} | ({"traffic": "even"} if test.even else {}),
+        window=table.facts.get("window"), also={"call": test.call} | ({"traffic": "even"} if test.even else {}) | group,
     )  # fmt: skip
 
 
@@ -300,16 +306,17 @@ def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: di
     value, pairs = parse_number(by_name[title]), table.facts.get("pairs", 1)
     time_s = None if value is None else value * _US
     if test.measure == "bandwidth":
-        time_s = size * test.ways * pairs / (value * _MB) if value else None
+        messages = messages_per_s(size, by_name[title], by_name.get("Messages/s", ""))
+        time_s = test.ways * pairs / messages if messages else None
     if time_s is None or not is_time(time_s):
         return without_figures(kind, size, count, line, f"the output has no valid time: {by_name[title][:20]}")
     verdict = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
     others = {name: parse_number(by_name[name]) for name in by_name if name not in ("Size", "Validation", *_TIMES)}
     evidence = {"printed": others} if others else {}
     row = kind.row(size, time_s, count=count, line=line, checked=int(verdict is not None), wrong=verdict, evidence=evidence)
+    row = of_all_pairs(row, pairs, test.ways) if test.aggregate else row.with_figures(groups=groups_of_pairs(pairs, row))
     return row.with_figures(
         time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
-        groups=groups_of_pairs(pairs, row),
         wrong_detail="OSU's validation failed; the number of wrong elements is unknown" if verdict else None,
     )
 

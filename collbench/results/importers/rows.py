@@ -44,7 +44,7 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
 
 
 def _pairs_at_once(row: Row) -> int:
-    """Return how many pairs send at the same time (the row has their average); 1 for collectives, and for ping-pongs, which take turns."""
+    """Return how many pairs send at the same time; 1 for collectives, and for ping-pongs, which take turns."""
     ours, count = operations().get(row.operation), row.groups.get("count")
     if ours is None or not ours.pair or ours.self_synchronizing or row.groups.get("ranks") != 2:
         return 1
@@ -52,21 +52,26 @@ def _pairs_at_once(row: Row) -> int:
 
 
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
-    """Return the ceilings. Concurrent pairs share a node's NICs, or the given ceiling, and are together compared with the whole."""
+    """Return the ceilings. A row with the average of concurrent pairs is compared with a pair's part of a node's NICs, or of the given
+    ceiling; a row of all pairs together (multipair) with the whole.
+    """
     ours = operations().get(operation)
-    name = "p2p" if ours and ours.pair else operation
+    together = ours is not None and ours.aggregate
+    name = "multipair" if together else "p2p" if ours and ours.pair else operation
     if name not in OPERATIONS or (ours and ours.is_barrier):
         return no_ceiling(f"no ceiling is known for {operation}"), None
     try:
         job = job_of()
-        if pairs > 1 and job.ceiling_from_user is not None:
+        if together:
+            job = replace(job, pairs=pairs)
+        elif pairs > 1 and job.ceiling_from_user is not None:
             job = replace(job, ceiling_from_user=job.ceiling_from_user / pairs)
         elif pairs > 1:  # the first half of the ranks sends to the second half, so half of several nodes have senders
             job = replace(job, pairs=ceil(pairs / max(1, job.machines // 2)))
         known = ceilings(name, job)
     except UsageError as error:
         return no_ceiling(str(error)), None
-    if pairs > 1 and known.ring and known.ring.kind == "given":
+    if pairs > 1 and not together and known.ring and known.ring.kind == "given":
         return replace(known.ring, limited_by=f"{known.ring.limited_by} shared by {pairs} pairs"), None
     return known.ring or known.bound, known.bound if known.bound and known.bound.bytes_per_s else None
 
@@ -308,6 +313,29 @@ def groups_of_pairs(pairs: int, row: Row) -> dict[str, Any]:
     return {"count": pairs, "ranks": 2, "p50_s": None, "busbw_bytes_per_s": None, "total_busbw_bytes_per_s": total}
 
 
+def messages_per_s(size_bytes: int, megabytes_per_s: str, messages: str) -> float | None:
+    """Return the messages per second from two printed rates, in 10**6 bytes and in messages: the one with more digits.
+
+    None if neither is a number above 0.
+    """
+    found = [(with_digits(messages), 1.0), *([(with_digits(megabytes_per_s), 1e6 / size_bytes)] if size_bytes else [])]
+    known = [(half / value, value * unit) for (value, half), unit in ((rate, unit) for rate, unit in found if rate) if value > 0]
+    return min(known)[1] if known else None
+
+
+def of_all_pairs(row: Row, pairs: int, ways: int) -> Row:
+    """Return the row of multipair from that of an average pair: the bandwidths and the message rate are those of all pairs together.
+
+    ways: 2 if messages go both ways; the bandwidth is per direction, and the message rate that of both.
+    """
+    if row.time_s is None:
+        return row
+    algbw, busbw = (rate and rate * pairs for rate in (row.algbw_bytes_per_s, row.busbw_bytes_per_s))
+    return row.with_figures(
+        groups=groups_of_pairs(pairs, row), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw, message_rate=pairs * ways / row.time_s.p50
+    )
+
+
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
     """Return the row of a case without usable figures."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)
@@ -337,6 +365,12 @@ class Meaning:
     def reduces(self) -> bool:
         """Whether elements are summed."""
         return self.like in ("allreduce", "reduce", "reducescatter", "scan", "exscan")
+
+    @property
+    def aggregate(self) -> bool:
+        """Whether the figures are those of all pairs together, as of multipair."""
+        ours = operations().get(self.like or "")
+        return ours is not None and ours.aggregate
 
     @property
     def rooted(self) -> bool:

@@ -87,11 +87,24 @@ def test_of_groups_shown_one_by_one_the_slowest_counts() -> None:
     assert row.groups["busbw_bytes_per_s"] == [pytest.approx(1024 / 10e-6 * 1.5), pytest.approx(row.busbw_bytes_per_s)]
 
 
-def test_rates_count_all_pairs_and_both_directions() -> None:
+def test_rates_are_those_of_all_pairs_and_of_one_direction() -> None:
     titles = "       #bytes #repetitions   Mbytes/sec      Msg/sec"
-    row = runs(block("Biband", titles, "      1048576          100      8000.00         7629"))[0].rows[0]
-    assert (row.operation, row.busbw_bytes_per_s) == ("p2p_bidirectional", pytest.approx(2e9))
-    assert (row.groups["count"], row.groups["total_busbw_bytes_per_s"]) == (row.ranks // 2, pytest.approx(row.ranks // 2 * 2e9))
+    lines = (titles, "            0          200         0.00      1052121", "      1048576          100      8000.00         7629")
+    empty, row = runs(block("Biband", *lines))[0].rows
+    assert (row.operation, row.group, row.ranks, row.window) == ("multipair_bidirectional", "2 pairs", 4, None)
+    assert (row.busbw_bytes_per_s, row.message_rate) == (pytest.approx(4e9), pytest.approx(8e9 / 1048576))
+    assert (row.groups["count"], row.groups["total_busbw_bytes_per_s"]) == (2, pytest.approx(4e9))
+    assert (empty.size_bytes, empty.message_rate, empty.busbw_bytes_per_s) == (0, pytest.approx(1052121), None)
+
+
+def test_the_window_of_a_uniband_is_that_of_its_command() -> None:
+    titles, figures = "       #bytes #repetitions   Mbytes/sec      Msg/sec", "  4096  200  1563.15  381628"
+    table = runs(["# IMB-MPI1 Uniband -npmin 4 -window_size 16 ", *block("Uniband", titles, figures)])[0]
+    row = table.rows[0]
+    assert (row.operation, row.window, row.busbw_bytes_per_s) == ("multipair_bandwidth", 16, pytest.approx(1563.15e6, rel=1e-5))
+    assert NotInOutput(MissingItem.WINDOW) not in table.missing
+    unknown = runs(block("Uniband", titles, figures))[0]
+    assert unknown.rows[0].window is None and NotInOutput(MissingItem.WINDOW) in unknown.missing
 
 
 def test_non_blocking_blocks_and_data_that_was_checked() -> None:

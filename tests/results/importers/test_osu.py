@@ -110,17 +110,23 @@ def test_rates_are_in_millions_of_bytes_and_per_direction() -> None:
     assert NotInOutput(MissingItem.WINDOW) in run("osu_bibw").missing
 
 
-def test_several_pairs_are_shown_by_their_average_and_their_total() -> None:
+def test_the_figures_of_several_pairs_are_those_of_all_together() -> None:
     row = run("osu_mbw_mr", OLD, 8).rows[0]
-    assert (row.ranks, row.group, row.window, row.busbw_bytes_per_s) == (8, "0-4,1-5,2-6,3-7", 64, pytest.approx(12e9))
+    assert (row.operation, row.ranks, row.group, row.window) == ("multipair_bandwidth", 8, "4 pairs", 64)
+    assert (row.busbw_bytes_per_s, row.message_rate) == (pytest.approx(48e9), pytest.approx(48e9 / row.size_bytes, rel=1e-3))
     assert (row.groups["count"], row.groups["total_busbw_bytes_per_s"]) == (4, pytest.approx(48e9))
     assert "average pair" in row.evidence["statistic"]
+
+
+def test_the_message_rate_is_the_printed_one() -> None:
+    row = run("osu_mbw_mr").rows[0]
+    assert (row.group, row.message_rate, row.busbw_bytes_per_s) == ("1 pair", pytest.approx(653983.74), pytest.approx(653983.74))
 
 
 def test_a_varied_window_gives_a_row_for_each() -> None:
     varied = [run for run in runs(NEW) if run.program == "osu_mbw_mr"][1]
     assert [row.window for row in varied.rows[:8]] == [1, 2, 4, 8, 16, 32, 64, 128]
-    assert varied.rows[0].busbw_bytes_per_s == pytest.approx(0.47e6)
+    assert (varied.rows[0].busbw_bytes_per_s, varied.rows[0].message_rate) == (pytest.approx(0.47e6), pytest.approx(0.47e6))
 
 
 def test_old_columns_gpu_memory_and_untold_types() -> None:
@@ -138,7 +144,7 @@ def test_the_number_of_ranks_must_be_given() -> None:
         runs(titled("Barrier Latency", "# Avg Latency(us)", "  5.00"), None)
     reading = OSU.read(NEW, UserInput())
     assert reading.skipped[0].line == 2 and "number of ranks" in reading.skipped[0].reason
-    assert {run.rows[0].operation for run in reading.runs if run.rows} >= {"p2p_latency", "p2p_bandwidth"}
+    assert {run.rows[0].operation for run in reading.runs if run.rows} >= {"p2p_latency", "multipair_bandwidth"}
     pairs = titled("Latency", "# Size          Latency (us)", "8       1.05")
     assert runs(pairs, None)[0].rows[0].ranks == 2
     assert [(run.program, run.rows[0].ranks) for run in runs(OLD, 4) if run.contradicted] == [("osu_mbw_mr", 8)]
