@@ -49,7 +49,7 @@ def _quantile(name: str, part: str) -> Column[LoadRow]:
         return getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
 
     title = f"{_TITLES[name]} {part}{'' if part == 'factor' else ' µs'}"
-    drop = 0 if (name, part) == ("p50", "factor") else 2 if part == "factor" else 3 if name == "p50" else 5
+    drop = {("p50", "factor"): 0, ("p99", "factor"): 2, ("p99_9", "factor"): 3}.get((name, part), 1 if name == "p50" else 5)
     return Column("", title, lambda row: factor_text(estimate(row)) if part == "factor" else _times(estimate(row)), right=True, drop=drop)
 
 
