@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from collbench.analysis.launches import known as known_number
 from collbench.reason import decode_or_text
@@ -13,7 +14,7 @@ from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, prin
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
 from collbench.results.interference import LoadInconclusive, unknown_quantiles
-from collbench.results.load import SHARES, LoadRow
+from collbench.results.load import SHARES, LoadQuantile, LoadRow
 from collbench.results.row import UNDER_LOAD
 from collbench.results.steps import Estimate
 from collbench.results.store import to_line
@@ -48,7 +49,7 @@ def _quantile(name: str, part: str) -> Column[LoadRow]:
         return getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
 
     title = f"{_TITLES[name]} {part}{'' if part == 'factor' else ' µs'}"
-    drop = 0 if (name, part) == ("p50", "factor") else 2 if part == "factor" else 3 if name == "p50" else 5
+    drop = {("p50", "factor"): 0, ("p99", "factor"): 2, ("p99_9", "factor"): 3}.get((name, part), 1 if name == "p50" else 5)
     return Column("", title, lambda row: factor_text(estimate(row)) if part == "factor" else _times(estimate(row)), right=True, drop=drop)
 
 
@@ -75,8 +76,44 @@ def style(row: LoadRow) -> str:
     return "wrong" if row.wrong else "na" if row.na else "doubtful" if row.verdict == "inconclusive" else ""
 
 
+def sorted_rows(rows: Sequence[LoadRow]) -> list[LoadRow]:
+    """Return the rows in ascending level, pattern after pattern; they are measured in random order."""
+    patterns = list(dict.fromkeys(row.aggressors for row in rows))
+    return sorted(rows, key=lambda row: (patterns.index(row.aggressors), row.level))
+
+
+class ShownTimes(NamedTuple):
+    """A line of the table of the victims' times: a row, with aggressors off or on."""
+
+    row: LoadRow
+    on: bool
+
+    def text(self, name: str) -> str:
+        """Return a quantile in µs with its 95 % interval, as far as they are known: "12.1 (11.9–12.6)"."""
+        found = self.row.quantiles.get(name, LoadQuantile())
+        each = found.on if self.on else found.off
+        if each.value is None or each.low is None or each.high is None:
+            return _times(each)
+        return f"{format_time(each.value)} ({format_time(each.low)}–{format_time(each.high)})"
+
+
+_TIMES: tuple[Column[ShownTimes], ...] = (
+    Column("", "aggressors", lambda each: each.row.aggressors),
+    Column("", "target", lambda each: f"{100 * each.row.level:g} %", right=True),
+    Column("", "state", lambda each: "on" if each.on else "off"),
+    Column("", "samples", lambda each: f"{each.row.n_on if each.on else each.row.n_off:,}", right=True),
+    *(Column("", f"{_TITLES[name]} µs (95 % CI)", partial(ShownTimes.text, name=name), right=True) for name in SHARES),
+)
+
+
+def times_frame(rows: Sequence[LoadRow]) -> Frame[ShownTimes]:
+    """Return the table of the victims' times with aggressors off and on, with the intervals of the quantiles."""
+    return Frame(_TIMES, [ShownTimes(row, on) for row in sorted_rows(rows) if row.na is None for on in (False, True)])
+
+
 def frame_of(rows: Sequence[LoadRow]) -> Frame[LoadRow]:
-    """Return the table of the rows; columns that are empty in all rows are left out."""
+    """Return the table of the rows by pattern and level; columns that are empty in all rows are left out."""
+    rows = sorted_rows(rows)
     kept = [column for column in _COLUMNS if any(column.text(row) != NOTHING for row in rows)]
     return Frame(kept, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
 
@@ -117,15 +154,19 @@ def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
         if lacking:
             need = f"{FEWEST_GROUPS * fewest_samples(share):,} samples off and as many on"
             yield f"no interval of {_TITLES[name]}{_of(lacking, rows)}: it needs {need}; use a larger --max-time"
-    for why in dict.fromkeys(row.reason["why"] for row in rows if row.reason and "why" in row.reason):
-        doubtful = [row for row in rows if row.reason and row.reason.get("why") == why]
-        reason = decode_or_text(doubtful[0].reason, LoadInconclusive)
-        if isinstance(reason, LoadInconclusive) and len(doubtful) > 1:  # each has its own interval in the table
-            reason = LoadInconclusive(reason.why, reason.blocks)
-        yield f"{reason}{_of(doubtful, rows)}"
+    reasons = [(row, decode_or_text(row.reason, LoadInconclusive)) for row in rows if row.reason]
+    for one in dict.fromkeys(_general(fact) for _, fact in reasons):
+        doubtful = [row for row, fact in reasons if _general(fact) == one]
+        exact = next(fact for row, fact in reasons if row is doubtful[0])  # several rows have their intervals in the table
+        yield f"{exact if len(doubtful) == 1 else one}{_of(doubtful, rows)}"
     if any(row.level == 0 for row in rows):
         yield "at 0 % no aggressor sends in either block: the factor must be 1 within its interval"
     yield from explain(flag for row in rows for flag in row.flags)
+
+
+def _general(fact: object) -> object:
+    """Return the reason without the interval of its row."""
+    return LoadInconclusive(fact.why, fact.blocks) if isinstance(fact, LoadInconclusive) else fact
 
 
 def _of(some: Sequence[LoadRow], rows: Sequence[LoadRow]) -> str:

@@ -135,13 +135,13 @@ def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
 
 
 def _loads_markdown(material: Material) -> Iterator[str]:
-    from collbench.report.load import frame_of, remarks, title
+    from collbench.report.load import frame_of, remarks, times_frame, title
 
     for run, rows in material.loads:
         if rows:
             yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(title(rows)), "")
             yield from (line.text for line in markdown_of(frame_of(rows)))
-            yield from ("", *items(remarks(rows)))
+            yield from ("", *(line.text for line in markdown_of(times_frame(rows))), "", *items(remarks(rows)))
 
 
 def _pairs_markdown(material: Material) -> Iterator[str]:

@@ -161,7 +161,7 @@ _PARTS["overlap"] = (
     ("communication_s", "computation_s", "percent", "percent_low", "percent_high", "exposed_s", "exposed_low_s", "exposed_high_s",
      "slowdown", "slowdown_low", "slowdown_high", "assisted_percent", "payer", "progress", "blocks", "outcome"),
 )  # fmt: skip
-_LEFT_OUT = {"samples", "na_fact"}
+_LEFT_OUT = {"samples", "na_fact", "interference"}  # the latter is of runs with a CSV of their own
 
 
 class CsvWriter(RowWriter):

@@ -138,7 +138,8 @@ def test_openmetrics_and_markdown_have_the_factor(tmp_path: Path) -> None:
     metrics = (tmp_path / "a.om").read_text()
     (line,) = (line for line in metrics.splitlines() if line.startswith("collbench_factor_ratio{"))
     assert "against incast" in line and float(line.split()[-1]) == pytest.approx(2, rel=0.02)
-    assert "| incast |" in (tmp_path / "a.md").read_text()
+    markdown = (tmp_path / "a.md").read_text()
+    assert markdown.count("| incast |") == 3 and "| incast | 100 % | off | 320 |" in markdown
 
 
 def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:
@@ -146,4 +147,4 @@ def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:
     assert report_run([run], None, "table", out, html=tmp_path / "page.html", err=io.StringIO()) == 0
     assert "2 (1.9–2.1)×" in out.getvalue()
     found = sections(tmp_path / "page.html")
-    assert "interference" in found["load"] and f"{LOAD} (" in found["provenance"]
+    assert "interference" in found["load"] and "10.00 (9.000–11.00)" in found["load"] and f"{LOAD} (" in found["provenance"]

@@ -329,7 +329,7 @@ class Measuring:
             if isinstance(sets, Fact):
                 self._store_missing({place: row for place, row in left.items() if row[0] == mix}, sets)
                 continue
-            self.session.progress(f"finding the full rate of {'+'.join(mix)}", 0, None)
+            self.session.status(f"finding the full rate of {'+'.join(mix)}…")
             self._calibrate(mix, sets)
             known[mix] = sets
         places = [place for place, (mix, _) in left.items() if mix in known]

@@ -181,7 +181,7 @@ def _of_load(material: Material) -> FirstScreen | None:
     if not rows:
         return None
     line = _line_of(material.loads[0][0])
-    worst = max(rows, key=lambda row: row.factor.value or 0.0)
+    worst = max(rows, key=lambda row: (bool(row.wrong), row.verdict == "interference", row.factor.value or 0.0))
     what = f"{worst.victim} on {plural(worst.nodes, 'node')} while {worst.aggressors} runs at {100 * worst.level:g} %"
     if worst.factor.value is None:
         return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, WRONG, Concern
 from collbench.report.frame import printable
 from collbench.report.html.chart import Section, Table
-from collbench.report.load import factor_text, frame_of, remarks, row_name, title
+from collbench.report.load import factor_text, frame_of, remarks, row_name, times_frame, title
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
@@ -27,6 +27,8 @@ def section(material: Material) -> Section | None:
         for head, those in groupby(rows, key=lambda row: title([row])):
             shown = list(those)
             tables.append((f"{name}{head}", Table.of(frame_of(shown))))
+            if (times := times_frame(shown)).records:
+                tables.append((f"{name}times of the victims, with the intervals of the quantiles", Table.of(times)))
             texts += [f"{name}{text}" for text in remarks(shown)]
     return Section("load", "Interference of other ranks", list(dict.fromkeys(texts)), tables)
 
@@ -39,6 +41,6 @@ def concerns_of(row: LoadRow) -> Iterator[Concern]:
     if row.na is not None:
         yield Concern(MISSING, row.na, where)
     elif row.verdict == "interference":
-        yield Concern(FINDING, f"slower: {factor_text(row.factor)}", where)
+        yield Concern(FINDING, f"interference: {factor_text(row.factor)}", where)
     elif row.verdict == "inconclusive":
         yield Concern(DOUBTFUL, "inconclusive", where)
