@@ -34,6 +34,7 @@ from collbench.operations.unsupported import (
     PersistentUnsupported,
     RedopUnsupported,
     SharedMemoryTooSmall,
+    VersionNeeded,
 )
 from collbench.reason import Fact
 from collbench.units import format_bytes
@@ -124,6 +125,11 @@ class MpiBinding(NativeBinding, MessageSteps):
         """Return the bytes of a communicator's handle: 4 in MPICH (a number), 8 in Open MPI (an address)."""
         return int(self._mpi._sizeof(self._mpi.Comm))
 
+    @property
+    def world_ranks(self) -> tuple[int, ...]:
+        """Return the group's ranks in MPI_COMM_WORLD."""
+        return self._group.ranks
+
     def constant(self, name: str) -> int:
         """Return a constant of the library as a word: "COMM_TYPE_SHARED", or the handle "INFO_NULL"."""
         value = getattr(self._mpi, name)
@@ -157,6 +163,8 @@ def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, case: Case, ran
         return RedopUnsupported("MPI", case.redop)
     if operation.reduces and case.dtype.name not in _REDUCED:
         return DtypeUnsupported("MPI", case.dtype.name)
+    if operation.name == "init_session" and not hasattr(library, "MPI_Session_init"):
+        return VersionNeeded("MPI", "MPI_Session_init", "4.0", f"{'.'.join(map(str, mpi.Get_version()))} of {library_name(mpi)}")
     if getattr(mpi, _type_name(operation, case), mpi.DATATYPE_NULL) == mpi.DATATYPE_NULL:
         return DtypeUnsupported(library_name(mpi), case.dtype.name)
     if _largest_argument(operation, case, ranks) >= _LARGE and not _has_large(library):

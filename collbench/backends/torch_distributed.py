@@ -308,12 +308,19 @@ class GlooBackend(TorchBackend):
         return replace(program, slots=tuple((*slot, settle) for slot in program.slots))
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why Gloo cannot reduce the case's type, else None."""
+        """Return why Gloo cannot reduce the case's type, or make the groups of several groups at once, else None."""
+        if why := _no_groups_at_once(operation, case, self.name):
+            return why
         return DtypeUnsupported("gloo", case.dtype.name) if operation.reduces and case.dtype.name in _UNREDUCED else None
 
     def versions(self) -> Mapping[str, str]:
         """Return the version of torch, and Gloo's interface."""
         return {"torch": self._torch.__version__, "gloo_interface": self._chosen}
+
+
+def _no_groups_at_once(operation: Operation, case: Case, name: str) -> Reason | None:
+    """Return why `init` cannot run in several groups at once: each rank of the job has to call new_group for each group."""
+    return OptionUnsupported(("--split",), f"{operation.name} on {name}", "mpi and nccl") if operation.creates and case.split else None
 
 
 _REMEDY = "install the CUDA build of torch (see pytorch.org), and collbench[cuda13] or [cuda12] to match torch.version.cuda"
@@ -409,7 +416,9 @@ class TorchNcclBackend(TorchBackend):
         return BatchedBinding(self._torch, buffers, group, slot)
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why torch's NCCL does not support the case: graph mode, or reductions of unsigned types; else None."""
+        """Return why torch's NCCL does not support the case: graph mode, `init` in groups, reductions of unsigned types; else None."""
+        if why := _no_groups_at_once(operation, case, self.name):
+            return why
         if case.mode == "graph":
             return OptionUnsupported(("--mode graph",), "torch-nccl", "nccl")
         if operation.reduces and case.dtype.name in _UNKNOWN_TYPES:

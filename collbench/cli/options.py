@@ -129,7 +129,7 @@ _TABLE = (
     Option("--mode", "isolated: synchronize before each call; pipelined: back to back; batched: synchronize before each 20 calls; graph: a "
            "CUDA graph; overlap: as --overlap (default: isolated on CPUs, pipelined on NCCL)", choices=MODES, rivals="mode"),
     Option("--overlap", "measure how much of each operation a computation of the same length hides: both alone, together, and with test "
-           "calls of MPI, interleaved (CPU backends that can start an operation: mpi, gloo)", rivals="mode"),
+           "calls of MPI, interleaved (backends that can start an operation: mpi, gloo, nccl)", rivals="mode"),
     Option("--buffers", "fixed: the same buffers for each call; rotating: 64 MiB of buffers in turn, on GPUs 256 MiB (default: fixed on "
            "CPUs, rotating on NCCL)", choices=("fixed", "rotating"), needs=moves),
     Option("--in-place", "use one buffer to send and to receive", needs=moves, rivals="place"),

@@ -22,7 +22,7 @@ from collbench.operations.program import MAX_ARGS, NativeCall
 #
 # A cubin contains machine code, so the driver compiles nothing when a measurement starts.
 
-_FILES = ("verify.cu", "bandwidth.cu", "peer.cu", "sync.cu")
+_FILES = ("verify.cu", "bandwidth.cu", "peer.cu", "sync.cu", "work.cu")
 _HEADERS = ("vectors.h",)
 _PROGRAM = "".join(f'#include "{name}"\n' for name in _FILES)
 _OPTIONS = ("-std=c++17",)
@@ -103,6 +103,7 @@ _WIDTHS = (1, 2, 4, 8)
 _NAMES = (
     "fill", "verify", "no_errors", "corrupt", "read_memory", "write_memory", "copy", "triad", "reduce_copy",
     "peer_read", "peer_write", "peer_both", "pingpong", "pointer_chase", "hold", "flush", "delay",
+    "work_begins", "work", "work_ends",
 )  # fmt: skip
 
 
@@ -116,11 +117,11 @@ class Kernels:
         from cupy import RawModule
 
         self._gpu = gpu
-        self._delays: dict[int, tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_uint64]]] = {}
+        self._arguments: list[object] = []  # of the calls, which must live as long as this object
         with gpu.use():
             module = RawModule(path=str(cubin(gpu.arch)))
             self._functions = {name: module.get_function(name) for name in _NAMES}
-            self._at_once = _BLOCKS_AT_ONCE * int(cupy_runtime().deviceGetAttribute(_MULTIPROCESSORS, gpu.index))
+            self.at_once = _BLOCKS_AT_ONCE * int(cupy_runtime().deviceGetAttribute(_MULTIPROCESSORS, gpu.index))
 
     def fill(self, stream: Stream, address: int, n_bytes: int, table_address: int, table_bytes: int) -> None:
         """Repeat a table of bytes over memory, starting with the table's first byte."""
@@ -149,11 +150,11 @@ class Kernels:
     @property
     def sums_bytes(self) -> int:
         """The bytes that `read` needs for its sums."""
-        return self._at_once * THREADS * 8
+        return self.at_once * THREADS * 8
 
     def read(self, stream: Stream, address: int, n_bytes: int, sums: int) -> None:
         """Read memory. The words at `sums` then add up (modulo 2^64) to the sum of its 64-bit words."""
-        self._launch("read_memory", stream, self._at_once, address, _vectors(n_bytes), sums)
+        self._launch("read_memory", stream, self.at_once, address, _vectors(n_bytes), sums)
 
     def write(self, stream: Stream, address: int, n_bytes: int, value: int) -> None:
         """Write a 64-bit word and its complement, alternating."""
@@ -211,29 +212,43 @@ class Kernels:
         self._launch("delay", stream, 1, wait_ns)
 
     def delay_call(self, stream: Stream, wait_ns: int) -> NativeCall:
-        """Return `delay` as a call of the driver, for the native loop. Its arguments live as long as this object."""
-        launch = driver_address("cuLaunchKernel")
-        if wait_ns not in self._delays:
-            words = (ctypes.c_uint64 * MAX_ARGS)(wait_ns)  # the driver reads as many as the kernel has
-            places = (ctypes.c_void_p * MAX_ARGS)(*(ctypes.addressof(words) + 8 * at for at in range(MAX_ARGS)))
-            self._delays[wait_ns] = (places, words)
-        arguments = ctypes.addressof(self._delays[wait_ns][0])
-        return NativeCall("cuLaunchKernel", launch, (self._delay, 1, 1, 1, THREADS, 1, 1, 0, stream.address, arguments, 0))
+        """Return `delay` as a call of the driver, for the native loop."""
+        return self.call(stream, "delay", 1, wait_ns)
+
+    def call(self, stream: Stream, name: str, blocks: int, *arguments: int | ctypes.c_uint64) -> NativeCall:
+        """Return the launch of a kernel as a call of the driver, for the native loop.
+
+        arguments: words; a `c_uint64` is read at each launch. They live as long as this object.
+        """
+        words = [each if isinstance(each, ctypes.c_uint64) else ctypes.c_uint64(each) for each in arguments]
+        words += [ctypes.c_uint64()] * (MAX_ARGS - len(words))  # the driver reads as many as the kernel has
+        places = (ctypes.c_void_p * MAX_ARGS)(*map(ctypes.addressof, words))
+        self._arguments.append((words, places))
+        launch = (self._handle(name), blocks, 1, 1, THREADS, 1, 1, 0, stream.address, ctypes.addressof(places), 0)
+        return NativeCall("cuLaunchKernel", driver_address("cuLaunchKernel"), launch)
+
+    def _handle(self, name: str) -> int:
+        """Return the driver's handle of a kernel. Raises RunFailed."""
+        driver, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        with self._gpu.use():
+            code = driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode())
+        if code:
+            raise RunFailed(f"the kernel {name} does not load on GPU {self._gpu.index}: {driver_error(code)}")
+        return function.value or 0
 
     @cached_property
-    def _delay(self) -> int:
-        """The driver's handle of the kernel `delay`."""
-        driver, module, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    def _module(self) -> ctypes.c_void_p:
+        """The driver's handle of the module with all kernels."""
+        driver, module = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
         with self._gpu.use():
             code = driver.cuModuleLoad(ctypes.byref(module), str(cubin(self._gpu.arch)).encode())
-            code = code or driver.cuModuleGetFunction(ctypes.byref(function), module, b"delay")
         if code:
-            raise RunFailed(f"the kernel that computes on GPU {self._gpu.index} does not load: {driver_error(code)}")
-        return function.value or 0
+            raise RunFailed(f"the kernels that compute on GPU {self._gpu.index} do not load: {driver_error(code)}")
+        return module
 
     def _resident(self, n_bytes: int) -> int:
         """Return the number of blocks: at most what the GPU runs at once, and no more than needed."""
-        return max(1, min(self._at_once, ceil(n_bytes / (VECTOR * THREADS))))
+        return max(1, min(self.at_once, ceil(n_bytes / (VECTOR * THREADS))))
 
     def _launch(self, name: str, stream: Stream, blocks: int, *arguments: int) -> None:
         """Launch a kernel with 64-bit arguments. Kernels with a single block use one thread; the others exit at once."""

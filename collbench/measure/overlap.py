@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Backend, NonBlockingBackend, TestingBackend
+from collbench.backends.backend import Backend, ComputingBackend, FixedComputation, NonBlockingBackend, TestingBackend
 from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
+from collbench.errors import CollbenchError
 from collbench.measure.computation import Computation
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.monitored import MonitoredMeasurement
@@ -26,14 +27,16 @@ from collbench.measure.prepared_case import BackendContext, PreparedCase, phase
 from collbench.measure.request import Budget
 from collbench.measure.row import RowContext, make_row
 from collbench.measure.sampling import FEW, MOST_SAMPLES, Batch, Measurement, WarmUp, slowest
+from collbench.operations.case import Case
 from collbench.operations.program import Call, NonBlocking, Program
 from collbench.operations.unsupported import DeviceUnsupported, StartUnsupported, decode_reason
-from collbench.reason import Fact, as_json
+from collbench.reason import Fact, Text, as_json
 from collbench.results.overlap import (
     FEWEST_BLOCKS,
     AssistanceMissing,
     CoresSharedWithProgress,
     Overlap,
+    Progress,
     States,
     evaluate,
 )
@@ -42,6 +45,7 @@ from collbench.results.row import Row
 _SLICE_S = 50e-6  # of the computation between two test calls
 _MOST_SLICES = 500
 _FIRST_AMOUNT = 50  # blocks: about 100 µs
+_MORE_ON_GPU = 100  # times as many blocks: a block there takes some nanoseconds
 _SETTLED = 0.02  # the computation may differ from the communication by so much after calibration
 _ADJUSTMENTS = 4
 Samples = NDArray[np.float64]
@@ -57,8 +61,8 @@ class OverlapCase:
 
     ready: PreparedCase
     states: int
-    computation: Computation
-    progress: Literal["threads", "calls"]
+    computation: FixedComputation
+    progress: Progress
     unassisted: AssistanceMissing | None
     shared: CoresSharedWithProgress | None
 
@@ -103,10 +107,12 @@ class OverlapCase:
 def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) -> OverlapCase | Fact:
     """Return the case with its states, calibrated; or why a rank cannot start the operation, the same at all ranks. All ranks call."""
     bound = _bind(ready, stage.backend)
-    first = world.first_error(as_json(bound) if isinstance(bound, Fact) else None, f"asking {stage.backend.name} what it can start")
-    if first is not None or isinstance(bound, Fact):
+    computation = bound if isinstance(bound, Fact) else computation_for(ready.case, stage.backend, _FIRST_AMOUNT)
+    first = world.first_error(
+        as_json(computation) if isinstance(computation, Fact) else None, f"asking {stage.backend.name} what it can start"
+    )
+    if first is not None or isinstance(bound, Fact) or isinstance(computation, Fact):
         return decode_reason(first)  # type: ignore[return-value]
-    computation = Computation(_FIRST_AMOUNT)
     tests = _tests(stage.backend, bound)
     with phase(ready, world, "calibrating the computation"):
         communication_s = calibrate(loop_of(_states(bound, computation, None)[0], stage, world), computation, stage, ready.timed, world)
@@ -114,19 +120,17 @@ def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) ->
     states = _states(bound, computation, tests, slices)
     slots = tuple(calls for each in zip(*(state.slots for state in states), strict=True) for calls in each)
     program = replace(states[2], slots=slots)
-    progress = progress_of(stage.backend)
+    progress = progress_of(stage.backend, ready.case)
     prepared = replace(
         ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), synchronised=True, program=program,
         plan=lambda budget: schedule(budget, ready.case.size_bytes, len(states), ready.timed),
     )  # fmt: skip
-    unassisted = None if tests else AssistanceMissing(stage.backend.name)
+    unassisted = None if tests else unassisted_by(stage.backend, progress)
     return OverlapCase(prepared, len(states), computation, progress, unassisted, shared_cores(world, progress))
 
 
 def _bind(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
     """Return this process's programs, without calls if it drives no rank; or why the operation cannot be started."""
-    if ready.case.device != "cpu":
-        return DeviceUnsupported("--overlap", ready.case.device, ("cpu",))
     if not isinstance(backend, NonBlockingBackend):
         return StartUnsupported(backend.name, ready.operation.name)
     for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
@@ -135,16 +139,35 @@ def _bind(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
     return NonBlocking(nothing, nothing)
 
 
+def computation_for(case: Case, backend: Backend, amount: int) -> FixedComputation | Fact:
+    """Return a computation of so many blocks where the case's data is: on this core, or on the rank's GPU; or why there is none."""
+    if case.device == "cpu":
+        return Computation(amount)
+    if not isinstance(backend, ComputingBackend):
+        return DeviceUnsupported("--overlap", case.device, ("cpu",))
+    try:
+        return backend.computation(_MORE_ON_GPU * amount)
+    except (MemoryError, CollbenchError) as error:
+        return Text(str(error))
+
+
 def _tests(backend: Backend, bound: NonBlocking) -> Program | None:
     return backend.test_calls(bound.wait) if isinstance(backend, TestingBackend) else None
 
 
-def progress_of(backend: Backend) -> Literal["threads", "calls"]:
-    """Return what moves data while a rank computes: threads of the library, or only its calls."""
+def progress_of(backend: Backend, case: Case) -> Progress:
+    """Return what moves data while a rank computes: kernels on the GPU, threads of the library, or only its calls."""
+    if case.device != "cpu":
+        return "kernels"
     return backend.progress if isinstance(backend, TestingBackend) else "threads"
 
 
-def _states(bound: NonBlocking, computation: Computation, tests: Program | None, slices: int = 1) -> list[Program]:
+def unassisted_by(backend: Backend, progress: Progress) -> AssistanceMissing:
+    """Return why a backend needs no help for its progress."""
+    return AssistanceMissing(backend.name, "kernels" if progress == "kernels" else "threads")
+
+
+def _states(bound: NonBlocking, computation: FixedComputation, tests: Program | None, slices: int = 1) -> list[Program]:
     """Return a program for each state, with the same buffer slots."""
     start, wait = bound.start.slots, bound.wait.slots
     alone = computation.calls()
@@ -168,7 +191,7 @@ def loop_of(program: Program, stage: BackendContext, world: World) -> Loop:
     return Loop(Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress, parting=stage.sync))
 
 
-def shared_cores(world: World, progress: Literal["threads", "calls"]) -> CoresSharedWithProgress | None:
+def shared_cores(world: World, progress: Progress) -> CoresSharedWithProgress | None:
     """Return the first host with fewer cores than ranks and progress threads (one for each rank), or None."""
     for host in world.hosts:
         ranks, cores = len(world.on_host(host)), world.cores_on(host)
@@ -178,7 +201,7 @@ def shared_cores(world: World, progress: Literal["threads", "calls"]) -> CoresSh
     return None
 
 
-def calibrate(communication: Loop, computation: Computation, stage: BackendContext, timed: list[int], world: World) -> float:
+def calibrate(communication: Loop, computation: FixedComputation, stage: BackendContext, timed: list[int], world: World) -> float:
     """Set the amount of every rank's computation so that it takes as long as the communication, and return these seconds.
 
     They are the same at all ranks. The slowest rank counts, and all ranks compute the same amount.
@@ -188,7 +211,7 @@ def calibrate(communication: Loop, computation: Computation, stage: BackendConte
     return goal_s
 
 
-def calibrate_to(goal_s: float, computation: Computation, stage: BackendContext, timed: list[int], world: World) -> None:
+def calibrate_to(goal_s: float, computation: FixedComputation, stage: BackendContext, timed: list[int], world: World) -> None:
     """Set the amount of every rank's computation so that the slowest rank takes so long. All ranks call."""
     alone = loop_of(Program((computation.calls(),), keep=computation), stage, world)
     for _ in range(_ADJUSTMENTS):

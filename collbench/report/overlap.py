@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from collbench.operations.unsupported import decode_reason
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.frame import Column, Frame, printable
 from collbench.results.flags import DOUBTFUL
-from collbench.results.overlap import Overlap, OverlapEstimate, StepOverlap, overlap_of
+from collbench.results.overlap import Overlap, OverlapEstimate, Progress, StepOverlap, overlap_of
 from collbench.results.row import Row
 from collbench.results.steps import StepRow, computing_of
 from collbench.units import format_time
@@ -77,6 +77,12 @@ def overlap_frame(rows: Sequence[Row]) -> Frame[Row]:
     return Frame(_CASES, rows, style=style, names_hidden=True)
 
 
+_MOVES: Mapping[Progress, str] = {
+    "threads": "in threads of the library", "calls": "only within calls of the library",
+    "kernels": "in kernels of the library, on the GPU on which collbench's kernel computes",
+}  # fmt: skip
+
+
 def overlap_lines(rows: Iterable[Row]) -> Iterator[str]:
     """Yield how to read the columns, how each backend makes progress, and why a row is inconclusive."""
     known = [(row, each) for row in rows if (each := overlap_of(row.overlap)) is not None]
@@ -84,8 +90,7 @@ def overlap_lines(rows: Iterable[Row]) -> Iterator[str]:
         yield "time: of both together; overlap: 100 · (1 − (both − compute) / comm), limited to 0–100, with its 95 % confidence interval"
         yield "exposed: both − compute; outcome: hidden above 75 %, exposed below 25 %, else partial"
     for backend, progress in dict.fromkeys((row.backend, each.progress) for row, each in known):
-        how = "in threads of the library" if progress == "threads" else "only within calls of the library"
-        yield printable(f"{backend}: data moves {how}")
+        yield printable(f"{backend}: data moves {_MOVES[progress]}")
     for row, each in known:
         if each.doubt:
             yield printable(f"{name_of(row)} on {row.backend}: inconclusive: {each.doubt.render()}")
@@ -162,7 +167,7 @@ def computing_sentences(row: StepRow) -> Iterator[str]:
         yield f"not measured with computing: {reason.render() if reason else 'unknown reason'}"
         return
     chosen = "as stated by --step-time" if known.stated else "as long as the exchanges; state it by --step-time"
-    how = "in threads of the library" if known.overlap.progress == "threads" else "only within calls of the library"
+    how = _MOVES[known.overlap.progress]
     yield f"with computing of {format_time(known.goal_s / 1000)} ms, {chosen}: efficiency = compute / both; data moves {how}"
     if known.overlap.doubt:
         what = "overlap" if known.conclusive else "overlap and scaling efficiency"

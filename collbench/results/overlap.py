@@ -31,6 +31,7 @@ _UNSTEADY = 0.9  # a slowdown of the computation with its whole interval below h
 _PAID = 5.0  # percent of the communication time: what is less is paid by nothing
 Samples = NDArray[np.float64]
 Outcome = Literal["hidden", "partial", "exposed", "inconclusive"]
+Progress = Literal["threads", "calls", "kernels"]
 Payer = Literal["none", "computation", "waiting"]
 
 
@@ -90,7 +91,7 @@ class ComputationUnsteady(Fact, frozen=True):
     def render(self) -> str:
         """Return by how much, and what to do."""
         percent = f"{100 * (1 - self.slowdown):.0f} %"
-        return f"the computation was {percent} faster during the communication than alone: other work used the CPUs; measure again"
+        return f"the computation was {percent} faster during the communication than alone: other work disturbed it; measure again"
 
 
 class OverlapWide(Fact, frozen=True):
@@ -108,13 +109,17 @@ Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | StepTimeMis
 
 
 class AssistanceMissing(Fact, frozen=True):
-    """The backend has no second way to make progress during a computation, so that state was not measured."""
+    """The backend has no second way to make progress during a computation, so that state was not measured.
+
+    by   what makes the progress: threads of the library, or its kernels on the GPU
+    """
 
     backend: str
+    by: Literal["threads", "kernels"] = "threads"
 
     def render(self) -> str:
         """Return the reason."""
-        return f"the threads of {self.backend} make progress without help"
+        return f"the {self.by} of {self.backend} make progress without help"
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ class Overlap:
     exposed_s    both − computation, in seconds
     slowdown     time of the computation during the communication / alone
     payer        what takes the exposed time: a slower "computation", "waiting" (calls and waits), or "none" where it is below 5 %
-    progress     what moves data while the rank computes: the library's "threads", or its "calls" only
+    progress     what moves data while the rank computes: the library's "threads", its "calls" only, or its "kernels" on the GPU, beside
+                 which collbench's kernel computes
     assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason, and for steps
     blocks       of one sample of each state
     outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %) or "partial", of the whole interval;
@@ -160,7 +166,7 @@ class Overlap:
     exposed_s: OverlapEstimate
     slowdown: OverlapEstimate
     payer: Payer
-    progress: Literal["threads", "calls"]
+    progress: Progress
     assisted: Assisted | None
     unassisted: AssistanceMissing | None
     blocks: int
@@ -214,7 +220,7 @@ class States:
 
 def evaluate(
     states: States,
-    progress: Literal["threads", "calls"],
+    progress: Progress,
     unassisted: AssistanceMissing | None,
     shared: CoresSharedWithProgress | None,
     step_time_s: float | None = None,

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,13 +108,48 @@ def test_the_last_rank_is_left_out() -> None:
 
 
 @pytest.mark.in_turn
+@pytest.mark.skipif(not find_spec("torch"), reason="no torch")
+def test_groups_of_several_groups_at_once_are_refused_by_torch(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "collbench", "init", "--ranks", "4", "--backend", "gloo", "--split", "MOD 2", "--format", "json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    rows = [json.loads(each) for each in done.stdout.splitlines()]
+    assert done.returncode == 2 and {row["operation"] for row in rows} >= {"init_create", "init_reform"}
+    assert {row["na_fact"]["kind"] for row in rows if row["operation"] not in ("init_nodes", "init_session")} == {"option_unsupported"}
+
+
+@pytest.mark.in_turn
+@pytest.mark.skipif(not find_spec("mpi4py"), reason="no mpi4py")
+@pytest.mark.parametrize("split", [[], ["--split", "MOD 2"]])
+def test_a_session_of_real_ranks_makes_a_communicator(split: list[str], tmp_path: Path) -> None:
+    line = [
+        sys.executable,
+        "-m",
+        "collbench",
+        "init",
+        "--ranks",
+        "2" if not split else "4",
+        "--backend",
+        "mpi",
+        "-n",
+        "3",
+        "-w",
+        "1",
+        *split,
+    ]
+    done = subprocess.run([*line, "--format", "json"], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    rows = {row["operation"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 0, done.stderr
+    assert rows["init_session"]["time_s"]["p50"] > 0 and rows["init_session"]["evidence"]["grown"]["open_files"] <= 2
+
+
+@pytest.mark.in_turn
 def test_groups_of_real_ranks_leave_no_file_open(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "collbench", "init", "--ranks", "2", "--backend", "gloo", "-n", "5", "-w", "2"]
     more = ["--max-time", "20", "--timeout", "60", "--out", str(tmp_path / "run"), "--quiet"]
     done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     rows = {row["operation"]: row for row in map(json.loads, (tmp_path / "run" / "cells.jsonl").read_text().splitlines())}
-    assert set(rows) == {f"init_{name}" for name in ("create", "first", "halves", "alternate", "nodes", "reform")}
-    assert [name for name, row in rows.items() if row["na"]] == ["init_nodes"]
+    assert set(rows) == {f"init_{name}" for name in ("create", "first", "session", "halves", "alternate", "nodes", "reform")}
+    assert {name for name, row in rows.items() if row["na"]} == {"init_session", "init_nodes"}
     measured = [row for row in rows.values() if not row["na"]]
     assert all(row["time_s"]["p50"] > 0 and row["evidence"]["grown"]["open_files"] <= 2 for row in measured)

@@ -13,9 +13,11 @@ from collbench.measure.computation import Computation
 from collbench.measure.overlap import schedule
 from collbench.measure.request import Budget
 from collbench.operations.program import NativeCall, PythonCall
-from collbench.results.overlap import overlap_of
+from collbench.results.overlap import AssistanceMissing, overlap_of
 from collbench.results.reader import read_run
+from collbench.results.steps import computing_of, read_workload
 from tests.cli.command import run
+from tests.fake_gpu import environment
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -82,6 +84,29 @@ def test_real_states_are_measured_stored_and_right(backend: str, tmp_path: Path)
     report = run(tmp_path, "report", "run", "--csv", "-")
     head, line = report.stdout.splitlines()[:2]
     assert "overlap_percent" in head.split(",") and report.returncode == 0 and line.startswith("run,allreduce")
+
+
+@pytest.mark.in_turn
+def test_on_a_fake_gpu_the_kernel_computes_beside_the_library_and_data_is_right(tmp_path: Path) -> None:
+    words = ("allreduce", "--overlap", "--backend", "nccl", "--sizes", "64K", "-n", "5", "--ranks", "2", "--out", "run")
+    done = run(tmp_path, *words, env=environment(2))
+    assert done.returncode == 0, done.stderr
+    (row,) = read_run(tmp_path / "run").rows
+    known = overlap_of(row.overlap)
+    assert known is not None and (row.device, row.n, row.wrong, known.blocks) == ("cuda", 5, 0, 5)
+    assert (known.progress, known.unassisted) == ("kernels", AssistanceMissing("nccl", "kernels"))
+    assert row.samples["states_s"]["shape"] == [3, 5] and known.computation_s > 0 and known.slowdown.value > 0
+    assert row.time_s is not None and row.time_s.p50 == known.both_s and row.busbw_bytes_per_s is None
+
+
+@pytest.mark.in_turn
+def test_a_step_computes_on_a_fake_gpu(tmp_path: Path) -> None:
+    words = ("--model", "2M", "--bucket", "4M", "--backend", "nccl", "--ranks", "2", "--compute", "real", "--max-time", "1", "--out", "run")
+    done = run(tmp_path, "workload", "data-parallel", *words, env=environment(2))
+    assert done.returncode == 0, done.stderr
+    known = computing_of(read_workload(tmp_path / "run")[1][0])
+    assert known is not None and known.overlap is not None and known.refusal is None
+    assert (known.overlap.progress, known.overlap.blocks > 0, known.overlap.computation_s > 0) == ("kernels", True, True)
 
 
 @pytest.mark.in_turn

@@ -52,6 +52,7 @@ MESSAGES = {
     "overlap: computation faster": ComputationUnsteady(0.7),
     "overlap: wide": OverlapWide(-12.3, 80.2),
     "overlap: no test calls": AssistanceMissing("gloo"),
+    "overlap: no test calls on GPUs": AssistanceMissing("nccl", "kernels"),
     "quality ok": RunQuality(22, 0, 0),
     "quality noisy": RunQuality(2, 20, 0, (QualityReason("idle", 20),)),
     "quality mixed": RunQuality(9, 10, 3, (IDLE, TIME)),

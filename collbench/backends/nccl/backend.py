@@ -46,6 +46,7 @@ from collbench.backends.nccl.library import (
     load_nccl,
 )
 from collbench.device.buffers import DeviceAllocation, DeviceBuffers, kernels_of
+from collbench.device.computation import GpuComputation
 from collbench.device.platform import GpuPlatform, cuda
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.case import Case
@@ -380,6 +381,11 @@ class NcclBackend(BackendBase):
         """Return a call that keeps the rank's own stream busy for so long, with a kernel."""
         (rank,) = self._driven
         return kernels_of(rank.gpu).delay_call(rank.stream, max(0, round(seconds * 1e9)))
+
+    def computation(self, amount: int) -> GpuComputation:
+        """Return a computation of so many blocks on the rank's own stream. Raises MemoryError, RunFailed."""
+        (rank,) = self._driven
+        return GpuComputation(rank.gpu, rank.stream, amount)
 
     def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
         """Return graphs of 20 iterations over the buffer slots in turn, and of one iteration for each slot that is verified.

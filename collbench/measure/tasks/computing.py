@@ -10,19 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from collbench.backends.backend import ComputingBackend, FixedComputation
 from collbench.control.world import World
 from collbench.errors import UsageError
-from collbench.measure.computation import Computation
 from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.overlap import OverlapCase, calibrate_to, loop_of, median_time, progress_of, schedule, shared_cores
+from collbench.measure.overlap import (
+    OverlapCase,
+    calibrate_to,
+    computation_for,
+    loop_of,
+    median_time,
+    progress_of,
+    schedule,
+    shared_cores,
+    unassisted_by,
+)
 from collbench.measure.prepared_case import BackendContext, PreparedCase, phase
 from collbench.measure.session import LaunchSession
 from collbench.measure.tasks.step import PreparedPart, PreparedStep, StepPlan, WrongPart, runs_timelines, startable, turns_of, verify_step
 from collbench.measure.tasks.timeline import calls_of
 from collbench.operations.program import Call, Program
-from collbench.operations.unsupported import DeviceUnsupported, TimelineUnsupported
+from collbench.operations.unsupported import DeviceUnsupported, TimelineUnsupported, decode_reason
 from collbench.reason import Fact, as_json
-from collbench.results.overlap import AssistanceMissing, StepOverlap, efficiency_of, evaluate
+from collbench.results.overlap import StepOverlap, efficiency_of, evaluate
 from collbench.workloads.registry import regimes
 from collbench.workloads.step import Action, Compute, Regime
 
@@ -88,7 +98,7 @@ def _prepare(step: PreparedStep, regime: Regime, stage: BackendContext, world: W
     if regime.with_computing is None:
         raise UsageError(str(unsupported(regime)))
     device = step.ready.case.device
-    if device != "cpu":
+    if device != "cpu" and not isinstance(stage.backend, ComputingBackend):
         return DeviceUnsupported(_OPTION, device, ("cpu",))
     if not runs_timelines(stage):
         return TimelineUnsupported(stage.backend.name)
@@ -98,7 +108,10 @@ def _prepare(step: PreparedStep, regime: Regime, stage: BackendContext, world: W
     exchanges = [replace(each, times=1) for each in step.plan.step.exchanges for _ in range(each.times)]
     actions = regime.with_computing(exchanges, 1.0)
     slices = sum(isinstance(action, Compute) for action in actions)
-    computation = Computation(slices)
+    computation = computation_for(step.ready.case, stage.backend, slices)
+    first = world.first_error(as_json(computation) if isinstance(computation, Fact) else None, "preparing the computation")
+    if first is not None or isinstance(computation, Fact):
+        return decode_reason(first)  # type: ignore[return-value]
     states = _states(step.plan, parts, actions, computation, slices)
     with phase(step.ready, world, "calibrating the computation"):
         goal = goal_s or median_time(loop_of(states[0], stage, world), step.ready.timed, world)
@@ -109,17 +122,17 @@ def _prepare(step: PreparedStep, regime: Regime, stage: BackendContext, world: W
         step.ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), program=program,
         plan=lambda budget: schedule(budget, step.ready.case.size_bytes, len(states), timed),
     )  # fmt: skip
-    progress = progress_of(stage.backend)
-    unassisted = AssistanceMissing(stage.backend.name) if progress == "threads" else None
+    progress = progress_of(stage.backend, step.ready.case)
+    unassisted = None if progress == "calls" else unassisted_by(stage.backend, progress)
     case = OverlapCase(ready, len(states), computation, progress, unassisted, shared_cores(world, progress))
     return ComputingStep(case, replace(step, parts=tuple(parts), ready=ready), goal, goal_s is not None)
 
 
 def _states(
-    plan: StepPlan, parts: Sequence[PreparedPart], actions: Sequence[Action], computation: Computation, slices: int
+    plan: StepPlan, parts: Sequence[PreparedPart], actions: Sequence[Action], computation: FixedComputation, slices: int
 ) -> list[Program]:
     """Return the programs of the exchanges, of the computation, and of both, with one slot each."""
-    turns, one = list(turns_of(plan, parts)), computation.calls(slices)[0]
+    turns, one = list(turns_of(plan, parts)), computation.calls(slices)[: len(computation.calls())]
 
     def calls(exchange: int, waiting: bool) -> Sequence[Call]:
         part, slot = turns[exchange]

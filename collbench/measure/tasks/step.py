@@ -604,7 +604,7 @@ def _timeline_program(
         return started.wait.slots[turn[1]] if started and turn else ()
 
     own = [plan.step.timeline[rank] for rank in stage.driven]
-    calls = tuple(call for actions in own for call in calls_of(actions, start, wait, backend.compute))
+    calls = tuple(call for actions in own for call in calls_of(actions, start, wait, lambda seconds: (backend.compute(seconds),)))
     explain = next((one.program.explain for one in found if any(one.program.slots)), found[0].program.explain)
     return Program((calls,), keep=tuple(found), explain=explain)
 

@@ -89,9 +89,9 @@ def calls_of(
     actions: Sequence[Action],
     start: Callable[[int], Sequence[Call]],
     wait: Callable[[int], Sequence[Call]],
-    compute: Callable[[float], Call],
+    compute: Callable[[float], Sequence[Call]],
 ) -> Iterator[Call]:
-    """Yield the calls of a rank. start, wait: return those of an exchange."""
+    """Yield the calls of a rank. start, wait: return those of an exchange; compute: those of so many seconds."""
     for action in actions:
         match action:
             case Start(exchange):
@@ -99,7 +99,7 @@ def calls_of(
             case Wait(exchange):
                 yield from wait(exchange)
             case Compute(seconds):
-                yield compute(seconds)
+                yield from compute(seconds)
 
 
 # The time of a timeline at given times of its exchanges.

@@ -48,6 +48,40 @@ def _first_mpi(x: Any) -> Iterator[Call]:
     yield x.call("MPI_Comm_free", x.scratch)
 
 
+def _session(x: Any) -> Iterator[Call]:
+    """Yield the calls of a session, of a communicator of the group's ranks made from it, and of their end (MPI 4, chapter 11).
+
+    Each call finds the handles that earlier calls wrote.
+    """
+    kind = ctypes.c_int if x.handle_bytes == 4 else ctypes.c_int64
+    session, world, group, comm = (kind() for _ in range(4))
+    ranks = (ctypes.c_int * x.n)(*x.world_ranks)
+    names = ctypes.create_string_buffer(b"mpi://WORLD"), ctypes.create_string_buffer(f"collbench {x.world_ranks[0]}".encode())
+    info, errors = x.constant("INFO_NULL"), x.constant("ERRORS_RETURN")
+
+    def call(name: str, *words: Any) -> PythonCall:
+        pointer = x.pointer(name)
+
+        def run() -> None:
+            values = [
+                each.value if isinstance(each, kind) else each if isinstance(each, int) else ctypes.addressof(each[0]) for each in words
+            ]
+            function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(values))(pointer)
+            if code := function(*(value % 2**64 for value in values)):
+                raise OSError(f"{name} returned {code}")
+
+        return PythonCall(name, run)
+
+    yield call("MPI_Session_init", info, errors, (session,))
+    yield call("MPI_Group_from_session_pset", session, (names[0],), (world,))
+    yield call("MPI_Group_incl", world, x.n, (ranks,), (group,))
+    yield call("MPI_Comm_create_from_group", group, (names[1],), info, errors, (comm,))
+    yield call("MPI_Comm_free", (comm,))
+    yield call("MPI_Group_free", (group,))
+    yield call("MPI_Group_free", (world,))
+    yield call("MPI_Session_finalize", (session,))
+
+
 def _by_node(x: Any) -> Iterator[Call]:
     yield x.call("MPI_Comm_split_type", x.comm, x.constant("COMM_TYPE_SHARED"), x.rank, x.constant("INFO_NULL"), x.scratch)
     yield x.call("MPI_Comm_free", x.scratch)
@@ -128,6 +162,10 @@ CREATE = _operation(
 FIRST = _operation(
     "first", "the same with a barrier over it, the first collective", mpi=_first_mpi, torch=_torch(_coloured(_whole), first=True),
     nccl=_nccl(lambda x: x.join(), first=True),
+)  # fmt: skip
+SESSION = _operation(
+    "session", "a session, a communicator of all ranks made from it, and their end (MPI_Session_init, MPI_Comm_create_from_group)",
+    mpi=_session,
 )  # fmt: skip
 HALVES = _operation(
     "halves", "split the ranks into two halves", mpi=_split(_half), torch=_torch(_coloured(_half)), nccl=_nccl(lambda x: x.split(_half))

@@ -10,7 +10,7 @@ from collbench.backends.nccl.binding import Communicators
 from collbench.backends.nccl.library import CREATIONS, DEVICE_APIS, NCCL, REGISTRATIONS, features_of
 from collbench.backends.nccl.rccl import RCCL
 from collbench.operations.sweep import REGISTRATIONS as NAMES
-from collbench.operations.unsupported import DeviceApiUnsupported, OptionUnsupported, VersionNeeded
+from collbench.operations.unsupported import DeviceApiUnsupported, OperationUnsupported, OptionUnsupported, VersionNeeded
 from tests.fake_gpu import environment
 
 OF_INIT = {"init_create", "init_first", "init_halves", "init_alternate", "init_nodes", "init_reform"}
@@ -40,7 +40,10 @@ def test_what_an_older_library_lacks_is_not_measured(tmp_path):
     code, rows, stderr = collbench(tmp_path, "init", *QUICK, "--ranks", "2", nccl_version=21703, lacks=lacks)
     assert code == 0, stderr
     needs = {name: VersionNeeded("NCCL", function, ".".join(map(str, since)), "2.17.3") for name, (function, since) in CREATIONS.items()}
-    assert {row["operation"]: row["na"] for row in rows if row["na"]} == {name: fact.render() for name, fact in needs.items()}
+    refused = {row["operation"]: row["na"] for row in rows if row["na"]}
+    assert refused == {name: fact.render() for name, fact in needs.items()} | {
+        "init_session": OperationUnsupported("nccl", "init_session").render()
+    }
     assert not any("communicator" in row["evidence"] for row in rows)  # the double takes no memory for a communicator: unknown, not 0
 
 
