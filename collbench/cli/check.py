@@ -120,6 +120,7 @@ def _verdict(run: Run | None, code: int, reason: str = "") -> CheckVerdict:
 
 def _findings(run: Run | None) -> list[Finding]:
     """Return doctor's findings about the hosts of the run, or about this host without their description, worst first."""
+    from collbench.backends.ucc.findings import examined_ucc
     from collbench.machine.doctor import host as settings
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
@@ -135,7 +136,8 @@ def _findings(run: Run | None) -> list[Finding]:
             machines = []
     machines = machines or [this_machine()]
     own = machines[0].hostname
-    return worst_first([*examine(machines), *settings.examined_software(own, os.environ), *settings.examined(own, os.environ)])
+    software = [*settings.examined_software(own, os.environ), *examined_ucc(own, os.environ)]
+    return worst_first([*examine(machines), *software, *settings.examined(own, os.environ)])
 
 
 def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: argparse.Namespace) -> int:

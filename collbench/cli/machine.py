@@ -472,6 +472,7 @@ def _of_here(logs: list[NcclLog]) -> bool:
 
 def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
     """Examine the machines and the logs, and print the findings. If this host is one of them, include this process's software."""
+    from collbench.backends.ucc.findings import examined_ucc
     from collbench.machine.doctor import host
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
@@ -482,7 +483,8 @@ def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: arg
     found = examine(machines, logs, good)
     if here:
         hostname = machines[0].hostname if machines else None
-        found = worst_first([*found, *host.examined_software(hostname, os.environ), *host.examined(hostname, os.environ)])
+        software = [*host.examined_software(hostname, os.environ), *examined_ucc(hostname, os.environ)]
+        found = worst_first([*found, *software, *host.examined(hostname, os.environ)])
     if arguments.html:
         from collbench.report.html.first_screen import of_doctor
         from collbench.report.html.machine import doctor_sections

@@ -157,8 +157,11 @@ def no_such_in_tensorflow(case):
 
 
 def no_such_in_ucc(case):
-    """Reasons of the types that it does not reduce."""
-    return {DtypeUnsupported("UCC", case.dtype.name): case.redop and case.dtype.name in NOT_IN_UCC}
+    """Reasons of the types that it does not reduce, and of averages."""
+    return {
+        DtypeUnsupported("UCC", case.dtype.name): case.redop and case.dtype.name in NOT_IN_UCC,
+        RedopUnsupported("UCC", "avg", case.operation): case.redop == "avg" and case.operation in ("reducescatter", "reducescatterv"),
+    }
 
 
 def no_such_in_jax(case):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from collbench.backends.backend import Unavailable
+from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.ucc import library as ucc
 from collbench.backends.ucc.backend import STEPS, UccBackend
-from collbench.backends.unavailable import LibraryNotFound, WrongBuild
+from collbench.backends.ucc.choice import ChoiceLog, read_choices, read_tables
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
 from collbench.native.library import library as native_library
 from collbench.operations.registry import every_operation
 from tests.conftest import ROOT, sample
@@ -52,6 +53,130 @@ def test_another_library_is_refused(monkeypatch):
     found = UccBackend.probe()
     assert isinstance(found, Unavailable)
     assert isinstance(found.fact, WrongBuild)
+
+
+# Broken installations: a made-up libucc.so.1, which has the functions that the check calls, and layers that load or do not.
+
+MADE_UP_UCC = """
+int ucc_init_version(void) { return 0; }
+const char *ucc_get_version_string(void) { return "1.4.0"; }
+const char *ucc_status_string(int code) { return code ? "made up" : ""; }
+int ucc_lib_config_read(void *a, void *b, void **c) { return 0; }
+void ucc_get_version(unsigned *major, unsigned *minor, unsigned *release) { *major = %d; *minor = 4; *release = 0; }
+"""
+LOADS, NEEDS_OTHER_UCX = "int layer(void) { return 1; }", "int ucp_of_a_newer_ucx(void); int layer(void) { return ucp_of_a_newer_ucx(); }"
+CRASHES = "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }"
+
+
+def made_up_ucc(folder: Path, major: int = 1, **layers: str) -> str:
+    """A libucc.so.1 of this major version, with these layers in the folder beside it."""
+    sources = {"libucc.so.1": MADE_UP_UCC % major} | {f"ucc/libucc_{name}.so": text for name, text in layers.items()}
+    (folder / "ucc").mkdir(parents=True)
+    for name, text in sources.items():
+        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-z,now", "-xc", "-", "-o", str(folder / name)], input=text, text=True, check=True)
+    return str(folder / "libucc.so.1")
+
+
+def probed(monkeypatch, path: str):
+    monkeypatch.setenv(ucc.CHOSEN, path)
+    return UccBackend.probe()
+
+
+with_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+WHOLE = {"cl_basic": LOADS, "mc_cpu": LOADS, "ec_cpu": LOADS, "tl_ucp": LOADS}
+
+
+@with_compiler
+def test_a_library_with_its_layers_is_available(tmp_path, monkeypatch):
+    assert probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE)) == Available("UCC 1.4.0")
+
+
+@with_compiler
+def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
+    found = probed(monkeypatch, made_up_ucc(tmp_path, **{name: text for name, text in WHOLE.items() if name != "tl_ucp"}))
+    assert isinstance(found, Unavailable)
+    assert isinstance(found.fact, WrongBuild)
+    assert (found.fact.version, "tl_ucp" in found.fact.defect) == ("1.4.0", True)
+
+
+@with_compiler
+@pytest.mark.parametrize(("layer", "why"), [(NEEDS_OTHER_UCX, "undefined symbol: ucp_of_a_newer_ucx"), (CRASHES, "ends with code -6")])
+def test_a_layer_for_another_ucx_does_not_load(tmp_path, monkeypatch, layer, why):
+    found = probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE | {"tl_ucp": layer}))
+    assert isinstance(found, Unavailable)
+    assert isinstance(found.fact, DoesNotLoad)
+    assert found.fact.error.endswith(why)
+    assert "LD_LIBRARY_PATH" in found.remedy
+
+
+@with_compiler
+def test_another_major_version_is_not_supported(tmp_path, monkeypatch):
+    found = probed(monkeypatch, made_up_ucc(tmp_path, 2, **WHOLE))
+    assert isinstance(found, Unavailable)
+    assert isinstance(found.fact, UnknownVersion)
+
+
+# UCC's log: lines of 1.8.0.
+
+TABLE = """\
+[1795874634.685739] [node1:21753:0]        ucc_team.c:471  UCC  INFO  ===== COLL_SCORE_MAP (team_id 1, size 2) =====
+[1795874634.685787] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  Allreduce:
+[1795874634.685787] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  \tHost: {0..4095}:TL_UCP:10=ucc_tl_ucp_allreduce_knomial_init \
+{4K..inf}:TL_UCP:10=ucc_tl_ucp_allreduce_sra_knomial_init
+[1795874634.685794] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  Alltoall:
+[1795874634.685794] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  \tHost: {0..257}:TL_UCP:10=ucc_tl_ucp_alltoall_bruck_init \
+{258..inf}:TL_UCP:10=ucc_tl_ucp_coll_init
+[1795874634.685794] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  \tCuda: {0..inf}:TL_CUDA:40=ucc_tl_cuda_alltoall_ce_init
+[1795874634.685813] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  Gather:
+[1795874634.685813] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  \tHost: {0..64}:TL_UCP:10=ucc_tl_ucp_gather_knomial_init
+[1795874634.685844] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  Reduce_scatterv:
+[1795874634.685844] [node1:21753:0] ucc_coll_score_map.c:225  UCC  INFO  \tHost: {0..inf}:TL_UCP:10=ucc_tl_ucp_reduce_scatterv_ring_init
+""".splitlines()
+
+
+def made(request: str, layers: str = "CL_BASIC {TL_UCP}", team: int = 1) -> list[dict[str, object]]:
+    line = f"[1795874634.77] [node1:21753:0]        ucc_coll.c:338  UCC_COLL INFO  coll_init: {request}; {layers}, team_id {team}"
+    return read_choices([line, line], read_tables(TABLE))
+
+
+@pytest.mark.parametrize(
+    ("request_line", "algorithm"),
+    [
+        ("Allreduce sum: src={0x7f, 1023, float32, Host}, dst={0x7f, 1023, float32, Host}", "knomial"),
+        ("Allreduce sum: src={0x7f, 1024, float32, Host}, dst={0x7f, 1024, float32, Host}", "sra_knomial"),
+        ("Allreduce sum inplace persistent: dst={0x7f, 4095, int8, Host}", "knomial"),
+        ("Allreduce max: src={0x7f, 512, float64, Host}, dst={0x7f, 512, float64, Host}", "sra_knomial"),
+        ("Alltoall: src={0x7f, 64, int32, Host}, dst={0x7f, 64, int32, Host}", "bruck"),
+        ("Alltoall: src={0x7f, 65, int32, Host}, dst={0x7f, 65, int32, Host}", None),  # UCC has one function for all
+        ("Gather root 1: src={0x7f, 32, int8, Host}", "knomial"),  # 32 bytes from each of 2 ranks
+        ("Gather root 1: src={0x7f, 33, int8, Host}", None),
+        ("Reduce_scatterv sum: src={0x7f, 8, int8, Host}, dst={0x7f, 8, int8, Host}", "ring"),
+        ("Allreduce sum: src={0x7f, 8, userdefined, Host}, dst={0x7f, 8, userdefined, Host}", None),
+        ("Bcast root 0: src={0x7f, 8, int8, Host}", None),  # not in the table
+    ],
+)
+def test_the_algorithm_of_a_size_is_in_the_table_of_the_team(request_line, algorithm):
+    (choice,) = made(request_line)
+    assert (choice["composition"], choice["layers"], choice["algorithm"]) == ("CL_BASIC", ["TL_UCP"], algorithm)
+
+
+def test_of_another_layer_another_team_or_several_layers_the_algorithm_is_unknown():
+    request = "Allreduce sum: src={0x7f, 8, float32, Host}, dst={0x7f, 8, float32, Host}"
+    assert [choice["algorithm"] for choice in made(request, "CL_BASIC {TL_SHARP}") + made(request, team=2)] == [None, None]
+    (choice,) = made(request, "CL_HIER {TL_UCP, TL_SHARP}")
+    assert (choice["composition"], choice["layers"], choice["algorithm"]) == ("CL_HIER", ["TL_UCP", "TL_SHARP"], None)
+
+
+def test_lines_of_another_form_are_no_choice():
+    assert read_choices(["", "coll_init: Allreduce", "UCC  WARN  coll_init: failed; CL_BASIC, team_id 1"], {}) == []
+
+
+def test_without_a_log_the_choice_is_unknown():
+    log = ChoiceLog()
+    with log.making_team(), log.witness() as choices:
+        pass
+    log.close()
+    assert choices == []
 
 
 # The calls of native/requests.c, on functions of this test instead of the library's.
@@ -236,11 +361,14 @@ def test_a_forced_algorithm_is_on_the_row_and_the_log_of_the_user_is_left_alone(
 @pytest.mark.hosts
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
     between = hosts(2, "100mbit")
-    least = {"allreduce": 0.0, "allgather": 0.0, "broadcast": 0.0}
+    least = {"allreduce": 0.6, "allgather": 0.6, "broadcast": 0.6}  # seen on a busy machine: .81, .90, .81
     for operation, share_least in least.items():
         run = across(between, "ucc", tmp_path / operation, [operation, "--backend", "ucc", *FOUR], env={"UCX_TLS": "tcp,self"})
         (row,) = run.rows
-        share = row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S / 10)
         assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
-        assert share_least <= share <= 1.01, (operation, share)  # the shaper lets 256 kbit pass at once
-        print(operation, share, row.evidence.get("moved"), row.evidence.get("ucc"), row.time_s, row.ceiling, row.percent_of_ceiling)
+        share = row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S / 10)
+        assert share_least <= share <= 1.02, (operation, share)  # the shaper lets 256 kbit pass at once
+        moved = row.evidence["moved"]
+        ratios = [parts[way]["ratio"] for parts in moved["hosts"].values() for way in ("out", "in") if parts[way]["at_least_bytes"]]
+        assert (moved["path"], len(ratios)) == ("network", 2 if operation == "broadcast" else 4)
+        assert all(1 <= ratio < 1.01 for ratio in ratios), ratios  # every byte crossed eth0, and few more

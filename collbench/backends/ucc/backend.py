@@ -27,7 +27,7 @@ from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason, Steps, in_place_only, out_of_place_only
 from collbench.operations.program import NativeCall, Program
 from collbench.operations.traffic import elements, elements_by_rank
-from collbench.operations.unsupported import DtypeUnsupported
+from collbench.operations.unsupported import DtypeUnsupported, RedopUnsupported
 from collbench.reason import Fact
 
 if TYPE_CHECKING:
@@ -289,8 +289,12 @@ class UccBackend(HostBackend):
             choices += self._bound
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why UCC cannot reduce the data type, or None."""
-        return DtypeUnsupported("UCC", case.dtype.name) if operation.reduces and case.dtype.name not in ucc.REDUCED else None
+        """Return why UCC cannot reduce the data type or by the reduction, or None. It would find out in the call, after which others may hang."""
+        if operation.reduces and case.dtype.name not in ucc.REDUCED:
+            return DtypeUnsupported("UCC", case.dtype.name)
+        if case.redop == "avg" and operation.name in ucc.WITHOUT_AVERAGE:
+            return RedopUnsupported("UCC", case.redop, operation.name)
+        return None
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of UCC and of the UCX below it, and all UCC_* and UCX_* settings."""

@@ -24,7 +24,7 @@ _NAME = "libucc.so.1"
 _INSTALL = f"install UCC 1.x (HPC-X has it; its own documentation describes how to build it), then set {CHOSEN} to its {_NAME}"
 _UCX = f"add the UCX that it was built with, or a newer one, to LD_LIBRARY_PATH (or load its module), or set {CHOSEN} to another UCC"
 _MAJOR = 1
-_LAYERS = ("cl_basic", "mc_cpu", "tl_ucp")  # what collectives on host memory need: tl_ucp moves the data over UCX
+_LAYERS = ("cl_basic", "mc_cpu", "ec_cpu", "tl_ucp")  # what collectives on host memory need: tl_ucp moves the data over UCX
 _UCP = "libucp.so.0"
 _UCX_LOG = "UCX_LOG_FILE"
 _PATIENCE_S = 20.0
@@ -43,6 +43,7 @@ DATATYPES: Mapping[str, int] = {
 }  # fmt: skip
 # Types that host memory is reduced in: components/ec/cpu/ec_cpu_reduce.c has no float16. After such an error the next operation may hang.
 REDUCED = frozenset(DATATYPES) - {"float16"}
+WITHOUT_AVERAGE = frozenset({"reducescatter", "reducescatterv"})  # the ring of tl_ucp, which it selects for all sizes
 SAME_WIDTH: Mapping[int, str] = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 REDOPS: Mapping[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "band": 7, "bor": 8, "bxor": 9, "avg": 12}
 HOST = 0  # UCC_MEMORY_TYPE_HOST
@@ -242,11 +243,20 @@ class _Symbol(ctypes.Structure):
     _fields_ = [("file", c_char_p), ("base", c_void_p), ("symbol", c_char_p), ("address", c_void_p)]
 
 
-def file_of(library: ctypes.CDLL) -> Path | None:
-    """Return the file of the loaded library, beside which UCC has its layers; None if the loader does not know it."""
+def file_of(library: ctypes.CDLL, function: str = "ucc_init_version") -> Path | None:
+    """Return the file of the loaded library that has the function; None if the loader does not know it."""
     found = _Symbol()
-    named = ctypes.CDLL(None).dladdr(ctypes.cast(library.ucc_init_version, c_void_p), ctypes.byref(found))
+    named = ctypes.CDLL(None).dladdr(ctypes.cast(getattr(library, function), c_void_p), ctypes.byref(found))
     return Path(os.fsdecode(found.file)) if named and found.file else None
+
+
+def ucx_modules() -> Path | None:
+    """Return the folder from which the UCX that this process has loaded takes its transports; None without one."""
+    try:
+        file = file_of(ctypes.CDLL("libucs.so.0", mode=os.RTLD_NOLOAD), "ucs_status_string")
+    except (OSError, AttributeError):
+        return None
+    return file.resolve().parent / "ucx" if file else None
 
 
 def ucx_version() -> str | None:
