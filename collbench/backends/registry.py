@@ -28,6 +28,7 @@ BUILTIN = {
     "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
     "rccl": "collbench.backends.nccl.rccl:RcclBackend",
     "ucc": "collbench.backends.ucc.backend:UccBackend",
+    "nixl": "collbench.backends.nixl:NixlBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.

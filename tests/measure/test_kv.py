@@ -34,7 +34,7 @@ class Copied(TransferMethod):
 def ends() -> tuple[Copied, Copied]:
     """A source and a target of 6 blocks of 100 bytes, filled, after a transfer."""
     plan = make_plan(PlainBlocks(6, 100), "prefill-decode", 1, 1, 5)
-    source, target = (Copied(plan, cast(Any, SimpleNamespace(rank=rank))) for rank in (0, 1))
+    source, target = (Copied(plan, cast(Any, SimpleNamespace(rank=rank)), cast(Any, None)) for rank in (0, 1))
     for one in (source, target):
         one.allocate()
         PATTERN.fill(one)
@@ -114,6 +114,9 @@ def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: 
     rows = measured(tmp_path, *words)
     assert set(rows) == (set(words[-1].split(",")) if "--method" in words else set(METHODS))  # MPICH needs minutes for many messages here
     for row in rows.values():
+        if row.method == "nixl":  # its wheel is in another environment: tests/plugins/test_nixl.py
+            assert row.na is not None and row.na_fact is not None and row.na_fact["fact"] == "NotInstalled"
+            continue
         assert (row.na, row.checked, row.wrong, row.n) == (None, 1, 0, 3)
         assert row.time_s.value is not None and row.time_s.value > 0
     assert rows["packed"].copy_s is not None and rows["mpi-type"].copy_s is None
