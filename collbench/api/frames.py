@@ -17,10 +17,12 @@ from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
 from collbench.report.explain import word_table
 from collbench.report.hunt import HUNT_COLUMNS, hunt_records
+from collbench.report.kv import kv_values
 from collbench.report.pairs import PAIR_COLUMNS, pair_records
 from collbench.report.stored import step_time_of
 from collbench.report.training import step_values
 from collbench.report.writers import csv_columns, row_values
+from collbench.results.kv import KvRow, holds_kv, read_kv
 from collbench.results.reader import Damage, Run
 from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
 from collbench.results.steps import StepRow, holds_workload, read_workload
@@ -61,6 +63,7 @@ _KINDS = {
         "overlap_blocks",
         "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
         "routings", "trace_ranks", "computing_blocks",
+        "tokens", "block_tokens", "sources", "targets", "blocks", "block_bytes", "busiest",
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
@@ -69,7 +72,7 @@ _KINDS = {
         "target", "n_eff", "message_rate", "percent_of_ceiling", "percent_of_hard_bound", "ratio", "ratio_low", "ratio_high", "moved_bytes",
         "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
         "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high", "computing_percent", "computing_percent_low", "computing_percent_high",
-        "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high",
+        "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high", "first_token_percent", "s_per_block",
     ),
     OBJECT: (
         "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
@@ -212,6 +215,26 @@ _TEXTS = {
         for name, unit in (("exposed", "_s"), ("percent", ""), ("efficiency", ""))
         for end, which in (("low", "lower"), ("high", "upper"))
     },
+    "method": "How the blocks were moved.",
+    "pattern": "prefill-decode or broadcast.",
+    "layout": "The memory of the cache: layer-first or block-first; plain without a model.",
+    "tokens": "The tokens of the request; 0 without a model.",
+    "block_tokens": "The tokens of a block of the cache; 0 without a model.",
+    "cache_dtype": "The type of the elements of the cache.",
+    "sources": "The ranks that send.",
+    "targets": "The ranks that receive.",
+    "blocks": "The blocks of all ranks.",
+    "block_bytes": "The size of a block.",
+    "busiest": "The blocks of the rank that sends or receives most.",
+    "time_low_s": "The lower end of the 95 % confidence interval of the median of a transfer.",
+    "time_high_s": "The upper end of the 95 % confidence interval of the median of a transfer.",
+    "bytes_per_s": "The bytes of all blocks by the median time.",
+    "s_per_block": "The median time divided by `busiest`. Unit: seconds.",
+    "expected_s": "The time that the limiting link needs for its bytes; missing inside one host.",
+    "percent_of_link": "The rate of the transfer as a share of that of the limiting link, in percent.",
+    "copy_s": "Of `packed`: the time of packing and unpacking alone.",
+    "first_token_percent": "The transfer as a percentage of `--prefill-time` and the transfer, one after the other.",
+    "start_skew_s": "The median time between the first and the last rank of a host to begin; missing with one rank per host.",
     "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
     "scaling_overlap": "The scaling efficiency with perfect overlap.",
     **{
@@ -221,11 +244,17 @@ _TEXTS = {
     },
 }
 # What differs in a table: kinds and descriptions, by (table, column).
-_OTHER_KINDS = {("hunts", "evidence"): TEXT}
+_OTHER_KINDS = {("hunts", "evidence"): TEXT, ("kv", "percent_of_link"): FLOAT}
 _OTHER_TEXTS = {
     ("pairs", "size_bytes"): "The size of the messages of the bandwidth.",
     ("pairs", "wrong"): "The number of wrong elements of the pair, in both directions; missing if nothing was verified.",
     ("hunts", "evidence"): "The evidence, as sentences.",
+    ("kv", "model"): "The model whose cache is moved.",
+    ("kv", "size_bytes"): "The size of all blocks together.",
+    ("kv", "time_s"): "The median time until the last target has all blocks.",
+    ("kv", "checked"): "The number of transfers of which every byte was verified.",
+    ("kv", "wrong"): "The number of wrong bytes in these transfers; missing if none was verified.",
+    ("kv", "limited_by"): "The limiting link, with the source of its rate.",
     ("workloads", "time_p50_s"): "The median time of a step; of asynchronous training, of a round of a worker.",
 }
 _UNITS = (("_bytes_per_s", "bytes per second"), ("_bytes", "bytes"), ("_s", "seconds"), ("_utc", "UTC"))
@@ -243,12 +272,14 @@ class TableColumn:
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     """Return the columns of each table, by the name of the method of `Runs` that makes it."""
     step = StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0)
+    transfer = KvRow("", "", "", "", 0, 0, 0, 0, 0, 0)
     names = {
         "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
         "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
         "pairs": PAIR_COLUMNS,
         "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
         "workloads": ("run", *step_values(step, None)),
+        "kv": ("run", *kv_values(transfer)),
     }
     return {table: {name: TableColumn(_kind(table, name), _description(table, name)) for name in each} for table, each in names.items()}
 
@@ -396,6 +427,17 @@ def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
     check_records(warnings, strict)
     step_time_s = step_time_of(about)
     return ([run.path.resolve().name, *step_values(row, step_time_s).values()] for row in rows)
+
+
+def of_kv(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+    """Return a row per method and blocks."""
+    return _frame("kv", (record for run in runs if holds_kv(run) for record in _transfers_of(run, strict)))
+
+
+def _transfers_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
+    _, rows, warnings = read_kv(run)
+    check_records(warnings, strict)
+    return ([run.path.resolve().name, *(kv_values(row) | {"flags": row.flags}).values()] for row in rows)
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:

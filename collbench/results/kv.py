@@ -79,6 +79,13 @@ class KvRow:
         return 100 * self.expected_s / self.time_s.value if self.expected_s and self.time_s.value else None
 
     @property
+    def start_skew_s(self) -> float | None:
+        """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""
+        skew = self.evidence.get("exit_skew_s")
+        value = skew.get("p50") if isinstance(skew, dict) else None
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf") else None
+
+    @property
     def first_token_percent(self) -> float | None:
         """The transfer as a percentage of prefill and transfer one after the other; None without the time of prefill."""
         if self.prefill_s is None or self.time_s.value is None:

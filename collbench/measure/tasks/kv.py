@@ -257,7 +257,10 @@ class KvTask(Task):
         world, backend = session.world, opened.of.running
         case = Case(CASE, backend.name, dtype_named("uint8"), plan.size_bytes, traffic=Traffic(series_of(row)), in_place=False)
         operation = Operation(CASE, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
-        loop = Loop(Timed(program, opened.context.sync, backend.clock(), world.watchdog.progress))
+        # A target's MPI_Waitall may end with acknowledgements unsent. Only a call of MPI sends them: the sources would wait for these, and
+        # the target for rank 0's next words.
+        sync = opened.context.sync
+        loop = Loop(Timed(program, sync, backend.clock(), world.watchdog.progress, parting=sync))
         groups = (tuple(range(world.size)),)
         own = (opened.context.whole,) if opened.context.whole else ()
         return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(_must_cross, plan))
