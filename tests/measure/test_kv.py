@@ -106,7 +106,7 @@ def measured(folder: Path, *words: str) -> dict[str, KvRow]:
     "words",
     [
         ["--ranks", "2", "--blocks", "40", "--block-bytes", "1000"],
-        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-messages,mpi-type,mpi-put,packed,writev"],
+        ["--ranks", "3", "--model", "mistral-7b", "--tokens", "16", "--tp", "2:1", "--method", "mpi-messages,mpi-put,packed,writev"],
         ["--ranks", "3", "--pattern", "broadcast", "--blocks", "9", "--block-bytes", "64K"],
     ],
 )
