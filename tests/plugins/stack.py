@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "tensorflow": ".venv-tensorflow",
     "horovod": ".venv-horovod",
     "horovod-tensorflow": ".venv-horovod-tensorflow",
+    "nixl": ".venv-nixl",
 }
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
