@@ -249,7 +249,7 @@ _OTHER_TEXTS = {
     ("pairs", "size_bytes"): "The size of the messages of the bandwidth.",
     ("pairs", "wrong"): "The number of wrong elements of the pair, in both directions; missing if nothing was verified.",
     ("hunts", "evidence"): "The evidence, as sentences.",
-    ("kv", "model"): "The model whose cache is moved.",
+    ("kv", "model"): "The model of the cache.",
     ("kv", "size_bytes"): "The size of all blocks together.",
     ("kv", "time_s"): "The median time until the last target has all blocks.",
     ("kv", "checked"): "The number of transfers of which every byte was verified.",

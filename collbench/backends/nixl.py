@@ -73,9 +73,7 @@ class NixlBackend(HostBackend):
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return that NIXL has no operations between ranks, only writes and reads of registered memory."""
-        return OperationUnsupported(
-            self.name, operation.name, note="it writes and reads registered memory: use `collbench kv --method nixl`"
-        )
+        return OperationUnsupported(self.name, operation.name)
 
     def versions(self) -> Mapping[str, str]:
         """Return NIXL's version, what its time includes, and all NIXL_* and UCX_* settings. It has no query for UCX's transports."""

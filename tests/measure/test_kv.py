@@ -128,7 +128,8 @@ def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: 
             assert row.na is not None and row.na_fact is not None and row.na_fact["package"] == "nixl-cu13"
             continue
         assert (row.na, row.checked, row.wrong, row.n) == (None, 1, 0, 3)
-        assert row.time_s.value is not None and row.time_s.value > 0
+        assert row.time_s.value is not None and row.time_s.value > 0 and row.start_skew_s is not None
+        assert ("skew_limited" in row.flags) == (row.start_skew_s > 0.1 * row.time_s.value)
     assert rows["packed"].copy_s is not None and rows["mpi-type"].copy_s is None
 
 
