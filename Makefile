@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of proces
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
-	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod and oneCCL, in separate environments (part of test-all)'
+	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod, oneCCL and NIXL, in separate environments (part of test-all)'
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
@@ -97,11 +97,12 @@ plugin-environments: test-environment oneccl-environment
 	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow
 	@scripts/horovod .venv-horovod
 	@scripts/horovod .venv-horovod-tensorflow tensorflow
+	@scripts/nixl .venv-nixl
 
 test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
 
 clean:
-	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
+	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
 	rm -rf .venv-dist dist
 	find benchmarks collbench tests -name __pycache__ -prune -exec rm -rf {} +

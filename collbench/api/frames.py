@@ -17,11 +17,13 @@ from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
 from collbench.report.explain import word_table
 from collbench.report.hunt import HUNT_COLUMNS, hunt_records
+from collbench.report.kv import kv_values
 from collbench.report.load import load_values
 from collbench.report.pairs import PAIR_COLUMNS, pair_records
 from collbench.report.stored import step_time_of
 from collbench.report.training import step_values
 from collbench.report.writers import csv_columns, row_values
+from collbench.results.kv import KvRow, holds_kv, read_kv
 from collbench.results.load import SHARES, LoadRow, holds_load, read_load
 from collbench.results.reader import Damage, Run
 from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
@@ -63,7 +65,7 @@ _KINDS = {
         "overlap_blocks",
         "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
         "routings", "trace_ranks", "computing_blocks", "message_bytes", "victims", "aggressor_ranks", "aggressor_nodes", "blocks", "n_off",
-        "n_on",
+        "n_on", "tokens", "block_tokens", "sources", "targets", "block_bytes", "busiest",
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
@@ -73,7 +75,7 @@ _KINDS = {
         "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
         "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high", "computing_percent", "computing_percent_low", "computing_percent_high",
         "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high", "level", "achieved", "percent_of_link",
-        *(f"{name}_factor{end}" for name in SHARES for end in ("", "_low", "_high")),
+        *(f"{name}_factor{end}" for name in SHARES for end in ("", "_low", "_high")), "first_token_percent", "s_per_block",
     ),
     OBJECT: (
         "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
@@ -227,13 +229,11 @@ _TEXTS = {
     "split": "How the ranks were divided: the text of --split; missing: by node.",
     "verdict": "The outcome: interference, no interference or inconclusive; missing for n/a.",
     "reason": "The reason why the row is inconclusive.",
-    "blocks": "The number of pairs of blocks, with aggressors off and on.",
     "n_off": "The number of samples with aggressors off.",
     "n_on": "The number of samples with aggressors on.",
     "achieved": "The rate of the aggressors while they sent, as a share of what they reach alone.",
     "rate_bytes_per_s": "The rate of the aggressors of the busiest host.",
     "full_bytes_per_s": "The rate that they reach alone.",
-    "percent_of_link": "The rate of the aggressors as a share of the slowest shared link.",
     "shared": "The links that both sides use.",
     **{
         f"{name}_{part}{end and '_'}{end}{unit}": f"{which}{what} of the victims' times{how}."
@@ -245,6 +245,24 @@ _TEXTS = {
         )
         for end, which in (("", ""), ("low", "The lower end of the interval: "), ("high", "The upper end of the interval: "))
     },
+    "method": "How the blocks were moved.",
+    "pattern": "prefill-decode or broadcast.",
+    "layout": "The memory of the cache: layer-first or block-first; plain without a model.",
+    "tokens": "The tokens of the request; 0 without a model.",
+    "block_tokens": "The tokens of a block of the cache; 0 without a model.",
+    "cache_dtype": "The type of the elements of the cache.",
+    "sources": "The ranks that send.",
+    "targets": "The ranks that receive.",
+    "block_bytes": "The size of a block.",
+    "busiest": "The blocks of the rank that sends or receives most.",
+    "time_low_s": "The lower end of the 95 % confidence interval of the median of a transfer.",
+    "time_high_s": "The upper end of the 95 % confidence interval of the median of a transfer.",
+    "bytes_per_s": "The bytes of all blocks by the median time.",
+    "s_per_block": "The median time divided by `busiest`. Unit: seconds.",
+    "expected_s": "The time that the limiting link needs for its bytes; missing inside one host.",
+    "copy_s": "Of `packed`: the time of packing and unpacking alone.",
+    "first_token_percent": "The transfer as a percentage of `--prefill-time` and the transfer, one after the other.",
+    "start_skew_s": "The median time between the first and the last rank of a host to begin; missing with one rank per host.",
     "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
     "scaling_overlap": "The scaling efficiency with perfect overlap.",
     **{
@@ -259,6 +277,16 @@ _OTHER_TEXTS = {
     ("pairs", "size_bytes"): "The size of the messages of the bandwidth.",
     ("pairs", "wrong"): "The number of wrong elements of the pair, in both directions; missing if nothing was verified.",
     ("hunts", "evidence"): "The evidence, as sentences.",
+    ("kv", "blocks"): "The blocks of all ranks.",
+    ("kv", "percent_of_link"): "The rate of the transfer as a share of that of the limiting link.",
+    ("loads", "blocks"): "The number of pairs of blocks, with aggressors off and on.",
+    ("loads", "percent_of_link"): "The rate of the aggressors as a share of the slowest shared link.",
+    ("kv", "model"): "The model of the cache.",
+    ("kv", "size_bytes"): "The size of all blocks together.",
+    ("kv", "time_s"): "The median time until the last target has all blocks.",
+    ("kv", "checked"): "The number of transfers of which every byte was verified.",
+    ("kv", "wrong"): "The number of wrong bytes in these transfers; missing if none was verified.",
+    ("kv", "limited_by"): "The limiting link, with the source of its rate.",
     ("workloads", "time_p50_s"): "The median time of a step; of asynchronous training, of a round of a worker.",
 }
 _UNITS = (("_bytes_per_s", "bytes per second"), ("_bytes", "bytes"), ("_s", "seconds"), ("_utc", "UTC"))
@@ -276,6 +304,7 @@ class TableColumn:
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     """Return the columns of each table, by the name of the method of `Runs` that makes it."""
     step = StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0)
+    transfer = KvRow("", "", "", "", 0, 0, 0, 0, 0, 0)
     names = {
         "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
         "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
@@ -283,6 +312,7 @@ def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
         "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
         "workloads": ("run", *step_values(step, None)),
         "loads": ("run", *load_values(LoadRow("", "", "", 0, "", 0, 0.0, 0))),
+        "kv": ("run", *kv_values(transfer)),
     }
     return {table: {name: TableColumn(_kind(table, name), _description(table, name)) for name in each} for table, each in names.items()}
 
@@ -441,6 +471,19 @@ def load_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, LoadRow]
     """Yield the rows of interference with the name of their run. Raises UnreadableRun for damaged records, unless not `strict`."""
     for run in filter(holds_load, runs):
         _, rows, warnings = read_load(run)
+        check_records(warnings, strict)
+        yield from ((run.path.resolve().name, row) for row in rows)
+
+
+def of_kv(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+    """Return a row per method and blocks."""
+    return _frame("kv", ([name, *(kv_values(row) | {"flags": row.flags}).values()] for name, row in kv_rows(runs, strict)))
+
+
+def kv_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, KvRow]]:
+    """Yield the rows of block transfers with the name of their run. Raises UnreadableRun for damaged records, unless not `strict`."""
+    for run in filter(holds_kv, runs):
+        _, rows, warnings = read_kv(run)
         check_records(warnings, strict)
         yield from ((run.path.resolve().name, row) for row in rows)
 

@@ -21,6 +21,7 @@ from collbench.results.folder import CELLS, RUN
 from collbench.results.importers.files import read_tables, user_input
 from collbench.results.importers.store import import_notes, store
 from collbench.results.importers.store import together as runs_of_tables
+from collbench.results.kv import KvRow, holds_kv, read_kv
 from collbench.results.load import LoadRow, holds_load, read_load
 from collbench.results.reader import Damage, Run, read_run
 from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
@@ -147,6 +148,18 @@ class Runs(Sequence[Run]):
         """The rows of all runs of `collbench load`, as typed values. Raises UnreadableRun for damaged records."""
         return [row for _, row in frames.load_rows(self, self._strict)]
 
+    def kv(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row per method and blocks of runs of `collbench kv`.
+
+        Raises UsageError without pandas, and UnreadableRun for damaged records.
+        """
+        return frames.of_kv(self, self._strict)
+
+    @property
+    def kv_rows(self) -> list[KvRow]:
+        """The rows of all runs of `collbench kv`, as typed values. Raises UnreadableRun for damaged records."""
+        return [row for _, row in frames.kv_rows(self, self._strict)]
+
     def to_arrow(self, *, combine: bool = False) -> pyarrow.Table:
         """Return the table of `frame` for Arrow. Nested values are JSON texts; each field has its description as metadata.
 
@@ -199,6 +212,7 @@ def warnings_of(run: Run) -> Iterator[str]:
         yield from read_hunt(run).warnings if holds_hunt(run) else []
         yield from read_workload(run)[2] if holds_workload(run) else []
         yield from read_load(run)[2] if holds_load(run) else []
+        yield from read_kv(run)[2] if holds_kv(run) else []
     except UsageError as error:  # what describes the records in run.json is not valid
         yield str(error)
 

@@ -29,6 +29,7 @@ BUILTIN = {
     "rccl": "collbench.backends.nccl.rccl:RcclBackend",
     "ucc": "collbench.backends.ucc.backend:UccBackend",
     "oneccl": "collbench.backends.oneccl.backend:OneCclBackend",
+    "nixl": "collbench.backends.nixl:NixlBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.

@@ -33,7 +33,7 @@ def kv_request(arguments: argparse.Namespace, argv: Sequence[str]) -> KvRequest:
     sweep = Sweep((), None, (dtype_named("uint8"),), buffers="fixed", seed=arguments.seed or 0, window=1, defaults=backend_defaults)
     arguments.slowed = []
     requested = frozenset(backends if arguments.method else ())
-    launch = request_of(arguments, sweep, argv, evidence="off", backends=backends, requested=requested)
+    launch = request_of(arguments, sweep, argv, backends=backends, requested=requested)
     return KvRequest(launch, methods, _blocks(arguments), arguments.pattern, _parallel(arguments), arguments.prefill_time)
 
 

@@ -306,7 +306,7 @@ def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 _KV_SUMMARY = "transfers of scattered blocks, as of a key-value cache from prefill to decode"
 _KV_ABOUT = (
-    f"Measure {_KV_SUMMARY}: by messages per block, derived types, one-sided puts, packing, and writev over TCP. Without --model "
+    f"Measure {_KV_SUMMARY}: by messages per block, derived types, one-sided puts, packing, writev over TCP, and NIXL. Without --model "
     "the costs per transfer and per block follow from several numbers and sizes of blocks. Every byte of a transfer is verified."
 )
 

@@ -434,7 +434,7 @@ KV: Layout = {
         Option("--tp", "ranks that send and ranks that receive: 4:2 joins the heads of 4 ranks on 2 (default: half of the "
                "ranks each)", "M:N"),
         Option("--prefill-time", "your time of prefill: adds the share of the transfer in the time to first token", "SECONDS", duration),
-        Option("--method", "mpi-messages, mpi-type, mpi-put, mpi-put-type, packed, writev (default: all)", "NAMES", words),
+        Option("--method", "mpi-messages, mpi-type, mpi-put, mpi-put-type, packed, writev, nixl (default: all)", "NAMES", words),
     ],
     "how to measure": some(
         "max_time iterations warmup precision check stop_on_wrong seed",

@@ -1,4 +1,4 @@
-"""Ways to move blocks from scattered to scattered memory: MPI messages, derived types and one-sided puts, packing, and writev over TCP.
+"""Ways to move blocks from scattered to scattered memory: MPI messages, derived types, one-sided puts, packing, NIXL, and writev over TCP.
 
 A method makes the calls of one transfer on this rank. A transfer ends when every target has all of its blocks: after a put the source
 sends an empty message, as a prefill instance notifies the decode instance.
@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.backends.backend import Backend
 from collbench.backends.mpi import load_mpi
+from collbench.backends.nixl import NixlBackend
 from collbench.backends.socket import ConnectionMaker, Connections
 from collbench.control.world import World
 from collbench.errors import RunFailed
@@ -37,7 +40,7 @@ Pool = NDArray[np.uint8]  # [places × bytes of a block]
 
 
 class TransferMethod(ABC):
-    """One method on this rank. Use: `allocate`, then `bind`, at the end `free`; all ranks call each.
+    """One method on this rank. Use: `allocate`, `meet`, `bind`, at the end `free`; all ranks call each.
 
     name, summary   for users; backend: that must be open
     """
@@ -46,8 +49,8 @@ class TransferMethod(ABC):
     backend: str
     summary: str
 
-    def __init__(self, plan: BlockPlan, world: World) -> None:
-        self.plan, self.world, self.rank = plan, world, world.rank
+    def __init__(self, plan: BlockPlan, world: World, opened: Backend) -> None:
+        self.plan, self.world, self.opened, self.rank = plan, world, opened, world.rank
         self.out, self.into = plan.outgoing(world.rank), plan.incoming(world.rank)
         self.pool: Pool = np.empty((0, plan.block_bytes), np.uint8)
 
@@ -58,6 +61,10 @@ class TransferMethod(ABC):
     def allocate(self) -> None:
         """Make this rank's memory, of as many places as the plan has."""
         self.pool = np.zeros((self.plan.places(self.rank), self.plan.block_bytes), np.uint8)
+
+    def meet(self) -> None:
+        """Exchange what ranks must know of one another's memory; all ranks call it when each has its memory."""
+        return
 
     @abstractmethod
     def bind(self) -> Program:
@@ -81,8 +88,8 @@ class _MpiMethod(TransferMethod):
 
     backend = "mpi"
 
-    def __init__(self, plan: BlockPlan, world: World) -> None:
-        super().__init__(plan, world)
+    def __init__(self, plan: BlockPlan, world: World, opened: Backend) -> None:
+        super().__init__(plan, world, opened)
         self.mpi = load_mpi()
         self.library = ctypes.CDLL(self.mpi.__file__)
         self.comm, self.byte = (self.mpi._handleof(one) for one in (self.mpi.COMM_WORLD, self.mpi.BYTE))
@@ -265,9 +272,8 @@ class Writev(TransferMethod):
 
     name, backend, summary = "writev", "socket", "sendmsg and recvmsg over TCP with the addresses of all blocks (writev, readv)"
 
-    def allocate(self) -> None:
-        """Make the memory and the connections."""
-        super().allocate()
+    def meet(self) -> None:
+        """Make the connections."""
         maker = ConnectionMaker(self.world, self.world.timeout_s)
         self.connections: dict[int, Connections] = {}
         try:
@@ -324,7 +330,81 @@ def _after(views: list[memoryview], moved: int) -> list[memoryview]:
     return []
 
 
-METHODS: Mapping[str, type[TransferMethod]] = {one.name: one for one in (MpiMessages, MpiTyped, MpiPut, MpiPutTyped, Packed, Writev)}
+class Nixl(TransferMethod):
+    """NIXL: a prepared write of all blocks per pair of ranks, and a notification to the target when they are there."""
+
+    name, backend, summary = "nixl", "nixl", "a write of all blocks per pair of ranks, prepared once, with a notification to the target"
+    registered: Any = None
+
+    def __init__(self, plan: BlockPlan, world: World, opened: Backend) -> None:
+        super().__init__(plan, world, opened)
+        assert isinstance(opened, NixlBackend)
+        self.agent = opened.agent
+        self.names: dict[int, str] = {}  # of the other ranks' agents
+        self.writes: list[Any] = []
+        self.lists: list[Any] = []
+        self.notified: Counter[str] = Counter()
+
+    def allocate(self) -> None:
+        """Make the memory and register it with this rank's agent."""
+        super().allocate()
+        self.registered = self.agent.register_memory([(self.pool.ctypes.data, self.pool.nbytes, 0, "")], "DRAM")
+
+    def meet(self) -> None:
+        """Exchange what the agents need to reach one another and the places of their memory, through the control plane."""
+        own = {"metadata": self.agent.get_agent_metadata().hex(), "pool": int(self.pool.ctypes.data)}
+        known = self.world.allgather(own, "exchanging the metadata of NIXL's agents")
+        self.pools = [one["pool"] for one in known]
+        for other in {*(link.target for link in self.out), *(link.source for link in self.into)}:
+            name = self.agent.add_remote_agent(bytes.fromhex(known[other]["metadata"]))
+            self.names[other] = name.decode() if isinstance(name, bytes) else name
+
+    def bind(self) -> Program:
+        """Prepare the writes, and return the call that posts and awaits them, or the one that waits for the notifications."""
+        for link in self.out:
+            number = np.arange(len(link.at_source), dtype=np.int32)
+            own = self._prepared("NIXL_INIT_AGENT", self.pools[self.rank], link.at_source)
+            other = self._prepared(self.names[link.target], self.pools[link.target], link.at_target)
+            self.writes.append(self.agent.make_prepped_xfer("WRITE", own, number, other, number, b"kv"))
+        sources = [self.names[link.source] for link in self.into]
+        calls = [PythonCall("nixl transfer", self._write)] if self.writes else []
+        calls += [PythonCall("nixl get_new_notifs", lambda: self._await(sources))] if sources else []
+        return Program((tuple(calls),), keep=self)
+
+    def _prepared(self, agent: str, pool: int, places: NDArray[np.int64]) -> Any:
+        size = self.plan.block_bytes
+        blocks = np.stack([pool + places * size, np.full(len(places), size), np.zeros(len(places), np.int64)], axis=1)
+        self.lists.append(self.agent.prep_xfer_dlist(agent, np.ascontiguousarray(blocks, np.uint64), "DRAM"))
+        return self.lists[-1]
+
+    def _write(self) -> None:
+        states = [self.agent.transfer(write) for write in self.writes]
+        for write, first in zip(self.writes, states, strict=True):
+            state = first
+            while state == "PROC":
+                state = self.agent.check_xfer_state(write)
+            if state != "DONE":
+                raise RunFailed(f"the write ended in state {state}")
+
+    def _await(self, sources: Sequence[str]) -> None:
+        """Poll until each source has notified this rank once more."""
+        while not all(self.notified[name] for name in sources):
+            for name, messages in self.agent.get_new_notifs().items():
+                self.notified[name] += len(messages)
+        self.notified.subtract(sources)
+
+    def free(self) -> None:
+        """Release the writes and the lists, and forget the other agents and this rank's memory."""
+        for each in (*self.writes, *self.lists):
+            each.release()
+        for name in self.names.values():
+            self.agent.remove_remote_agent(name)
+        if self.registered is not None:
+            self.agent.deregister_memory(self.registered)
+        self.writes, self.lists, self.names, self.registered = [], [], {}, None
+
+
+METHODS: Mapping[str, type[TransferMethod]] = {one.name: one for one in (MpiMessages, MpiTyped, MpiPut, MpiPutTyped, Packed, Writev, Nixl)}
 
 
 # Verification: each block has its own content, which follows from its source, its place there and the call. Unused places keep theirs.

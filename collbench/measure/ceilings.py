@@ -137,7 +137,7 @@ class Ceilings:
         from collbench.machine.peak.node import Job, Node
         from collbench.measure.link_ceilings import ceiling_of
 
-        inside, links = unknown("shared memory of the host"), self._leaving(backend)
+        inside, links = unknown("shared memory of the host"), self.leaving(backend)
 
         def node(host: str, ranks: tuple[int, ...], group: tuple[int, ...] = ()) -> Node:
             return Node(len(ranks), inside, links[host], neighbours=inside, host=host)
@@ -153,7 +153,7 @@ class Ceilings:
             return ceiling, None
         return replace(ceiling, kind="network"), replace(bound, kind="network")
 
-    def _leaving(self, backend: Backend) -> dict[str, Link]:
+    def leaving(self, backend: Backend) -> dict[str, Link]:
         """Return, by host, the link that a backend on host memory sends over: its RDMA devices, or TCP."""
         from collbench.machine.peak.links import PcieTree, egress_of, tcp_link
 

@@ -302,6 +302,7 @@ def _name(row: Row) -> str:
         row.redop,
         row.mode,
         row.buffers,
+        row.traffic,
         forced(row),
     ]
     return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])

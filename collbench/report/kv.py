@@ -72,6 +72,11 @@ def title(rows: Sequence[KvRow]) -> str:
     return " · ".join(parts)
 
 
+def blocks_text(row: KvRow) -> str:
+    """Return the size of a block: "32 KiB"."""
+    return format_size(row.block_bytes)
+
+
 def _cost(cost: Estimate, noun: str) -> str:
     if not is_known(cost) or cost.value is None or cost.low is None or cost.high is None:
         return f"per {noun} inconclusive"
@@ -123,8 +128,8 @@ def kv_values(row: KvRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names} | {
         "time_s": row.time_s.value, "time_low_s": row.time_s.low, "time_high_s": row.time_s.high, "bytes_per_s": row.bytes_per_s,
         "s_per_block": row.s_per_block, "expected_s": row.expected_s, "percent_of_link": row.percent, "limited_by": row.limited_by or None,
-        "copy_s": row.copy_s, "first_token_percent": row.first_token_percent, "checked": row.checked, "wrong": row.wrong,
-        "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
+        "copy_s": row.copy_s, "first_token_percent": row.first_token_percent, "start_skew_s": row.start_skew_s,
+        "checked": row.checked, "wrong": row.wrong, "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
     }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.stragglers import Compared
     from collbench.gate.judge import TypicalTime
     from collbench.gate.verdict import Verdict
+    from collbench.results.kv import KvRow
     from collbench.results.load import LoadRow
     from collbench.results.rounds import StoredHunt, StoredPairs
     from collbench.results.steps import StepRow
@@ -105,6 +106,23 @@ class Material:
         return [(run, read_load(run)[1]) for run in self.runs if holds_load(run)]
 
     @cached_property
+    def transfers(self) -> list[tuple[Run, list[KvRow]]]:
+        """The runs of block transfers with their rows."""
+        from collbench.results.kv import holds_kv, read_kv
+
+        return [(run, read_kv(run)[1]) for run in self.runs if holds_kv(run)]
+
+    @cached_property
+    def tables_of_kinds(self) -> list[Launches]:
+        """The cases of replays and block transfers, a table for each run: Markdown and OpenMetrics have them."""
+        from collbench.analysis.launches import Launches
+
+        loads = {run.path for run, _ in self.loads}  # their Markdown has columns of its own
+        return [
+            Launches(run.path.resolve().name, (run,), run.rows) for run in self.runs if run.rows and kind_of(run) and run.path not in loads
+        ]
+
+    @cached_property
     def typical_times(self) -> dict[CaseKey, TypicalTime]:
         """The times of the baseline by case; empty without one. Raises UsageError if it cannot be read."""
         if self.baseline is None:
@@ -123,12 +141,13 @@ class Material:
 
     @property
     def of_kinds(self) -> list[Run]:
-        """The runs of pairs, hunts, training and interference."""
+        """The runs of pairs, hunts, training, interference and block transfers."""
         return [
             *(run for run, _ in self.pairs),
             *(run for run, _ in self.hunts),
             *(run for run, _, _ in self.trainings),
             *(run for run, _ in self.loads),
+            *(run for run, _ in self.transfers),
         ]
 
     @cached_property
@@ -176,7 +195,7 @@ class Material:
         return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
 
     def _concerns_of_kinds(self) -> Iterator[Concern]:
-        from collbench.report.html import hunt, load, overlap, training
+        from collbench.report.html import hunt, kv, load, overlap, training
 
         for _, stored in self.hunts:
             yield from hunt.concerns_of(stored)
@@ -186,6 +205,9 @@ class Material:
         for _, found in self.loads:
             for each in found:
                 yield from load.concerns_of(each)
+        for _, transfers in self.transfers:
+            for transfer in transfers:
+                yield from kv.concerns_of(transfer)
         for case in (row for run in self.runs for row in run.rows if row.overlap):
             yield from overlap.concerns_of(case)
 

@@ -116,7 +116,7 @@ def _comparison(found: Comparison, most: int) -> Iterator[str]:
 
 def _tables(material: Material) -> Iterator[str]:
     most = _most_rows(material)
-    for each in material.tables:
+    for each in [*material.tables, *material.tables_of_kinds]:
         rows = material.rows(each)
         columns = shown_columns(plan_of(each, rows))
         shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
@@ -189,8 +189,9 @@ def openmetrics_text(material: Material) -> str:
 
 
 def _samples(material: Material) -> Iterator[Sample]:
-    several = len(material.tables) + len(material.loads) + len(material.pairs) > 1
-    for table in material.tables:
+    tables = [*material.tables, *material.tables_of_kinds]
+    several = len(tables) + len(material.loads) + len(material.pairs) > 1
+    for table in tables:
         named = {"run": short(table.name, _LONGEST)} if several else {}
         yield from _of_runs(table.runs, named)
         for row in in_print_order(table.rows):

@@ -153,7 +153,7 @@ class RunKind:
     what    for sentences: "a hunt"
     check   raises UsageError if a run of this kind cannot be shown
     show    prints a run of the material; returns whether a CSV has its header now; raises UsageError for a format that it does not have
-    drawn   whether Markdown and OpenMetrics have it
+    drawn   whether Markdown and OpenMetrics have it, besides its rows of cases
     """
 
     name: str
@@ -185,8 +185,8 @@ def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
 
 
 def not_drawn(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for each run that Markdown and OpenMetrics leave out."""
-    left_out = [(run.path, kind.what) for run, kind in of_kinds(runs) if not kind.drawn]
+    """Return a sentence for each run that Markdown and OpenMetrics leave out; they have the cases of replays and block transfers."""
+    left_out = [(run.path, kind.what) for run, kind in of_kinds(runs) if not kind.drawn and not run.rows]
     return [f"{path} has {what}, which Markdown and OpenMetrics lack: use `collbench report {path}` or --html" for path, what in left_out]
 
 

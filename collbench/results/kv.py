@@ -14,6 +14,7 @@ from collbench.results.folder import KV
 from collbench.results.reader import Run, decode_record, read_lines, read_run
 from collbench.results.steps import Estimate
 from collbench.stats.median import t_quantile
+from collbench.units import format_size
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,15 @@ class KvRow:
 
     @property
     def percent(self) -> float | None:
-        """The rate as a percentage of that of the limiting link; None without one."""
+        """The rate as a percentage of that of the limiting link; None without one, and where it would mislead."""
         return 100 * self.expected_s / self.time_s.value if self.expected_s and self.time_s.value else None
+
+    @property
+    def start_skew_s(self) -> float | None:
+        """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""
+        skew = self.evidence.get("exit_skew_s")
+        value = skew.get("p50") if isinstance(skew, dict) else None
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf") else None
 
     @property
     def first_token_percent(self) -> float | None:
@@ -87,6 +95,15 @@ class KvRow:
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON."""
         return asdict(self)
+
+
+CASE = "kv"  # the operation of a row's case in cells.jsonl, which `compare`, `gate` and `baseline` use
+
+
+def series_of(row: KvRow) -> str:
+    """Return what identifies the series of a row's case besides its size: "mpi-type prefill-decode 4:2 64KiB blocks, llama-3.1-8b …"."""
+    name = f"{row.method} {row.pattern} {row.sources}:{row.targets} blocks of {format_size(row.block_bytes)}"
+    return f"{name} {row.model} {row.cache_dtype} {row.block_tokens} tokens {row.layout}" if row.model else name
 
 
 def kv_from_json(values: dict[str, Any]) -> KvRow:

@@ -60,7 +60,7 @@ def test_types_do_not_depend_on_the_values(run: Path, tmp_path: Path) -> None:
     assert str(whole["size_bytes"].dtype) == "Int64" and str(whole["time_p50_s"].dtype) == "float64"
 
 
-@pytest.mark.parametrize("table", ["frame", "samples", "pairs", "hunts", "workloads", "loads"])
+@pytest.mark.parametrize("table", ["frame", "samples", "pairs", "hunts", "workloads", "loads", "kv"])
 def test_each_column_is_described_with_its_unit(table: str) -> None:
     frame = getattr(collbench.read(REPORTS / "first-run"), table)()
     about = frame.attrs["columns"]

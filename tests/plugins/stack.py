@@ -25,6 +25,7 @@ ENVIRONMENTS = {
     "oneccl": ".venv-oneccl",
     "horovod": ".venv-horovod",
     "horovod-tensorflow": ".venv-horovod-tensorflow",
+    "nixl": ".venv-nixl",
 }
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND

@@ -5,31 +5,40 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from collbench.backends.backend import Backend, Unavailable
+from collbench.backends.registry import backend_class
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, CollbenchError, UsageError
+from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measure.block_transfer import METHODS, BlockPattern, TransferMethod
+from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.open_backends import OpenBackend
+from collbench.measure.monitored import MonitoredMeasurement
+from collbench.measure.open_backends import OpenBackend, ranks_by_host
+from collbench.measure.prepared_case import BackendContext, PreparedCase
 from collbench.measure.request import Request
-from collbench.measure.row import check_fields, wrong_evidence
-from collbench.measure.sampling import measure, schedule, slowest
+from collbench.measure.row import RowContext, check_fields, make_row, wrong_evidence
 from collbench.measure.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
-from collbench.measure.tasks.channels import links_of
+from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.operation import Operation
 from collbench.operations.program import Program
+from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import SharedMemoryTooSmall
 from collbench.reason import Fact, Text, as_json, decode_or_text
 from collbench.results.folder import KV
-from collbench.results.kv import KvRow, read_kv
+from collbench.results.kv import CASE, KvRow, read_kv, series_of
 from collbench.results.reader import Run
 from collbench.results.steps import Estimate
-from collbench.stats.median import median
 from collbench.units import format_bytes, plural
 from collbench.workloads.kv import BlockPlan, ModelBlocks, Pattern, PlainBlocks, make_plan
 
@@ -87,12 +96,43 @@ class KvRequest:
         return make_plan(blocks, self.pattern, *self.sides(ranks), self.launch.seed)
 
 
+def _missing(backend: str) -> Fact:
+    """Return why a backend that was not named is not open, with the remedy."""
+    answer = backend_class(backend).probe()
+    if isinstance(answer, Unavailable):
+        return answer.fact or Text(str(answer))
+    return Text(f"{backend} is missing on another rank")
+
+
 @dataclass(frozen=True)
 class _Opened:
-    """A backend, and its synchronization before each sample."""
+    """A backend, and what its cases share."""
 
     of: OpenBackend
-    sync: Program | None
+    context: BackendContext
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A transfer that was measured. wrong: the evidence of wrong data."""
+
+    ready: PreparedCase
+    backend: Backend
+    watched: MonitoredMeasurement
+    wrong: dict[str, Any]
+
+
+def _must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
+    """Return the bytes of the blocks that leave and reach each host."""
+    out, into, total = Counter[str](), Counter[str](), 0.0
+    for link in plan.links:
+        source, target = host_of[link.source], host_of[link.target]
+        if source != target:
+            n_bytes = len(link.at_source) * plan.block_bytes
+            out[source] += n_bytes
+            into[target] += n_bytes
+            total += n_bytes
+    return LeastBytes(out, into, total)
 
 
 @dataclass
@@ -101,7 +141,6 @@ class KvTask(Task):
 
     request: KvRequest
     plans: dict[ModelBlocks | PlainBlocks, BlockPlan] = field(default_factory=dict)
-    links: Mapping[str, Any] = field(default_factory=dict)
     what = "row"
 
     def plan(self, session: LaunchSession) -> Plan:
@@ -143,8 +182,8 @@ class KvTask(Task):
     def measure(self, session: LaunchSession) -> None:
         """Measure the rows that are not stored yet, in random order."""
         session.monitor([])
-        open_now = {one.name: _Opened(one, session.context_of([], one.backend).sync if one.backend else None) for one in session.opened}
-        self.links = links_of(session.world)
+        open_now = {one.name: _Opened(one, session.context_of([], one.backend)) for one in session.opened if one.backend}
+        reasons = {one.name: Text(one.reason) for one in session.opened if one.reason}
         rows = [place for place in range(len(self.request.rows)) if place not in session.stored.done]
         random.Random(f"kv, {session.order_seed}").shuffle(rows)
         began = time.monotonic()
@@ -153,15 +192,16 @@ class KvTask(Task):
             left_s = (time.monotonic() - began) / done * (len(rows) - done) if done else None
             session.progress(f"{method}, {plural(self.plans[blocks].count, 'block')}", done, len(rows), left_s)
             kind = METHODS[method]
-            row = self.row(session, open_now.get(kind.backend), kind, blocks)
+            opened = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
+            row = self.row(session, opened, kind, blocks)
             if session.world.rank == 0:
                 session.store(row, KV, place)
             stop = WrongDataStop(f"kv by {method}", len(rows) - done - 1, row.wrong_detail or "")
             if session.stops(bool(row.wrong), stop):
                 return
 
-    def row(self, session: LaunchSession, opened: _Opened | None, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks) -> KvRow:
-        """Measure and verify one row; the figures are at rank 0."""
+    def row(self, session: LaunchSession, opened: _Opened | Fact, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks) -> KvRow:
+        """Measure and verify one row; the figures are at rank 0. opened: the backend, or why it is not open."""
         world, plan = session.world, self.plans[blocks]
         sources, targets = self.request.sides(world.size)
         row = KvRow(
@@ -171,49 +211,77 @@ class KvTask(Task):
         if isinstance(blocks, ModelBlocks):
             row = replace(row, layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
                           cache_dtype=blocks.dtype)  # fmt: skip
-        backend = opened.of.backend if opened else None
-        if opened is None or backend is None:
-            why: Fact = Text(opened.of.reason if opened and opened.of.reason else f"{kind.backend} is not installed")
-            return replace(row, na=str(why), na_fact=as_json(why))
-        method = kind(plan, world)
+        if isinstance(opened, Fact):
+            return replace(row, na=str(opened), na_fact=as_json(opened))
+        backend = opened.of.running
+        method = kind(plan, world, backend)
         what = f"kv by {kind.name}"
         refusal = method.refusal()
         if reason := world.first_error(None if refusal is None else as_json(refusal), f"{what}: asking for memory"):
             fact = decode_or_text(reason, SharedMemoryTooSmall)
             return replace(row, na=str(fact), na_fact=reason)
-        wrong = None
-        with world.watchdog.phase(f"{what}: allocating"):
-            try:
-                method.allocate()
-                program = method.bind()
-            except (CollbenchError, MemoryError, OSError) as error:
-                wrong = str(error) or type(error).__name__
-        if reason := world.first_error(wrong, f"{what}: allocating"):
-            return replace(row, na=str(reason), na_fact=as_json(Text(str(reason))))
-        loop = Loop(Timed(program, opened.sync, backend.clock(), world.watchdog.progress))
-        budget = session.request.budget
-        timing = schedule(budget, plan.size_bytes, "isolated", list(range(world.size))) if world.rank == 0 else None
-        with world.watchdog.phase(f"{what}: measuring"), world.extend_timeout(budget.max_time_s):
-            found = measure(loop, world, timing, what)
+        for step in (method.allocate, method.meet):
+            if reason := self._failing(session, step, what):
+                return replace(row, na=reason, na_fact=as_json(Text(reason)))
+        programs: list[Program] = []
+        if reason := self._failing(session, lambda: programs.append(method.bind()), what):
+            return replace(row, na=reason, na_fact=as_json(Text(reason)))
+        ready = self._prepared(row, plan, programs[0], opened, session)
+        watched = session.measured(ready, backend, session.request.budget)
         copies = world.gather(self._copies(method), f"{what}: timing the copies")
-        mismatches = self._verify(session, method, loop, what)
+        mismatches = self._verify(session, method, ready.loop, what)
         with world.watchdog.phase(f"{what}: ending"):
             method.free()
-        if found is None or mismatches is None or copies is None:
+        if watched is None or mismatches is None or copies is None:
             return row
-        series = slowest(found.samples, list(range(world.size)))
-        middle = median(series)
-        expected_s, limit = self._expected(plan, world, self.links)
-        crowded = session.crowded(backend, "cpu")
-        on = {"oversubscribed": crowded, "python_loop": loop.could_be_native and not loop.native}
-        flags = [*(flag for flag, true in on.items() if true), *found.flags]
+        if watched.other_path:
+            session.note_once(f"other path of {kind.name}", watched.other_path)
         copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
         copy_s += max((max(times) for times in copies[sources:] if times), default=0.0)
+        row = replace(row, copy_s=copy_s or None, **check_fields(session.request.check, mismatches))
+        return self._stored(row, _Taken(ready, backend, watched, wrong_evidence(mismatches)), session)
+
+    def _failing(self, session: LaunchSession, step: Callable[[], object], what: str) -> str | None:
+        """Take a step on all ranks, and return why one of them cannot, or None."""
+        wrong = None
+        with session.world.watchdog.phase(f"{what}: preparing"):
+            try:
+                step()
+            except Exception as error:  # libraries have exceptions of their own
+                wrong = f"{session.world.me}: {str(error) or type(error).__name__}"
+        reason = session.world.first_error(wrong, f"{what}: preparing")
+        return None if reason is None else str(reason)
+
+    def _prepared(self, row: KvRow, plan: BlockPlan, program: Program, opened: _Opened, session: LaunchSession) -> PreparedCase:
+        """Return the transfer as a case that can be timed: an operation over all ranks."""
+        world, backend = session.world, opened.of.running
+        case = Case(CASE, backend.name, dtype_named("uint8"), plan.size_bytes, traffic=Traffic(series_of(row)), in_place=False)
+        operation = Operation(CASE, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
+        # A target's MPI_Waitall may end with acknowledgements unsent. Only a call of MPI sends them: the sources would wait for these, and
+        # the target for rank 0's next words.
+        sync = opened.context.sync
+        loop = Loop(Timed(program, sync, backend.clock(), world.watchdog.progress, parting=sync))
+        groups = (tuple(range(world.size)),)
+        own = (opened.context.whole,) if opened.context.whole else ()
+        return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(_must_cross, plan))
+
+    def _stored(self, row: KvRow, taken: _Taken, session: LaunchSession) -> KvRow:
+        """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures."""
+        ready, backend, watched, ceiling = taken.ready, taken.backend, taken.watched, self._ceiling(taken.ready, taken.backend, session)
+        evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | ready.evidence | watched.evidence
+        flags = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back))
+        withheld = "oversubscribed" in flags or watched.other_path is not None
+        bound = ceiling if ceiling.bytes_per_s else None
+        context = RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, flags, evidence | taken.wrong)
+        case, arrays = make_row(ready, backend, watched, context)
+        case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail)
+        if session.folder:
+            session.folder.append(case, arrays)
+        limit, times = ceiling.bytes_per_s, case.time_s
         return replace(
-            row, n=len(series), time_s=Estimate(middle.value, middle.ci_low, middle.ci_high), copy_s=copy_s or None,
-            expected_s=None if crowded else expected_s, limited_by=limit, flags=tuple(dict.fromkeys(flags)),
-            evidence={"libraries": dict(backend.versions()), "conditions": session.conditions} | wrong_evidence(mismatches),
-            **check_fields(session.request.check, mismatches),
+            row, n=case.n, time_s=Estimate(times.p50, times.ci_low, times.ci_high) if times else Estimate(),
+            expected_s=case.size_bytes / limit if limit and case.percent_of_ceiling is not None else None,
+            limited_by=f"{ceiling.limited_by} ({ceiling.source})" if limit else "", flags=case.flags, evidence=case.evidence,
         )  # fmt: skip
 
     def _copies(self, method: TransferMethod) -> list[float]:
@@ -242,19 +310,21 @@ class KvTask(Task):
         everyone = world.gather(found, f"{what}: verifying")
         return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
 
-    def _expected(self, plan: BlockPlan, world: World, links: Mapping[str, Any]) -> tuple[float | None, str]:
-        """Return (the seconds that the busiest host's link needs for its bytes, its name); (None, "") if a link's rate is unknown."""
-        moved: dict[tuple[str, str], int] = {}
-        for link in plan.links:
-            source, target = (world.members[rank].host for rank in (link.source, link.target))
-            if source != target:
-                for key in ((source, "out"), (target, "in")):
-                    moved[key] = moved.get(key, 0) + len(link.at_source) * plan.block_bytes
-        if not moved or any(host not in links or not links[host].bytes_per_s for host, _ in moved):
-            return None, ""
-        seconds = {host: n_bytes / links[host].bytes_per_s for (host, _), n_bytes in sorted(moved.items(), key=lambda one: one[1])}
-        slow = max(seconds, key=seconds.__getitem__)
-        return seconds[slow], f"{links[slow].name} on {slow} ({links[slow].source})"
+    def _ceiling(self, ready: PreparedCase, backend: Backend, session: LaunchSession) -> Ceiling:
+        """Return the rate of all blocks at which the busiest link of a host is full, at rank 0; without a rate inside one host."""
+        assert ready.must is not None
+        must = ready.must({member.rank: member.host for member in session.world.members})
+        crossing = {host: max(must.out.get(host, 0.0), must.into.get(host, 0.0)) for host in session.world.hosts}
+        if not any(crossing.values()):
+            return no_ceiling("all blocks stay inside a host")
+        links = session.ceilings.leaving(backend)
+        if unknown := next((links[host] for host, n_bytes in crossing.items() if n_bytes and not links[host].bytes_per_s), None):
+            return no_ceiling(unknown.name)
+        slow = max(crossing, key=lambda host: crossing[host] / links[host].known)
+        link = links[slow]
+        rate = ready.case.size_bytes / crossing[slow] * link.known
+        parts = (link.part,) if link.part else ()
+        return Ceiling("network", rate, f"{link.name} on {slow}", "bound", link.source, limited_by_parts=parts)
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return run.json's "kv"."""

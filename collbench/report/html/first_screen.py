@@ -74,7 +74,7 @@ class FirstScreen:
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers = (_of_gate, _of_hunt, _of_training, _of_load, _of_pairs, _of_comparison, _of_check, _of_rows)
+    answers = (_of_gate, _of_hunt, _of_training, _of_load, _of_kv, _of_pairs, _of_comparison, _of_check, _of_rows)
     return next((found for of in answers if (found := of(material)) is not None), None)
 
 
@@ -189,6 +189,31 @@ def _of_load(material: Material) -> FirstScreen | None:
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
     figures = [LargeFigure(f"{worst.factor.value:.3g}×", "time with aggressors, by that without")]
     return FirstScreen(f"{what}: {worst.verdict}, time × {factor_text(worst.factor)}", badge, figures, line, (), "load")
+
+
+# Block transfers: the fastest method for the most bytes.
+
+
+def _of_kv(material: Material) -> FirstScreen | None:
+    from collbench.report.html.kv import most_bytes, result
+    from collbench.report.kv import blocks_text, title
+
+    rows = [row for _, found in material.transfers for row in found]
+    if not rows:
+        return None
+    line, best = _line_of(material.transfers[0][0]), most_bytes(rows)
+    if not best:
+        return FirstScreen(f"{title(rows)}: not measured ({rows[0].na})", (DOUBT, "NOT MEASURED"), (), line, (), "kv")
+    first, *others = best
+    figures = [LargeFigure(f"{format_rate(first.bytes_per_s or 0.0)} GB/s", f"{first.method}: all blocks, until the last target has them")]
+    if first.percent is not None:
+        figures.append(LargeFigure(format_percent(first.percent), f"of the rate of {first.limited_by}"))
+    if first.first_token_percent is not None:
+        figures.append(LargeFigure(format_percent(first.first_token_percent), "of the time to first token"))
+    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED")
+    what = f"{plural(first.blocks, 'block')} of {blocks_text(first)}"
+    more = [f"{row.method}: {result(row)}" for row in others]
+    return FirstScreen(f"{title(rows)}: {first.method} is the fastest for {what}, {result(first)}", badge, figures, line, more, "kv")
 
 
 # Pairs: places and paths that are slower than the others explain.

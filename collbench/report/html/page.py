@@ -16,6 +16,7 @@ from collbench.report.html import (
     curves,
     gate,
     hunt,
+    kv,
     load,
     machine,
     overlap,
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, load.section, overview.section, overlap.section, against.section, pairs.section,
-    samples.section, slowest.section, timeline.section, machine.section, provenance.section,
+    gate.section, hunt.section, training.section, load.section, kv.section, overview.section, overlap.section, against.section,
+    pairs.section, samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 
 
