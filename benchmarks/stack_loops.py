@@ -114,7 +114,7 @@ def in_turn(stack: str, warmup: int = _WARMUP, batches: int = _BATCHES) -> dict[
 def _told(stack: str, module: str, *arguments: str, warmup: int, batches: int) -> dict[str, Any]:
     """What rank 0 of this module's program printed."""
     load = ",".join(map(str, (_BYTES, warmup, batches, _BATCH)))
-    said = _launched(stack, module, *arguments, told=[f"STACK_ADDRESSES={','.join(_addresses(2))}", f"STACK_LOAD={load}"])
+    said = _launched(stack, module, *arguments, expected=[f"STACK_ADDRESSES={','.join(_addresses(2))}", f"STACK_LOAD={load}"])
     return dict(json.loads(said.splitlines()[-1]))
 
 
