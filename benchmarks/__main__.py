@@ -25,6 +25,7 @@ _NAMES = (
     "startup", "answers", "first_number", "loop_cost", "memory", "probe", "ceilings_1024", "topology_build", "host_list", "pairs_1024",
     "hunt_512", "nccl_log", "evidence_cost", "suite_overhead", "report_html", "import_log", "trace_reading", "gate_10k",
     "control_5000", "control_fuzz", "heartbeat_8b", "store", "folder_fuzz", "socket_iperf", "stack_loops", "against_c", "recording_cost",
+    "ucc_perftest",
 )  # fmt: skip
 
 

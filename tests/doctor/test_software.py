@@ -107,7 +107,7 @@ def built_oneccl(site: Path, lacks: str = "") -> Path:
 
 def test_a_oneccl_that_lacks_a_library(tmp_path: Path) -> None:
     (finding,) = found_on(built_oneccl(tmp_path, lacks="libmade_up_ccl.so.2"))
-    assert (finding.code, finding.severity, finding.hostname) == ("CB2807", "warning", "node1")
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2810", "warning", "node1")
     assert "oneccl-cpu 2021.17.2" in finding.what
     assert finding.evidence.startswith(f"{tmp_path}/lib/libccl.so.1: libmade_up_ccl.so.2: cannot open shared object file")
     assert "oneccl-cpu<2021.17" in finding.remedy

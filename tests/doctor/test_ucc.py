@@ -1,4 +1,4 @@
-"""CB2807 and CB2808: a UCC that cannot be used, and one whose UCX has no RDMA; on made-up libraries and folders like those of a host."""
+"""CB2811 and CB2812: a UCC that cannot be used, and one whose UCX has no RDMA; on made-up libraries and folders like those of a host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_host_without_ucc_has_no_finding() -> None:
 
 def test_a_named_library_that_is_missing(tmp_path: Path) -> None:
     (finding,) = examined_ucc("node1", {CHOSEN: str(tmp_path / "libucc.so.1")})
-    assert (finding.code, finding.severity, finding.hostname) == ("CB2807", "warning", "node1")
+    assert (finding.code, finding.severity, finding.hostname) == ("CB2811", "warning", "node1")
     assert finding.evidence == f"{CHOSEN}={tmp_path / 'libucc.so.1'}"
 
 
@@ -33,7 +33,7 @@ def test_a_library_that_is_not_ucc(tmp_path: Path) -> None:
     path = tmp_path / "libother.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(path)], input="int other;", text=True, check=True)
     (finding,) = examined_ucc("node1", {CHOSEN: str(path)})
-    assert finding.code == "CB2807"
+    assert finding.code == "CB2811"
     assert "is not UCC" in finding.what
 
 
@@ -52,7 +52,7 @@ def made_up_host(root: Path, state: str, *modules: str) -> tuple[Path, Path]:
 def test_a_ucx_without_rdma_beside_an_active_port(tmp_path: Path) -> None:
     root, modules = made_up_host(tmp_path, "4: ACTIVE", "libuct_cma.so.0", "libuct_cuda.so.0")
     (finding,) = no_rdma("node1", modules, root)
-    assert (finding.code, finding.severity) == ("CB2808", "warning")
+    assert (finding.code, finding.severity) == ("CB2812", "warning")
     assert "mlx5_0" in finding.what
 
 

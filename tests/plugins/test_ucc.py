@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import ucc_perftest
+from benchmarks.launches import Missing
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.ucc import library as ucc
@@ -100,7 +102,11 @@ def test_a_build_without_ucx_lacks_a_layer(tmp_path, monkeypatch):
 
 
 @with_compiler
-@pytest.mark.parametrize(("layer", "why"), [(NEEDS_OTHER_UCX, "undefined symbol: ucp_of_a_newer_ucx"), (CRASHES, "ends with code -6")])
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [(NEEDS_OTHER_UCX, "undefined symbol: ucp_of_a_newer_ucx"), (CRASHES, "ends with code -6")],
+    ids=["needs another UCX", "crashes"],
+)
 def test_a_layer_for_another_ucx_does_not_load(tmp_path, monkeypatch, layer, why):
     found = probed(monkeypatch, made_up_ucc(tmp_path, **WHOLE | {"tl_ucp": layer}))
     assert isinstance(found, Unavailable)
@@ -372,3 +378,25 @@ def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_p
         ratios = [parts[way]["ratio"] for parts in moved["hosts"].values() for way in ("out", "in") if parts[way]["at_least_bytes"]]
         assert (moved["path"], len(ratios)) == ("network", 2 if operation == "broadcast" else 4)
         assert all(1 <= ratio < 1.01 for ratio in ratios), ratios  # every byte crossed eth0, and few more
+
+
+# UCC's own program.
+
+
+def test_a_line_of_ucc_perftest_is_read():
+    printed = "       Count        Size                Time, us\n                                 avg         min         max\n"
+    printed += "      262144     1048576     2736.61     2510.42     2962.80        0.38        0.42        0.35\n"
+    found = ucc_perftest._LINE.search(printed)
+    assert found is not None
+    assert (found[2], found[5]) == ("1048576", "2962.80")
+
+
+@needs_ucc
+@pytest.mark.long
+def test_collbench_and_ucc_perftest_are_both_measured():
+    try:
+        program = ucc_perftest.program()
+    except Missing as why:
+        pytest.skip(str(why))
+    assert 0 < ucc_perftest.through("64K", 20, warmup=2) < 10
+    assert 0 < ucc_perftest.alone(program, "64K", 20, warmup=2) < 10

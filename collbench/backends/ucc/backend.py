@@ -289,7 +289,7 @@ class UccBackend(HostBackend):
             choices += self._bound
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
-        """Return why UCC cannot reduce the data type or by the reduction, or None. It would find out in the call, after which others may hang."""
+        """Return why UCC cannot reduce the case, or None. UCC itself finds out during the call, after which the next one may hang."""
         if operation.reduces and case.dtype.name not in ucc.REDUCED:
             return DtypeUnsupported("UCC", case.dtype.name)
         if case.redop == "avg" and operation.name in ucc.WITHOUT_AVERAGE:

@@ -1,4 +1,4 @@
-"""CB2807 and CB2808: what `collbench doctor` finds about the UCC of this host and the UCX below it.
+"""CB2811 and CB2812: what `collbench doctor` finds about the UCC of this host and the UCX below it.
 
 Examined only where a UCC is named by COLLBENCH_UCC or found by the loader: a host without one has no fault.
 """
@@ -24,15 +24,15 @@ def examined_ucc(hostname: str | None, env: Mapping[str, str], root: Path = Path
 
 
 def unusable(hostname: str | None, error: UccNotFound, chosen: str | None) -> Iterator[Finding]:
-    """CB2807: a UCC is named or installed, but cannot be used."""
+    """CB2811: a UCC is named or installed, but cannot be used."""
     if chosen or not isinstance(error.obstacle, LibraryNotFound):
         evidence = f"{CHOSEN}={chosen}" if chosen else "the libucc.so.1 that the loader finds"
         what = f"backend ucc cannot be used on this host: {error.obstacle.cause()}"
-        yield Finding("CB2807", "warning", hostname, what, evidence, error.obstacle.remedy())
+        yield Finding("CB2811", "warning", hostname, what, evidence, error.obstacle.remedy())
 
 
 def no_rdma(hostname: str | None, modules: Path | None, root: Path) -> Iterator[Finding]:
-    """CB2808: the UCX below UCC has no module for RDMA devices, of which this host has active ones."""
+    """CB2812: the UCX below UCC has no module for RDMA devices, of which this host has active ones."""
     found = sorted(file.name for file in modules.glob("libuct_*.so*")) if modules else []
     if not found or any(name.startswith("libuct_ib") for name in found):
         return
@@ -41,7 +41,7 @@ def no_rdma(hostname: str | None, modules: Path | None, root: Path) -> Iterator[
         what = f"the UCX that UCC uses cannot use {listed(active)}: it has no module for RDMA, and sends by TCP"
         evidence = f"{modules} has no libuct_ib.so; {', '.join(active)}: state ACTIVE in /sys/class/infiniband"
         remedy = f"use a UCX built with --with-verbs: load its module, add its folder to LD_LIBRARY_PATH, or set {CHOSEN} to another UCC"
-        yield Finding("CB2808", "warning", hostname, what, evidence, remedy)
+        yield Finding("CB2812", "warning", hostname, what, evidence, remedy)
 
 
 def _text(file: Path) -> str:

@@ -129,7 +129,7 @@ def _run(line: Sequence[str], env: Mapping[str, str], seconds: float) -> subproc
         return None
 
 
-# CB2801 to CB2803 and CB2807, this Python and this shell: conflicting or broken packages, and an mpiexec of another MPI.
+# CB2801 to CB2803 and CB2810, this Python and this shell: conflicting or broken packages, and an mpiexec of another MPI.
 #
 # Packages that may be broken are imported in a separate process with a deadline, since all checks before a job have only a few seconds.
 
@@ -189,7 +189,7 @@ _LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 
 
 def broken_oneccl(hostname: str | None, env: Mapping[str, str], path: Sequence[str]) -> Iterator[Finding]:
-    """CB2807: the library of the wheel oneccl-cpu does not load. No finding when the check exceeds its time limit."""
+    """CB2810: the library of the wheel oneccl-cpu does not load. No finding when the check exceeds its time limit."""
     wheel = next(iter(distributions(name="oneccl-cpu", path=list(path))), None)
     library = next((str(file.locate()) for file in (wheel and wheel.files) or () if file.name == "libccl.so.1"), None)
     done = _run([sys.executable, "-P", "-c", _LOAD, library], env, _SOFTWARE_PATIENCE_S) if library else None
@@ -197,7 +197,7 @@ def broken_oneccl(hostname: str | None, env: Mapping[str, str], path: Sequence[s
         what = f"the installed oneccl-cpu {wheel.version} does not load, so the backend oneccl is not available"
         evidence = f"{Path(str(library)).resolve()}: {done.stderr.strip().rpartition('OSError: ')[2][:200]}"
         remedy = "pip install 'oneccl-cpu<2021.17' 'oneccl-cpu-devel<2021.17': later wheels need libccl.so.2, which they lack"
-        yield Finding("CB2807", "warning", hostname, what, evidence, remedy)
+        yield Finding("CB2810", "warning", hostname, what, evidence, remedy)
 
 
 def _version(package: str, path: Sequence[str]) -> str | None:
