@@ -27,9 +27,7 @@ VARIABLES = (
     Variable("COLLBENCH_NCCL", "the NCCL library to load, instead of the installed one"),
     Variable("COLLBENCH_UCC", "the path of the UCC library to load"),
     Variable("COLLBENCH_ONECCL", "the folder with `lib` and `include` of the oneCCL to load, instead of CCL_ROOT or the wheel"),
-    Variable(
-        "COLLBENCH_CACHE", "the folder of what collbench compiles (GPU kernels, its interface to oneCCL), instead of ~/.cache/collbench"
-    ),
+    Variable("COLLBENCH_CACHE", "the folder of compiled code (GPU kernels, the interface to oneCCL), instead of ~/.cache/collbench"),
     Variable("NO_COLOR", "no colors"),
     Variable("COLLBENCH_PODS", "the number of pods of a Kubernetes Job", JOB),
     Variable("COLLBENCH_LOCAL", "the folder of a start on this host", COLLBENCH),

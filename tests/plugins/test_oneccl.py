@@ -287,7 +287,7 @@ def test_a_setting_that_cannot_work_is_one_sentence(tmp_path, env, words):
 @in_turn
 def test_a_number_of_workers_that_it_refuses_ends_with_its_reason(tmp_path):
     done = oneccl(tmp_path, *SMALL, env={"CCL_WORKER_COUNT": "0"})
-    assert done.returncode not in (0, 1)
+    assert done.returncode == 2
     assert re.search(r"collbench: oneCCL's init failed \(.*CCL_WORKER_COUNT.*\): check the CCL_\* and FI_\* variables", done.stderr)
     assert "Traceback" not in done.stderr
 
@@ -359,7 +359,9 @@ def test_a_stopped_rank_is_named_and_the_run_ends(in_the_middle, victim):
 @pytest.mark.hosts
 @pytest.mark.timeout(180)
 def test_over_a_link_of_1_gbit_it_reads_what_tcp_can_have_of_it_or_less(hosts, tmp_path):
-    words = ["allreduce", "--backend", "oneccl", "--sizes", "4M", "--max-time", "4"]
+    words = ["allreduce", "--backend", "oneccl", "--sizes", "16M", "--max-time", "6"]
     (row,) = across(hosts(2, "1gbit"), "oneccl", tmp_path / "run", words, env=GENTLE).rows
     assert (row.na, row.wrong, row.evidence["libraries"]["fi_tcp_iface"]) == (None, 0, "eth0")
-    assert 0.7 < row.busbw_bytes_per_s / LINK_BYTES_PER_S / PAYLOAD < 1.03
+    assert row.time_s is not None
+    fastest = row.busbw_bytes_per_s * row.time_s.p50 / row.time_s.min  # a rank that waits for a core reads less
+    assert 0.5 < fastest / LINK_BYTES_PER_S / PAYLOAD < 1.03  # measured 0.72 to 0.74, on a machine with other work

@@ -150,6 +150,7 @@ def _stdout_elsewhere(at_stderr: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)
         os.close(kept)
         os.close(other)
@@ -245,7 +246,8 @@ class OneCclBackend(HostBackend):
         store = own or self._oneccl.join_store(bytes.fromhex(known))
         if own is None:
             self._stores.append(store)
-        self._communicators[key] = self._oneccl.communicator(len(key), key.index(self.rank), store)
+        with _stdout_elsewhere(at_stderr=True):  # Intel MPI warns there about settings that oneCCL makes
+            self._communicators[key] = self._oneccl.communicator(len(key), key.index(self.rank), store)
         return self._communicators[key]
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> OneCclBinding:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -23,7 +23,7 @@ from pathlib import Path
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, NotInstalled
 from collbench.compiled import compiled, key_of, stored
 from collbench.device.unavailable import Obstacle
-from collbench.errors import RunFailed
+from collbench.errors import CollbenchError, RunFailed, UsageError
 
 CHOSEN = "COLLBENCH_ONECCL"
 ROOT_VARIABLE = "CCL_ROOT"  # set by Intel's setvars.sh
@@ -204,8 +204,8 @@ class OneCcl:
         return ctypes.cast(getattr(self.shim, f"collbench_oneccl_{name}"), c_void_p).value or 0
 
     def initialize(self) -> None:
-        """Start the library, which reads its environment variables. Raises RunFailed."""
-        self._check(self.shim.collbench_oneccl_init(), "init")
+        """Start the library, which reads its environment variables. Raises UsageError if it refuses one."""
+        self._check(self.shim.collbench_oneccl_init(), "init", UsageError)
 
     def open_store(self) -> tuple[bytes, c_void_p]:
         """Return the address and the handle of a new key-value store, which this process serves. Raises RunFailed."""
@@ -236,8 +236,7 @@ class OneCcl:
         function = "close_store" if kind == "store" else f"free_{kind}"
         getattr(self.shim, f"collbench_oneccl_{function}")(handle)
 
-    def _check(self, code: c_int | int, function: str) -> None:
+    def _check(self, code: int, function: str, kind: type[CollbenchError] = RunFailed) -> None:
         if code:
-            raise RunFailed(
-                f"oneCCL's {function} failed ({self.error()}): check the CCL_* and FI_* variables; CCL_LOG_LEVEL=info shows more"
-            )
+            remedy = "check the CCL_* and FI_* variables; CCL_LOG_LEVEL=info shows more"
+            raise kind(f"oneCCL's {function} failed ({self.error()}): {remedy}")
