@@ -54,7 +54,7 @@ class CaseRatio:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Return the outcome; None if a side has no time. Without a time, a row under load that cannot tell is inconclusive."""
+        """Return the outcome; None if a side has no time. A row under load without a factor is inconclusive."""
         if self.time is None:
             return Outcome.INCONCLUSIVE if self._doubtful_side else None
         return outcome_of(self.time.low, self.time.high, self.margin, self.launches)

@@ -68,7 +68,7 @@ def time_of(row: Row) -> float | None:
 def figure_of(row: Row) -> float | None:
     """Return the figure that comparisons and the gate use: the median in seconds, of a row under load the factor between two times.
 
-    None for n/a, for a stored figure that is not valid, and for a row under load that cannot tell (ranks share cores, too few blocks).
+    None for n/a, for a stored figure that is not valid, and for an inconclusive row under load (ranks share cores, too few blocks).
     """
     if row.mode != UNDER_LOAD:
         return time_of(row)

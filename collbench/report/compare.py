@@ -129,7 +129,7 @@ _READING = "outcome: how much longer B takes than A, with the 95 % confidence in
 _BY_CHANCE = "a comparison, not a gate: of 100 unchanged cases, about 5 are slower or faster by chance"
 _WITHIN_ONE = (
     "intervals: within one launch each, so another launch may differ by more; a difference inside {margin} counts as no change. "
-    "Measure both with --launches 5"
+    "Measure both {several}"
 )
 _NO_INTERVAL = "one run each, no interval: changes as measured, the largest first; chance may explain them. Compare several runs each"
 NO_DIFFERENCE = "other differences: none in what the runs recorded"
@@ -270,7 +270,9 @@ def foot(found: Comparison) -> list[str]:
     if found.without_intervals:
         texts.append(_NO_INTERVAL)
     elif any(not case.launches for case in compared):
-        texts.append(_WITHIN_ONE.format(margin=format_margin(found.margin)))
+        loaded = any(case.a.mode == UNDER_LOAD for case in compared)
+        several = "several times, with one --allocation NAME each" if loaded else "with --launches 5"
+        texts.append(_WITHIN_ONE.format(margin=format_margin(found.margin), several=several))
     if compared:
         texts.append(_READING)
     if compared and not found.without_intervals:

@@ -250,7 +250,7 @@ def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
 
 
 def _factor(row: Row) -> dict[str, float | None]:
-    """Return the metrics of a row under load; none for other rows, and for one that cannot tell."""
+    """Return the metrics of a row under load; none for other rows, and for one without a factor to compare."""
     if row.mode != UNDER_LOAD or figure_of(row) is None:
         return {}
     found = estimate_of(row)

@@ -89,7 +89,7 @@ class Row:
     of the slowest group. Else empty.
     overlap: of mode "overlap" the values of `results.overlap.Overlap`: `overlap_of` returns them. Else empty; time is then that of both.
     interference: of mode "load", the victims of `collbench load` while aggressors send: {"factor", "low", "high"} is their median time
-    divided by that without aggressors, with its interval, and "why" the reason if the row cannot tell (`LoadInconclusive.why`). Comparisons
+    divided by that without aggressors, with its interval, and "why" the reason of an inconclusive row (`LoadInconclusive.why`). Comparisons
     and the gate use the factor of such a row; its time is that under load. Else empty.
     message_rate: of multipair, messages per second of all pairs together, in both directions if both are busy.
     traffic, streams are the case's: the name of an uneven operation's traffic, and TCP connections per pair.

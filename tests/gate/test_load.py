@@ -66,7 +66,7 @@ def test_several_launches_have_the_interval_over_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [{"crowded": True}, {"blocks": 3}])
-def test_a_row_that_cannot_tell_is_inconclusive_and_accuses_nothing(kind: dict[str, int], tmp_path: Path) -> None:
+def test_an_inconclusive_row_accuses_nothing(kind: dict[str, int], tmp_path: Path) -> None:
     a = load_run(tmp_path / "a", simulated_row(1, 2.0))
     b = load_run(tmp_path / "b", simulated_row(2, 5.0, **kind))  # type: ignore[arg-type]
     (case,) = (each for each in compare(a, b).cases if each.a.mode == UNDER_LOAD)
