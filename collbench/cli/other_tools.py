@@ -17,6 +17,7 @@ _COMMANDS = {
     "bcast": "broadcast", "acc": "accumulate", "acclatency": "accumulate", "putlatency": "put", "putbw": "put", "getlatency": "get",
     "getbw": "get", "latency": "p2p --only latency", "bandwidth": "p2p --only bandwidth", "bw": "p2p --only bandwidth",
     "bibw": "p2p --only bidirectional", "pingpong": "p2p --only latency", "pt2pt": "p2p",
+    "mbwmr": "multipair --only bandwidth", "uniband": "multipair --only bandwidth", "biband": "multipair --only bidirectional",
 }  # fmt: skip
 
 

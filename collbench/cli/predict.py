@@ -14,6 +14,7 @@ from collbench.errors import FINE, NO_VERDICT, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collbench.analysis.predict import Prediction
     from collbench.results.row import Row
 
 _SUMMARY = "times on more nodes, from runs at several smaller node counts"
@@ -39,9 +40,12 @@ def node_counts(text: str) -> tuple[int, ...]:
 
 
 def _add_predict_options(parser: Parser) -> None:
-    runs = "a run's folder, or a folder with runs below it; with --store the name of a run, an allocation or a label"
+    runs = (
+        "a run's folder, or a folder with runs below it; with --store the name of a run, an allocation or a label; or one prediction.json, "
+        "to show it again"
+    )
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=runs)
-    parser.add_argument("--nodes", metavar="N[,N…]", type=node_counts, required=True, help="the node counts to predict")
+    parser.add_argument("--nodes", metavar="N[,N…]", type=node_counts, help="the node counts to predict")
     parser.add_argument("--operation", metavar="NAMES", type=words, default=[], help="only these operations")
     parser.add_argument("--backend", metavar="NAMES", type=words, default=[], help="only these backends")
     parser.add_argument("--sizes", metavar="SIZES", help="only these sizes: 64K, 8,1M or 1K-1M (powers of two)")
@@ -66,9 +70,9 @@ def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.out:
         check_file(arguments.out, "--out")
     painted = wants_color(sys.stdout, arguments.color)
+    stored = _stored(arguments)
     with uncollected():
-        rows = _chosen(_rows(arguments), arguments)
-        found = predict(rows, arguments.nodes, arguments.max_error)
+        found = stored or predict(_chosen(_rows(arguments), arguments), arguments.nodes, arguments.max_error)
     if not found.cases:
         why = f" ({', '.join(f'{count} {name}' for name, count in found.unused.items())})" if found.unused else ""
         raise UsageError(f"no row can be used for a prediction{why}: name runs on 2 nodes or more, and import logs with --nodes")
@@ -83,6 +87,21 @@ def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
     for line in prediction_lines(found, arguments.format, width_of(sys.stdout)):
         screen.data(line)
     return FINE if found.predicted else NO_VERDICT
+
+
+def _stored(arguments: argparse.Namespace) -> Prediction | None:
+    """Return the prediction of a stored prediction.json; None if runs are named. Raises UsageError."""
+    from collbench.analysis.predict import read_prediction
+
+    if arguments.store or len(arguments.runs) != 1 or arguments.runs[0].suffix != ".json":
+        if arguments.nodes is None:
+            raise UsageError("predict needs the node counts to predict: add --nodes, like --nodes 24,32")
+        return None
+    given = {"--nodes": arguments.nodes, "--operation": arguments.operation, "--backend": arguments.backend, "--sizes": arguments.sizes}
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} is for runs, not for the stored prediction {arguments.runs[0]}: leave out {option}")
+    return read_prediction(arguments.runs[0])
 
 
 def _rows(arguments: argparse.Namespace) -> list[Row]:

@@ -75,6 +75,8 @@ def test_all_types_and_all_reduction_ops() -> None:
         ("osu_barrier", "barrier"),
         ("osu_latency latency", "p2p --only latency"),
         ("osu_bw bandwidth bw", "p2p --only bandwidth"),
+        ("osu_mbw_mr Uniband", "multipair --only bandwidth"),
+        ("Biband", "multipair --only bidirectional"),
         ("osu_bibw", "p2p --only bidirectional"),
         ("osu_put_latency osu_put_bw", "put"),
         ("osu_get_latency osu_get_bw", "get"),

@@ -47,6 +47,18 @@ def test_the_page_has_a_chart_and_the_file_is_a_prediction(runs: str, tmp_path: 
     assert [each["nodes"] for each in json.loads(file.read_text())["cases"][0]["predictions"]] == [12, 16]
 
 
+def test_a_stored_prediction_is_shown_again(runs: str, tmp_path: Path) -> None:
+    file, page = tmp_path / "prediction.json", tmp_path / "page.html"
+    first = run_here(ROOT, "predict", runs, "--nodes", "12,16", "--out", str(file))
+    again = run_here(ROOT, "predict", str(file), "--html", str(page))
+    assert (again.returncode, again.stdout) == (0, first.stdout) and "<svg" in page.read_text(encoding="utf-8")
+    empty = tmp_path / "run.json"
+    empty.write_text("{}")
+    for words in ((str(file), "--nodes", "24"), (str(file), "--sizes", "8"), (str(empty),), (str(tmp_path / "none.json"),)):
+        done = run_here(ROOT, "predict", *words)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_the_api_returns_typed_values(runs: str) -> None:
     (at,) = collbench.predict(runs, 16).cases[0].predictions
     assert at.time_s == pytest.approx(ring(16), rel=0.01) and at.refusal is None
