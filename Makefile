@@ -96,6 +96,7 @@ plugin-environments: test-environment
 
 test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
+	$(PYTEST) tests/contract tests/faults tests/launchers -m impi --long
 
 clean:
 	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so
