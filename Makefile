@@ -101,6 +101,7 @@ plugin-environments: test-environment oneccl-environment
 
 test-plugins: lint openmpi-environment impi-environment plugin-environments
 	$(PYTEST) tests/plugins --long
+	$(PYTEST) tests/contract tests/faults tests/launchers -m impi --long
 
 clean:
 	rm -rf .venv .venv-docs .venv-openmpi .venv-impi .venv-oneccl .venv-cuda .venv-jax .venv-tensorflow .venv-horovod .venv-horovod-tensorflow .venv-nixl build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis collbench/native/_loop*.so

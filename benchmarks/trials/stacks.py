@@ -80,7 +80,7 @@ STACKS = {
     ),
     "mpich-tcp": Stack("mpi", _MPI, _TCP, {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}),
     "openmpi-tcp": _open_mpi(_TCP, {**_ROOT_MAY, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}),
-    "impi-tcp": _intel_mpi(_TCP, {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp"}),
+    "impi-tcp": _intel_mpi(_TCP, {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}),
     "ucc-tcp": Stack("ucc", _UCC, _TCP, {"UCX_TLS": "tcp,self"}),
     "gloo": Stack("gloo", "`torch.distributed.all_reduce` in place, called from Python, until it returns.", _TCP),
     "torchcomms": Stack(

@@ -219,7 +219,7 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path, m
 
 @in_turn
 def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
-    words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json")
+    words = ("allreduce", "--backend", "horovod", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
     done = collbench_of("horovod", tmp_path, *words)
     assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0]), done.stderr
     assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
