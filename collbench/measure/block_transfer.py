@@ -368,7 +368,7 @@ class Nixl(TransferMethod):
             self.writes.append(self.agent.make_prepped_xfer("WRITE", own, number, other, number, b"kv"))
         sources = [self.names[link.source] for link in self.into]
         calls = [PythonCall("nixl transfer", self._write)] if self.writes else []
-        calls += [PythonCall("nixl get_new_notifs", lambda: self._await(sources))] if sources else []
+        calls += [PythonCall("nixl get_new_notifs", lambda: self.wait_for(sources))] if sources else []
         return Program((tuple(calls),), keep=self)
 
     def _prepared(self, agent: str, pool: int, places: NDArray[np.int64]) -> Any:
@@ -386,7 +386,7 @@ class Nixl(TransferMethod):
             if state != "DONE":
                 raise RunFailed(f"the write ended in state {state}")
 
-    def _await(self, sources: Sequence[str]) -> None:
+    def wait_for(self, sources: Sequence[str]) -> None:
         """Poll until each source has notified this rank once more."""
         while not all(self.notified[name] for name in sources):
             for name, messages in self.agent.get_new_notifs().items():

@@ -15,6 +15,7 @@ from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 FORMATS = ("table", "csv", "json")
+_SKEW = "skew_limited"
 
 
 def _time(seconds: float | None) -> str:
@@ -104,7 +105,9 @@ def _remarks(rows: Sequence[KvRow]) -> Iterator[str]:
     for why in dict.fromkeys(each.why for each in costs if isinstance(each, CostsInconclusive)):
         methods = [each.method for each in costs if isinstance(each, CostsInconclusive) and each.why == why]
         yield CostsInconclusive(", ".join(methods), why).render()
-    yield from explain(flag for row in rows for flag in row.flags)
+    yield from explain(flag for row in rows for flag in row.flags if flag != _SKEW)
+    if any(_SKEW in row.flags for row in rows):
+        yield "start skew: start skew exceeds 10 % of the time: the time may be overestimated by that much; use more or larger blocks"
 
 
 def remarks(rows: Sequence[KvRow]) -> list[str]:

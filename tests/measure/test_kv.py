@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from collbench.measure.block_transfer import METHODS, BlockPattern, TransferMethod
+from collbench.measure.block_transfer import METHODS, BlockPattern, Nixl, TransferMethod
+from collbench.measure.tasks.kv import must_cross
 from collbench.operations.program import Program
 from collbench.results.kv import KvRow, read_kv
 from collbench.results.reader import read_run
@@ -79,6 +81,34 @@ class TestVerification:
     def test_blocks_of_an_earlier_transfer_are_found(self) -> None:
         _, target = ends()
         assert BlockPattern(100, 10).check(target) is not None
+
+
+def test_bytes_cross_hosts_only_between_hosts() -> None:
+    plan = make_plan(PlainBlocks(6, 100), "prefill-decode", 2, 1, 5)
+    found = must_cross(plan, {0: "a", 1: "b", 2: "b"})
+    assert (found.out, found.into, found.total) == ({"a": 600}, {"b": 600}, 600)
+
+
+class AgentDouble:
+    """Notifies as listed, one poll after the other."""
+
+    def __init__(self, *polls: dict[str, list[bytes]]) -> None:
+        self.polls = list(polls)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        return self.polls.pop(0)
+
+
+def test_a_target_waits_for_each_source_in_each_transfer() -> None:
+    agent = AgentDouble({"a": [b"kv", b"kv"]}, {}, {"b": [b"kv"]}, {"b": [b"kv"]}, {"a": [b"kv"], "b": [b"kv"]})
+    method = object.__new__(Nixl)
+    method.agent, method.notified = agent, Counter()
+    method.wait_for(["a", "b"])
+    assert len(agent.polls) == 2
+    method.wait_for(["a", "b"])  # the second notification of "a" came early
+    assert len(agent.polls) == 1
+    method.wait_for(["a", "b"])
+    assert agent.polls == []
 
 
 @pytest.mark.parametrize(

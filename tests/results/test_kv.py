@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
-from collbench.results.kv import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json
+from collbench.results.kv import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json, series_of
 from collbench.results.steps import Estimate
 
 
@@ -42,6 +44,17 @@ def test_rows_that_cannot_separate_the_costs_are_inconclusive() -> None:
 def test_wrong_rows_have_no_costs() -> None:
     rows = [KvRow(**{**row.__dict__, "wrong": 3}) for row in rows_of((8, 64), (4096, 32768))]
     assert costs_of(rows) == []
+
+
+def test_what_cannot_be_compared_is_another_series() -> None:
+    (row,) = rows_of((8,), (4096,))
+    model = replace(row, model="m", cache_dtype="fp8", block_tokens=16, layout="block-first")
+    changes: list[dict[str, Any]] = [
+        {"method": "writev"}, {"pattern": "broadcast"}, {"sources": 2}, {"targets": 2}, {"block_bytes": 8192}, {"model": "n"},
+        {"cache_dtype": "bf16"}, {"block_tokens": 32}, {"layout": "layer-first"},
+    ]  # fmt: skip
+    assert len({series_of(row), series_of(model), *(series_of(replace(model, **change)) for change in changes)}) == 2 + len(changes)
+    assert series_of(replace(model, tokens=9, blocks=9, size_bytes=9)) == series_of(model)
 
 
 def test_a_row_is_stored_and_read() -> None:

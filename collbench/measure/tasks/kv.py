@@ -122,7 +122,7 @@ class _Taken:
     wrong: dict[str, Any]
 
 
-def _must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
+def must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes of the blocks that leave and reach each host."""
     out, into, total = Counter[str](), Counter[str](), 0.0
     for link in plan.links:
@@ -263,7 +263,7 @@ class KvTask(Task):
         loop = Loop(Timed(program, sync, backend.clock(), world.watchdog.progress, parting=sync))
         groups = (tuple(range(world.size)),)
         own = (opened.context.whole,) if opened.context.whole else ()
-        return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(_must_cross, plan))
+        return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(must_cross, plan))
 
     def _stored(self, row: KvRow, taken: _Taken, session: LaunchSession) -> KvRow:
         """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures."""
