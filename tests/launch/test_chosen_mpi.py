@@ -26,7 +26,9 @@ def installation(folder: Path, library: str, *, program: str = "bin/mpiexec") ->
     return folder
 
 
-@pytest.mark.parametrize("at", ["lib/libmpi.so", "lib/libmpi.so.12", "lib/release/libmpi.so.12", "lib64/libmpi.so.40", "lib/x86_64/libmpi.so"])
+@pytest.mark.parametrize(
+    "at", ["lib/libmpi.so", "lib/libmpi.so.12", "lib/release/libmpi.so.12", "lib64/libmpi.so.40", "lib/x86_64/libmpi.so"]
+)
 def test_a_library_and_the_mpiexec_of_its_installation(at: str, tmp_path: Path) -> None:
     folder = installation(tmp_path, at)
     env = {CHOSEN: str(folder / at)}
