@@ -1,4 +1,7 @@
-"""Intel MPI benchmarks (IMB-MPI1): how they are started and what they print. They print means only.
+"""Intel MPI benchmarks (IMB-MPI1): how they are started and what they print.
+
+They print only the mean of a size's iterations, no median and no samples. But a size may be listed repeatedly: each time it is measured
+again in the same launch. So each size is measured in blocks, and the median of their means is taken, as of collbench's samples in blocks.
 
 The wheel impi-rt has them built for Intel MPI, in the environment's bin, without a path to the library in its lib.
 """
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from benchmarks.launches import LaunchFailed, environment_of_launch, launch, mpiexec
 from benchmarks.peers import ours
@@ -24,7 +28,11 @@ _NAMES = {
 }  # fmt: skip
 _RANKS = 2
 _PARTS = {"allgather": _RANKS, "alltoall": _RANKS}  # IMB's size is one part there; collbench's is all parts
-_LIKE = "IMB's mean over iterations (and ranks), a barrier after each; collbench's mean over samples and ranks, a barrier before each."
+_BLOCKS = 20
+_LIKE = (
+    f"Median of the means of {_BLOCKS} blocks of iterations (and ranks) on both sides, since IMB prints means only; "
+    "IMB has a barrier after each iteration, collbench before each."
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Imb:
     program: Path
 
     def command(self, operation: str, load: Load, lengths: Path) -> list[str]:
-        """mpiexec's command line; `lengths` is a file with a size per line. IMB's own warm-up is one call: most is left out here."""
+        """mpiexec's command line; `lengths` is a file with a size per line, each as often as there are blocks."""
         flags = [
             "-npmin",
             "2",
@@ -43,7 +51,7 @@ class Imb:
             "-msglen",
             str(lengths),
             "-iter",
-            str(load.iterations),
+            str(_of_block(load)),
             "-iter_policy",
             "off",
         ]
@@ -58,14 +66,15 @@ class Imb:
     def measure(self, operation: str, load: Load) -> dict[int, float]:
         """Seconds by size. Raises LaunchFailed."""
         with tempfile.TemporaryDirectory(prefix="benchmark-imb-") as folder:
-            printed = times(launch(self.command(operation, load, _lengths(folder, _sizes(operation, load)))).out)
+            command = self.command(operation, load, _lengths(folder, _sizes(operation, load), load))
+            printed = times(launch(command).out, _warming(load))
         found = {size * _PARTS.get(operation, 1): time_s for size, time_s in printed.items()}
         return wanted(found, load.sizes, "IMB-MPI1")
 
     def seen_pages(self, operation: str, load: Load) -> str:
         """What pages its memory lies on."""
         with tempfile.TemporaryDirectory(prefix="benchmark-imb-") as folder:
-            command = self.command(operation, load, _lengths(folder, _sizes(operation, load)))
+            command = self.command(operation, load, _lengths(folder, _sizes(operation, load), load))
             held = huge_bytes(command, self.program.name, environment_of_launch())
         return sentence(held, load.sizes[-1], load.huge, "IMB")
 
@@ -75,9 +84,19 @@ def _sizes(operation: str, load: Load) -> list[int]:
     return [size // _PARTS.get(operation, 1) for size in load.sizes]
 
 
-def _lengths(folder: str, sizes: Sequence[int]) -> Path:
+def _of_block(load: Load) -> int:
+    """Iterations of one block."""
+    return max(1, load.iterations // _BLOCKS)
+
+
+def _warming(load: Load) -> int:
+    """How many blocks of a size only warm up; IMB's own warm-up is one call."""
+    return load.warmup // _of_block(load)
+
+
+def _lengths(folder: str, sizes: Sequence[int], load: Load) -> Path:
     path = Path(folder) / "lengths"
-    path.write_text("\n".join(map(str, sizes)) + "\n")
+    path.write_text("".join(f"{size}\n" * (_warming(load) + _BLOCKS) for size in sizes))
     return path
 
 
@@ -93,12 +112,14 @@ def open_imb(program: Path) -> Imb:
     return imb
 
 
-def times(out: str) -> dict[int, float]:
-    """Seconds by size: t_avg of collectives, t of ping-pong."""
+def times(out: str, warming: int = 0) -> dict[int, float]:
+    """Seconds by size: the median over a size's lines, without the first `warming`, of t_avg of collectives or t of ping-pong."""
     column = 4 if "t_avg[usec]" in out else 2
-    if "[usec]" not in out:
-        return {}
-    return {int(numbers[0]): numbers[column] * 1e-6 for numbers in rows(out) if len(numbers) > column}
+    found: dict[int, list[float]] = {}
+    for numbers in rows(out) if "[usec]" in out else ():
+        if len(numbers) > column:
+            found.setdefault(int(numbers[0]), []).append(numbers[column] * 1e-6)
+    return {size: median(lines[warming:]) for size, lines in found.items() if lines[warming:]}
 
 
 def contests(imb: Imb) -> list[Contest]:
@@ -111,7 +132,7 @@ def _contest(imb: Imb, operation: str, load: Load) -> Contest:
     return Contest(
         f"imb-{operation}{'-large' if load.huge else ''}",
         _LIKE,
-        partial(ours.measure, operation, "mpi", load, ours.mean, options),
+        partial(ours.measure, operation, "mpi", load, partial(ours.median_of_blocks, _BLOCKS), options),
         partial(imb.measure, operation, load),
         pages=partial(imb.seen_pages, operation, load),
     )

@@ -39,10 +39,16 @@ def first_rank(run: Run, row: Row) -> float:
 
 
 def mean(_: Run, row: Row) -> float:
-    """Mean over samples and ranks: what IMB's t_avg is, and OSU's Avg."""
+    """Mean over samples and ranks: what OSU's Avg is."""
     if row.time_rank_mean_s is None:
         raise LaunchFailed(f"collbench's row of {row.size_bytes} bytes has no mean")
     return row.time_rank_mean_s
+
+
+def median_of_blocks(blocks: int, run: Run, row: Row) -> float:
+    """Median of the means of so many blocks of samples, in their order; the mean of a sample is over ranks."""
+    samples = run.array(row, "mean_s")
+    return float(np.median([np.mean(block) for block in np.array_split(samples, min(blocks, len(samples)))]))
 
 
 def measure(operation: str, backend: str, load: Load, like: Figure, options: Sequence[str] = ()) -> dict[int, Ours]:

@@ -87,17 +87,22 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def exit_meaning(code: int, subject: str = "a rank") -> tuple[int, str]:
+_SOME_RANK = "a rank"
+
+
+def exit_meaning(code: int, subject: str = _SOME_RANK) -> tuple[int, str]:
     """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`subject`) or a failure of mpiexec itself.
 
-    For a killed rank, Hydra returns the signal's number and prterun 128 + the number. Hydra combines the ranks' codes before
-    MPI_Init by OR.
+    For a killed rank, MPICH's hydra returns the signal's number, prterun 128 + the number, and Intel MPI's hydra 255. Hydra combines the
+    ranks' codes before MPI_Init by OR. subject: the rank that ended first, if that is known.
     """
     if code in _PASSED_ON:
         return code, ""
     number = -code if code < 0 else code - 128 if code > 128 else code
     if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTERM):
         return FAILED, f"mpiexec ended with code {code}: {subject} was killed by signal {number} ({signal.Signals(number).name})"
+    if subject != _SOME_RANK:
+        return FAILED, f"mpiexec ended with code {code}: {subject} ended first: killed, crashed or ended by MPI; see what was printed above"
     return FAILED, f"mpiexec ended with code {code}: see what it printed above"
 
 
@@ -302,7 +307,7 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     if supervisor.signal is not None:
         _report_for_rank_0(supervisor.signal, folder)
         return code
-    return _outcome(code, _recorded(folder), ranks, next(iter(supervisor.ends), "a rank"))
+    return _outcome(code, _recorded(folder), ranks, next(iter(supervisor.ends), _SOME_RANK))
 
 
 def _report_for_rank_0(number: int | None, folder: Path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +21,7 @@ from benchmarks.peers import gloo, imb, osu, osu_nonblocking
 from benchmarks.peers.__main__ import main, parser
 from benchmarks.peers.contest import Contest, Pair, Span, Target, agree, compete, difference, lines, ratio, raw, take_turns
 from benchmarks.peers.load import LARGE, SMALL, Load, rows, sentence, wanted
-from benchmarks.peers.ours import Ours
+from benchmarks.peers.ours import Ours, median_of_blocks
 from collbench.errors import UsageError
 from tests.conftest import ROOT
 
@@ -102,6 +106,39 @@ def test_osu_s_size_is_one_part_where_a_buffer_has_a_part_per_rank(monkeypatch: 
 def test_imb_prints_means_of_collectives_and_ping_pong() -> None:
     assert close(imb.times(IMB_COLLECTIVE), {8: 0.24e-6, 1048576: 152.97e-6})
     assert close(imb.times(IMB_PING_PONG), {8: 0.8e-6})
+
+
+def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path: Path) -> None:
+    head, line = IMB_COLLECTIVE.rpartition("\n            8 ")[0], "            8   50  0.1  0.9  {}\n"
+    assert "t_avg[usec]" in head
+    text = head + "\n" + "".join(line.format(mean) for mean in (90.0, 80.0, 1.0, 3.0, 2.0))
+    assert close(imb.times(text, warming=2), {8: 2e-6})
+    assert imb.times(text, warming=5) == {}
+    load = Load((8, 64), 1000, 200)
+    assert imb._lengths(str(tmp_path), load.sizes, load).read_text().split() == ["8"] * 24 + ["64"] * 24
+    words = imb.Imb(tmp_path / "IMB-MPI1").command("allreduce", load, tmp_path / "lengths")
+    assert words[words.index("-iter") + 1] == "50"
+    assert [imb._of_block(one) * (imb._warming(one) + imb._BLOCKS) for one in (LARGE, Load((8,), 1, 0))] == [75, 20]
+
+
+@pytest.mark.impi
+@pytest.mark.in_turn
+def test_imb_of_the_wheel_measures(impi_python: str) -> None:
+    script = (
+        "from pathlib import Path; from benchmarks.peers.imb import open_imb; from benchmarks.peers.load import Load; import sys\n"
+        "opened = open_imb(Path(sys.prefix) / 'bin/IMB-MPI1')\n"
+        "print(*sorted(opened.measure('alltoall', Load((8, 64), 40, 4))))"
+    )
+    done = subprocess.run([impi_python, "-c", script], capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "8 64\n"), done.stderr
+
+
+def test_our_samples_in_blocks() -> None:
+    samples = np.array([1.0, 1.0, 50.0, 2.0, 3.0, 3.0])
+    run: Any = SimpleNamespace(array=lambda row, name: {"mean_s": samples}[name])
+    row: Any = None
+    assert median_of_blocks(3, run, row) == 3.0
+    assert median_of_blocks(20, run, row) == 2.5  # fewer samples than blocks: each is one
 
 
 def test_imb_counts_the_bytes_of_one_part_and_finds_the_library_of_its_wheel(tmp_path: Path) -> None:

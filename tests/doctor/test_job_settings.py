@@ -1,4 +1,4 @@
-"""CB2804 to CB2806: NCCL's environment and files, the GID of RoCE ports, Slurm's topology; on folders like those of a host."""
+"""CB2804 to CB2809: NCCL's environment and files, RoCE's GID, Slurm's topology, Intel MPI's variables; on folders like those of a host."""
 
 from __future__ import annotations
 
@@ -87,3 +87,52 @@ def test_a_file_that_cannot_be_read_sets_nothing(tmp_path: Path) -> None:
     host(tmp_path, conf="NCCL_ALGO=Ring\n")
     (tmp_path / "etc/nccl.conf").chmod(0)
     assert found(tmp_path) == []
+
+
+VARIABLES = ("FI_PROVIDER", "I_MPI_OFI_PROVIDER")
+
+
+def with_state(root: Path, state: str) -> Path:
+    """A host whose RDMA port has this state."""
+    (host(root) / "sys/class/infiniband/mlx5_0/ports/1/state").write_text(f"{state}\n")
+    return root
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize("value", ["tcp", "sockets", "tcp;ofi_rxm", "TCP,sockets"])
+def test_tcp_beside_an_active_rdma_port(tmp_path: Path, variable: str, value: str) -> None:
+    (finding,) = found(with_state(tmp_path, "4: ACTIVE"), **{variable: value})
+    assert (finding.code, finding.severity) == ("CB2807", "warning")
+    assert finding.what.startswith(f"{variable}={value.lower()}: ") and "mlx5_0 is active" in finding.what
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize("value", ["verbs", "verbs;ofi_rxm", "mlx"])
+def test_an_rdma_provider_without_a_device(tmp_path: Path, variable: str, value: str) -> None:
+    (tmp_path / "sys/class/net").mkdir(parents=True)
+    (finding,) = found(tmp_path, **{variable: value})
+    assert (finding.code, finding.severity) == ("CB2807", "warning") and "no RDMA device" in finding.what
+
+
+@pytest.mark.parametrize("value", ["", "^tcp", "verbs", "verbs,tcp", "tcp,verbs", "psm3", "nonsense"])
+def test_a_provider_that_may_fit_is_no_finding(tmp_path: Path, value: str) -> None:
+    assert found(with_state(tmp_path, "4: ACTIVE"), FI_PROVIDER=value) == []
+
+
+def test_tcp_without_an_active_port_is_no_finding(tmp_path: Path) -> None:
+    assert found(with_state(tmp_path, "1: DOWN"), FI_PROVIDER="tcp", I_MPI_OFI_PROVIDER="tcp") == []
+    (tmp_path / "other").mkdir()
+    assert found(tmp_path / "other", FI_PROVIDER="tcp", I_MPI_OFI_PROVIDER="verbs") == []  # without /sys nothing is known
+
+
+@pytest.mark.parametrize(("value", "codes"), [("ofi", ["CB2808"]), ("OFI ", ["CB2808"]), ("shm:ofi", []), ("shm", []), ("", [])])
+def test_intel_mpi_without_shared_memory(tmp_path: Path, value: str, codes: list[str]) -> None:
+    assert [finding.code for finding in found(host(tmp_path), I_MPI_FABRICS=value)] == codes
+
+
+def test_a_missing_pmi_library(tmp_path: Path) -> None:
+    path = tmp_path / "libpmi2.so"
+    (finding,) = found(host(tmp_path), I_MPI_PMI_LIBRARY=str(path))
+    assert (finding.code, finding.severity) == ("CB2809", "warning") and str(path) in finding.what
+    path.touch()
+    assert found(tmp_path, I_MPI_PMI_LIBRARY=str(path)) == []

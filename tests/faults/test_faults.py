@@ -126,6 +126,78 @@ class TestStopped:
         one.everybody_left()
 
 
+@pytest.mark.impi
+class TestIntelMpi:
+    """The faults of a rank of MPICH, on ranks of Intel MPI."""
+
+    @pytest.fixture
+    def own(self, impi_python: str, launch: Callable[..., Launch]) -> Callable[..., Launch]:
+        """Starts ranks without a launcher: collbench calls mpiexec."""
+        return lambda *words: launch(*words, "--backend", "mpi", program=(impi_python, *PROGRAM[1:]))
+
+    @pytest.fixture
+    def mpiexec(self, impi_python: str, launch: Callable[..., Launch]) -> Callable[..., Launch]:
+        """Starts ranks by its mpiexec with these options."""
+        line, program = ("-n", "2", impi_python, *PROGRAM[1:], *LONG, "--backend", "mpi"), (str(Path(impi_python).with_name("mpiexec")),)
+        return lambda *options: launch(*options, *line, program=program)
+
+    @pytest.mark.parametrize("victim", sample([0, 1], 1))
+    def test_a_killed_rank_is_named(self, victim: int, own: Callable[..., Launch]) -> None:
+        """The code of its mpiexec, 255, does not have the signal."""
+        one = own(*LONG)
+        os.kill(one.pids[victim], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) == 4
+        assert f"rank {victim} (pid {one.pids[victim]}) ended first: killed, " in one.said, one.said
+        one.stored()
+        one.everybody_left()
+
+    @pytest.mark.parametrize("victim", sample([0, 1], 1))
+    def test_its_mpiexec_ends_all_ranks_and_no_other_one_is_named(self, victim: int, mpiexec: Callable[..., Launch]) -> None:
+        one = mpiexec()
+        os.kill(one.pids[victim], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) != 0
+        assert set(re.findall(r"collbench: .*(rank \d+) \(\S+, pid \d+\)", one.said)) <= {f"rank {victim}"}, one.said
+        assert one.stored().info["launcher_facts"] == {"mpirun": "Intel MPI"}
+        one.everybody_left()
+
+    @pytest.mark.parametrize("victim", sample([0, 1], 1))
+    def test_without_cleanup_the_other_rank_reports_the_victim(self, victim: int, mpiexec: Callable[..., Launch]) -> None:
+        one = mpiexec("-disable-auto-cleanup")
+        os.kill(one.pids[victim], signal.SIGKILL)
+        assert one.end(within_s=TIMEOUT_S + 12) in (4, 9, 255)  # 255: of the killed rank 0
+        assert set(re.findall(r"collbench: .*(rank \d+) \(\S+, pid \d+\)", one.said)) == {f"rank {victim}"}, one.said
+        one.stored()
+        one.everybody_left()
+
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_a_stopped_rank_is_named_and_the_run_ends(self, victim: int, own: Callable[..., Launch]) -> None:
+        one = own(*LONG, "--max-time", "2")
+        os.kill(one.pids[victim], signal.SIGSTOP)
+        assert one.end(within_s=2 * TIMEOUT_S + 15) == 4
+        assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", one.said), one.said
+        assert "Traceback" not in one.said
+        one.stored()
+        one.everybody_left()
+
+    def test_a_pause_shorter_than_the_deadline_does_no_harm(self, own: Callable[..., Launch]) -> None:
+        one = own("allreduce", "--sizes", "8,1K,1K-32M", "-n", "20", "--out", "run")
+        os.kill(one.pids[1], signal.SIGSTOP)
+        with suppress(subprocess.TimeoutExpired):
+            one.process.wait(1)
+        os.kill(one.pids[1], signal.SIGCONT)
+        assert one.end(within_s=60) == 0
+        assert one.stored().finished
+        one.everybody_left()
+
+    def test_the_parent(self, own: Callable[..., Launch]) -> None:
+        one = own(*LONG)
+        (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()
+        os.kill(int(parent), signal.SIGKILL)
+        assert one.end(within_s=5) in (137, -signal.SIGKILL)
+        one.everybody_left()
+        one.stored()
+
+
 # A rank in which something fails at a position without a prepared sentence.
 BROKEN = """
 import os, sys

@@ -14,7 +14,7 @@ from benchmarks.trials.series import trials_in
 from tests.cli.command import BIN
 from tests.conftest import cannot, sample
 from tests.faults.matrix.outcome import Observation, Outcome, accused, findings_of, judged
-from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_LIBRARIES, PHASES, Case, matrix, path_matrix
+from tests.faults.matrix.plan import CUTS, FAULTS, LIBRARIES, PATH_FAULTS, PATH_LIBRARIES, PHASES, Case, intel_matrix, matrix, path_matrix
 from tests.faults.matrix.play import Player, outcome_of, player
 from tests.faults.matrix.starting import OPENMPI
 from tests.testbeds import Missing
@@ -53,6 +53,12 @@ class TestRealRanks:
             assert not {rank for sentence in outcome.said for rank in accused(sentence)} - {case.victim}, outcome
             outcome = place.play(case)
         assert outcome.right, outcome
+
+    @pytest.mark.impi
+    @pytest.mark.in_turn
+    @pytest.mark.parametrize("case", sample(intel_matrix(), 2), ids=lambda case: case.name)
+    def test_a_fault_on_intel_mpi(self, case: Case, place: Player, impi_python: str) -> None:
+        self.test_a_fault_ends_in_time_and_is_named(case, place)
 
     @pytest.mark.in_turn
     @pytest.mark.parametrize("case", sample([case for case in path_matrix() if case.fault == "mtu"], 1), ids=lambda case: case.name)

