@@ -52,8 +52,8 @@ def through(size: str, iterations: int, warmup: int = _WARMUP) -> float:
     with tempfile.TemporaryDirectory(prefix="benchmark-ucc-") as folder:
         out = Path(folder) / "run"
         counts = ["--iterations", str(iterations), "--warmup", str(warmup), "--max-time", "60", "--out", str(out), "--quiet"]
-        how = ["--backend", "ucc", "--ranks", "2", "--dtype", "float32", "--mode", "isolated", "--buffers", "fixed"]
-        launch(collbench("allreduce", "--sizes", size, *how, *counts))
+        how = ["--backend", "ucc", "--dtype", "float32", "--mode", "isolated", "--buffers", "fixed"]
+        launch(_bound(collbench("allreduce", "--sizes", size, *how, *counts)))
         run = read_run(out)
         (row,) = run.rows
         if row.na or row.evidence["loop"] != "native" or row.n != iterations:
@@ -64,14 +64,18 @@ def through(size: str, iterations: int, warmup: int = _WARMUP) -> float:
 def alone(perftest: str, size: str, iterations: int, warmup: int = _WARMUP) -> float:
     """The same from ucc_perftest. Raises LaunchFailed, Missing."""
     count = str(parse_size(size) // 4)
-    first, *rest = mpiexec(
-        perftest, "-c", "allreduce", "-b", count, "-e", count, "-d", "float32", "-n", str(iterations), "-w", str(warmup), "-F"
-    )
-    printed = launch([first, "-bind-to", "core", *rest]).out
+    how = ["-c", "allreduce", "-b", count, "-e", count, "-d", "float32", "-n", str(iterations), "-w", str(warmup), "-F"]
+    printed = launch(_bound([perftest, *how])).out
     found = _LINE.search(printed)
     if found is None or int(found[2]) != parse_size(size):
         raise LaunchFailed(f"ucc_perftest printed no time: {printed[-300:]}")
     return float(found[5]) / 1e6
+
+
+def _bound(program: Sequence[str]) -> list[str]:
+    """Two ranks of a program with a core each, as MPICH's mpiexec binds them: both poll, and would wait for each other on one core."""
+    first, *rest = mpiexec(*program)
+    return [first, "-bind-to", "core", *rest]
 
 
 def _figures(size: str, found: Sequence[tuple[float, float]]) -> list[Figure]:

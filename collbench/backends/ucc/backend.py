@@ -154,8 +154,11 @@ STEPS: Mapping[str, Steps] = {
     "gatherv": lambda x: [x.call("GATHERV", src=(x.send, _own(x)), dst=_at_root(x, (x.recv, _parts(x))))],
     "scatterv": lambda x: [x.call("SCATTERV", src=_at_root(x, (x.send, _parts(x))), dst=(x.recv, _own(x)))],
     "reducescatterv": _reducescatterv,
-    "barrier": lambda x: [x.call("BARRIER")],
+    "barrier": lambda x: [x.call(_BARRIER)],
 }
+
+
+_BARRIER = "BARRIER"
 
 
 class ContextMeeting:
@@ -260,6 +263,13 @@ class UccBackend(HostBackend):
                 raise RunFailed(f"UCC did not end {what} within {self._timeout_s:g} s: some ranks did not take part")
         check(self._ucc, code, what)
 
+    def sync(self, group: Group) -> Program:
+        """Return a program with UCC's barrier on the group, as ucc_perftest uses it. Its ranks poll: one that sleeps would be late."""
+        arguments, request = ucc.CollectiveArguments(coll_type=ucc.COLLECTIVES[_BARRIER]), ctypes.c_void_p()
+        words = (ctypes.addressof(self._functions), ctypes.addressof(arguments), ctypes.addressof(request), group.handle)
+        call = NativeCall(f"ucc {_BARRIER}", address("collbench_request_call"), words)
+        return Program(((call,),), keep=(arguments, request), explain=self.explain)
+
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> UccBinding:
         """Return the binding for one slot."""
         return UccBinding(self._ucc, self._functions, buffers, group, slot)
@@ -285,6 +295,7 @@ class UccBackend(HostBackend):
         """Yield a list around untimed calls of a case, which has UCC's choices at its end. Persistent requests were made before."""
         with self._log.witness() as choices:
             yield choices
+        choices[:] = [each for each in choices if each["collective"] != _BARRIER.lower()]  # those of `sync`
         if case.call == "persistent":
             choices += self._bound
 
