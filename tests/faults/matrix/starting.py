@@ -23,10 +23,11 @@ WORDS = (
     "--sizes", ",".join(SIZES), "-n", str(TIMED), "-w", str(WARM_UP), "--max-time", f"{MAX_TIME_S:g}",
     "--timeout", f"{TIMEOUT_S:g}",
 )  # fmt: skip
-# Gloo and both MPIs use eth0; the control plane may use another interface.
+# Gloo and the MPIs use eth0, and the MPIs yield, since ranks share cores; the control plane may use another interface.
 _DATA = {
     "GLOO_SOCKET_IFNAME": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
     "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,sm,self", "OMPI_MCA_btl_tcp_if_include": "eth0",
+    "I_MPI_PIN": "0", "I_MPI_THREAD_YIELD": "3",
 }  # fmt: skip
 _SRUN_MPI = {"gloo": "none", "MPICH": "pmi2", "Open MPI": "pmix"}
 
