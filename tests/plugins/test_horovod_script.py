@@ -24,6 +24,7 @@ case "$*" in
     touch "{folder}/built" ;;
 *"-m pip install"*) echo "$*" >>"{log}" ;;
 *"import horovod."*) echo "$*" >>"{log}" ;;
+*"-m pip uninstall"*) ;;
 *'m.version("torch")'* | *'m.version("tensorflow")'*) [ ! -e "{folder}/no_torch" ] && cat "{folder}/torch" ;;
 *get_include*) echo /tf/include ;;
 *'m.version("horovod")'*) [ -e "{folder}/built" ] ;;
