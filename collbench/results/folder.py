@@ -187,11 +187,7 @@ class RunFolder:
                 self._files[SAMPLES].sync()
             stored = row.with_figures(samples=samples)
             self._append_line(CELLS, stored.as_json())
-<<<<<<< ours
-            self.rows += self.run.get("operation") not in ROUNDS  # there the lines of another file count
-=======
-            self.rows += self.run.get("operation") not in ROUNDS  # the cases of replays and block transfers belong to a row of those
->>>>>>> theirs
+            self.rows += self.run.get("operation") not in ROUNDS  # the cases of replays, loads and block transfers belong to rows of those
         return stored
 
     def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
