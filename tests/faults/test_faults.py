@@ -143,11 +143,11 @@ class TestIntelMpi:
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_a_killed_rank_is_named(self, victim: int, own: Callable[..., Launch]) -> None:
-        """The code of its mpiexec, 255, does not have the signal."""
+        """By the other rank, or by the parent if mpiexec was faster; its code, 255, does not have the signal."""
         one = own(*LONG)
         os.kill(one.pids[victim], signal.SIGKILL)
         assert one.end(within_s=TIMEOUT_S + 12) == 4
-        assert f"rank {victim} (pid {one.pids[victim]}) ended first: killed, " in one.said, one.said
+        assert re.search(rf"rank {victim} \((\S+, )?pid {one.pids[victim]}\) ended (first|unexpectedly)", one.said), one.said
         one.stored()
         one.everybody_left()
 
