@@ -160,7 +160,7 @@ def test_every_method_puts_every_block_in_its_place(words: list[str], tmp_path: 
         assert (row.na, row.checked, row.wrong, row.n) == (None, 1, 0, 3)
         assert row.time_s.value is not None and row.time_s.value > 0 and row.start_skew_s is not None
         assert ("skew_limited" in row.flags) == (row.start_skew_s > 0.1 * row.time_s.value)
-    assert rows["packed"].copy_s is not None and rows["mpi-type"].copy_s is None
+    assert rows["packed"].copy_s is not None and rows["mpi-put"].copy_s is None
 
 
 @pytest.mark.in_turn
