@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.figures import MICROSECONDS, RATIO, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed, Missing, collbench, launch, mpiexec, pairs
-from collbench.backends.ucc.library import CHOSEN
+from collbench.backends.ucc.library import CHOSEN, load_ucc, ucx_modules
 from collbench.results.reader import read_run
 from collbench.units import parse_size
 
@@ -65,7 +65,9 @@ def alone(perftest: str, size: str, iterations: int, warmup: int = _WARMUP) -> f
     """The same from ucc_perftest. Raises LaunchFailed, Missing."""
     count = str(parse_size(size) // 4)
     how = ["-c", "allreduce", "-b", count, "-e", count, "-d", "float32", "-n", str(iterations), "-w", str(warmup), "-F"]
-    printed = launch(_bound([perftest, *how])).out
+    load_ucc()
+    modules = ucx_modules()  # the UCX that UCC loads, which that of an MPI would replace
+    printed = launch(_bound(["env", *([f"LD_LIBRARY_PATH={modules.parent}"] if modules else []), perftest, *how])).out
     found = _LINE.search(printed)
     if found is None or int(found[2]) != parse_size(size):
         raise LaunchFailed(f"ucc_perftest printed no time: {printed[-300:]}")
