@@ -94,7 +94,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "load": (
         ("load --split 'MOD 2'", "8-byte all-reduce against incast, on the same nodes"),
         ("load --against incast,alltoall --ramp", "two patterns at five rates, by node"),
-        ("load --preset gpcnet-latency", "victims and aggressors as in GPCNet"),
+        ("load --preset gpcnet-latency", "victims and aggressors as in GPCNeT"),
     ),
     "kv": (
         ("kv --ranks 2", "all methods at three numbers and two sizes of blocks, with the costs"),

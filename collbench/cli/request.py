@@ -245,7 +245,7 @@ def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Replay
     return ReplayRequest(request_of(arguments, sweep, argv), tuple(arguments.traces), options, arguments.ranks, not arguments.no_parts)
 
 
-_PRESETS = {  # GPCNet 1.3, network_load_test.c: 8-byte messages, or 131,072; congestors of 4,096 bytes on 80 % of the nodes
+_PRESETS = {  # GPCNeT 1.3, network_load_test.c: 8-byte messages, or 131,072; congestors of 4,096 bytes on 80 % of the nodes
     "gpcnet-latency": ("sendrecv", 8), "gpcnet-bandwidth": ("sendrecv", 131_072), "gpcnet-allreduce": ("allreduce", 8),
 }  # fmt: skip
 _CONGESTORS, _CONGESTOR_BYTES = (("alltoall", "incast", "broadcast"),), 4096
