@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of proces
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
-	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod, oneCCL and NIXL, in separate environments (part of test-all)'
+	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod, oneCCL, NIXL and Intel MPI, in separate environments (part of test-all)'
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
 	@echo 'make gpu-check  check the whole GPU path on this machine, in at most 8 minutes; needs an NVIDIA GPU'
@@ -91,7 +91,7 @@ oneccl-environment: test-environment
 cuda-environment: test-environment
 	@BORROW=.venv scripts/environment .venv-cuda cuda13
 
-# Further stacks, each in an environment of its own, some GB in all; common packages come from .venv.
+# Further backends, each in an environment of its own, some GB in all; common packages come from .venv.
 plugin-environments: test-environment oneccl-environment
 	@BORROW=.venv scripts/environment .venv-jax jax
 	@BORROW=.venv scripts/environment .venv-tensorflow tensorflow

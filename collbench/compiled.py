@@ -72,7 +72,7 @@ def _keep(content: bytes, key: str, suffix: str) -> Path:
             return _written(folder, _name(key, content, suffix), content)
         except OSError as error:
             refusals.append(f"{folder}: {error.strerror or error}")
-    raise UsageError(f"no folder takes the compiled code ({'; '.join(refusals)}): name a writable one in COLLBENCH_CACHE")
+    raise UsageError(f"cannot store the compiled code ({'; '.join(refusals)}): set COLLBENCH_CACHE to a writable folder")
 
 
 def _written(folder: Path, name: str, content: bytes) -> Path:

@@ -66,7 +66,7 @@ def time_of(row: Row) -> float | None:
 
 
 def figure_of(row: Row) -> float | None:
-    """Return the figure that comparisons and the gate use: the median in seconds, of a row under load the factor between two times.
+    """Return the figure that comparisons and the gate use: the median in seconds, or the factor of a row under load.
 
     None for n/a, for a stored figure that is not valid, and for an inconclusive row under load (ranks share cores, too few blocks).
     """

@@ -48,10 +48,10 @@ class NixlBackend(HostBackend):
         module = wheel()
         if module is None:
             return Unavailable.because(NotInstalled("nixl-cu13", _REMEDY))
-        return Available(f"NIXL {installed(WHEELS[module])} over {TRANSPORT}, for `collbench kv` alone")
+        return Available(f"NIXL {installed(WHEELS[module])} over {TRANSPORT}, for `collbench kv` only")
 
     def open(self, world: World, settings: Settings) -> None:
-        """Import NIXL and make this rank's agent. Raises UsageError if it does not load, RunFailed without an agent."""
+        """Import NIXL and create this rank's agent. Raises UsageError if it does not load, RunFailed without an agent."""
         module = wheel() or "nixl_cu13"
         nixl = loaded(WHEELS[module], lambda: import_module(module), f"remove it, then {_REMEDY}")
         logging.getLogger("nixl").setLevel(logging.WARNING)  # it prints each agent to stdout
@@ -60,13 +60,13 @@ class NixlBackend(HostBackend):
         try:
             self.agent = nixl.nixl_agent(self._own, nixl.nixl_agent_config(enable_prog_thread=False, backends=[TRANSPORT]))
         except Exception as error:  # NIXL's exceptions have no common class
-            remedy = "see whether UCX_TLS and UCX_NET_DEVICES fit this host"
-            raise RunFailed(f"{world.me} cannot make an agent of NIXL ({error}): {remedy}") from error
+            remedy = "check UCX_TLS and UCX_NET_DEVICES"
+            raise RunFailed(f"{world.me} cannot create a NIXL agent ({error}): {remedy}") from error
         if TRANSPORT not in self.agent.backends:
-            raise RunFailed(f"NIXL on {world.me} lacks its plug-in {TRANSPORT}: install its wheel again")
+            raise RunFailed(f"NIXL on {world.me} lacks the plug-in {TRANSPORT}: reinstall its wheel")
 
     def communicator(self, ranks: Sequence[int]) -> None:
-        """Return None: an agent reaches every agent of which it has the metadata."""
+        """Return None: agents need each other's metadata, and no communicator."""
 
     def binding(self, group: Group, buffers: AnyBuffers, slot: int) -> None:
         """Return None: `supports` rejects every operation."""

@@ -95,7 +95,7 @@ def _stored(arguments: argparse.Namespace) -> Prediction | None:
 
     if arguments.store or len(arguments.runs) != 1 or arguments.runs[0].suffix != ".json":
         if arguments.nodes is None:
-            raise UsageError("predict needs the node counts to predict: add --nodes, like --nodes 24,32")
+            raise UsageError("--nodes is missing: give the node counts to predict, e.g. --nodes 24,32")
         return None
     given = {"--nodes": arguments.nodes, "--operation": arguments.operation, "--backend": arguments.backend, "--sizes": arguments.sizes}
     for option, value in given.items():

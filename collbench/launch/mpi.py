@@ -67,7 +67,7 @@ def chosen_library(env: Mapping[str, str]) -> Path | None:
 
 
 def _is_elf(file: Path) -> bool:
-    """Return whether it is a shared object; libmpi.so of some wheels is an empty file or a script of the linker."""
+    """Return whether the file is a shared object; libmpi.so of some wheels is an empty file or a linker script."""
     try:
         with file.open("rb") as opened:
             return opened.read(4) == b"\x7fELF"
@@ -103,7 +103,7 @@ def load() -> Any:
 
     library, mapped = chosen_library(os.environ), Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     if library and str(library.resolve()) not in mapped:
-        raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; its wheel takes any: pip install mpi4py")
+        raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; the wheel works with any: pip install mpi4py")
     return MPI
 
 

@@ -177,7 +177,7 @@ def _of(some: Sequence[LoadRow], rows: Sequence[LoadRow]) -> str:
 def compared_sentences(cases: Sequence[CaseRatio]) -> Iterator[str]:
     """Yield how to read the rows of a comparison of load runs, and the factors of both sides with their intervals."""
     loaded = [case for case in cases if case.a.mode == UNDER_LOAD]
-    yield "mode load: A, B and the outcome are of the factor, the time under load divided by that alone; rows without load are times"
+    yield "mode load: A, B and the outcome refer to the factor (time under load / time alone); rows without load have times"
     for case in loaded[:_MOST_COMPARED]:
         name = f"{case.a.operation} {format_size(case.a.size_bytes)} {case.a.traffic}"
         yield printable(f"factor of {name}: {_factor_of(case.a)} → {_factor_of(case.b)}")

@@ -1,4 +1,4 @@
-"""Further stacks, each in an environment of its own: where that is, collbench started with it, and two hosts to run it across.
+"""Further backends, each in an environment of its own: where that is, collbench started with it, and two hosts to run it across.
 
 A test asks `environment_of("jax")`, which skips with the reason where the environment is missing.
 """

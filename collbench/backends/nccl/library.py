@@ -114,8 +114,8 @@ _PARTS: Sequence[tuple[str, str, Version, str]] = (
     ("split of a communicator", "ncclCommSplit", (2, 18), "init_halves, init_alternate, init_nodes"),
     ("communicator without some ranks", "ncclCommShrink", (2, 27), "init_reform"),
     ("communicator with more ranks", "ncclCommGrow", (2, 29, 2), ""),
-    ("communicator revoked without its end", "ncclCommRevoke", (2, 28, 7), ""),
-    ("communicator that gives back memory", "ncclCommSuspend", (2, 29, 7), ""),
+    ("revoked communicator", "ncclCommRevoke", (2, 28, 7), ""),
+    ("suspended communicator", "ncclCommSuspend", (2, 29, 7), ""),
     ("properties of a communicator", "ncclCommQueryProperties", (2, 29, 2), ""),
     ("memory of a communicator", "ncclCommMemStats", (2, 29, 7), "evidence.communicator of rows"),
     ("one-sided messages", "ncclPutSignal", (2, 29, 2), ""),
@@ -123,7 +123,7 @@ _PARTS: Sequence[tuple[str, str, Version, str]] = (
     ("network calls of kernels (GIN)", "", (2, 28, 7), ""),
     ("collectives by copy engines", "", (2, 28), "--registration symmetric, with NCCL_CTA_POLICY=2 in the environment"),
     ("settings of one collective", "", (2, 31), ""),
-    ("parameters by calls", "ncclParamGet", (2, 30, 4), ""),
+    ("NCCL parameters through calls", "ncclParamGet", (2, 30, 4), ""),
 )
 
 # The functions that make the groups of `init`, by operation. (`ncclCommInitRank`, which makes those of the others, is in every version.)
@@ -138,7 +138,7 @@ ALGORITHM_SINCE: Mapping[str, Version] = {"pat": (2, 23)}  # the algorithms of s
 
 
 def features_of(library: NcclLibrary) -> tuple[Feature, ...]:
-    """Return which parts of NCCL's interface the loaded version has. RCCL's versions do not show what it has, only its functions do."""
+    """Return which parts of NCCL's interface the loaded version has. RCCL's version does not show what it has; only its functions do."""
     by_version = library.dialect.name == "NCCL"
     parts = [part for part in _PARTS if part[1] or by_version]
     has = {name: library.has(function) if function else library.version >= since for name, function, since, _ in parts}

@@ -32,13 +32,13 @@ def unusable(hostname: str | None, error: UccNotFound, chosen: str | None) -> It
 
 
 def no_rdma(hostname: str | None, modules: Path | None, root: Path) -> Iterator[Finding]:
-    """CB2812: the UCX below UCC has no module for RDMA devices, of which this host has active ones."""
+    """CB2812: the UCX that UCC uses has no module for RDMA devices, and this host has active ones."""
     found = sorted(file.name for file in modules.glob("libuct_*.so*")) if modules else []
     if not found or any(name.startswith("libuct_ib") for name in found):
         return
     active = sorted({port.parents[2].name for port in root.glob("sys/class/infiniband/*/ports/*/state") if "ACTIVE" in _text(port)})
     if active:
-        what = f"the UCX that UCC uses cannot use {listed(active)}: it has no module for RDMA, and sends by TCP"
+        what = f"the UCX that UCC uses cannot use {listed(active)}: it has no module for RDMA, and uses TCP"
         evidence = f"{modules} has no libuct_ib.so; {', '.join(active)}: state ACTIVE in /sys/class/infiniband"
         remedy = f"use a UCX built with --with-verbs: load its module, add its folder to LD_LIBRARY_PATH, or set {CHOSEN} to another UCC"
         yield Finding("CB2812", "warning", hostname, what, evidence, remedy)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WIDTH, _LEFT, _STEP, _MOST_BARS = 540, 8, 42, 16  # pixels
 _FASTEST = 1e15  # bytes per second: a larger rate is not valid
 _METHOD = (
-    "A bar is the bytes of all blocks by the median time until the last target has all of them, as each method moves the same blocks "
+    "A bar is the bytes of all blocks divided by the median time until the last target has all of them. Each method moves the same blocks "
     "between the same places. The horizontal line is the 95 % interval of the median. The vertical mark is the rate of the limiting link, "
     "where blocks cross hosts."
 )
