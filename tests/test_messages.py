@@ -63,6 +63,7 @@ _READS = {"startswith", "endswith", "partition", "rpartition", "split", "rsplit"
 # Functions that read a text of others: drain reasons of Slurm, errors of Python, JAX, jsonschema, msgspec and PostgreSQL.
 FOREIGN = {
     "collbench/backends/jax.py:_array",
+    "collbench/backends/ucc/library.py:load_ucc",
     "collbench/store/database.py:_sentence",
     "collbench/deploy/drain.py:_of_slurm",
     "collbench/deploy/drain.py:drain_command",

@@ -140,7 +140,7 @@ def test_every_extra_has_a_lock_with_all_that_it_asks_for_directly() -> None:
         assert {plain(re.split(r"[<>=;\[ ]", word)[0]) for word in [*project["dependencies"], *wanted]} <= names, (
             f"run scripts/lock: {extra}"
         )
-    assert {"torch-cpu", "build", *project["optional-dependencies"]} == set(LOCKS)
+    assert {"torch-cpu", "build", "nixl", *project["optional-dependencies"]} == set(LOCKS)  # nixl: for scripts/nixl
     cuda = {one for one in locked("torch") if re.match("torch=|triton|cuda-|nvidia-(?!ml-py)", one)}
     assert set(locked("torch-cpu")) == set(locked("torch")) - cuda
 

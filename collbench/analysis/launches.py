@@ -101,7 +101,7 @@ def rows_by_launch(run: Run) -> list[int]:
     The list has a 0 for each launch whose number is unknown: of a run with lines of another kind, and if run.json is inconsistent.
     """
     notes = _notes(run)
-    if run.info.get("operation") in ROUNDS:  # its counts are of the lines of another file
+    if str(run.info.get("operation")) in ROUNDS:  # its counts are of the lines of another file
         return [0] * (len(notes) + 1)
     starts = [0, *(note.get("rows") for note in notes), len(run.rows)]
     sound = [start for start in starts if isinstance(start, int) and not isinstance(start, bool)]

@@ -330,7 +330,7 @@ def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run],
     except BaseException:
         folder.give_up()
         raise
-    folder.rows = len(records) if folder.run.get("operation") in ROUNDS else len(run.rows)
+    folder.rows = len(records) if str(folder.run.get("operation")) in ROUNDS else len(run.rows)
     return Stored(folder, info, records, complete=complete, resumed=True)
 
 

@@ -187,7 +187,7 @@ class RunFolder:
                 self._files[SAMPLES].sync()
             stored = row.with_figures(samples=samples)
             self._append_line(CELLS, stored.as_json())
-            self.rows += self.run.get("operation") not in ROUNDS  # the cases of replays, loads and block transfers belong to rows of those
+            self.rows += str(self.run.get("operation")) not in ROUNDS  # the cases of replays, loads and block transfers belong to rows of those
         return stored
 
     def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
@@ -266,7 +266,8 @@ class RunFolder:
         if not self._measured:
             how = cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured"
             return UsageError(how)
-        count = plural(self.rows, f"finished {'round' if self.run.get('operation') in ROUNDS else 'case'}")
+        what = "round" if str(self.run.get("operation")) in ROUNDS else "case"
+        count = plural(self.rows, f"finished {what}")
         stored = f"{count} {'is' if self.rows == 1 else 'are'}"
         go_on = f" and go on with --resume {self.path}"
         if error.errno not in GONE:

@@ -21,6 +21,9 @@ from collbench.backends.ucc.choice import ChoiceLog, read_choices, read_tables
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
 from collbench.native.library import library as native_library
 from collbench.operations.registry import every_operation
+from collbench.results.overlap import overlap_of
+from collbench.results.reader import read_run
+from tests.cli.command import run
 from tests.conftest import ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched
@@ -329,6 +332,17 @@ def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
     assert (outcome.code, {(row.na, row.wrong, row.group) for row in outcome.rows}) == (0, {(None, 0, "MOD 2")}), outcome.stderr
     libraries = outcome.rows[0].evidence["libraries"]
     assert (libraries["ucc"][:2], libraries["ucx"][:2]) == ("1.", "1.")
+
+
+@needs_ucc
+@in_turn
+def test_overlap_is_measured_with_and_without_test_calls(tmp_path):
+    words = ("allreduce", "--overlap", "--backend", "ucc", "--sizes", "64K", "-n", "5", "--ranks", "2", "--out", "run")
+    done = run(tmp_path, *words, env={ucc.CHOSEN: os.environ[ucc.CHOSEN]})
+    (row,) = read_run(tmp_path / "run").rows
+    known = overlap_of(row.overlap)
+    assert (done.returncode, row.na, row.wrong, row.samples["states_s"]["shape"]) == (0, None, 0, [4, 5]), done.stderr
+    assert known is not None and (known.progress, known.assisted is None) == ("calls", False)
 
 
 # The choice of layers and algorithms.

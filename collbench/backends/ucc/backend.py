@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding
@@ -289,6 +289,16 @@ class UccBackend(HostBackend):
             free()
             raise
         return Program(slots, keep=(buffers, bindings), explain=self.explain, free=free)
+
+    @property
+    def progress(self) -> Literal["threads", "calls"]:
+        """What moves the data while a rank computes: UCC's layers for host memory have no threads."""
+        return "calls"
+
+    def test_calls(self, wait: Program) -> Program:
+        """Return a call of ucc_context_progress for each slot, which serves all requests of the context."""
+        call = NativeCall("ucc_context_progress", self._functions.progress, (self._context.value or 0,))
+        return Program(((call,),) * len(wait.slots), keep=wait, explain=wait.explain)
 
     @contextmanager
     def witness(self, case: Case) -> Iterator[list[dict[str, Any]]]:

@@ -46,7 +46,7 @@ class SizeRange:
 
 
 @dataclass(frozen=True)
-class Table:
+class AlgorithmTable:
     """The choices of a team of `ranks` ranks on host memory, by collective ("allreduce")."""
 
     ranks: int
@@ -60,14 +60,14 @@ class Table:
         return None
 
 
-def read_tables(lines: Iterable[str]) -> dict[int, Table]:
+def read_tables(lines: Iterable[str]) -> dict[int, AlgorithmTable]:
     """Return the tables of a log, by the number of the team."""
-    found: dict[int, Table] = {}
-    table: Table | None = None
+    found: dict[int, AlgorithmTable] = {}
+    table: AlgorithmTable | None = None
     collective = ""
     for line in lines:
         if head := _HEAD.search(line):
-            table = found[int(head[1])] = Table(int(head[2]))
+            table = found[int(head[1])] = AlgorithmTable(int(head[2]))
         elif named := _COLLECTIVE.search(line):
             collective = named[1].lower()
         elif table and collective and (host := _HOST.search(line)):
@@ -83,7 +83,7 @@ def _ranges(text: str, collective: str) -> Iterator[SizeRange]:
         yield SizeRange(0 if first == "0" else parse_size(first), end if last else parse_size(first), layer, algorithm)
 
 
-def read_choices(lines: Iterable[str], tables: dict[int, Table]) -> list[dict[str, Any]]:
+def read_choices(lines: Iterable[str], tables: dict[int, AlgorithmTable]) -> list[dict[str, Any]]:
     """Return {"collective", "composition", "layers", "algorithm"} of each request in a log; equal ones once.
 
     composition   the layer that combines others ("CL_BASIC"); layers: those that move the data ("TL_UCP")
@@ -144,7 +144,7 @@ class ChoiceLog:
 
     def __init__(self) -> None:
         self._levels: _Levels | None = None
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, AlgorithmTable] = {}
         self._memory = os.memfd_create("ucc-log")
         self._stream: int | None = None
 

@@ -229,7 +229,7 @@ def check_layers(library: ctypes.CDLL) -> None:
     for name, layer in layers.items():
         if not layer.exists():
             raise UccNotFound(WrongBuild("UCC", about, f"lacks its layer {name} ({layer} is missing), which needs UCX", _INSTALL))
-    line = [sys.executable, "-I", "-S", "-c", _LOAD, str(file), *map(str, layers.values())]
+    line = [sys.executable, "-P", "-S", "-c", _LOAD, str(file), *map(str, layers.values())]
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False)
         if done.returncode:
