@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,9 +192,9 @@ class OneCclBackend(HostBackend):
         if os.environ.get(_TRANSPORT) == "mpi" and (mismatch := mpi_mismatch(_INTEL_MPI, world.info, os.environ)):
             raise UsageError(f"{_TRANSPORT}=mpi, but {mismatch}")
         self._world, self.rank, self.ranks = world, world.rank, world.size
-        self._communicators: dict[tuple[int, ...], int] = {}
+        self._communicators: dict[tuple[int, ...], int | None] = {}  # None: this rank is outside
         self._stores: list[ctypes.c_void_p] = []
-        self._named: dict[tuple[int, ...], int] = {}
+        self._prepared: Counter[tuple[int, ...]] = Counter()  # persistent operations, which need names of their own
         self._oneccl = OneCcl()
         self.explain = self._oneccl.error
         wants_log = _LOG_LEVEL in os.environ
@@ -233,9 +234,9 @@ class OneCclBackend(HostBackend):
     def communicator(self, ranks: Sequence[int]) -> int | None:
         """Return the communicator of these ranks, made once; None on ranks outside it. All ranks must call it. Raises RunFailed."""
         key = tuple(ranks)
-        if key in self._named:
-            return self._communicators.get(key)
-        self._named[key] = 0
+        if key in self._communicators:
+            return self._communicators[key]
+        self._communicators[key] = None
         own, address = None, b""
         if self.rank == 0:
             address, own = self._oneccl.open_store()
@@ -258,8 +259,8 @@ class OneCclBackend(HostBackend):
         """Return the program of calls whose preparation the library keeps, or why there is none."""
         if operation.name not in self.steps:
             return PersistentUnsupported("oneCCL", operation.name)
-        self._named[group.ranks] = number = self._named.get(group.ranks, 0) + 1
-        names = [f"{'-'.join(map(str, group.ranks))}:{number}:{slot}" for slot in range(buffers.slots)]
+        self._prepared[group.ranks] += 1
+        names = [f"{'-'.join(map(str, group.ranks))}:{self._prepared[group.ranks]}:{slot}" for slot in range(buffers.slots)]
         bindings = [OneCclBinding(self._oneccl, buffers, group, slot, name) for slot, name in enumerate(names)]
         slots = tuple(tuple(self.steps[operation.name](binding)) for binding in bindings)
 
@@ -298,7 +299,8 @@ class OneCclBackend(HostBackend):
     def close(self) -> None:
         """Free the communicators, then the stores, on all ranks together."""
         for handle in self._communicators.values():
-            self._oneccl.free("communicator", handle)
+            if handle is not None:
+                self._oneccl.free("communicator", handle)
         self._world.allgather(None, "closing oneCCL")  # a store must exist until all ranks have left it
         for store in self._stores:
             self._oneccl.free("store", store)
