@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.backend import Available, Group, Settings, Unavailable, stdout_elsewhere
 from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding
 from collbench.backends.messages import MessageSteps
 from collbench.backends.oneccl.library import DATATYPES, OPERATIONS, REDOPS, SAME_WIDTH, Arguments, OneCcl, OneCclNotFound, check_usable
@@ -142,21 +140,6 @@ STEPS: Mapping[str, Steps] = {
 }
 
 
-@contextmanager
-def _stdout_elsewhere(at_stderr: bool) -> Iterator[None]:
-    """Print at stderr what the library prints on stdout inside the block, or discard it: rows must stay readable for programs."""
-    sys.stdout.flush()
-    kept, other = os.dup(1), os.dup(2) if at_stderr else os.open(os.devnull, os.O_WRONLY)
-    os.dup2(other, 1)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(other)
-
-
 def _local_path(env: Mapping[str, str]) -> str:
     """Return how data moves inside a host, as in `Backend`: libfabric uses TCP where it has no other provider."""
     if env.get(_TRANSPORT) == "mpi" or env.get("CCL_ATL_SHM", "0") != "0":
@@ -201,7 +184,7 @@ class OneCclBackend(HostBackend):
         self._configure(world, settings)
         self.local_path = _local_path(os.environ)
         self._offload = os.environ.get(_OFFLOAD, "1") != "0"
-        with _stdout_elsewhere(at_stderr=wants_log):
+        with stdout_elsewhere(at_stderr=wants_log):
             self._oneccl.initialize()
         workers = int(os.environ.get(_WORKERS, "1")) if self._offload else 0  # the library has accepted the number
         if self._crowded(world, 1 + workers):
@@ -247,7 +230,7 @@ class OneCclBackend(HostBackend):
         store = own or self._oneccl.join_store(bytes.fromhex(known))
         if own is None:
             self._stores.append(store)
-        with _stdout_elsewhere(at_stderr=True):  # Intel MPI warns there about settings that oneCCL makes
+        with stdout_elsewhere(at_stderr=True):  # Intel MPI warns there about settings that oneCCL makes
             self._communicators[key] = self._oneccl.communicator(len(key), key.index(self.rank), store)
         return self._communicators[key]
 
