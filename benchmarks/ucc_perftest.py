@@ -40,8 +40,8 @@ def measure(n: int = 20, sizes: Sequence[str] = ("8", "64K", "1M"), iterations: 
     return Outcome(
         "ucc_perftest",
         f"All-reduce of float32 between two ranks on one host, {iterations} iterations after {_WARMUP}, in pairs of launches. Both make, "
-        "start, test and free a request in each iteration, with a barrier before it (ucc_perftest: UCC's own; collbench: through shared "
-        "memory). The mean of the rank with the larger mean, as ucc_perftest prints it.",
+        "start, test and free a request in each iteration, with UCC's barrier before it. "
+        "The mean of the rank with the larger mean, as ucc_perftest prints it.",
         figures,
         raw,
     )

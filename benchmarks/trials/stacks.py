@@ -74,9 +74,11 @@ STACKS = {
     "ucc": Stack("ucc", _UCC, _SHARED),
     "oneccl": Stack(
         "oneccl",
-        "`ccl::allreduce`, called through collbench's C shim, until its event is complete.",
-        "as oneCCL chooses",
-        environment=".venv-oneccl",
+        "`ccl::allreduce` and the wait for its event, called by the C loop through C functions over oneCCL's C++ interface, from a send "
+        "into a receive buffer.",
+        f"{_TCP}, by libfabric",
+        {"FI_PROVIDER": "tcp"},
+        environment=ENVIRONMENTS["oneccl"],
     ),
     "mpich-tcp": Stack("mpi", _MPI, _TCP, {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}),
     "openmpi-tcp": _open_mpi(_TCP, {**_ROOT_MAY, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}),

@@ -464,7 +464,7 @@ def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
 
 def of_loads(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
     """Return a row per pattern and level of the aggressors."""
-    return _frame("loads", ([name, *load_values(row).values()] for name, row in load_rows(runs, strict)))
+    return _frame("loads", ([name, *(load_values(row) | {"flags": row.flags}).values()] for name, row in load_rows(runs, strict)))
 
 
 def load_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, LoadRow]]:

@@ -7,9 +7,12 @@ complete example. Importing the module must be cheap: the library itself is impo
 
 from __future__ import annotations
 
+import ctypes
 import io
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -105,6 +108,21 @@ def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
     except (Exception, SystemExit) as error:  # a broken extension can raise any exception
         cause = (str(error).strip() or printed.getvalue().strip() or type(error).__name__).splitlines()[0]
         raise UsageError(f"{package} {installed(package)} is installed, but does not load ({cause}): {remedy}") from error
+
+
+@contextmanager
+def stdout_elsewhere(at_stderr: bool = False) -> Iterator[None]:
+    """Discard what this process's libraries print to stdout inside the block, or print it at stderr: stdout has rows for programs."""
+    sys.stdout.flush()
+    kept, other = os.dup(1), os.dup(2) if at_stderr else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(other, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(other)
 
 
 @dataclass(frozen=True)

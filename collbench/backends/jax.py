@@ -7,19 +7,16 @@ as float16.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collbench.addresses import bracketed, listen_at
-from collbench.backends.backend import Available, Group, Settings, Unavailable, installed
+from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, stdout_elsewhere
 from collbench.backends.host import AnyBuffers, Buffers, Elements, HostBackend
 from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion
 from collbench.device.unavailable import Obstacle
@@ -180,24 +177,9 @@ def _use_interface(jax: Any, name: str) -> None:
 def connect(jax: Any, mesh: Any) -> None:
     """Run one sum over a mesh; all of its ranks must call it. Gloo then connects and prints to stdout, which is suppressed."""
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
-    with _quiet_stdout():
+    with stdout_elsewhere():
         ones = jax.make_array_from_callback((mesh.size,), sharding, lambda _: np.ones(1, np.int32))
         jax.jit(lambda whole: whole.sum())(ones).block_until_ready()
-
-
-@contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    """Discard the output of this process's libraries to stdout inside the block."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 # The operations in jax: one function over the mesh of a group's ranks, compiled before it is timed.

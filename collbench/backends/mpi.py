@@ -20,7 +20,7 @@ from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
-from collbench.launch.mpi import CHOSEN, NotAnMpi, finalise, initialise, load, mpi_mismatch, size_disagrees
+from collbench.launch.mpi import CHOSEN, NotAnMpi, finalise, forced, initialise, load, mpi_mismatch, size_disagrees
 from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
@@ -351,9 +351,8 @@ def load_mpi() -> Any:
 
 
 def _not_loaded(problem: str) -> Obstacle:
-    forced = next((name for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if os.environ.get(name)), None)
-    if forced:
-        return DoesNotLoad(f"{forced}={os.environ[forced]}", problem, "correct or unset it")
+    if setting := forced(os.environ):
+        return DoesNotLoad(setting, problem, "correct or unset it")
     return LibraryNotFound("MPI", problem, "pip install 'collbench[mpich]', or load your site's MPI module")
 
 

@@ -50,7 +50,7 @@ def _add_predict_options(parser: Parser) -> None:
     parser.add_argument("--backend", metavar="NAMES", type=words, default=[], help="only these backends")
     parser.add_argument("--sizes", metavar="SIZES", help="only these sizes: 64K, 8,1M or 1K-1M (powers of two)")
     most = "largest error at the largest measured node count, predicted from the smaller ones (default: 15)"
-    parser.add_argument("--max-error", metavar="PERCENT", type=percent, default=0.15, help=most)
+    parser.add_argument("--max-error", metavar="PERCENT", type=percent, help=most)
     parser.add_argument("--out", metavar="FILE", type=Path, help="also write prediction.json, with the measured times and all errors")
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page, with charts")
     add_format(parser, "table", "csv")
@@ -60,7 +60,7 @@ def _add_predict_options(parser: Parser) -> None:
 
 def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the predictions; return 0, or 3 if all are refused. Raises UsageError."""
-    from collbench.analysis.predict import predict
+    from collbench.analysis.predict import MAX_ERROR, predict
     from collbench.report.predict import prediction_lines, write_prediction
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import Outputs, check_file, confirm_written
@@ -72,7 +72,7 @@ def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
     painted = wants_color(sys.stdout, arguments.color)
     stored = _stored(arguments)
     with uncollected():
-        found = stored or predict(_chosen(_rows(arguments), arguments), arguments.nodes, arguments.max_error)
+        found = stored or predict(_chosen(_rows(arguments), arguments), arguments.nodes, arguments.max_error or MAX_ERROR)
     if not found.cases:
         why = f" ({', '.join(f'{count} {name}' for name, count in found.unused.items())})" if found.unused else ""
         raise UsageError(f"no row can be used for a prediction{why}: name runs on 2 nodes or more, and import logs with --nodes")
@@ -97,7 +97,10 @@ def _stored(arguments: argparse.Namespace) -> Prediction | None:
         if arguments.nodes is None:
             raise UsageError("--nodes is missing: give the node counts to predict, e.g. --nodes 24,32")
         return None
-    given = {"--nodes": arguments.nodes, "--operation": arguments.operation, "--backend": arguments.backend, "--sizes": arguments.sizes}
+    given = {
+        "--nodes": arguments.nodes, "--operation": arguments.operation, "--backend": arguments.backend, "--sizes": arguments.sizes,
+        "--max-error": arguments.max_error,
+    }  # fmt: skip
     for option, value in given.items():
         if value:
             raise UsageError(f"{option} is for runs, not for the stored prediction {arguments.runs[0]}: leave out {option}")

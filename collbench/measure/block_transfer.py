@@ -346,14 +346,14 @@ class Nixl(TransferMethod):
         self.notified: Counter[str] = Counter()
 
     def allocate(self) -> None:
-        """Make the memory and register it with this rank's agent."""
+        """Make the memory, register it with this rank's agent, and get what other agents need to reach it."""
         super().allocate()
         self.registered = self.agent.register_memory([(self.pool.ctypes.data, self.pool.nbytes, 0, "")], "DRAM")
+        self.reached_by = {"metadata": self.agent.get_agent_metadata().hex(), "pool": int(self.pool.ctypes.data)}
 
     def meet(self) -> None:
         """Exchange what the agents need to reach one another and the places of their memory, through the control plane."""
-        own = {"metadata": self.agent.get_agent_metadata().hex(), "pool": int(self.pool.ctypes.data)}
-        known = self.world.allgather(own, "exchanging the metadata of NIXL's agents")
+        known = self.world.allgather(self.reached_by, "exchanging the metadata of NIXL's agents")
         self.pools = [one["pool"] for one in known]
         for other in {*(link.target for link in self.out), *(link.source for link in self.into)}:
             name = self.agent.add_remote_agent(bytes.fromhex(known[other]["metadata"]))

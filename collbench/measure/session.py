@@ -341,8 +341,9 @@ class LaunchSession:
         return BackendContext(backend, members, program)
 
     def crowded(self, backend: Backend, device: str) -> bool:
-        """Return whether ranks wait for cores, so that percentages are left out."""
-        return bool(self.world.oversubscribed) and not backend.virtual and device == "cpu"
+        """Return whether ranks, or the busy threads of their library, wait for cores, so that percentages are left out."""
+        crowded = bool(self.world.oversubscribed) or "oversubscribed" in backend.flags
+        return crowded and not backend.virtual and device == "cpu"
 
     def measured(self, ready: PreparedCase, backend: Backend, budget: Budget) -> MonitoredMeasurement | None:
         """Measure a prepared case on all ranks, with the state probe and the instruments that apply to it. The result is at rank 0."""

@@ -4,7 +4,7 @@ run.json        the operation, the place and the circumstances; always replaced 
 topology.json   the cluster
 cells.jsonl     one row per finished case, fsynced
 samples.bin     the rows' arrays one after the other, fsynced before the row that refers to them
-pairs.jsonl     one line per finished round of pairs (`collbench pairs` only), fsynced; hunt.jsonl and workload.jsonl likewise
+pairs.jsonl     one line per finished round of pairs (`collbench pairs` only), fsynced; likewise the other files in ROUNDS
 tools.jsonl     one row per run of an external tool between the pairs (`collbench pairs --tools`)
 events.jsonl    findings, warnings, hang, abort
 check.json      the verdict (`collbench check` only), replaced as a whole

@@ -20,7 +20,7 @@ from collbench.errors import UnreadableRun, UsageError
 from collbench.gate.allocation import SLOWED, moment
 from collbench.gate.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.results.folder import CELLS, EVENTS, HUNT, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
+from collbench.results.folder import CELLS, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
 from collbench.results.importers.importer import IMPORTED
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
@@ -30,7 +30,7 @@ from collbench.results.store import plain
 from collbench.untrusted import list_of
 
 VERDICT = "verdict.json"
-_FILES = (RUN, CELLS, PAIRS, HUNT, WORKLOAD, LOAD, TOPOLOGY)  # samples.bin and events.jsonl are not in a store
+_FILES = (RUN, CELLS, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOPOLOGY)  # samples.bin and events.jsonl are not in a store
 _NOT_ENTERED = {SAMPLES, EVENTS}
 _DEEPEST = 12  # levels below a folder that are searched
 _SMALL = 120  # characters of JSON: a larger part of run.json becomes a document

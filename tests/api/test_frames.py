@@ -132,6 +132,7 @@ def test_loads_as_a_frame_and_as_typed_values(tmp_path: Path) -> None:
     frame = runs.loads()
     assert runs.load_rows == [row for row, _ in made]
     assert frame["level"].to_list() == [1.0, 0.5] and frame["p50_factor"].to_list() == [row.factor.value for row, _ in made]
+    assert frame["flags"].to_list() == [row.flags for row, _ in made]  # the names of flags, as in the other tables
     assert set(frame["verdict"]) == {"interference"} and frame["aggressor_nodes"].to_list() == [2, 2]
     assert [row.mode for row in runs.rows] == ["isolated", "load"] * 2 and runs.rows[1].interference["factor"] == made[0][0].factor.value
     assert len(collbench.read(REPORTS / "first-run").loads()) == 0

@@ -54,7 +54,7 @@ def test_a_stored_prediction_is_shown_again(runs: str, tmp_path: Path) -> None:
     assert (again.returncode, again.stdout) == (0, first.stdout) and "<svg" in page.read_text(encoding="utf-8")
     empty = tmp_path / "run.json"
     empty.write_text("{}")
-    for words in ((str(file), "--nodes", "24"), (str(file), "--sizes", "8"), (str(empty),), (str(tmp_path / "none.json"),)):
+    for words in ((str(file), "--nodes", "24"), (str(file), "--max-error", "1"), (str(empty),), (str(tmp_path / "none.json"),)):
         done = run_here(ROOT, "predict", *words)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
 

@@ -12,7 +12,7 @@ import pytest
 from collbench.analysis.compare import compare
 from collbench.analysis.launches import case_of
 from collbench.analysis.outcome import Doubt, Outcome
-from collbench.gate.allocation import allocations_in, allocations_of
+from collbench.gate.allocation import allocations_in, allocations_of, name_of
 from collbench.gate.baseline import add_all, load
 from collbench.gate.history import dated_in, history
 from collbench.gate.judge import judge
@@ -120,6 +120,12 @@ def test_whatever_changes_the_meaning_is_another_case(change: dict[str, object])
         other = [each._replace(operation="reduce") for each in other]
     assert len({*keys(PLAN), *other}) == 4
     assert keys(replace(PLAN, preset="gpcnet-allreduce")) == keys(PLAN)
+
+
+def test_cases_that_differ_in_the_aggressors_have_names_of_their_own() -> None:
+    cases = [case for change in ({}, {"level": 0.5}, {"aggressors": "ring"}) for case in keys(replace(PLAN, **change))]  # type: ignore[arg-type]
+    assert len(set(map(name_of, cases))) == 6
+    assert name_of(cases[0]._replace(mode="isolated", traffic="even")) == "allreduce 8 B mpi"
 
 
 def test_a_history_and_a_baseline_hold_factors(tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from collbench.backends.backend import Available, Group, Settings, Unavailable
+from collbench.backends.backend import Available, Group, Settings, Unavailable, stdout_elsewhere
 from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding
 from collbench.backends.messages import MessageSteps
 from collbench.backends.oneccl.library import DATATYPES, OPERATIONS, REDOPS, SAME_WIDTH, Arguments, OneCcl, OneCclNotFound, check_usable
@@ -141,21 +140,6 @@ STEPS: Mapping[str, Steps] = {
 }
 
 
-@contextmanager
-def _stdout_elsewhere(at_stderr: bool) -> Iterator[None]:
-    """Print at stderr what the library prints on stdout inside the block, or discard it: rows must stay readable for programs."""
-    sys.stdout.flush()
-    kept, other = os.dup(1), os.dup(2) if at_stderr else os.open(os.devnull, os.O_WRONLY)
-    os.dup2(other, 1)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(other)
-
-
 def _local_path(env: Mapping[str, str]) -> str:
     """Return how data moves inside a host, as in `Backend`: libfabric uses TCP where it has no other provider."""
     if env.get(_TRANSPORT) == "mpi" or env.get("CCL_ATL_SHM", "0") != "0":
@@ -191,16 +175,16 @@ class OneCclBackend(HostBackend):
         if os.environ.get(_TRANSPORT) == "mpi" and (mismatch := mpi_mismatch(_INTEL_MPI, world.info, os.environ)):
             raise UsageError(f"{_TRANSPORT}=mpi, but {mismatch}")
         self._world, self.rank, self.ranks = world, world.rank, world.size
-        self._communicators: dict[tuple[int, ...], int] = {}
+        self._communicators: dict[tuple[int, ...], int | None] = {}  # None: this rank is outside
         self._stores: list[ctypes.c_void_p] = []
-        self._named: dict[tuple[int, ...], int] = {}
+        self._prepared: Counter[tuple[int, ...]] = Counter()  # persistent operations, which need names of their own
         self._oneccl = OneCcl()
         self.explain = self._oneccl.error
         wants_log = _LOG_LEVEL in os.environ
         self._configure(world, settings)
         self.local_path = _local_path(os.environ)
         self._offload = os.environ.get(_OFFLOAD, "1") != "0"
-        with _stdout_elsewhere(at_stderr=wants_log):
+        with stdout_elsewhere(at_stderr=wants_log):
             self._oneccl.initialize()
         workers = int(os.environ.get(_WORKERS, "1")) if self._offload else 0  # the library has accepted the number
         if self._crowded(world, 1 + workers):
@@ -233,9 +217,9 @@ class OneCclBackend(HostBackend):
     def communicator(self, ranks: Sequence[int]) -> int | None:
         """Return the communicator of these ranks, made once; None on ranks outside it. All ranks must call it. Raises RunFailed."""
         key = tuple(ranks)
-        if key in self._named:
-            return self._communicators.get(key)
-        self._named[key] = 0
+        if key in self._communicators:
+            return self._communicators[key]
+        self._communicators[key] = None
         own, address = None, b""
         if self.rank == 0:
             address, own = self._oneccl.open_store()
@@ -246,7 +230,7 @@ class OneCclBackend(HostBackend):
         store = own or self._oneccl.join_store(bytes.fromhex(known))
         if own is None:
             self._stores.append(store)
-        with _stdout_elsewhere(at_stderr=True):  # Intel MPI warns there about settings that oneCCL makes
+        with stdout_elsewhere(at_stderr=True):  # Intel MPI warns there about settings that oneCCL makes
             self._communicators[key] = self._oneccl.communicator(len(key), key.index(self.rank), store)
         return self._communicators[key]
 
@@ -258,8 +242,8 @@ class OneCclBackend(HostBackend):
         """Return the program of calls whose preparation the library keeps, or why there is none."""
         if operation.name not in self.steps:
             return PersistentUnsupported("oneCCL", operation.name)
-        self._named[group.ranks] = number = self._named.get(group.ranks, 0) + 1
-        names = [f"{'-'.join(map(str, group.ranks))}:{number}:{slot}" for slot in range(buffers.slots)]
+        self._prepared[group.ranks] += 1
+        names = [f"{'-'.join(map(str, group.ranks))}:{self._prepared[group.ranks]}:{slot}" for slot in range(buffers.slots)]
         bindings = [OneCclBinding(self._oneccl, buffers, group, slot, name) for slot, name in enumerate(names)]
         slots = tuple(tuple(self.steps[operation.name](binding)) for binding in bindings)
 
@@ -298,7 +282,8 @@ class OneCclBackend(HostBackend):
     def close(self) -> None:
         """Free the communicators, then the stores, on all ranks together."""
         for handle in self._communicators.values():
-            self._oneccl.free("communicator", handle)
+            if handle is not None:
+                self._oneccl.free("communicator", handle)
         self._world.allgather(None, "closing oneCCL")  # a store must exist until all ranks have left it
         for store in self._stores:
             self._oneccl.free("store", store)

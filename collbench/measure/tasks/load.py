@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from collbench.backends.backend import unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.launch import signals
 from collbench.measure.crossing import least
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare_over, release, verify_case
@@ -559,7 +560,8 @@ class Measuring:
         verdict, reason = judge(quantiles, len(on), crowded)
         full, rates = self.full[mix], np.mean(blocks.rates, axis=0)
         each = self._busiest(found, rates), self._busiest(found, full)
-        flags = [*self.session.flags(self.backend, [self.victim.case], not self.loop.native and self.loop.could_be_native)]
+        fell_back = not self.loop.native and self.loop.could_be_native
+        flags = (*self.backend.flags, *self.session.flags(self.backend, [self.victim.case], fell_back))
         return replace(
             row, blocks=len(on), n_off=sum(map(len, off)), n_on=sum(map(len, on)), quantiles=quantiles,
             achieved=float(np.mean(rates / np.where(full > 0, full, 1))), rate_bytes_per_s=each[0], full_bytes_per_s=each[1],
@@ -586,13 +588,14 @@ class Measuring:
     ) -> None:
         """Store a row, and before it its two rows of cases with the samples."""
         moves = self.request.victim.moves(self.victim.case)
-        if self.session.folder:
+        with signals.deferred():  # otherwise a resumed run could measure the row again, and have its cases twice
             for on, samples in ((False, blocks.off), (True, blocks.on)):
                 seconds = np.concatenate(samples) / moves
                 case = victims_case(row, self.request.victim, self.victim.case, self.backend.api, seconds, on=on)
                 own = {} if on else check_fields(self.check, of_victim)
-                self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
-        self.session.store(row, LOAD, place)
+                if self.session.folder:
+                    self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
+            self.session.store(row, LOAD, place)
 
 
 def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, seconds: NDArray[np.float64], *, on: bool) -> Row:
