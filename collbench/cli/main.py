@@ -291,4 +291,6 @@ def _run_exit_handlers(code: int) -> None:
     late = threading.Timer(_LEAVING_S, os._exit, (code,))
     late.daemon = True
     late.start()
-    ctypes.CDLL(None).exit(code)
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)  # exit may end before it does so
+    libc.exit(code)

@@ -187,7 +187,7 @@ class RunFolder:
                 self._files[SAMPLES].sync()
             stored = row.with_figures(samples=samples)
             self._append_line(CELLS, stored.as_json())
-            self.rows += str(self.run.get("operation")) not in ROUNDS  # the cases of replays, loads and block transfers belong to rows of those
+            self.rows += str(self.run.get("operation")) not in ROUNDS  # those have rows of their own
         return stored
 
     def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
