@@ -123,7 +123,7 @@ def test_nowhere_to_write_is_one_sentence(tmp_path: Path) -> None:
     for name in ("cache", "tmp"):
         (tmp_path / name).rmdir() if (tmp_path / name).exists() else None
         (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=r"cache: .* COLLBENCH_CACHE$"):
+    with pytest.raises(UsageError, match=r"cache: .* COLLBENCH_CACHE to a writable folder$"):
         cubin("sm_90")
 
 

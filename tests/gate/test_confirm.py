@@ -83,4 +83,4 @@ def test_a_group_of_which_no_suite_can_name_a_case_is_noted() -> None:
     }
     base = Baseline(Path("base"), [replace(nights["good"], name=f"good-{number}", began_utc="2026-11-12") for number in range(6)])
     (note,) = judged(nights["a"], baseline=base).notes
-    assert isinstance(note, NotInSuite) and note.cases.names[0] == "alltoallv 64 MiB nccl"
+    assert isinstance(note, NotInSuite) and note.cases.names[0] == "alltoallv 64 MiB nccl experts.csv:1f2e3d4c"
