@@ -75,9 +75,9 @@ STACKS = {
     "oneccl": Stack(
         "oneccl",
         "`ccl::allreduce` and the wait for its event, called by the C loop through C functions over oneCCL's C++ interface, from a send "
-        "into a receive buffer.",
+        "into a receive buffer. The rank moves the data itself: oneCCL's worker threads would need further cores.",
         f"{_TCP}, by libfabric",
-        {"FI_PROVIDER": "tcp"},
+        {"FI_PROVIDER": "tcp", "CCL_WORKER_OFFLOAD": "0"},
         environment=ENVIRONMENTS["oneccl"],
     ),
     "mpich-tcp": Stack("mpi", _MPI, _TCP, {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}),
