@@ -119,7 +119,7 @@ FAULTS = {
 
 
 def _steps_of(operation: Operation, api: str):
-    return OWN_STEPS.get(api, {}).get(operation.name) or operation.steps_of(api, messages=True)
+    return OWN_STEPS.get(api, {}).get(operation.name) or operation.steps_of(api, messages=api != "ucc")  # UCC has no messages
 
 
 def _spoilt(operation: Operation, fault: str, api: str):
