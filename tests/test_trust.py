@@ -35,6 +35,7 @@ def _intervals(cells: list[list[str]]) -> set[tuple[str, ...]]:
         ("OSU 7.4 on MPICH, all operations", "reports/peers-mpich-collectives/RESULTS.md"),
         ("OSU 7.4 on MPICH, non-blocking", "reports/peers-mpich-nonblocking/RESULTS.md"),
         ("OSU 7.4 on Open MPI", "reports/peers-openmpi/RESULTS.md"),
+        ("IMB on Intel MPI", "reports/peers-impi/RESULTS.md"),
         ("Gloo's own benchmark", "reports/peers-gloo/*/RESULTS.md"),
         ("iperf3", "benchmarks/RESULTS.md"),
     ],

@@ -27,7 +27,7 @@ _NAMES = {
     "reducescatter": "Reduce_scatter_block", "p2p_latency": "PingPong",
 }  # fmt: skip
 _RANKS = 2
-_PARTS = {"allgather": _RANKS, "alltoall": _RANKS}  # IMB's size is one part there; collbench's is all parts
+_PARTS = {"allgather": _RANKS, "alltoall": _RANKS, "reducescatter": _RANKS}  # IMB's size is one part there; collbench's is all parts
 _BLOCKS = 20
 _LIKE = (
     f"Median of the means of {_BLOCKS} blocks of iterations (and ranks) on both sides, since IMB prints means only; "

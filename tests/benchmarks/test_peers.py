@@ -114,6 +114,7 @@ def test_imb_measures_a_size_in_blocks_of_which_the_first_warm_up(tmp_path: Path
     text = head + "\n" + "".join(line.format(mean) for mean in (90.0, 80.0, 1.0, 3.0, 2.0))
     assert close(imb.times(text, warming=2), {8: 2e-6})
     assert imb.times(text, warming=5) == {}
+    assert imb._sizes("reducescatter", Load((8, 16), 10, 1)) == [4, 8] and imb._sizes("allreduce", Load((8, 16), 10, 1)) == [8, 16]
     load = Load((8, 64), 1000, 200)
     assert imb._lengths(str(tmp_path), load.sizes, load).read_text().split() == ["8"] * 24 + ["64"] * 24
     words = imb.Imb(tmp_path / "IMB-MPI1").command("allreduce", load, tmp_path / "lengths")
