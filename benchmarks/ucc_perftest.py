@@ -22,8 +22,8 @@ _LINE = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", re.M
 
 def program() -> str:
     """The ucc_perftest of the UCC in COLLBENCH_UCC, else that in PATH. Raises Missing."""
-    beside = Path(os.environ.get(CHOSEN, "")).parent.parent / "bin/ucc_perftest"
-    found = str(beside) if CHOSEN in os.environ and beside.exists() else shutil.which("ucc_perftest")
+    installed = Path(os.environ.get(CHOSEN, "")).parent.parent / "bin/ucc_perftest"
+    found = str(installed) if CHOSEN in os.environ and installed.exists() else shutil.which("ucc_perftest")
     if CHOSEN not in os.environ or found is None:
         raise Missing(f"no UCC, or one without ucc_perftest: set {CHOSEN} to its libucc.so.1")
     return found

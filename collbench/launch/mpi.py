@@ -52,7 +52,7 @@ class NotAnMpi(UsageError):
 def chosen_library(env: Mapping[str, str]) -> Path | None:
     """Return the library of COLLBENCH_MPI, which is the path of libmpi.so or the folder of an installation; None if it is not set.
 
-    Raises NotAnMpi if there is no such file.
+    Raises NotAnMpi if the file is missing.
     """
     value = env.get(CHOSEN)
     if not value:

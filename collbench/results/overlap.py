@@ -151,8 +151,8 @@ class Overlap:
     exposed_s    both − computation, in seconds
     slowdown     time of the computation during the communication / alone
     payer        what takes the exposed time: a slower "computation", "waiting" (calls and waits), or "none" where it is below 5 %
-    progress     what moves data while the rank computes: the library's "threads", its "calls" only, or its "kernels" on the GPU, beside
-                 which collbench's kernel computes
+    progress     what moves data while the rank computes: the library's "threads", its "calls" only, or its "kernels" on the GPU, while
+                 collbench's kernel computes
     assisted     the state with test calls between slices of the computation; None where `unassisted` is the reason, and for steps
     blocks       of one sample of each state
     outcome      "hidden" (overlap above 75 %), "exposed" (below 25 %) or "partial", of the whole interval;

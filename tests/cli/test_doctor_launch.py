@@ -18,7 +18,7 @@ DOCTOR = ("doctor", "--launch")
 BARE = "/nowhere"  # a PATH without any launcher
 OVER_MPI = "2 ranks on this host, over MPI"
 
-with_mpich = pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+with_mpich = pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 
 
 def document(text: str) -> dict[str, Any]:

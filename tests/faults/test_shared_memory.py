@@ -23,7 +23,7 @@ def segments() -> set[str]:
 
 @pytest.mark.in_turn
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+@pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 def test_a_killed_mpi_run_leaves_no_shared_memory(launch: Callable[..., Launch]) -> None:
     before = segments()
     one = launch(*LONG)

@@ -1,4 +1,4 @@
-"""COLLBENCH_MPI: the library that mpi4py loads and the mpiexec that belongs to it; values that are no MPI are one sentence."""
+"""COLLBENCH_MPI: the library that mpi4py loads and the mpiexec that belongs to it; any other value is one sentence."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
     assert {row.ceiling.limited_by for row in found.rows if row.ceiling} == {"NIC eth0 1 Gb/s, TCP"}
 
 
-@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 class TestMpiexec:
     def launch(self, bed: Hosts, line: list[str], env: dict[str, str], timeout: float = 60) -> Finished:
         reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]

@@ -46,7 +46,7 @@ TREES = {3: ("broadcast", "gather", "scatter"), 4: ("broadcast",)}  # what reach
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
 

@@ -58,7 +58,7 @@ class TestMpirun:
         assert found.info["seed"] == 7  # a variable of --env reaches every rank
         assert [len(member["cpus"]) for member in found.info["rank_map"]] == [1, 1]  # bound
 
-    @pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+    @pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
     def test_mpich(self, bed: Hosts, tmp_path: Path) -> None:
         self.check(self.started(bed, tmp_path, "mpich", MPICH, BIN), bed, "MPICH")
 
@@ -124,7 +124,7 @@ class TestTorchrun:
 
 @pytest.mark.slurm
 class TestInsideASlurmJob:
-    @pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+    @pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
     def test_mpiexec_takes_the_jobs_hosts(self, slurm_hosts: SlurmBed, tmp_path: Path) -> None:
         job = emitted(tmp_path, "mpirun", "--library", "mpich", *variables(MPICH), program=BIN / "collbench")
         found = slurm_hosts.sbatch(job.read_text(), ["-N2", f"--chdir={tmp_path}"], 90, environment({"PATH": f"{BIN}:/usr/bin:/bin"}))

@@ -20,7 +20,7 @@ NEAR = 0.02
 pytestmark = [
     pytest.mark.hosts,
     pytest.mark.in_turn("evidence across hosts"),
-    pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
 

@@ -93,7 +93,7 @@ def test_a_job_that_hangs_and_is_ended_is_explained(library: str, request: pytes
     else:
         launcher, numbers = BIN / "mpiexec", MPICH
         if not launcher.exists():
-            pytest.skip("no MPICH beside this Python: pip install collbench[mpich]")
+            pytest.skip("no MPICH in this environment: pip install collbench[mpich]")
     line = [str(launcher), "-n", "2", *shell(numbers, "127.0.0.1", "skip")]
     process = start(tmp_path, "trace", "--out", "traces", "--hang", "3", "--", *line)
     try:

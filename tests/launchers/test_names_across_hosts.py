@@ -129,13 +129,13 @@ class TestOwnNameAtLoopback:
         assert [one.returncode for one in done] == [0, 0], done
         assert sorted(addresses(done[0], tmp_path)) == bed.addresses
 
-    @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+    @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
     def test_mpiexec(self, debian: SlurmBed, tmp_path: Path) -> None:
         bed = hosts_of(debian)
         done = bed.run(0, [*mpiexec(bed), *short(tmp_path, "allreduce", "--backend", "mpi")], 60, environment())
         assert addresses(done, tmp_path) == bed.addresses
 
-    @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+    @pytest.mark.skipif(not MPIEXEC.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
     def test_doctor_compares_the_builds_of_hosts_that_meet_over_mpi(self, debian: SlurmBed, tmp_path: Path) -> None:
         bed, changed = hosts_of(debian), tmp_path / "another"
         shutil.copytree(PACKAGE, changed / "collbench", ignore=shutil.ignore_patterns("__pycache__"))

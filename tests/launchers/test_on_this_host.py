@@ -18,7 +18,7 @@ WRONG = "started by {theirs}'s mpirun, but mpi4py uses {ours}"
 
 pytestmark = [
     pytest.mark.in_turn,
-    pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
     pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python"),
 ]
 

@@ -30,7 +30,7 @@ NEIGHBOURS = ("neighbor_allgather", "neighbor_alltoall")
 pytestmark = [
     pytest.mark.hosts,
     pytest.mark.in_turn("one-sided across hosts"),
-    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
 

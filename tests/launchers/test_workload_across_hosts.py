@@ -35,7 +35,7 @@ Bytes = tuple[float, float, float]
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
 

@@ -24,7 +24,7 @@ from tests.testbeds import Hosts
 
 MPICH = BIN / "mpiexec"
 SPOILT = (PROGRAM[0], "-m", "tests.measure.kv_spoilt")
-needs_mpich = pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+needs_mpich = pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 
 
 class Copied(TransferMethod):

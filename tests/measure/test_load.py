@@ -84,7 +84,7 @@ def test_bad_input_is_one_sentence(words: list[str], tmp_path: Path) -> None:
 @pytest.mark.hosts
 @pytest.mark.in_turn
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Path) -> None:
     with ExitStack() as stack:
         bed = enter(stack, Bottleneck(4, 100))
@@ -101,7 +101,7 @@ def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Pat
 @pytest.mark.hosts
 @pytest.mark.in_turn
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH beside this Python: pip install collbench[mpich]")
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 def test_a_killed_run_has_its_finished_rows_and_is_resumed(tmp_path: Path) -> None:
     """Rank 0 is killed after the first row: the row is there, was printed, and is not measured again."""
     words = ("--max-time", "2", "--blocks", "4", "--levels", "0,50,100", "--seed", "1", "--format", "csv")

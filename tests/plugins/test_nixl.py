@@ -26,7 +26,7 @@ def rows_in(folder: Path) -> list[KvRow]:
     return read_kv(folder)[1]
 
 
-@pytest.mark.skipif(wheel() is not None, reason="NIXL is installed beside this Python")
+@pytest.mark.skipif(wheel() is not None, reason="NIXL is installed in this environment")
 def test_a_missing_wheel_is_one_sentence_with_the_remedy(tmp_path: Path) -> None:
     answer = NixlBackend.probe()
     assert isinstance(answer, Unavailable) and "scripts/nixl" in answer.remedy

@@ -165,7 +165,7 @@ def test_ib_write_bw_runs_as_a_wire_tool(seen: RdmaMachine) -> None:
 def test_a_run_over_mpi_leaves_its_packets_on_the_row() -> None:
     mpiexec = Path(sys.prefix) / "bin/mpiexec"
     if not mpiexec.exists():
-        pytest.skip("no MPICH beside this Python: pip install collbench[mpich]")
+        pytest.skip("no MPICH in this environment: pip install collbench[mpich]")
     with ExitStack() as stack:
         bed = enter(stack, RdmaVm(speed=100_000, mtu=9000))
         done = bed.run(["sh", "-c", RUN, "sh", str(ROOT), str(mpiexec), sys.executable], timeout=150)

@@ -32,7 +32,7 @@ def one_by_one(compute_s: float) -> list[list[object]]:
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
 

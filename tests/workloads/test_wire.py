@@ -39,7 +39,7 @@ TRAININGS: dict[str, tuple[str, dict[str, str], int]] = {
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH beside this Python: pip install collbench[mpich]"),
+    pytest.mark.skipif(not (BIN / "mpiexec").exists(), reason="no MPICH in this environment: pip install collbench[mpich]"),
 ]
 
 
