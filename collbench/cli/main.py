@@ -17,7 +17,7 @@ from collbench.cli.help import GROUPS
 from collbench.cli.options import OPTIONS, moves
 from collbench.cli.other_tools import command_named, respelled
 from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
-from collbench.errors import FAILED, USAGE, CollbenchError, Interrupted, UsageError
+from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 
@@ -262,22 +262,22 @@ def _code_of(error: BaseException) -> int:
 def _leave(code: int) -> NoReturn:
     """End the process at once. Python's clean-up and threads of failed libraries must not delay a finished rank."""
     signals.settle()
+    left = code
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
     if "COLLBENCH_LOCAL" in os.environ:  # a rank of a start on this host
-        from collbench.launch.spawn import await_exits, record_exit
+        from collbench.launch.spawn import code_for_launcher, record_exit
 
         record_exit(code, os.environ)
-        if code == USAGE:
-            await_exits(os.environ)
+        left = code_for_launcher(code, os.environ)
     if code:
         from collbench.launch.shared_memory import remove_mapped
 
         remove_mapped()
     if "mpi4py.MPI" in sys.modules:
-        _run_exit_handlers(code)
-    os._exit(code)
+        _run_exit_handlers(left)
+    os._exit(left)
 
 
 def _run_exit_handlers(code: int) -> None:

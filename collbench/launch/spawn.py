@@ -242,16 +242,25 @@ def record_exit(code: int, env: Mapping[str, str]) -> None:
     _record("exit", code, env)
 
 
-def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> None:
-    """Wait until all ranks of a local start have recorded their exit codes, for at most `within_s`.
-
-    mpiexec kills the other ranks if one ends with an error code, and MPICH's then prints a banner on stdout. Ranks that wait
-    here end at the same time with the same error, so that none is killed.
-    """
+def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> bool:
+    """Wait until all ranks of a local start have recorded their exit codes, for at most `within_s`. Return whether they have."""
     folder, ranks = env.get("COLLBENCH_LOCAL"), env.get("COLLBENCH_RANKS", "")
     end = time.monotonic() + within_s
-    while folder and ranks.isdigit() and sum(1 for _ in Path(folder).glob("exit-*")) < int(ranks) and time.monotonic() < end:
+    while folder and ranks.isdigit() and time.monotonic() < end:
+        if sum(1 for _ in Path(folder).glob("exit-*")) >= int(ranks):
+            return True
         time.sleep(0.005)
+    return False
+
+
+def code_for_launcher(code: int, env: Mapping[str, str]) -> int:
+    """Return the code with which this rank of a local start should end, after it has recorded its own.
+
+    After a usage error, all ranks end together. Under hydra they end with 0: it kills the other ranks when one ends with an error
+    code, and prints a banner on stdout if one of them is still ending. The parent returns the recorded codes.
+    """
+    together = code == USAGE and await_exits(env)
+    return FINE if together and "PMI_RANK" in env else code
 
 
 def record_run(folder: Path, env: Mapping[str, str]) -> None:

@@ -244,6 +244,22 @@ class TestMpiexec:
 
 
 @pytest.mark.parametrize(
+    ("code", "recorded", "env", "given"),
+    [
+        (2, 2, {"PMI_RANK": "0"}, 0),
+        (2, 2, {}, 2),  # children without mpiexec, or Open MPI: the code itself counts
+        (2, 1, {"PMI_RANK": "0"}, 2),  # another rank does not end: mpiexec must end it
+        (4, 2, {"PMI_RANK": "0"}, 4),
+    ],
+)
+def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, recorded, env, given):
+    for rank in range(recorded):
+        (tmp_path / f"exit-{rank}").write_text(str(code))
+    env = {**env, "COLLBENCH_LOCAL": str(tmp_path), "COLLBENCH_RANKS": "2"}
+    assert mpi_start.code_for_launcher(code, env) == given
+
+
+@pytest.mark.parametrize(
     ("code", "ours"), [(0, 0), (2, 2), (3, 3), (4, 4), (130, 130), (143, 143), (9, 4), (137, 4), (139, 4), (1, 4), (213, 4)]
 )
 def test_the_exit_code_for_each_code_of_mpiexec(code, ours):
