@@ -41,6 +41,7 @@ from collbench.units import plural
 _US = 1e-6
 _LISTED = 1024
 _TURNED_ROUND = 2017  # the version that changed both defaults
+_REDUCE_SCATTER_BY_PARTS = (2019, 1)  # before, MPI_Reduce_scatter divided the printed size among the ranks
 
 
 @dataclass
@@ -83,7 +84,7 @@ _BENCHMARKS = {
 
 def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
     """Return (rows in the order of the lines, the statistic of a time, numbers of lines that could not be read)."""
-    meaning, statistic = _meaning(block.name), _statistic(block)
+    meaning, statistic = _of_version(_meaning(block.name), facts.get("version")), _statistic(block)
     kind = _kind(block, meaning, nodes, facts, statistic)
     by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
     bad = list(block.bad)
@@ -109,6 +110,20 @@ def _meaning(name: str) -> Meaning:
         found = _BENCHMARKS[started]
         return replace(found, operation=f"i{found.operation}{'_pure' if base.endswith('_pure') else ''}")
     return Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
+
+
+def _of_version(meaning: Meaning, version: str | None) -> Meaning:
+    """Return the meaning with the size of Reduce_scatter: of one rank's part from version 2019 Update 1 on, or if the version is not known."""
+    if meaning.like != "reducescatter" or meaning.parts:
+        return meaning
+    number = _number_of(version)
+    return replace(meaning, parts=number is None or number >= _REDUCE_SCATTER_BY_PARTS)
+
+
+def _number_of(version: str | None) -> tuple[int, int] | None:
+    """Return (2019, 1) for "2019 Update 1" and (2021, 11) for "2021.11", None if the version is not known."""
+    numbers = [int(number) for number in re.findall(r"\d{1,9}", version or "")]
+    return (numbers[0], (numbers + [0])[1]) if numbers else None
 
 
 def _statistic(block: ImbBlock) -> str:
@@ -150,8 +165,8 @@ def _switched(option: str, facts: Mapping[str, Any]) -> bool:
     name = words[words.index(f"-{option}") + 1 :][:1] if f"-{option}" in words else []
     if name:
         return name[0].lower() in ("1", "on", "yes", "true", "enable")
-    year = whole(str(facts.get("version") or "").partition(".")[0])
-    return (option == "root_shift") == (year is not None and year < _TURNED_ROUND)
+    number = _number_of(facts.get("version"))
+    return (option == "root_shift") == (number is not None and number[0] < _TURNED_ROUND)
 
 
 def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
@@ -220,7 +235,7 @@ def _groups(block: ImbBlock, row: Row, times: Sequence[float]) -> dict[str, Any]
     }  # fmt: skip
 
 
-_VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20})", re.IGNORECASE)
+_VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20}(?: Update \d{1,3})?)", re.IGNORECASE)
 _BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")
 _PROCESSES = re.compile(r"^# #processes = (\d{1,9})")
 _GROUPS = re.compile(r"^# \( ?(\d{1,9}) groups of (\d{1,9}) processes each")
@@ -314,6 +329,8 @@ def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogCont
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
     facts = {**state.facts, **start_facts(context)}
     unknown = [*missing(nodes, hosts), *([NotInOutput(MissingItem.WINDOW)] if _lacks_window(rows) else [])]
+    if state.version is None and _meaning(block.name).like == "reducescatter" and not _meaning(block.name).parts:
+        unknown.append(NotInOutput(MissingItem.VERSION, assumed="2019 Update 1 or later"))
     return ImportedTable("imb", state.version, program, statistic, rows, hosts, facts, unknown, doubts)
 
 

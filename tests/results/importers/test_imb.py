@@ -54,10 +54,24 @@ def test_sizes_are_ours_where_imb_prints_one_ranks_part() -> None:
     def sizes(name: str) -> list[int]:
         return [row.size_bytes for row in run(name).rows]
 
-    assert sizes("Alltoall") == sizes("Reduce_scatter_block") == sizes("Gatherv") == [0, 16, 32, 64]
-    assert sizes("Reduce_scatter") == sizes("Bcast") == sizes("Sendrecv") == [0, 8, 16, 32]
+    assert sizes("Alltoall") == sizes("Reduce_scatter_block") == sizes("Reduce_scatter") == sizes("Gatherv") == [0, 16, 32, 64]
+    assert sizes("Bcast") == sizes("Sendrecv") == [0, 8, 16, 32]
     assert run("Reduce_scatter").rows[0].traffic == "even"
-    assert run("Reduce_scatter").rows[1].count == 1
+    assert run("Reduce_scatter").rows[1].count == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "size"),
+    [("2018.1", 8), ("2018 Update 1", 8), ("2019", 8), ("2019 Update 1", 16), ("2019 Update 6", 16), ("2021.1", 16), (None, 16)],
+)
+@pytest.mark.parametrize("name", ["Reduce_scatter", "Ireduce_scatter_pure"])
+def test_the_size_of_reduce_scatter_is_one_ranks_part_from_2019_update_1_on(name: str, version: str | None, size: int) -> None:
+    head = [f"#    Intel(R) MPI Benchmarks {version}, MPI-1 part"] if version else []
+    titles = "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]"
+    table = runs([*head, *block(name, titles, "  8  1000  9.00  10.00  9.50", processes=2)])[0]
+    assert (table.version, table.rows[0].size_bytes, table.rows[0].count) == (version, size, size // 8)
+    assumed = NotInOutput(MissingItem.VERSION, assumed="2019 Update 1 or later")
+    assert (assumed in table.missing) is (version is None)
 
 
 def test_pingpong_is_half_the_round_trip_and_a_barrier_moves_nothing() -> None:
@@ -135,7 +149,7 @@ def test_it_is_known_by_its_head_or_its_blocks() -> None:
     assert IMB.knows(["#    Intel(R) MPI Benchmarks 2021.11, MPI-1 part"])
     assert IMB.knows(block("Bcast"))
     for head, version in (
-        ("Intel (R) MPI Benchmark Suite V3.2, MPI-1 part", "3.2"), ("Intel (R) MPI Benchmarks 4.1 Update 1, MPI-1 part", "4.1"),
+        ("Intel (R) MPI Benchmark Suite V3.2, MPI-1 part", "3.2"), ("Intel (R) MPI Benchmarks 4.1 Update 1, MPI-1 part", "4.1 Update 1"),
     ):  # fmt: skip
         lines = [f"#    {head}    ", *block("Barrier", " #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]", "  1000  1.00  2.00  1.50")]
         assert [(run.version, run.program) for run in runs(lines)] == [(version, "IMB-MPI1 Barrier")]
