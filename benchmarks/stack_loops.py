@@ -19,6 +19,7 @@ from benchmarks.figures import MICROSECONDS, NANOSECONDS, RATIO, Figure, Outcome
 from benchmarks.launches import LaunchFailed, Missing, launch, pairs
 from benchmarks.stacks.loop import operation_of
 from collbench.backends.clock import MonotonicClock
+from collbench.backends.ucc.library import CHOSEN as CHOSEN_UCC
 from collbench.measure.loop import Loop, Timed
 from collbench.operations.program import Program, PythonCall
 from collbench.results.reader import read_run
@@ -35,7 +36,7 @@ _BOTH = (
 )
 WITHIN = "within"  # the module that has both in one launch
 # The backends' names, and those of the files in stacks/.
-STACKS = ("gloo", "zmq", *(stack for stack in ENVIRONMENTS if (_ROOT / f"benchmarks/stacks/{stack}.py").exists()))
+STACKS = ("gloo", "zmq", "ucc", *(stack for stack in ENVIRONMENTS if (_ROOT / f"benchmarks/stacks/{stack}.py").exists()))
 
 
 def measure(n: int = 10, stacks: Sequence[str] = STACKS) -> Outcome:
@@ -76,7 +77,9 @@ def _pair(stack: str, ours: float, theirs: float) -> dict[str, Any]:
 
 
 def _python(stack: str) -> Path | None:
-    """The Python of the stack: that of its environment, or for a stack of the project's own environment this one."""
+    """The Python of the stack: that of its environment, or for a stack of the project's own environment this one. None if it is missing."""
+    if stack == "ucc" and CHOSEN_UCC not in os.environ:
+        return None
     return python_of(stack) if stack in ENVIRONMENTS else Path(sys.executable)
 
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.trials.gallery DIR [sweep|links|two-hosts|hunt|training …]   measures example runs through real Slurm.
+"""python -m benchmarks.trials.gallery DIR [sweep|links|two-hosts|hunt|training|kv|load …]   measures example runs through real Slurm.
 
 All are over links of known rate; DIR is `reports`. Without names it measures all of them:
     sweep      `srun -N2 collbench allreduce --sizes 1K-64M` over 1 Gbit/s with --mpi=none, pmi2 and pmix (Open MPI's environment)
@@ -7,6 +7,8 @@ All are over links of known rate; DIR is `reports`. Without names it measures al
                launches each of a short sweep, the second five with the second host's sends limited to 800 Mbit/s
     hunt       `srun -N8 collbench hunt` over eight hosts; one of them, drawn by the seed, has a link of half the rate
     training   `srun -N2 collbench workload data-parallel` of resnet50 over 1 Gbit/s, with a step time of 180 ms
+    kv         `srun -N2 collbench kv` over 1 Gbit/s
+    load       `srun -N4 collbench load`: victims and aggressors share one link of 100 Mbit/s
 
 MPI must not use shared memory, which the hosts of the test bed have in common.
 """
@@ -22,7 +24,7 @@ from benchmarks.trials.series import PROGRAM, ROOT, shape, srun
 from collbench.report.plan import in_print_order
 from collbench.results.reader import read_run
 from collbench.units import format_size
-from tests.testbeds import Hosts, SlurmBed
+from tests.testbeds import Bottleneck, Hosts, SlurmBed
 
 LINK_BYTES_PER_S = 125e6
 OVER_THE_LINK = {
@@ -42,6 +44,9 @@ SHORT = ["allreduce", "--sizes", "256K-16M:x4", "--max-time", "3"]
 MBIT, SLOWED_MBIT = 1000, 800
 SEED = 0
 TRAINING = ["data-parallel", "--model", "resnet50", "--backend", "gloo", "--step-time", "180ms", "--max-time", "30"]
+
+KV = ["kv", "--max-time", "5", "--prefill-time", "180ms", "--method", "mpi-messages,mpi-type,mpi-put,mpi-put-type,packed,writev"]
+LOAD = ["load", "--victim", "p2p_bandwidth", "--size", "64K", "--against", "ring", "--message", "64K", "--levels", "0,50,100"]
 
 
 def sweep(target: Path) -> None:
@@ -117,7 +122,20 @@ def training(target: Path) -> None:
         srun(bed, ["-N2"], ["workload", *TRAINING, "--out", str(target / "training"), "--quiet"])
 
 
-RUNS = {"sweep": sweep, "links": links, "two-hosts": two_hosts, "hunt": hunt, "training": training}
+def kv(target: Path) -> None:
+    """Measure transfers of scattered blocks between two hosts, by every method of MPI and sockets."""
+    with Hosts(2, "1gbit") as hosts, SlurmBed(hosts) as bed:
+        _over_the_link(bed, KV, target / "kv")
+
+
+def load(target: Path) -> None:
+    """Measure messages across a link alone, and while two other hosts send over it."""
+    with Bottleneck(4, 100) as hosts, SlurmBed(hosts) as bed:
+        words = [*LOAD, "--backend", "mpi", "--blocks", "8", "--max-time", "6", "--out", str(target / "load"), "--quiet"]
+        srun(bed, ["-N4", "--mpi=pmi2"], words, env=OVER_THE_LINK["pmi2"])
+
+
+RUNS = {"sweep": sweep, "links": links, "two-hosts": two_hosts, "hunt": hunt, "training": training, "kv": kv, "load": load}
 
 
 if __name__ == "__main__":

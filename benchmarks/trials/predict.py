@@ -1,6 +1,6 @@
-"""python -m benchmarks.trials.predict FOLDER [ROUNDS]   checks `collbench predict` on hosts with shaped links.
+"""python -m benchmarks.trials.predict FOLDER [ROUNDS] [BACKEND]   checks `collbench predict` on hosts with shaped links.
 
-Measures four collectives over MPI (TCP) with one rank on each of 2 to 32 hosts, the node counts of a round in a shuffled order; then
+Measures four collectives over TCP with one rank on each of 2 to 32 hosts, the node counts of a round in a shuffled order; then
 predicts 24 and 32 hosts from 2 to 16, and writes README.md (each prediction beside the measured time, and the counts) and raw.tar.xz
 (rows and circumstances of all runs, without samples). With existing runs or raw data nothing is measured, and the tables are made again.
 """
@@ -22,7 +22,7 @@ from collbench.units import format_time
 from tests.testbeds import Hosts, SlurmBed
 
 NODES, TARGETS = (2, 4, 8, 12, 16), (24, 32)
-ROUNDS = 2
+ROUNDS, BACKEND = 2, "mpi"
 ABOUT = """\
 # Predictions of 24 and 32 hosts from 2, 4, 8, 12 and 16
 
@@ -42,19 +42,19 @@ max_time = 2
 
 [defaults]
 sizes = ["64", "4K", "32K", "128K"]
-backends = ["mpi"]
+backends = ["{backend}"]
 
 [[sweeps]]
 operations = ["allreduce", "allgather", "alltoall", "broadcast"]
 """
 
 
-def measure(folder: Path, rounds: int) -> None:
+def measure(folder: Path, rounds: int, backend: str) -> None:
     """Measure the missing launches into FOLDER/runs: ROUND-NODES."""
     runs = folder / "runs"
     runs.mkdir(parents=True, exist_ok=True)
     suite = folder / "suite.toml"
-    suite.write_text(SUITE)
+    suite.write_text(SUITE.replace("{backend}", backend))
     for number in range(1, rounds + 1):
         order = [*NODES, *TARGETS]
         random.Random(number).shuffle(order)
@@ -120,5 +120,5 @@ def finish(folder: Path) -> None:
 if __name__ == "__main__":
     where = Path(sys.argv[1]).resolve()
     if not (where / RAW).exists() and "--tables" not in sys.argv:
-        measure(where, int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)
+        measure(where, int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS, sys.argv[3] if len(sys.argv) > 3 else BACKEND)
     finish(where)

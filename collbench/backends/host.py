@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, SupportsInt
 
@@ -263,6 +264,17 @@ class NativeBinding:
         self.keep.append(kept)
         return ctypes.addressof(kept)
 
+    def free(self) -> None:
+        """Free what the library holds for the calls, which must be complete."""
+        return
+
+
+def free_all(bindings: Sequence[Any]) -> None:
+    """Free what libraries hold for the calls of these bindings; those that are not native hold nothing."""
+    for binding in bindings:
+        if isinstance(binding, NativeBinding):
+            binding.free()
+
 
 class HostBackend(BackendBase, ABC):
     """A backend on host memory with blocking calls, one rank per process. Methods without a default here: see `Backend`.
@@ -298,7 +310,7 @@ class HostBackend(BackendBase, ABC):
         assert steps is not None, "excluded by unsupported_reason"
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         slots = tuple(tuple(steps(binding)) for binding in bindings)
-        return Program(slots, keep=(buffers, bindings), explain=self.explain)
+        return Program(slots, keep=(buffers, bindings), explain=self.explain, free=partial(free_all, bindings))
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the programs to start the operation and to wait for it, or why the library cannot start it."""
@@ -307,9 +319,10 @@ class HostBackend(BackendBase, ABC):
         bindings = [self.binding(group, buffers, slot) for slot in range(buffers.slots)]
         slots = [found for binding in bindings if (found := divided(steps, binding))]
         if len(slots) < len(bindings):
+            free_all(bindings)
             return StartUnsupported(self.name, operation.name)
         start, wait = (Program(tuple(each), keep=(buffers, bindings), explain=self.explain) for each in zip(*slots, strict=True))
-        return NonBlocking(start, wait)
+        return NonBlocking(replace(start, free=partial(free_all, bindings)), wait)
 
     def compute(self, seconds: float) -> Call:
         """Return a call that keeps this rank's core busy for so long."""

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, SupportsInt
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, steps_of
 from collbench.backends.gpu_memory import HostOrGpuBackend
-from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding
+from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding, free_all
 from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
 from collbench.device.unavailable import Obstacle
@@ -467,11 +468,7 @@ class MpiBackend(HostOrGpuBackend):
         assert steps is not None, "excluded by unsupported_reason"
         group = self._over_ring(group) if operation.neighbours else group
         bindings = [PersistentBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
-
-        def free() -> None:
-            for binding in bindings:
-                binding.free()
-
+        free = partial(free_all, bindings)
         try:
             slots = tuple(tuple(persistent_calls(steps, binding)) for binding in bindings)
         except NoPersistentCall as lacking:

@@ -43,11 +43,13 @@ class TransferMethod(ABC):
     """One method on this rank. Use: `allocate`, `meet`, `bind`, at the end `free`; all ranks call each.
 
     name, summary   for users; backend: that must be open
+    frees_together  whether `free` waits for the other ranks: then it needs the memory of all
     """
 
     name: str
     backend: str
     summary: str
+    frees_together = False
 
     def __init__(self, plan: BlockPlan, world: World, opened: Backend) -> None:
         self.plan, self.world, self.opened, self.rank = plan, world, opened, world.rank
@@ -162,6 +164,7 @@ class MpiPut(_MpiMethod):
 
     name, summary = "mpi-put", "MPI_Put of each block, then MPI_Win_flush and an empty message"
     typed = False
+    frees_together = True
     window: Any = None
 
     def refusal(self) -> Fact | None:

@@ -245,6 +245,17 @@ class LineCut(Fact, frozen=True):
         return f"{self.name} ended with an incomplete line: {plural(self.cut_bytes, 'byte')} removed"
 
 
+class CasesRemoved(Fact, frozen=True):
+    """A row of the run was not finished when it was killed, but some of its cases were stored."""
+
+    cases: int
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        what = "is removed, and measured again" if self.cases == 1 else "are removed, and measured again"
+        return f"{plural(self.cases, 'case')} of a row that was not finished {what}"
+
+
 @dataclass
 class Stored:
     """The stored part of a run, empty unless the run is resumed. Only `done`, `complete` and `resumed` are known at ranks other than 0.
@@ -271,6 +282,8 @@ class Stored:
         found: list[Fact] = [RunResumed(path, len(self.records), total, what, self.complete)]
         if self.folder.taken_over:
             found.append(LockTakenOver(path, self.folder.taken_over))
+        if self.folder.unfinished_cases:
+            found.append(CasesRemoved(self.folder.unfinished_cases))
         return found + [LineCut(name, count) for name, count in self.cut.items()]
 
     def go_on(self, topology: dict[str, Any]) -> None:
@@ -298,7 +311,8 @@ class Stored:
         """Make the first change to a resumed folder. Until here it is unchanged."""
         self.cut = folder.go_on()
         launch = {name: self.info.get(name) for name in ("command", "order_seed", "launcher", "launcher_facts", "allocation_id")}
-        folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over)
+        removed = {"removed_cases": folder.unfinished_cases} if folder.unfinished_cases else {}
+        folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over, **removed)
 
 
 def stored_order_seed(path: Path) -> int | None:

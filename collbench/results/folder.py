@@ -27,7 +27,19 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
 from collbench.results.row import SCHEMA, Row
-from collbench.results.store import GONE, AppendFile, Lock, draft_of, make_folders, read_object, replace, sync_folder, to_line, to_page
+from collbench.results.store import (
+    GONE,
+    AppendFile,
+    Lock,
+    draft_of,
+    make_folders,
+    parse_object,
+    read_object,
+    replace,
+    sync_folder,
+    to_line,
+    to_page,
+)
 from collbench.units import format_bytes, plural
 
 if TYPE_CHECKING:
@@ -72,6 +84,7 @@ ROUNDS = {
     "load": LOAD,
     "kv": KV,
 }  # by operation: files with other lines than rows
+_WITH_CASES = (WORKLOAD, LOAD, KV)  # files whose rows may have cases in CELLS, which are written before the row
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
@@ -88,6 +101,8 @@ class RunFolder:
         self.path = path
         self.run = run
         self.rows = 0
+        self.unfinished_cases = 0  # that `go_on` removed
+        self._cases = 0  # lines of CELLS
         self.watch: Watch = lambda _: nullcontext()
         self._measured = False
         self._ending = threading.Lock()
@@ -151,16 +166,36 @@ class RunFolder:
     def go_on(self) -> dict[str, int]:
         """Open the files of a reopened folder for appending, and cut off incomplete last lines: the first change to the folder.
 
-        Returns the number of bytes cut off, by file; complete files are left out. Raises UsageError.
+        Cases of a row that was not finished are removed, too (`unfinished_cases`): it is measured again. Returns the number of bytes of
+        incomplete lines, by file; complete files are left out. Raises UsageError.
         """
         try:
             for name in (SAMPLES, *_LINES):
                 if name not in (*ROUNDS.values(), TOOLS) or (self.path / name).exists():
                     self._files[name] = AppendFile(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
+            if (kept := self._finished_cases()) is not None:
+                self.unfinished_cases = self._files[CELLS].cut_after(kept)
+            self._cases = self._files[CELLS].lines()
         except OSError as error:
             raise UsageError(cannot_resume(self.path, error)) from error
         return {name: count for name, count in cut.items() if count}
+
+    def _finished_cases(self) -> int | None:
+        """Return how many lines of CELLS belong to finished rows; None if rows have no cases, or do not record it. Raises OSError."""
+        name = ROUNDS.get(str(self.run.get("operation")))
+        if name not in _WITH_CASES:
+            return None
+        last = b""
+        if name in self._files:
+            with (self.path / name).open("rb") as file:
+                for line in file:
+                    last = line
+        try:
+            known = parse_object(last).get("cases") if last else 0
+        except ValueError:  # a damaged line
+            return None
+        return known if type(known) is int and known >= 0 else None
 
     def resumed(self, **facts: Any) -> None:
         """Record in run.json, and as an event, that a reopened run continues; the keys that its end wrote become part of the record."""
@@ -187,6 +222,7 @@ class RunFolder:
                 self._files[SAMPLES].sync()
             stored = row.with_figures(samples=samples)
             self._append_line(CELLS, stored.as_json())
+            self._cases += 1
             self.rows += str(self.run.get("operation")) not in ROUNDS  # those have rows of their own
         return stored
 
@@ -197,7 +233,7 @@ class RunFolder:
             if name not in self._files:
                 self._files[name] = AppendFile(self.path / name)
                 sync_folder(self.path)
-            self._append_line(name, values)
+            self._append_line(name, {**values, "cases": self._cases} if name in _WITH_CASES else values)
             self.rows += name != TOOLS
 
     def event(self, kind: str, **facts: Any) -> None:

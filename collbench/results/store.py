@@ -11,6 +11,7 @@ import socket
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,22 @@ class AppendFile:
         os.fsync(self._descriptor)
         self._synced = size
         return cut
+
+    def lines(self) -> int:
+        """Return the number of complete lines."""
+        with self._path.open("rb") as file:
+            return sum(1 for line in file if line.endswith(b"\n"))
+
+    def cut_after(self, lines: int) -> int:
+        """Remove what follows the first `lines` lines, and return the number of lines removed. For files opened `again`."""
+        with self._path.open("rb") as file:
+            size = sum(map(len, islice(file, lines)))
+            removed = sum(1 for _ in file)
+        if removed:
+            self._take_back(size)
+            os.fsync(self._descriptor)
+            self._synced = size
+        return removed
 
     def close(self) -> None:
         """Close the file and keep it."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,6 +50,56 @@ class Launch:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             pytest.fail(f"still running after {within_s:g} s: {self.said}")
+
+    def ends_after_a_kill_of(self, victim: int) -> Run:
+        """Kill a rank of a local start: it is named, the exit code is 4, and every process leaves. Return what is stored."""
+        os.kill(self.pids[victim], signal.SIGKILL)
+        assert self.end(within_s=TIMEOUT_S + 12) == 4
+        assert f"collbench: rank {victim} (pid {self.pids[victim]}) was killed by signal 9 (SIGKILL)" in self.said
+        return self._left_whole()
+
+    def ends_after_a_stop_of(self, victim: int) -> Run:
+        """Stop a rank, which no library notices: it is named, the exit code is 4, and every process leaves. Return what is stored."""
+        os.kill(self.pids[victim], signal.SIGSTOP)
+        # 1.5 times the deadline and --max-time, then the parent's patience of 10 s with the one that is stopped
+        assert self.end(within_s=2 * TIMEOUT_S + 15) == 4
+        assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", self.said), self.said
+        return self._left_whole()
+
+    def ends_after_sigterm(self) -> Run:
+        """End the parent of a local start by SIGTERM: the exit code reports it, and every process leaves. Return what is stored."""
+        os.kill(self._started_by(), signal.SIGTERM)
+        assert self.end(within_s=15) == 143
+        return self._left_whole()
+
+    def ends_with_its_parent(self) -> Run:
+        """Kill the parent of a local start: every process leaves. Return what is stored."""
+        os.kill(self._started_by(), signal.SIGKILL)
+        assert self.end(within_s=5) in (137, -signal.SIGKILL)  # `timeout` repeats the signal on itself
+        return self._left_whole()
+
+    def survives_a_pause_of(self, victim: int) -> Run:
+        """Stop a rank for a second, shorter than the deadline: the run ends as if nothing had been. Return what is stored."""
+        os.kill(self.pids[victim], signal.SIGSTOP)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1)
+        os.kill(self.pids[victim], signal.SIGCONT)
+        assert self.end(within_s=60) == 0
+        found = self._left_whole()
+        assert found.finished
+        return found
+
+    def _started_by(self) -> int:
+        """Return the pid of the parent of a local start, a child of the `timeout` in front of it."""
+        (parent,) = Path(f"/proc/{self.parent}/task/{self.parent}/children").read_text().split()
+        return int(parent)
+
+    def _left_whole(self) -> Run:
+        for bad in ("Traceback", "Bad address", "defect"):
+            assert bad not in self.said, self.said
+        found = self.stored()
+        self.everybody_left()
+        return found
 
     def everybody_left(self) -> None:
         until(lambda: not running(self.folder), f"the end of {running(self.folder)}", 10)

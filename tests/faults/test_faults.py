@@ -6,9 +6,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from tests.testbeds import SlurmBed
 MPICH = BIN / "mpiexec"
 # Far more than any test waits for, so that every fault comes in the middle.
 LONG = ("allreduce", "--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
+ENDING = ("allreduce", "--sizes", "8,1K,1K-32M", "-n", "20", "--out", "run")  # for long enough to be stopped
 
 pytestmark = [
     pytest.mark.in_turn,
@@ -33,13 +32,8 @@ pytestmark = [
 class TestKilled:
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_a_rank_of_ours(self, victim: int, launch: Callable[..., Launch]) -> None:
-        one = launch(*LONG, "--backend", "gloo")
-        os.kill(one.pids[victim], signal.SIGKILL)
-        assert one.end(within_s=TIMEOUT_S + 12) == 4
-        assert f"collbench: rank {victim} (pid {one.pids[victim]}) was killed by signal 9 (SIGKILL)" in one.said
-        assert "Traceback" not in one.said
-        assert one.stored().info.get("exit_code", 4) == 4
-        one.everybody_left()
+        found = launch(*LONG, "--backend", "gloo").ends_after_a_kill_of(victim)
+        assert found.info.get("exit_code", 4) == 4
 
     @pytest.mark.parametrize("victim", sample([0, 1], 1))
     def test_a_rank_of_ours_through_mpiexec(self, victim: int, launch: Callable[..., Launch]) -> None:
@@ -82,23 +76,12 @@ class TestKilled:
 
     @pytest.mark.parametrize("backend", ["gloo", "mpi"])
     def test_the_parent(self, backend: str, launch: Callable[..., Launch]) -> None:
-        one = launch(*LONG, "--backend", backend)
-        (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()  # of the `timeout` in front
-        os.kill(int(parent), signal.SIGKILL)
-        assert one.end(within_s=5) in (137, -signal.SIGKILL)  # `timeout` repeats the signal on itself
-        one.everybody_left()
-        one.stored()
+        launch(*LONG, "--backend", backend).ends_with_its_parent()
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_sigterm_is_reported_by_the_code(backend: str, launch: Callable[..., Launch]) -> None:
-    one = launch(*LONG, "--backend", backend)
-    (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()
-    os.kill(int(parent), signal.SIGTERM)
-    assert one.end(within_s=15) == 143
-    assert "Traceback" not in one.said and "defect" not in one.said
-    one.stored()
-    one.everybody_left()
+    launch(*LONG, "--backend", backend).ends_after_sigterm()
 
 
 class TestStopped:
@@ -106,24 +89,10 @@ class TestStopped:
 
     @pytest.mark.parametrize(("backend", "victim"), [("mpi", 1), *sample([("mpi", 0), ("gloo", 0), ("gloo", 1)], 1)])
     def test_it_is_named_and_the_run_ends(self, backend: str, victim: int, launch: Callable[..., Launch]) -> None:
-        one = launch(*LONG, "--max-time", "2", "--backend", backend)
-        os.kill(one.pids[victim], signal.SIGSTOP)
-        # 1.5 times the deadline and --max-time, then the parent's patience of 10 s with the one that is stopped
-        assert one.end(within_s=2 * TIMEOUT_S + 15) == 4
-        assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", one.said), one.said
-        assert "Traceback" not in one.said
-        one.stored()
-        one.everybody_left()
+        launch(*LONG, "--max-time", "2", "--backend", backend).ends_after_a_stop_of(victim)
 
     def test_a_pause_shorter_than_the_deadline_does_no_harm(self, launch: Callable[..., Launch]) -> None:
-        one = launch("allreduce", "--sizes", "8,1K,1K-32M", "-n", "20", "--out", "run", "--backend", "mpi")  # for long enough to be stopped
-        os.kill(one.pids[1], signal.SIGSTOP)
-        with suppress(subprocess.TimeoutExpired):
-            one.process.wait(1)
-        os.kill(one.pids[1], signal.SIGCONT)
-        assert one.end(within_s=60) == 0
-        assert one.stored().finished
-        one.everybody_left()
+        launch(*ENDING, "--backend", "mpi").survives_a_pause_of(1)
 
 
 @pytest.mark.impi
@@ -171,31 +140,13 @@ class TestIntelMpi:
 
     @pytest.mark.parametrize("victim", [0, 1])
     def test_a_stopped_rank_is_named_and_the_run_ends(self, victim: int, own: Callable[..., Launch]) -> None:
-        one = own(*LONG, "--max-time", "2")
-        os.kill(one.pids[victim], signal.SIGSTOP)
-        assert one.end(within_s=2 * TIMEOUT_S + 15) == 4
-        assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", one.said), one.said
-        assert "Traceback" not in one.said
-        one.stored()
-        one.everybody_left()
+        own(*LONG, "--max-time", "2").ends_after_a_stop_of(victim)
 
     def test_a_pause_shorter_than_the_deadline_does_no_harm(self, own: Callable[..., Launch]) -> None:
-        one = own("allreduce", "--sizes", "8,1K,1K-32M", "-n", "20", "--out", "run")
-        os.kill(one.pids[1], signal.SIGSTOP)
-        with suppress(subprocess.TimeoutExpired):
-            one.process.wait(1)
-        os.kill(one.pids[1], signal.SIGCONT)
-        assert one.end(within_s=60) == 0
-        assert one.stored().finished
-        one.everybody_left()
+        own(*ENDING).survives_a_pause_of(1)
 
     def test_the_parent(self, own: Callable[..., Launch]) -> None:
-        one = own(*LONG)
-        (parent,) = Path(f"/proc/{one.parent}/task/{one.parent}/children").read_text().split()
-        os.kill(int(parent), signal.SIGKILL)
-        assert one.end(within_s=5) in (137, -signal.SIGKILL)
-        one.everybody_left()
-        one.stored()
+        own(*LONG).ends_with_its_parent()
 
 
 # A rank in which something fails at a position without a prepared sentence.

@@ -3,6 +3,7 @@
 flipped    a bit of a received block changes in each transfer
 misplaced  two received blocks are exchanged
 killed     the rank is killed in its third transfer
+unmade     the rank cannot make its calls; each rank writes the methods that it has freed to stderr
 """
 
 from __future__ import annotations
@@ -45,9 +46,19 @@ def spoil(kind: type[TransferMethod], name: str) -> None:
         first = min(link.target for link in self.plan.links)
         if self.rank != first:
             return program
+        if name == "unmade":
+            raise RuntimeError("no calls")
         return replace(program, slots=tuple((*slot, PythonCall("fault", fault_of(name, self))) for slot in program.slots))
 
     kind.bind = bound  # type: ignore[method-assign]
+    if name == "unmade":
+        free = kind.free
+
+        def freed(self: TransferMethod) -> None:
+            free(self)
+            sys.stderr.write(f"freed {kind.name} {self.rank}\n")
+
+        kind.free = freed  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -180,6 +180,19 @@ def test_wrong_blocks_of_a_library_end_with_4(fault: str, method: str, tmp_path:
 
 @pytest.mark.in_turn
 @pytest.mark.timeout(120)
+@needs_mpich
+def test_what_a_method_holds_is_freed_where_a_rank_cannot_use_it(tmp_path: Path) -> None:
+    methods = ["mpi-messages", "mpi-type", "mpi-put", "writev"]
+    what = ["--blocks", "5", "--block-bytes", "4K", "--method", ",".join(methods), "-n", "3", "-w", "1"]
+    done = run(tmp_path, "unmade", "kv", *what, "--out", "run", program=(str(MPICH), "-n", "2", *SPOILT), timeout=100)
+    rows = read_kv(tmp_path / "run")[1]
+    assert done.returncode == 2 and {row.method for row in rows} == set(methods)
+    assert all(row.na and "no calls" in row.na for row in rows)
+    assert {f"freed {name} {rank}" for name in methods for rank in (0, 1)} <= set(done.stderr.splitlines())
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(120)
 def test_a_killed_rank_ends_the_other_one_with_4(tmp_path: Path) -> None:
     what = ["--blocks", "64", "--block-bytes", "64K", "--method", "writev", "--timeout", "10", "--out", "run"]
     folders, port = [tmp_path / "0", tmp_path / "1"], free_port()

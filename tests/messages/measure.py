@@ -8,7 +8,7 @@ from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPa
 from collbench.measure.memory import LargeSizesLeftOut
 from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, BackendSkipped
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
-from collbench.measure.resume import LineCut, LockTakenOver, RunResumed
+from collbench.measure.resume import CasesRemoved, LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import CoresShared, IdleRank, WrongDataStop
 from collbench.measure.tasks.computing import ComputingUnsupported
 from collbench.measure.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
@@ -86,4 +86,6 @@ MESSAGES = {
     "rounds resumed, complete": RunResumed("runs/x", 3, None, "round", complete=True),
     "lock taken over": LockTakenOver("runs/x", "process 4711 on node0"),
     "line cut": LineCut("cells.jsonl", 8),
+    "cases removed": CasesRemoved(2),
+    "one case removed": CasesRemoved(1),
 }

@@ -334,25 +334,13 @@ def in_the_middle(tmp_path):
 @in_turn
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_killed_rank_ends_the_run_with_its_name(in_the_middle, victim):
-    one = in_the_middle()
-    os.kill(one.pids[victim], signal.SIGKILL)
-    assert one.end(within_s=TIMEOUT_S + 12) == 4
-    assert f"collbench: rank {victim} (pid {one.pids[victim]}) was killed by signal 9 (SIGKILL)" in one.said
-    assert "Traceback" not in one.said
-    one.stored()
-    one.everybody_left()
+    in_the_middle().ends_after_a_kill_of(victim)
 
 
 @in_turn
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_stopped_rank_is_named_and_the_run_ends(in_the_middle, victim):
-    one = in_the_middle("--max-time", "2")
-    os.kill(one.pids[victim], signal.SIGSTOP)
-    assert one.end(within_s=2 * TIMEOUT_S + 15) == 4
-    assert re.search(rf"rank {victim}\b.*(did not answer|is stopped)", one.said), one.said
-    assert "Traceback" not in one.said
-    one.stored()
-    one.everybody_left()
+    in_the_middle("--max-time", "2").ends_after_a_stop_of(victim)
 
 
 @in_turn

@@ -108,6 +108,38 @@ def test_rounds_of_pairs_are_cut_in_the_same_way(tmp_path: Path) -> None:
     assert (folder.path / "pairs.jsonl").read_text() == '{"round":0}\n{"round":1}\n'
 
 
+@pytest.mark.parametrize("file", ["kv.jsonl", "load.jsonl", "workload.jsonl"])
+def test_cases_of_a_row_that_was_not_finished_are_removed(tmp_path: Path, file: str) -> None:
+    operation = {"workload.jsonl": "replay"}.get(file, file.removesuffix(".jsonl"))
+    folder = RunFolder.create(tmp_path / "run", operation, {})
+    folder.append(make_row(8), {"max_s": np.arange(3.0)})
+    folder.append_round({"row": 0}, file)
+    folder.append(make_row(16), {"max_s": np.arange(5.0)})
+    folder.append(make_row(32), {})
+    folder.give_up()
+    again = RunFolder.reopen(folder.path)
+    assert (again.go_on(), again.unfinished_cases) == ({}, 2)
+    again.append(make_row(16), {"max_s": np.arange(6.0)})
+    again.append_round({"row": 1}, file)
+    again.give_up()
+    run = read_run(folder.path)
+    assert [row.size_bytes for row in run.rows] == [8, 16]
+    assert [run.array(row, "max_s").size for row in run.rows] == [3, 6]
+    third = RunFolder.reopen(folder.path)
+    assert (third.go_on(), third.unfinished_cases) == ({}, 0)
+
+
+@pytest.mark.parametrize(("record", "removed"), [(b"", 1), (b'{"row":0}\n', 0), (b'{"row":0,"cases":true}\n', 0), (b"no object\n", 0)])
+def test_cases_stay_where_no_row_says_how_many_are_finished(tmp_path: Path, record: bytes, removed: int) -> None:
+    folder = RunFolder.create(tmp_path / "run", "kv", {})
+    folder.append(make_row(8), {})
+    folder.give_up()
+    (folder.path / "kv.jsonl").write_bytes(record)
+    again = RunFolder.reopen(folder.path)
+    again.go_on()
+    assert (again.unfinished_cases, len(read_run(folder.path).rows)) == (removed, 1 - removed)
+
+
 @given(whole=st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=4), torn=st.binary(max_size=200_000))
 def test_only_what_follows_the_last_end_of_a_line_is_cut(tmp_path_factory: pytest.TempPathFactory, whole: list[bytes], torn: bytes) -> None:
     path = tmp_path_factory.mktemp("cut") / "file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.testbeds.bed import Bed, Finished
 
 HERE = Path(__file__).parent
 Family = Literal["IPv4", "IPv6", "dual"]
+_FEW = 16  # hosts that may learn the addresses of one another
 
 
 class Hosts(Bed):
@@ -74,6 +76,26 @@ class Hosts(Bed):
         self.must("ip", "link", "set", bridge, "up")
         for index, name in enumerate(self.names):
             self._connect(name, self._addresses_of(index), bridge)
+        if self.count > _FEW:
+            self._know_one_another()
+
+    def _know_one_another(self) -> None:
+        """Give each host permanent entries for all others.
+
+        All namespaces share the kernel's table of neighbours, which has room for 1024 (gc_thresh3) that are not permanent: 32 hosts that
+        reach one another would overflow it, and wait seconds for addresses.
+        """
+        known = [json.loads(self.must("ip", "-j", "-n", name, "link", "show", "eth0"))[0]["address"] for name in self.names]
+        for own, name in enumerate(self.names):
+            lines = [
+                f"neighbour add {address} lladdr {known[index]} dev eth0 nud permanent\n"
+                for index in range(self.count)
+                for address in self._addresses_of(index)
+                if index != own
+            ]
+            batch = self.folder / f"neighbours.{name}"
+            batch.write_text("".join(lines))
+            self.must("ip", "-n", name, "-batch", str(batch))
 
     def run(self, host: str | int, command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Run on a host (its name, or its index from 0)."""

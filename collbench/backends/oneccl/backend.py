@@ -10,11 +10,12 @@ import ctypes
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, stdout_elsewhere
-from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding
+from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding, free_all
 from collbench.backends.messages import MessageSteps
 from collbench.backends.oneccl.library import DATATYPES, OPERATIONS, REDOPS, SAME_WIDTH, Arguments, OneCcl, OneCclNotFound, check_usable
 from collbench.backends.unavailable import Misconfigured
@@ -39,7 +40,7 @@ _LATER = 2  # the library's own timeout, as a multiple of the watchdog's: only t
 
 
 class OneCclBinding(NativeBinding, MessageSteps):
-    """The binding for oneCCL's operations and messages: one request for each call, which lives as long as the binding."""
+    """The binding for oneCCL's operations and messages: one request for each call."""
 
     integer = ctypes.c_int64
 
@@ -246,12 +247,7 @@ class OneCclBackend(HostBackend):
         names = [f"{'-'.join(map(str, group.ranks))}:{self._prepared[group.ranks]}:{slot}" for slot in range(buffers.slots)]
         bindings = [OneCclBinding(self._oneccl, buffers, group, slot, name) for slot, name in enumerate(names)]
         slots = tuple(tuple(self.steps[operation.name](binding)) for binding in bindings)
-
-        def free() -> None:
-            for binding in bindings:
-                binding.free()
-
-        return Program(slots, keep=(buffers, bindings), explain=self.explain, free=free)
+        return Program(slots, keep=(buffers, bindings), explain=self.explain, free=partial(free_all, bindings))
 
     @property
     def progress(self) -> Literal["threads", "calls"]:

@@ -12,11 +12,12 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable
-from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding
+from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding, free_all
 from collbench.backends.ucc import library as ucc
 from collbench.backends.ucc.choice import ChoiceLog
 from collbench.backends.ucc.library import UccNotFound, check, check_layers, load_ucc
@@ -277,11 +278,7 @@ class UccBackend(HostBackend):
     def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
         """Return the program that starts requests made once. All ranks must call it. Raises RunFailed."""
         bindings = [PersistentUccBinding(self._ucc, self._functions, buffers, group, slot) for slot in range(buffers.slots)]
-
-        def free() -> None:
-            for binding in bindings:
-                binding.free()
-
+        free = partial(free_all, bindings)
         try:
             with self._log.witness() as self._bound:
                 slots = tuple(tuple(self.steps[operation.name](binding)) for binding in bindings)

@@ -220,12 +220,13 @@ class KvTask(Task):
         if reason := world.first_error(None if refusal is None else as_json(refusal), f"{what}: asking for memory"):
             fact = decode_or_text(reason, SharedMemoryTooSmall)
             return replace(row, na=str(fact), na_fact=reason)
-        for step in (method.allocate, method.meet):
-            if reason := self._failing(session, step, what):
-                return replace(row, na=reason, na_fact=as_json(Text(reason)))
         programs: list[Program] = []
-        if reason := self._failing(session, lambda: programs.append(method.bind()), what):
-            return replace(row, na=reason, na_fact=as_json(Text(reason)))
+        steps = (method.allocate, method.meet, lambda: programs.append(method.bind()))
+        for number, step in enumerate(steps):
+            if reason := self._failing(session, step, what):
+                if number or not method.frees_together:  # else some ranks lack what all must free
+                    self._failing(session, method.free, what)
+                return replace(row, na=reason, na_fact=as_json(Text(reason)))
         ready = self._prepared(row, plan, programs[0], opened, session)
         watched = session.measured(ready, backend, session.request.budget)
         copies = world.gather(self._copies(method), f"{what}: timing the copies")

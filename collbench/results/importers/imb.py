@@ -113,7 +113,7 @@ def _meaning(name: str) -> Meaning:
 
 
 def _of_version(meaning: Meaning, version: str | None) -> Meaning:
-    """Return the meaning with the size of Reduce_scatter: of one rank's part from version 2019 Update 1 on, or if the version is not known."""
+    """Return the meaning in this version (None: not known, taken for a new one): the size of Reduce_scatter became that of one part."""
     if meaning.like != "reducescatter" or meaning.parts:
         return meaning
     number = _number_of(version)
@@ -123,7 +123,7 @@ def _of_version(meaning: Meaning, version: str | None) -> Meaning:
 def _number_of(version: str | None) -> tuple[int, int] | None:
     """Return (2019, 1) for "2019 Update 1" and (2021, 11) for "2021.11", None if the version is not known."""
     numbers = [int(number) for number in re.findall(r"\d{1,9}", version or "")]
-    return (numbers[0], (numbers + [0])[1]) if numbers else None
+    return (numbers[0], numbers[1] if numbers[1:] else 0) if numbers else None
 
 
 def _statistic(block: ImbBlock) -> str:
@@ -235,7 +235,9 @@ def _groups(block: ImbBlock, row: Row, times: Sequence[float]) -> dict[str, Any]
     }  # fmt: skip
 
 
-_VERSION = re.compile(r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20}(?: Update \d{1,3})?)", re.IGNORECASE)
+_VERSION = re.compile(
+    r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20}(?: Update \d{1,3})?)", re.IGNORECASE
+)
 _BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")
 _PROCESSES = re.compile(r"^# #processes = (\d{1,9})")
 _GROUPS = re.compile(r"^# \( ?(\d{1,9}) groups of (\d{1,9}) processes each")
