@@ -34,6 +34,8 @@ _BOTH = (
     "MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2; export MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE; "
     'RANK=1 LOCAL_RANK=1 taskset -c $SECOND "$@" >&2 & RANK=0 LOCAL_RANK=0 taskset -c $FIRST "$@"; code=$?; wait $! || code=$?; exit $code'
 )
+# oneCCL without its worker thread: each rank has one processor here, which the rank and a busy thread would share.
+_SETTINGS = {"oneccl": ["CCL_WORKER_OFFLOAD=0"]}
 WITHIN = "within"  # the module that has both in one launch
 # The backends' names, and those of the files in stacks/.
 STACKS = ("gloo", "zmq", "ucc", *(stack for stack in ENVIRONMENTS if (_ROOT / f"benchmarks/stacks/{stack}.py").exists()))
@@ -63,7 +65,7 @@ def outcome_of(raw: Sequence[dict[str, Any]]) -> Outcome:
         f"Minimal loop: {_BATCHES} batches of {_BATCH} calls of the stack back to back, two clock readings per batch; collbench: "
         "`--mode pipelined`, which does the same. Rank 0's median. Launches of collbench and of the loop alone are paired; if launches "
         "of one stack differ by more than 5 %, these pairs are not precise enough. So further launches interleave batches of both on the "
-        "stack as collbench opened it.",
+        "stack as collbench opened it. oneCCL runs with CCL_WORKER_OFFLOAD=0.",
         [
             timed("the harness's loop around a call that does nothing", empty, NANOSECONDS),
             *(figure for stack, found in by_stack.items() for figure in _figures(stack, found, statistics.median(empty))),
@@ -127,7 +129,9 @@ def _launched(stack: str, module: str, *arguments: str, variables: Sequence[str]
     cpus = sorted(os.sched_getaffinity(0))
     port = _addresses(1)[0].rpartition(":")[2]
     place = [f"PYTHONPATH={_ROOT}", f"PORT={port}", f"FIRST={cpus[0]}", f"SECOND={cpus[-1]}"]
-    return launch(["env", *place, *variables, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]).out
+    return launch(
+        ["env", *place, *_SETTINGS.get(stack, []), *variables, "sh", "-c", _BOTH, "sh", str(_python(stack)), "-m", module, *arguments]
+    ).out
 
 
 def _addresses(n: int) -> list[str]:

@@ -103,8 +103,11 @@ int own_open(const char *host, int port, int of, int number, size_t count) {
         return code;
     while ((code = ucc_team_create_test(team)) == UCC_INPROGRESS)
         ucc_context_progress(context);
-    ucc_coll_buffer_info_t source = {calloc(count, sizeof(float)), count, UCC_DT_FLOAT32, UCC_MEMORY_TYPE_HOST};
-    ucc_coll_buffer_info_t target = {calloc(count, sizeof(float)), count, UCC_DT_FLOAT32, UCC_MEMORY_TYPE_HOST};
+    float *ours = aligned_alloc(4096, count * sizeof *ours), *theirs = aligned_alloc(4096, count * sizeof *theirs);
+    for (size_t i = 0; i < count; i++)
+        ours[i] = theirs[i] = 1; /* else all pages would be one page of zeros, which stays in the cache */
+    ucc_coll_buffer_info_t source = {ours, count, UCC_DT_FLOAT32, UCC_MEMORY_TYPE_HOST};
+    ucc_coll_buffer_info_t target = {theirs, count, UCC_DT_FLOAT32, UCC_MEMORY_TYPE_HOST};
     arguments = (ucc_coll_args_t){.coll_type = UCC_COLL_TYPE_ALLREDUCE, .src.info = source, .dst.info = target, .op = UCC_OP_SUM};
     return code;
 }

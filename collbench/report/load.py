@@ -38,10 +38,19 @@ def _times(each: Estimate) -> str:
 
 
 def factor_text(each: Estimate) -> str:
-    """Return "1.82 (1.75–1.9)×"; without an interval a dash."""
+    """Return "1.82 (1.75–1.90)×"; without an interval a dash."""
     if each.value is None or each.low is None or each.high is None:
         return NOTHING
-    return f"{each.value:.3g} ({each.low:.3g}–{each.high:.3g})×"
+    return f"{_digits(each.value)} ({_digits(each.low)}–{_digits(each.high)})×"
+
+
+def times_text(factor: float) -> str:
+    """Return "1.82×"."""
+    return f"{_digits(factor)}×"
+
+
+def _digits(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 10 else f"{factor:.1f}" if factor < 100 else f"{factor:.3g}"
 
 
 def _quantile(name: str, part: str) -> Column[LoadRow]:
@@ -187,7 +196,7 @@ def compared_sentences(cases: Sequence[CaseRatio]) -> Iterator[str]:
 
 def _factor_of(row: Row) -> str:
     known = [value if known_number(value) else None for value in map(row.interference.get, ("factor", "low", "high"))]
-    return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else f"{known[0]:.3g}×"
+    return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else times_text(known[0])
 
 
 def lines(rows: Sequence[LoadRow], width: int | None = None) -> Iterator[Line]:

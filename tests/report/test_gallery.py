@@ -90,6 +90,8 @@ def test_the_picture_is_small() -> None:
         ("hunt", ["FAULTY", "cb1h7 sends and receives at 51 % of the others", "scontrol update"]),
         ("replay", ["exposed communication", "The recorded step, by rank", "rank 1", "exchange while computing"]),
         ("routing", ["imbalance tax", "zipf:1.2", "The step with each routing"]),
+        ("kv", ["are the fastest (their intervals overlap)", "100 % of the link", "of the time to first token", "µs per block"]),
+        ("load", ["INTERFERENCE", "ring runs at 100 %: interference, 2.00 (2.00–2.00)× the time without", "no interference"]),
         ("autopsy", ["CAUSE FOUND", "rank 2", "3 of 3"]),
         ("training", ["a step&#39;s exchange takes 859.2 ms", "0.119 of 0.120 GB/s (100 %)", "gradients, bucket"]),
     ],

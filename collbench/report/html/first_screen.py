@@ -175,7 +175,7 @@ def _of_training(material: Material) -> FirstScreen | None:
 
 
 def _of_load(material: Material) -> FirstScreen | None:
-    from collbench.report.load import factor_text
+    from collbench.report.load import factor_text, times_text
 
     rows = [row for _, found in material.loads for row in found]
     if not rows:
@@ -187,15 +187,15 @@ def _of_load(material: Material) -> FirstScreen | None:
         return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
     badges = {"interference": (BAD, "INTERFERENCE"), "no interference": (GOOD, "NO INTERFERENCE"), "inconclusive": (DOUBT, "INCONCLUSIVE")}
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
-    figures = [LargeFigure(f"{worst.factor.value:.3g}×", "time with aggressors, by that without")]
-    return FirstScreen(f"{what}: {worst.verdict}, time × {factor_text(worst.factor)}", badge, figures, line, (), "load")
+    figures = [LargeFigure(times_text(worst.factor.value), "time with aggressors, by that without")]
+    return FirstScreen(f"{what}: {worst.verdict}, {factor_text(worst.factor)} the time without", badge, figures, line, (), "load")
 
 
 # Block transfers: the fastest method for the most bytes.
 
 
 def _of_kv(material: Material) -> FirstScreen | None:
-    from collbench.report.html.kv import most_bytes, result
+    from collbench.report.html.kv import fastest_text, most_bytes, result
     from collbench.report.kv import blocks_text, title
 
     rows = [row for _, found in material.transfers for row in found]
@@ -213,7 +213,7 @@ def _of_kv(material: Material) -> FirstScreen | None:
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED")
     what = f"{plural(first.blocks, 'block')} of {blocks_text(first)}"
     more = [f"{row.method}: {result(row)}" for row in others]
-    return FirstScreen(f"{title(rows)}: {first.method} is the fastest for {what}, {result(first)}", badge, figures, line, more, "kv")
+    return FirstScreen(f"{title(rows)}: {fastest_text(best)} for {what}, {result(first)}", badge, figures, line, more, "kv")
 
 
 # Pairs: places and paths that are slower than the others explain.

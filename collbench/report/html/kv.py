@@ -14,7 +14,7 @@ from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, linear_scale, series_classes
 from collbench.report.kv import blocks_text, frame_of, remarks, sorted_rows, title
 from collbench.results.kv import KvRow
-from collbench.units import format_percent, format_time, plural
+from collbench.units import format_percent, format_time, listed, plural
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
@@ -59,6 +59,16 @@ def most_bytes(rows: Sequence[KvRow]) -> list[KvRow]:
     return max(groups, key=lambda those: those[0].size_bytes, default=[])
 
 
+def fastest_text(shown: Sequence[KvRow]) -> str:
+    """Return "mpi-put is the fastest", or which methods' intervals overlap with its. shown: measured rows, the fastest first."""
+    first, *others = shown
+    high = first.time_s.high or first.time_s.value or 0.0
+    equal = [row.method for row in others if (row.time_s.low or row.time_s.value or 0.0) <= high]
+    if not equal:
+        return f"{first.method} is the fastest"
+    return f"{listed([first.method, *equal], 3)} are the fastest (their intervals overlap)"
+
+
 def _chart(key: str, prefix: str, rows: Sequence[KvRow]) -> Chart | None:
     """Return the rates of the methods; None if nothing was measured."""
     shown = most_bytes(rows)[:_MOST_BARS]
@@ -86,7 +96,7 @@ def _chart(key: str, prefix: str, rows: Sequence[KvRow]) -> Chart | None:
     what = f"{plural(shown[0].blocks, 'block')} of {blocks_text(shown[0])}"
     name = f"{prefix}The rate of each method: {what}"
     table = Table(["method", "rate"], [[row.method, result(row)] for row in shown])
-    caption = short(f"{shown[0].method} is the fastest: {result(shown[0])}.", 300)
+    caption = short(f"{fastest_text(shown)}: {result(shown[0])}.", 300)
     return Chart(key, name, caption, _METHOD, picture.markup(name), table, picture.tooltips)
 
 

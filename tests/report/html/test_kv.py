@@ -55,6 +55,18 @@ def test_the_first_screen_names_the_fastest_method(tmp_path: Path) -> None:
     assert [figure.value for figure in screen.figures] == ["5.24 GB/s", "50 %", "25 %"]
 
 
+def test_methods_whose_intervals_overlap_are_equally_fast(tmp_path: Path) -> None:
+    time = ROW.time_s
+    assert time.value is not None and time.high is not None
+    near = replace(ROW, method="mpi-put", time_s=Estimate(time.high * 1.1, time.high, time.high * 1.2))
+    apart = replace(near, time_s=Estimate(time.high * 1.1, time.high * 1.01, time.high * 1.2))
+    for other, equal in ((near, True), (apart, False)):
+        screen = first_screen(material(tmp_path / str(equal), ROW, other))
+        assert screen is not None
+        assert ("mpi-type and mpi-put are the fastest" in screen.title) is equal
+        assert ("mpi-type is the fastest" in screen.title) is not equal
+
+
 def test_wrong_data_is_on_the_first_screen(tmp_path: Path) -> None:
     screen = first_screen(material(tmp_path, replace(ROW, wrong=1, wrong_detail="rank 1: 1 wrong element")))
     assert screen is not None and screen.badge == ("bad", "WRONG DATA")
