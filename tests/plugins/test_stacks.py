@@ -13,7 +13,7 @@ from benchmarks.trials.stacks import STACKS, launches_in, main, measure, page, r
 from collbench.operations.unsupported import OperationUnsupported
 from collbench.stats.launches import over_launches
 from tests.conftest import ROOT
-from tests.plugins.stack import ENVIRONMENTS, environment_of
+from tests.plugins.stack import ENVIRONMENTS, environment_of, needs_ucc
 from tests.results.rows import make_row, make_times, store
 
 REPORTS = ROOT / "reports/stacks"
@@ -104,7 +104,7 @@ def in_turn(stack: str) -> tuple[float, float]:
 @pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("measure", [apart, in_turn])
-@pytest.mark.parametrize("stack", stack_loops.STACKS)
+@pytest.mark.parametrize("stack", [pytest.param(stack, marks=needs_ucc if stack == "ucc" else ()) for stack in stack_loops.STACKS])
 def test_the_harness_and_the_stacks_own_loop_are_both_measured(stack, measure):
     if stack in ENVIRONMENTS:
         environment_of(stack)
