@@ -352,4 +352,4 @@ def test_over_a_link_of_1_gbit_it_reads_what_tcp_can_have_of_it_or_less(hosts, t
     assert (row.na, row.wrong, row.evidence["libraries"]["fi_tcp_iface"]) == (None, 0, "eth0")
     assert row.time_s is not None
     fastest = row.busbw_bytes_per_s * row.time_s.p50 / row.time_s.min  # a rank that waits for a core reads less
-    assert 0.5 < fastest / LINK_BYTES_PER_S / PAYLOAD < 1.03  # measured 0.72 to 0.74, on a machine with other work
+    assert 0.9 < fastest / LINK_BYTES_PER_S / PAYLOAD < 1.03  # 1.00 to 1.01 in four launches on a quiet machine

@@ -381,13 +381,13 @@ def test_a_forced_algorithm_is_on_the_row_and_the_log_of_the_user_is_left_alone(
 @pytest.mark.hosts
 def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path):
     between = hosts(2, "100mbit")
-    least = {"allreduce": 0.6, "allgather": 0.6, "broadcast": 0.6}  # seen on a busy machine: .81, .90, .81
-    for operation, share_least in least.items():
+    for operation in ("allreduce", "allgather", "broadcast"):
         run = across(between, "ucc", tmp_path / operation, [operation, "--backend", "ucc", *FOUR], env={"UCX_TLS": "tcp,self"})
         (row,) = run.rows
         assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
         share = row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S / 10)
-        assert share_least <= share <= 1.02, (operation, share)  # the shaper lets 256 kbit pass at once
+        # The shaper lets 256 KB pass at once. 0.90 to 1.01 in nine launches on a quiet machine.
+        assert 0.8 <= share <= 1.02, (operation, share)
         moved = row.evidence["moved"]
         ratios = [parts[way]["ratio"] for parts in moved["hosts"].values() for way in ("out", "in") if parts[way]["at_least_bytes"]]
         assert (moved["path"], len(ratios)) == ("network", 2 if operation == "broadcast" else 4)
