@@ -91,7 +91,14 @@ def test_the_picture_is_small() -> None:
         ("replay", ["exposed communication", "The recorded step, by rank", "rank 1", "exchange while computing"]),
         ("routing", ["imbalance tax", "zipf:1.2", "The step with each routing"]),
         ("kv", ["are the fastest (their intervals overlap)", "100 % of the link", "of the time to first token", "µs per block"]),
-        ("load", ["INTERFERENCE", "ring runs at 100 %: interference, 2.00 (2.00–2.00)× the time without", "no interference"]),
+        (
+            "load",
+            [
+                "INTERFERENCE",
+                "ring runs at 100 %: interference, factor 2.00 (2.00–2.00)×",
+                "ring at 0 %: 1.00 (1.00–1.00)×, no interference",
+            ],
+        ),
         ("autopsy", ["CAUSE FOUND", "rank 2", "3 of 3"]),
         ("training", ["a step&#39;s exchange takes 859.2 ms", "0.119 of 0.120 GB/s (100 %)", "gradients, bucket"]),
     ],

@@ -15,12 +15,16 @@ import pytest
 from collbench.errors import RunFailed
 from collbench.measure.session import Plan
 from collbench.reason import as_json
+from collbench.report.html.first_screen import first_screen
+from collbench.report.html.load import section
 from collbench.report.load import FORMATS, LoadWriter, load_values, remarks, write_load
+from collbench.report.material import Material
 from collbench.report.progress import LoadProgressPrinter
 from collbench.report.runs import report_run
 from collbench.results.folder import LOAD
 from collbench.results.interference import LoadInconclusive
 from collbench.results.load import LoadQuantile, LoadRow, SharedLink, load_from_json
+from collbench.results.reader import read_run
 from collbench.results.steps import Estimate
 from tests.report.test_kinds import sections
 from tests.results.loads import PLAN, load_run, simulated_row
@@ -148,3 +152,17 @@ def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:
     assert "2.00 (1.90–2.10)×" in out.getvalue()
     found = sections(tmp_path / "page.html")
     assert "interference" in found["load"] and "10.00 (9.000–11.00)" in found["load"] and f"{LOAD} (" in found["provenance"]
+
+
+def test_the_page_has_the_answer_and_a_line_for_each_measured_factor(tmp_path: Path) -> None:
+    missing = replace(ROW, level=0.5, quantiles={}, verdict="inconclusive", na="no")
+    material = Material([read_run(stored(tmp_path / "run", ROW, missing, CONTROL))], tmp_path / "page.html")
+    screen, found = first_screen(material), section(material)
+    assert screen is not None and found is not None
+    assert [figure.value for figure in screen.figures] == ["2.00×", "10.00 µs", "20.00 µs"]
+    (chart,) = found.charts
+    assert chart.table is not None and len(chart.table.rows) == 2
+    assert [spot.text.splitlines()[0] for spot in chart.spots] == ["incast at 0 %", "incast at 100 %"]
+    nothing = Material([read_run(stored(tmp_path / "none", missing))], tmp_path / "none.html")
+    without = section(nothing)
+    assert without is not None and not without.charts

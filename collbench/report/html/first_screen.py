@@ -175,7 +175,7 @@ def _of_training(material: Material) -> FirstScreen | None:
 
 
 def _of_load(material: Material) -> FirstScreen | None:
-    from collbench.report.load import factor_text, times_text
+    from collbench.report.load import factor_text, row_name, sorted_rows, times_text
 
     rows = [row for _, found in material.loads for row in found]
     if not rows:
@@ -187,8 +187,14 @@ def _of_load(material: Material) -> FirstScreen | None:
         return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
     badges = {"interference": (BAD, "INTERFERENCE"), "no interference": (GOOD, "NO INTERFERENCE"), "inconclusive": (DOUBT, "INCONCLUSIVE")}
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
-    figures = [LargeFigure(times_text(worst.factor.value), "time with aggressors, by that without")]
-    return FirstScreen(f"{what}: {worst.verdict}, {factor_text(worst.factor)} the time without", badge, figures, line, (), "load")
+    figures = [LargeFigure(times_text(worst.factor.value), "the time with aggressors, by that without")]
+    both = worst.quantiles["p50"]
+    for value, label in ((both.off.value, "median time alone"), (both.on.value, "median time with aggressors")):
+        if value is not None:
+            figures.append(LargeFigure(f"{format_time(value)} µs", label))
+    known = [row for row in sorted_rows(rows) if row is not worst and row.factor.value]
+    others = [f"{row_name(row)}: {factor_text(row.factor)}, {row.verdict}" for row in known]
+    return FirstScreen(f"{what}: {worst.verdict}, factor {factor_text(worst.factor)}", badge, figures, line, others, "load")
 
 
 # Block transfers: the fastest method for the most bytes.
