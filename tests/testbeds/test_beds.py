@@ -49,6 +49,7 @@ with Hosts(1, None) as hosts:
 
 
 @pytest.mark.hosts
+@pytest.mark.in_turn
 @pytest.mark.parametrize("family", ["IPv4", "dual"])
 def test_many_hosts_take_no_room_in_the_kernels_table_of_neighbours(hosts: Callable[..., Hosts], family: str) -> None:
     bed = hosts(17, None, family=family)
