@@ -1,7 +1,7 @@
 """python -m benchmarks.trials.predict FOLDER [ROUNDS]   checks `collbench predict` on hosts with shaped links.
 
 The name of FOLDER is the rate of the links: 20mbit. Measures four collectives over MPI (TCP) with one rank on each of 2 to 32 hosts, the
-node counts of a round in a shuffled order. Then predicts 24 and 32 hosts from 2 to 16, and writes README.md (each prediction beside the
+node counts of a round in a shuffled order. Then predicts 24 and 32 hosts from 2 to 16, and writes README.md (each prediction with the
 measured time, and the counts) and raw.tar.xz (rows and circumstances of all runs, without samples). With existing runs or raw data nothing
 is measured, and the tables are made again.
 """
@@ -33,7 +33,7 @@ ABOUT = """\
 All ranks share the two cores, and MPICH's ranks poll while they wait. That is the likely reason why small messages take longer than
 predicted; it was not measured. The term `halving` was added after times at 24 hosts had been seen in an earlier series, so allreduce 32 KiB
 does not test it independently. In that series none of five intervals held at 32 hosts: the hosts had overflowed the kernel's table of
-neighbours, which all namespaces share, and calls waited up to 28 s for addresses. They have permanent entries now.
+neighbors, which all namespaces share, and calls waited up to 28 s for addresses. They have permanent entries now.
 
 """
 SUITE = """\

@@ -84,7 +84,7 @@ ROUNDS = {
     "load": LOAD,
     "kv": KV,
 }  # by operation: files with other lines than rows
-_WITH_CASES = (WORKLOAD, LOAD, KV)  # files whose rows may have cases in CELLS, which are written before the row
+_WITH_CASES = (WORKLOAD, LOAD, KV)  # rows may have cases in CELLS, written before them; "cases" is the number of lines there
 _LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from collbench.results.reader import Run
 from tests.conftest import sample
 from tests.faults.launch import TIMEOUT_S, Launch
 from tests.plugins.stack import OWN, needs_ucc
@@ -24,23 +25,23 @@ pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
     ids=lambda value: " ".join(value[2:]) if isinstance(value, tuple) else None,
 )
 def test_a_rank_is_killed_or_stopped(
-    words: tuple[str, ...], victim: int, fault: Callable[[Launch, int], object], launch: Callable[..., Launch]
+    words: tuple[str, ...], victim: int, fault: Callable[[Launch, int], Run], launch: Callable[..., Launch]
 ) -> None:
-    fault(launch(*words, *LONG), victim)
+    assert fault(launch(*words, *LONG), victim).rows
 
 
 @needs_ucc
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_rank_on_ucc_is_killed(victim: int, launch: Callable[..., Launch]) -> None:
-    launch(*UCC, *LONG, env=OWN["ucc"]).ends_after_a_kill_of(victim)
+    assert launch(*UCC, *LONG, env=OWN["ucc"]).ends_after_a_kill_of(victim).rows
 
 
 @needs_ucc
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_rank_on_ucc_is_stopped(victim: int, launch: Callable[..., Launch]) -> None:
-    launch(*UCC, *LONG, "--max-time", "2", env=OWN["ucc"]).ends_after_a_stop_of(victim)
+    assert launch(*UCC, *LONG, "--max-time", "2", env=OWN["ucc"]).ends_after_a_stop_of(victim).rows
 
 
 @needs_ucc
 def test_sigterm_of_a_run_on_ucc(launch: Callable[..., Launch]) -> None:
-    launch(*UCC, *LONG, env=OWN["ucc"]).ends_after_sigterm()
+    assert launch(*UCC, *LONG, env=OWN["ucc"]).ends_after_sigterm().rows

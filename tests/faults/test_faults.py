@@ -76,12 +76,12 @@ class TestKilled:
 
     @pytest.mark.parametrize("backend", ["gloo", "mpi"])
     def test_the_parent(self, backend: str, launch: Callable[..., Launch]) -> None:
-        launch(*LONG, "--backend", backend).ends_with_its_parent()
+        assert launch(*LONG, "--backend", backend).ends_with_its_parent().rows
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_sigterm_is_reported_by_the_code(backend: str, launch: Callable[..., Launch]) -> None:
-    launch(*LONG, "--backend", backend).ends_after_sigterm()
+    assert launch(*LONG, "--backend", backend).ends_after_sigterm().rows
 
 
 class TestStopped:
@@ -89,10 +89,10 @@ class TestStopped:
 
     @pytest.mark.parametrize(("backend", "victim"), [("mpi", 1), *sample([("mpi", 0), ("gloo", 0), ("gloo", 1)], 1)])
     def test_it_is_named_and_the_run_ends(self, backend: str, victim: int, launch: Callable[..., Launch]) -> None:
-        launch(*LONG, "--max-time", "2", "--backend", backend).ends_after_a_stop_of(victim)
+        assert launch(*LONG, "--max-time", "2", "--backend", backend).ends_after_a_stop_of(victim).rows
 
     def test_a_pause_shorter_than_the_deadline_does_no_harm(self, launch: Callable[..., Launch]) -> None:
-        launch(*ENDING, "--backend", "mpi").survives_a_pause_of(1)
+        assert launch(*ENDING, "--backend", "mpi").survives_a_pause_of(1).rows
 
 
 @pytest.mark.impi
@@ -140,13 +140,13 @@ class TestIntelMpi:
 
     @pytest.mark.parametrize("victim", [0, 1])
     def test_a_stopped_rank_is_named_and_the_run_ends(self, victim: int, own: Callable[..., Launch]) -> None:
-        own(*LONG, "--max-time", "2").ends_after_a_stop_of(victim)
+        assert own(*LONG, "--max-time", "2").ends_after_a_stop_of(victim).rows
 
     def test_a_pause_shorter_than_the_deadline_does_no_harm(self, own: Callable[..., Launch]) -> None:
-        own(*ENDING).survives_a_pause_of(1)
+        assert own(*ENDING).survives_a_pause_of(1).rows
 
     def test_the_parent(self, own: Callable[..., Launch]) -> None:
-        own(*LONG).ends_with_its_parent()
+        assert own(*LONG).ends_with_its_parent().rows
 
 
 # A rank in which something fails at a position without a prepared sentence.

@@ -334,13 +334,13 @@ def in_the_middle(tmp_path):
 @in_turn
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_killed_rank_ends_the_run_with_its_name(in_the_middle, victim):
-    in_the_middle().ends_after_a_kill_of(victim)
+    assert in_the_middle().ends_after_a_kill_of(victim).rows
 
 
 @in_turn
 @pytest.mark.parametrize("victim", sample([0, 1], 1))
 def test_a_stopped_rank_is_named_and_the_run_ends(in_the_middle, victim):
-    in_the_middle("--max-time", "2").ends_after_a_stop_of(victim)
+    assert in_the_middle("--max-time", "2").ends_after_a_stop_of(victim).rows
 
 
 @in_turn

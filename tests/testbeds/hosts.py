@@ -82,7 +82,7 @@ class Hosts(Bed):
     def _know_one_another(self) -> None:
         """Give each host permanent entries for all others.
 
-        All namespaces share the kernel's table of neighbours, which has room for 1024 (gc_thresh3) that are not permanent: 32 hosts that
+        All namespaces share the kernel's table of neighbors, which has room for 1024 (gc_thresh3) that are not permanent: 32 hosts that
         reach one another would overflow it, and wait seconds for addresses.
         """
         known = [json.loads(self.must("ip", "-j", "-n", name, "link", "show", "eth0"))[0]["address"] for name in self.names]

@@ -187,7 +187,7 @@ def _of_load(material: Material) -> FirstScreen | None:
         return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
     badges = {"interference": (BAD, "INTERFERENCE"), "no interference": (GOOD, "NO INTERFERENCE"), "inconclusive": (DOUBT, "INCONCLUSIVE")}
     badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
-    figures = [LargeFigure(times_text(worst.factor.value), "the time with aggressors, by that without")]
+    figures = [LargeFigure(times_text(worst.factor.value), "time with aggressors / time without")]
     both = worst.quantiles["p50"]
     for value, label in ((both.off.value, "median time alone"), (both.on.value, "median time with aggressors")):
         if value is not None:

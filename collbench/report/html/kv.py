@@ -60,7 +60,7 @@ def most_bytes(rows: Sequence[KvRow]) -> list[KvRow]:
 
 
 def fastest_text(shown: Sequence[KvRow]) -> str:
-    """Return "mpi-put is the fastest", or which methods' intervals overlap with its. shown: measured rows, the fastest first."""
+    """Return "mpi-put is the fastest", or all methods whose intervals overlap with its. shown: measured rows, the fastest first."""
     first, *others = shown
     high = first.time_s.high or first.time_s.value or 0.0
     equal = [row.method for row in others if (row.time_s.low or row.time_s.value or 0.0) <= high]

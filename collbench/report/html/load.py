@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 40
 _LEAST = 1.04  # so that equal times look equal
-_AXIS = "median time with aggressors / without, logarithmic"
+_AXIS = "median time with aggressors / median time without, logarithmic"
 _METHOD = (
     "A mark is the factor of the median: the victims' time while aggressors send, divided by that without, as the geometric mean over "
     "pairs of blocks. The line is its 95 % interval. At a target of 0 % no aggressor sends: the factor must be 1 within its interval."
@@ -51,7 +51,7 @@ def _chart(key: str, name: str, rows: Sequence[LoadRow]) -> Chart | None:
     if not drawn:
         return None
     picture = forest([_line(row) for row in drawn], _AXIS, _LEAST)
-    title = f"Time with aggressors, by that without: {name}"
+    title = f"Time with aggressors / time without: {name}"
     worst = max(drawn, key=lambda row: row.factor.value or 0.0)
     more = f" Not drawn: {len(rows) - len(drawn)}." if len(rows) > len(drawn) else ""
     caption = f"The largest factor is {factor_text(worst.factor)}, against {row_name(worst)}.{more}"

@@ -114,10 +114,14 @@ def _meaning(name: str) -> Meaning:
 
 def _of_version(meaning: Meaning, version: str | None) -> Meaning:
     """Return the meaning in this version (None: not known, taken for a new one): the size of Reduce_scatter became that of one part."""
-    if meaning.like != "reducescatter" or meaning.parts:
+    if not _depends_on_version(meaning):
         return meaning
     number = _number_of(version)
     return replace(meaning, parts=number is None or number >= _REDUCE_SCATTER_BY_PARTS)
+
+
+def _depends_on_version(meaning: Meaning) -> bool:
+    return meaning.like == "reducescatter" and not meaning.parts
 
 
 def _number_of(version: str | None) -> tuple[int, int] | None:
@@ -331,7 +335,7 @@ def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogCont
     program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
     facts = {**state.facts, **start_facts(context)}
     unknown = [*missing(nodes, hosts), *([NotInOutput(MissingItem.WINDOW)] if _lacks_window(rows) else [])]
-    if state.version is None and _meaning(block.name).like == "reducescatter" and not _meaning(block.name).parts:
+    if state.version is None and _depends_on_version(_meaning(block.name)):
         unknown.append(NotInOutput(MissingItem.VERSION, assumed="2019 Update 1 or later"))
     return ImportedTable("imb", state.version, program, statistic, rows, hosts, facts, unknown, doubts)
 
