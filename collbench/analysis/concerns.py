@@ -32,7 +32,7 @@ DOUBTS = (
 # These are notes: the figure is valid.
 REMARKS = (
     "unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "no_overlap", "asynchronous",
-    "too_many_updates", "parts_left_out",
+    "too_many_updates", "parts_left_out", "dip",
 )  # fmt: skip
 _WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # with several launches, their spread shows these
 _BREAKS = ("hang", "abort")  # kinds of events after which a run records no end

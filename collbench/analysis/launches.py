@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.results.dips import with_dips
 from collbench.results.folder import ROUNDS
 from collbench.results.reader import Run, read_run
 from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
@@ -225,12 +226,12 @@ def allocation_of(run: Run) -> str | None:
 
 
 def combined_rows(runs: Sequence[Run]) -> list[Row]:
-    """Return one row per case, in the order of first appearance; the rows of a single run unchanged."""
+    """Return one row per case, in the order of first appearance, with the flag `dip` where it applies."""
     if len(runs) == 1:
-        return runs[0].rows
+        return with_dips(runs[0].rows)
     each = [{case_of(row): row for row in run.rows} for run in runs]
     cases = dict.fromkeys(case for rows in each for case in rows)
-    return [_combined_case([rows.get(case) for rows in each], runs) for case in cases]
+    return with_dips([_combined_case([rows.get(case) for rows in each], runs) for case in cases])
 
 
 def _combined_case(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:

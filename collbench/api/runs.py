@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, overload
 
-from collbench.analysis.launches import Launches, sentence, together
+from collbench.analysis.launches import Launches, combined_rows, sentence, together
 from collbench.api import frames
 from collbench.errors import UsageError
 from collbench.report.frame import html_paragraph, html_text, printable
@@ -104,7 +104,8 @@ class Runs(Sequence[Run]):
         A case that could not be measured has the reason in `na`, and no figures. columns: names to select, in this order.
         Raises UsageError for an unknown column, and without pandas (extra: pandas).
         """
-        return frames.of_rows(self.launches if combine else [Launches(run.path.resolve().name, (run,), run.rows) for run in self], columns)
+        apart = (Launches(run.path.resolve().name, (run,), combined_rows([run])) for run in self)
+        return frames.of_rows(self.launches if combine else list(apart), columns)
 
     def samples(self) -> pandas.DataFrame:
         """Return a DataFrame with a row per stored sample: the time of the slowest rank, and what identifies its case.

@@ -19,6 +19,7 @@ from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, esca
 from collbench.report.frame import html_text as html_of
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.frame import table_lines as text_of
+from collbench.report.guidelines import compared_consistency
 from collbench.report.headlines import short
 from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
 from collbench.report.plan import PlanSummary, in_print_order, operation_name
@@ -290,6 +291,7 @@ def foot(found: Comparison) -> list[str]:
         from collbench.report.load import compared_sentences
 
         texts += compared_sentences(found.cases)
+    texts += compared_consistency(found.a.rows, found.b.rows)
     for side, rows in (("A", found.only_a), ("B", found.only_b)):
         texts += [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"] if rows else []
     return texts

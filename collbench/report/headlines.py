@@ -30,6 +30,7 @@ from collbench.report.cases import (
 )
 from collbench.report.cases import wrong as wrong_elements
 from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines
+from collbench.report.guidelines import CONSISTENCY_TITLE, consistency_frame
 from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
@@ -61,6 +62,7 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
     sections = {
         CHOICE_TITLE: sentences(choice_sentences(rows), width),
         "latency and bandwidth (α–β fit)": _fits(rows, width),
+        CONSISTENCY_TITLE: _consistency(rows, width),
         "ranks that end last": _slowest(runs, width),
     }
     return [line for title, texts in sections.items() if texts for line in (Line(""), Line(title, "head"), *texts)]
@@ -69,6 +71,11 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
 def sentences(texts: Iterable[str], width: int | None) -> list[Line]:
     """Return sentences as lines of at most `width` characters."""
     return [line for text in texts for line in text_lines(text, width)]
+
+
+def _consistency(rows: Sequence[Row], width: int | None) -> list[Line]:
+    frame = consistency_frame(rows)
+    return [] if frame is None else [Line(line.text) for line in table_lines(frame, width)]
 
 
 def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:

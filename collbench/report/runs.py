@@ -21,6 +21,7 @@ from collbench.report.cases import CaseColumn, doubtful, not_available, placing,
 from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
 from collbench.report.frame import markdown_lines as markdown_of
+from collbench.report.guidelines import consistency_frame
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, peaks_frame, short, subject
 from collbench.report.headlines import lines as findings
 from collbench.report.material import Material
@@ -119,11 +120,14 @@ def _tables(material: Material) -> Iterator[str]:
     for each in [*material.tables, *material.tables_of_kinds]:
         rows = material.rows(each)
         columns = shown_columns(plan_of(each, rows))
+        consistent = consistency_frame(rows)
         shown = [[short(text) for text in _cases(row, columns)] for row in rows[:most]]
         yield from ("", f"## {escaped(short(each.name, 80))}", "")
         yield from markdown_table([column.title for column in columns], shown, [column.right for column in columns])
         if len(rows) > most:
             yield from ("", f"The first {most} of {len(rows)} rows; `collbench report … --csv FILE` has all.")
+        if consistent is not None:
+            yield from ("", *(line.text for line in markdown_of(consistent)))
 
 
 def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:

@@ -193,6 +193,11 @@ FLAGS = {
             "the backend was written from the headers of its libraries and has run on a test double only, never on such a GPU",
             "compare with rccl-tests on the same machine",
         ),
+        Flag(
+            "dip", "dip",
+            "a smaller size moves at least 5 % more bandwidth, beyond both intervals and what the measured reference loses",
+            "find the algorithm, protocol or buffer that changes between both sizes",
+        ),
         Flag("pairs_at_once", "pairs at once", "all pairs ran at the same time and shared the links between them"),
     )
 }  # fmt: skip

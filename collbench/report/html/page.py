@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.errors import UsageError
 from collbench.report.html import (
     against,
+    consistency,
     curves,
     gate,
     hunt,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, load.section, kv.section, overview.section, overlap.section, against.section,
-    pairs.section, samples.section, slowest.section, timeline.section, machine.section, provenance.section,
+    gate.section, hunt.section, training.section, load.section, kv.section, overview.section, consistency.section, overlap.section,
+    against.section, pairs.section, samples.section, slowest.section, timeline.section, machine.section, provenance.section,
 )  # fmt: skip
 
 
