@@ -1,19 +1,25 @@
 """The verdict of `collbench check`: OK, SLOW, BROKEN or INCONCLUSIVE, from the rows of a short run, its end, and doctor's findings.
 
-BROKEN        wrong data, or a run that failed: a hang, a crash, a rank that was killed
-SLOW          no backend reaches the required share of the expected bandwidth in an operation, or doctor has a severe finding
-INCONCLUSIVE  nothing was measured, noise hides the answer, or the expected bandwidth is unknown
-OK            in every operation a backend reaches the share
+Each backend has an outcome:
 
-A row reaches the share if its whole interval, and that of a measured reference, is above it; it misses the share if the whole interval
-is below. The largest size that shows one of both decides. Without an interval, since one message takes long on a slow link, a row reaches
-the share if even its slowest sample does. Noise never proves that something is slow: neither does a noisy row, nor a row without an
-interval, nor a quiet row of a backend that has noisy rows at other large sizes.
+BROKEN        wrong data
+SLOW          an operation misses the required share of the expected bandwidth
+INCONCLUSIVE  noise hides the answer in an operation, or the expected bandwidth is unknown
+OK            every operation with a bandwidth reaches the share
+
+The outcome of the check is the worst one. A run that failed is BROKEN, and a severe finding of doctor SLOW. A backend without an expected
+bandwidth does not count if the user did not name it and another backend is proven.
+
+A row decides only with at least 6 samples, a quality that is not unreliable, and the whole interval, with that of a measured reference, on
+one side of the share. The largest size that decides counts. More than 120 % of a measured reference shows that the reference was disturbed,
+and proves nothing. A noisy row never proves that something is slow, and neither does a quiet row of a backend that has noisy rows at other
+large sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from collbench.analysis.best import is_shown_as_time
@@ -22,6 +28,8 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 from collbench.machine.doctor.finding import Finding
 from collbench.reason import Fact
 from collbench.results.flags import DOUBTFUL
+from collbench.results.quality import OK as QUALITY_OK
+from collbench.results.quality import RunQuality, is_unreliable, quality_of, run_quality
 from collbench.results.row import Row
 from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
@@ -31,6 +39,11 @@ LEAST_OF_LINKS, LEAST_OF_MEASURED = 4 << 20, 16 << 20
 # The share of the expected bandwidth that a healthy system reaches. References measured inside a host are not what libraries aim at: two
 # ranks on a healthy machine reach 28 to 66 % of memory copy, and 33 to 48 % of loopback TCP (reports/first-run).
 OF_LINKS, OF_MEASURED = 0.5, 0.2
+FEWEST_SAMPLES = 6  # with fewer samples a median has no 95 % interval
+MOST_OF_MEASURED = 120  # percent; a library cannot exceed a measured reference by more, so the reference was disturbed
+# One process does not fill a faster link over TCP, on a healthy machine either (bytes/s).
+TCP_BACKENDS = frozenset({"gloo", "socket", "zmq"})
+MOST_OF_TCP = 25e9 / 8
 # A wide or late interval is not noise of its own: the interval itself is compared with the share.
 NOISE = DOUBTFUL - {"target_missed", "warmup_unsettled"} | {"straggler", "above_bound", "other_path", "oversubscribed", "shared_gpu"}
 
@@ -85,6 +98,7 @@ class SeriesCheck(Fact, frozen=True):
     time_s: float | None = None
     checked: int = 0
     detail: str = ""
+    quality: str = QUALITY_OK
 
     def render(self) -> str:
         """Return "allreduce over mpi: 5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy; data verified"."""
@@ -94,11 +108,15 @@ class SeriesCheck(Fact, frozen=True):
         if self.reach in (Reach.ABSENT, Reach.WRONG):
             return f"{self.reach.value}{f': {self.detail}' if self.detail else ''}"
         checked = "data verified" if self.checked else "data not verified"
+        if self.quality != QUALITY_OK:
+            checked = f"{checked}; {self.quality}"
         if self.reach is Reach.LATENCY or self.busbw is None:
             return f"{format_time(self.time_s or 0)} µs at {format_size(self.size_bytes)}; {checked}"
         if self.reach is Reach.MISSED and self.share is not None:
             return f"{self.rate()}; {checked}; slow: below {format_percent(100 * self.share)}"
-        return f"{self.rate()}; {checked}{f'; {self.reach.value}' if self.reach in (Reach.NOISY, Reach.UNKNOWN) else ''}"
+        if self.detail:
+            return f"{self.rate()}; {checked}; {self.detail}"
+        return f"{self.rate()}; {checked}{f'; {self.reach.value}' if self.reach is Reach.UNKNOWN else ''}"
 
     def rate(self) -> str:
         """Return "5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy"."""
@@ -127,23 +145,30 @@ class DoctorSummary(Fact, frozen=True):
 
 
 class ReachesExpected(Fact, frozen=True):
-    """In every operation a backend reaches the required share of the expected bandwidth, with right data."""
+    """Every operation of a backend reaches the required share of the expected bandwidth, with right data."""
 
+    backend: str
     series: tuple[SeriesCheck, ...]
 
     def render(self) -> str:
-        """Return "allreduce reaches 63 % of the expected bandwidth (mpi), p2p_bandwidth 71 % (mpi)"."""
-        parts = [f"{each.operation} reaches {format_percent(each.percent or 0)}" for each in self.series]
-        return f"{', '.join(parts)} of the expected bandwidth, data verified"
+        """Return "allreduce reaches 63 %, p2p_bandwidth reaches 71 % of the expected bandwidth over gloo, data verified"."""
+        parts = [f"{check.operation} reaches {format_percent(check.percent or 0)}" for check in self.series]
+        checked = "data verified" if all(check.checked for check in self.series) else "data not verified"
+        return f"{', '.join(parts)} of the expected bandwidth over {self.backend}, {checked}"
 
 
 class MissesExpected(Fact, frozen=True):
-    """No backend reaches the required share of the expected bandwidth in an operation: `best` is the fastest one."""
+    """An operation over a backend misses the required share of the expected bandwidth: `best` is the row that shows it."""
 
     best: SeriesCheck
 
+    @property
+    def backend(self) -> str:
+        """Return the backend."""
+        return self.best.backend
+
     def render(self) -> str:
-        """Return "allreduce over mpi reaches only 1.00 of 10.0 GB/s (10 %) at 64 MiB, …, below 50 %"."""
+        """Return "allreduce over mpi reaches only 1.00 of 10.0 GB/s (10 %) at 64 MiB, …; a healthy system reaches 50 % or more"."""
         limit = f"a healthy system reaches {format_percent(100 * (self.best.share or 0))} or more"
         return f"{self.best.operation} over {self.best.backend} reaches only {self.best.rate()}; {limit}"
 
@@ -165,6 +190,7 @@ class WrongDataReceived(Fact, frozen=True):
 
     where: str
     detail: str = ""
+    backend: str = ""
 
     def render(self) -> str:
         """Return "wrong data in allreduce over mpi at 4 MiB: rank 0: …"."""
@@ -193,23 +219,34 @@ class NothingMeasured(Fact, frozen=True):
 
 
 class HiddenByNoise(Fact, frozen=True):
-    """In these operations noise hides whether the expected bandwidth is reached."""
+    """Noise hides whether a backend reaches the expected bandwidth in these operations; `quality` is that of all its rows."""
 
+    backend: str
     operations: tuple[str, ...]
+    quality: RunQuality
 
     def render(self) -> str:
-        """Return "noise hides whether the expected bandwidth is reached in allreduce"."""
-        return f"noise hides whether the expected bandwidth is reached in {' and '.join(self.operations)}"
+        """Return "11 of 12 rows over mpi are noisy or unreliable: other work or a changed machine state disturbed them"."""
+        bad = self.quality.noisy + self.quality.unreliable
+        reason = self.quality.best_remedy
+        if reason is None:
+            return f"{' and '.join(self.operations)} over {self.backend}: the intervals are on both sides of the required bandwidth"
+        be = "is" if bad == 1 else "are"
+        return f"{bad} of {plural(self.quality.cases, 'row')} over {self.backend} {be} noisy or unreliable: {reason.cause}"
 
 
 class NothingToCompareWith(Fact, frozen=True):
-    """In these operations the expected bandwidth is unknown: the data was right, but fast or slow cannot be decided."""
+    """The expected bandwidth of these operations over a backend is unknown: the data was right, but fast or slow cannot be decided."""
 
+    backend: str
     operations: tuple[str, ...]
+    ranks: int = 2
 
     def render(self) -> str:
-        """Return "the expected bandwidth of allreduce is unknown"."""
-        return f"the expected bandwidth of {' and '.join(self.operations)} is unknown"
+        """Return "the expected bandwidth of allreduce over gloo is unknown"."""
+        if self.ranks == 1:
+            return f"{self.backend} has one rank, which sends nothing: there is no bandwidth to compare"
+        return f"the expected bandwidth of {' and '.join(self.operations)} over {self.backend} is unknown"
 
 
 Cause = (
@@ -225,6 +262,9 @@ _OUTCOMES: dict[type[Fact], CheckOutcome] = {
 }  # fmt: skip
 
 
+_OF_THE_RUN = (RunFailedEarly, SevereProblem, NothingMeasured)
+
+
 class CheckVerdict(Fact, frozen=True):
     """The verdict of a check: its causes, worst first, and the evidence."""
 
@@ -236,50 +276,88 @@ class CheckVerdict(Fact, frozen=True):
         """Return the outcome of the worst cause."""
         return _OUTCOMES[type(self.causes[0])]
 
+    @property
+    def backends(self) -> dict[str, CheckOutcome]:
+        """Return the outcome of each backend, worst first."""
+        outcomes: dict[str, CheckOutcome] = {}
+        for cause in self.causes:
+            if not isinstance(cause, _OF_THE_RUN) and cause.backend:
+                outcomes.setdefault(cause.backend, _OUTCOMES[type(cause)])
+        return outcomes
+
     def render(self) -> str:
-        """Return "SLOW: …": the outcome, and the causes that have it."""
-        return f"{self.outcome.value}: {self.reasons()}"
+        """Return "INCONCLUSIVE: 11 of 12 rows over mpi are noisy or unreliable: …; gloo OK": reasons, and backends of other outcomes."""
+        others = [f"{backend} {outcome.value}" for backend, outcome in sorted(self.backends.items()) if outcome is not self.outcome]
+        return f"{self.outcome.value}: {'; '.join([self.reasons(), *others])}"
 
     def reasons(self) -> str:
         """Return the causes that have the outcome."""
         return "; ".join(cause.render() for cause in self.causes if _OUTCOMES[type(cause)] is self.outcome)
 
+    def backend_lines(self) -> list[str]:
+        """Return a line for each cause of a backend, if there are several backends: "gloo OK: allreduce reaches …"."""
+        if len(self.backends) < 2:
+            return []
+        causes = [cause for cause in self.causes if not isinstance(cause, _OF_THE_RUN) and cause.backend]
+        return [
+            f"{cause.backend} {_OUTCOMES[type(cause)].value}: {cause.render()}" for cause in sorted(causes, key=lambda cause: cause.backend)
+        ]
 
-def verdict_of(rows: Sequence[Row], findings: Sequence[Finding], failed: RunFailedEarly | None = None, reason: str = "") -> CheckVerdict:
-    """Return the verdict. `failed`: how the run failed, if it did; `reason`: why nothing was measured, if known."""
-    series = [_series(members) for members in grouped(rows, lambda row: (row.operation, row.backend)).values()]
-    wrong = [WrongDataReceived(f"{each.operation} over {each.backend} at {format_size(each.size_bytes)}", each.detail)
-             for each in series if each.reach is Reach.WRONG]  # fmt: skip
-    severe = [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
-    causes: list[Cause] = [*wrong, *([failed] if failed else []), *severe, *_of_bandwidth(series)]
-    if all(each.reach is Reach.ABSENT for each in series):
-        causes.append(NothingMeasured(reason))
-    if not causes:  # a single rank
-        causes.append(NothingToCompareWith(tuple(dict.fromkeys(each.operation for each in series))))
+
+def verdict_of(
+    rows: Sequence[Row],
+    findings: Sequence[Finding],
+    failed: RunFailedEarly | None = None,
+    reason: str = "",
+    requested: frozenset[str] = frozenset(),
+) -> CheckVerdict:
+    """Return the verdict.
+
+    failed     how the run failed, if it did
+    reason     why nothing was measured, if that is known
+    requested  the backends that the user named: each of them must be proven
+    """
+    by_backend = grouped(rows, lambda row: row.backend)
+    series_by_backend = {backend: _series_of_backend(members) for backend, members in by_backend.items()}
+    series = [check for checks in series_by_backend.values() for check in checks]
+    causes: list[Cause] = []
+    if failed:
+        causes.append(failed)
+    causes += [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
+    for backend, checks in series_by_backend.items():
+        causes += _causes_of_backend(backend, checks, by_backend[backend])
+    if any(isinstance(cause, ReachesExpected) for cause in causes):
+        causes = [cause for cause in causes if not isinstance(cause, NothingToCompareWith) or cause.backend in requested]
+    if all(check.reach is Reach.ABSENT for check in series):
+        causes.append(NothingMeasured(reason or next((check.detail for check in series if check.detail), "")))
     order = list(CheckOutcome)
     worst_first = sorted(causes, key=lambda cause: order.index(_OUTCOMES[type(cause)]))
-    in_order = sorted(series, key=lambda each: (each.operation, each.backend))
+    in_order = sorted(series, key=lambda check: (check.operation, check.backend))
     severe_ones, warnings, notes = (sum(each.severity == word for each in findings) for word in ("severe", "warning", "note"))
     summary = DoctorSummary(severe_ones, warnings, notes, findings[0].code if findings else "")
     return CheckVerdict(tuple(worst_first), (*in_order, summary))
 
 
-_BEST_FIRST = (Reach.REACHED, Reach.NOISY, Reach.UNKNOWN, Reach.MISSED, Reach.LATENCY, Reach.WRONG, Reach.ABSENT)
+def _series_of_backend(rows: Sequence[Row]) -> list[SeriesCheck]:
+    return [_series(members) for members in grouped(rows, lambda row: row.operation).values()]
 
 
-def _of_bandwidth(series: Sequence[SeriesCheck]) -> list[Cause]:
-    """Return what the rates show: for each operation that of a backend that reaches the share, else of one that may, else the fastest."""
-    best = [
-        min(members, key=lambda each: (_BEST_FIRST.index(each.reach), -(each.percent or 0)))
-        for members in grouped(series, lambda each: each.operation).values()
-    ]
-    by_reach = {reach: tuple(each for each in best if each.reach is reach) for reach in Reach}
-    noisy, unknown = (tuple(each.operation for each in by_reach[reach]) for reach in (Reach.NOISY, Reach.UNKNOWN))
-    causes: list[Cause] = [MissesExpected(each) for each in by_reach[Reach.MISSED]]
-    causes += [HiddenByNoise(noisy)] if noisy else []
-    causes += [NothingToCompareWith(unknown)] if unknown else []
-    causes += [ReachesExpected(by_reach[Reach.REACHED])] if by_reach[Reach.REACHED] else []
-    return causes
+def _causes_of_backend(backend: str, checks: Sequence[SeriesCheck], rows: Sequence[Row]) -> list[Cause]:
+    """Return the causes that decide the outcome of a backend; none if it was not measured."""
+    by_reach = {reach: [check for check in checks if check.reach is reach] for reach in Reach}
+    if by_reach[Reach.WRONG]:
+        return [WrongDataReceived(f"{check.operation} over {backend} at {format_size(check.size_bytes)}", check.detail, backend)
+                for check in by_reach[Reach.WRONG]]  # fmt: skip
+    if by_reach[Reach.MISSED]:
+        return [MissesExpected(check) for check in by_reach[Reach.MISSED]]
+    if by_reach[Reach.NOISY]:
+        return [HiddenByNoise(backend, tuple(check.operation for check in by_reach[Reach.NOISY]), run_quality(rows))]
+    unknown = by_reach[Reach.UNKNOWN] or ([] if by_reach[Reach.REACHED] else by_reach[Reach.LATENCY])
+    if unknown:
+        return [NothingToCompareWith(backend, tuple(check.operation for check in unknown), max(row.ranks for row in rows))]
+    if by_reach[Reach.REACHED]:
+        return [ReachesExpected(backend, tuple(by_reach[Reach.REACHED]))]
+    return []
 
 
 def _series(rows: Sequence[Row]) -> SeriesCheck:
@@ -294,9 +372,9 @@ def _series(rows: Sequence[Row]) -> SeriesCheck:
         return _described(measured[-1], Reach.LATENCY)
     large = [row for row in measured if row.size_bytes >= _least_size(row)] or measured[:1]
     is_disturbed = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
-    known = [_described(row, _reach(row, is_disturbed or row.size_bytes < _least_size(row))) for row in large]
-    decided = [each for each in known if each.reach in (Reach.REACHED, Reach.MISSED)]
-    return (decided or [each for each in known if each.reach is Reach.NOISY] or known)[0]
+    checks = [_described(row, _reach(row, is_disturbed or row.size_bytes < _least_size(row))) for row in large]
+    decided = [check for check in checks if check.reach in (Reach.REACHED, Reach.MISSED)]
+    return (decided or [check for check in checks if check.reach is Reach.NOISY] or checks)[0]
 
 
 def _is_measured(row: Row) -> bool:
@@ -314,17 +392,35 @@ def share_of(row: Row) -> float | None:
     return OF_MEASURED if _is_measured(row) else OF_LINKS
 
 
+def _proves_nothing(row: Row) -> bool:
+    """Return whether the quality is unreliable; `--slowed` alone does not count, which tests that a check finds a slow backend."""
+    return is_unreliable(replace(row, flags=tuple(flag for flag in row.flags if flag != "slowed")))
+
+
+def _exceeds_reference(row: Row) -> bool:
+    """Return whether a row is so far above a measured reference that the reference must have been disturbed."""
+    return _is_measured(row) and row.percent_of_ceiling is not None and row.percent_of_ceiling > MOST_OF_MEASURED
+
+
+def _is_more_than_tcp(row: Row) -> bool:
+    """Return whether the expected bandwidth is more than one process moves over TCP on a healthy machine."""
+    rate = row.ceiling.bytes_per_s if row.ceiling else None
+    return row.backend in TCP_BACKENDS and not _is_measured(row) and rate is not None and rate > MOST_OF_TCP
+
+
 def _reach(row: Row, is_disturbed: bool) -> Reach:
     """Return what a row shows. `is_disturbed`: whether it cannot prove that something is slow."""
-    share, (low, high) = share_of(row), _interval(row)
+    share = share_of(row)
+    low, high = _interval(row)
     if share is None:
         return Reach.NOISY if row.ceiling is not None and row.ceiling.disturbed else Reach.UNKNOWN
-    if low is None or high is None:
-        slowest = _percent_at(row, row.time_s.max if row.time_s else None, fastest_reference=True)
-        return Reach.REACHED if slowest is not None and slowest >= 100 * share else Reach.NOISY
+    if row.n < FEWEST_SAMPLES or _proves_nothing(row) or low is None or high is None or _exceeds_reference(row):
+        return Reach.NOISY
     if low >= 100 * share:
         return Reach.REACHED
-    return Reach.MISSED if high < 100 * share and not is_disturbed else Reach.NOISY
+    if high >= 100 * share or is_disturbed:
+        return Reach.NOISY
+    return Reach.UNKNOWN if _is_more_than_tcp(row) else Reach.MISSED
 
 
 def _interval(row: Row) -> tuple[float | None, float | None]:
@@ -345,9 +441,38 @@ def _percent_at(row: Row, time_s: float | None, *, fastest_reference: bool) -> f
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:
     low, high = _interval(row)
-    ceiling = row.ceiling if row.percent_of_ceiling is not None else None
-    rate = ceiling.bytes_per_s if ceiling else None
+    quality = quality_of(row)
+    has_reference = row.percent_of_ceiling is not None and row.ceiling is not None and not _exceeds_reference(row)
+    ceiling = row.ceiling if has_reference else None
     return SeriesCheck(
-        row.operation, row.backend, reach, row.size_bytes, row.busbw_bytes_per_s, rate, row.percent_of_ceiling,
-        low, high, share_of(row), ceiling.limited_by if ceiling else "", row.time_s.p50 if row.time_s else None, row.checked,
-    )  # fmt: skip
+        row.operation,
+        row.backend,
+        reach,
+        row.size_bytes,
+        row.busbw_bytes_per_s,
+        ceiling.bytes_per_s if ceiling else None,
+        row.percent_of_ceiling if ceiling else None,
+        low if ceiling else None,
+        high if ceiling else None,
+        share_of(row) if ceiling else None,
+        ceiling.limited_by if ceiling else "",
+        row.time_s.p50 if row.time_s else None,
+        row.checked,
+        _why_undecided(row, reach),
+        quality.word if quality else QUALITY_OK,
+    )
+
+
+def _why_undecided(row: Row, reach: Reach) -> str:
+    """Return why a row decides nothing, in words that its quality does not have."""
+    if reach is Reach.UNKNOWN and row.percent_of_ceiling is not None:
+        return "one process does not fill this link over TCP"
+    if reach is not Reach.NOISY:
+        return ""
+    if _exceeds_reference(row):
+        return "more than the measured reference, which was disturbed"
+    if row.n < FEWEST_SAMPLES:
+        return f"{plural(row.n, 'sample')}, {FEWEST_SAMPLES} are needed"
+    if _proves_nothing(row) or row.percent_of_ceiling is None:
+        return ""
+    return f"not clearly above or below {format_percent(100 * (share_of(row) or 0))}"

@@ -30,9 +30,9 @@ _ABOUT = """\
 Run the rules of `collbench doctor`, a short all-reduce and point-to-point, and print one verdict: OK, SLOW, BROKEN or INCONCLUSIVE.
 It uses the GPUs of this host, all nodes of the Slurm allocation, or else 2 ranks on this host.
 
-exit codes: 0 OK · 1 SLOW: less than half of the expected bandwidth of the links (a fifth of a rate measured inside the host) with the
-whole 95 % interval, or a severe finding of doctor · 3 INCONCLUSIVE: noise, an unknown expected bandwidth, no backend ·
-4 BROKEN: wrong data, a hang or a crash"""
+exit codes, of the worst backend: 0 OK: every operation reaches half of the expected bandwidth of the links (a fifth of a rate measured
+inside the host) with its whole 95 % interval · 1 SLOW: an operation misses it, or a severe finding of doctor · 3 INCONCLUSIVE: noise,
+an unknown expected bandwidth, no backend · 4 BROKEN: wrong data, a hang or a crash"""
 
 
 def add_health_check(commands: Any) -> None:
@@ -74,7 +74,8 @@ def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     announce("looking for backends…", arguments.quiet)
     missing = {} if request.requested else {name: missing_backend(name) for name in request.backends}
     if missing and all(missing.values()):  # the start checks the backends that the user named
-        return _print(_verdict(None, 0, "; ".join(f"{name}: {why}" for name, why in missing.items())), None, 1, arguments)
+        reason = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        return _print(_verdict(None, 0, request.requested, reason), None, 1, arguments)
     from collbench.results.folder import run_name
 
     folder = request.out or Path("runs") / run_name(request.command)
@@ -84,7 +85,7 @@ def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
         run = _read(folder)
         if run is None or not run.rows:
             return code
-    return _judge(folder, code, arguments)
+    return _judge(folder, code, request.requested, arguments)
 
 
 def _read(folder: Path) -> Run | None:
@@ -96,17 +97,17 @@ def _read(folder: Path) -> Run | None:
         return None
 
 
-def _judge(folder: Path, code: int, arguments: argparse.Namespace) -> int:
+def _judge(folder: Path, code: int, requested: frozenset[str], arguments: argparse.Namespace) -> int:
     """Print the verdict about a run and return its exit code."""
     run = _read(folder)
     hosts = run.info.get("hosts") if run else None
     nodes = len(hosts) if isinstance(hosts, list) else 1
     if code in (INTERRUPTED, TERMINATED):
         return code
-    return _print(_verdict(run, code), folder if run else None, nodes, arguments)
+    return _print(_verdict(run, code, requested), folder if run else None, nodes, arguments)
 
 
-def _verdict(run: Run | None, code: int, reason: str = "") -> CheckVerdict:
+def _verdict(run: Run | None, code: int, requested: frozenset[str], reason: str = "") -> CheckVerdict:
     """Return the verdict about a run with this exit code; None: no run was stored, for this reason."""
     from collbench.analysis.health import RunFailedEarly, verdict_of
 
@@ -115,7 +116,7 @@ def _verdict(run: Run | None, code: int, reason: str = "") -> CheckVerdict:
     failed = None
     if ends or (code and not any(row.wrong for row in rows) and code != USAGE):
         failed = RunFailedEarly(code, str(ends[0].get("text", "")) if ends else "")
-    return verdict_of(rows, _findings(run), failed, reason)
+    return verdict_of(rows, _findings(run), failed, reason, requested)
 
 
 def _findings(run: Run | None) -> list[Finding]:
@@ -185,5 +186,5 @@ def _measure_and_judge(request: Request, world: World, listener: ProgressListene
             failed = RunFailedEarly(error.exit_code, str(error))
             _print(verdict_of(run.rows if run else [], [], failed), printer.folder, len(world.hosts), printer.arguments)
         raise
-    own = _judge(printer.folder, code, printer.arguments) if printer else code
+    own = _judge(printer.folder, code, request.requested, printer.arguments) if printer else code
     return world.broadcast(own, "printing the verdict")

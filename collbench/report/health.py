@@ -45,7 +45,7 @@ def write_check(verdict: CheckVerdict, run: Path | None, nodes: int, format: str
 def _lines(verdict: CheckVerdict, run: Path | None, nodes: int, width: int | None) -> Iterator[Line]:
     where = f"; run folder: {run}" if run else ""
     end = f"exit code {verdict.outcome.exit_code}{where}; next: {shlex.join(next_command(verdict, run, nodes))}"
-    evidence = [(f"  {each}", "", "    ") for each in verdict.evidence]
+    evidence = [(f"  {text}", "", "    ") for text in (*verdict.backend_lines(), *map(str, verdict.evidence))]
     for text, style, indent in ((str(verdict), _STYLES[verdict.outcome], "  "), *evidence, (end, "foot", "  ")):
         yield from text_lines(text, width, style, indent)
 
@@ -95,6 +95,7 @@ def _document(verdict: CheckVerdict, run: Path | None, nodes: int) -> dict[str, 
         "verdict": verdict.outcome.value,
         "exit_code": verdict.outcome.exit_code,
         "text": str(verdict),
+        "backends": {backend: outcome.value for backend, outcome in verdict.backends.items()},
         "causes": [as_json(each) | {"text": str(each)} for each in verdict.causes],
         "evidence": [as_json(each) | {"text": str(each)} for each in verdict.evidence],
         "run": run and str(run),

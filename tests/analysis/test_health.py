@@ -22,7 +22,7 @@ from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.reason import as_json, decode
 from collbench.results.row import Row, Times
-from tests.results.rows import make_row, not_measured
+from tests.results.rows import COPY, make_row, make_times, not_measured
 
 MIB = 1 << 20
 
@@ -67,17 +67,29 @@ def test_a_wide_interval_is_compared_as_it_is(flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "slowest", "reach"),
-    [(10, 1.0, Reach.NOISY), (99, 1.0, Reach.REACHED), (99, 1.9, Reach.REACHED), (99, 2.1, Reach.NOISY), (99, None, Reach.NOISY)],
+    "changes",
+    [
+        pytest.param({"n": 5}, id="five samples"),
+        pytest.param({"n": 1, "time_s": replace(make_times(1e-3), ci_low=None, ci_high=None)}, id="one sample"),
+        pytest.param({"flags": ("oversubscribed",)}, id="unreliable"),
+        pytest.param({"flags": ("above_bound",)}, id="another path"),
+        pytest.param({"percent_of_ceiling": 378.0, "ceiling": COPY}, id="far above a measured reference"),
+    ],
 )
-def test_a_row_without_an_interval_reaches_the_share_if_its_slowest_sample_does(
-    percent: float, slowest: float | None, reach: Reach
-) -> None:
-    row = at(percent)
-    assert row.time_s
-    most = None if slowest is None else row.time_s.p50 * slowest
-    without = replace(row, time_s=replace(row.time_s, ci_low=None, ci_high=None, max=most))
-    assert list(reaches(verdict_of([without], [])).values()) == [reach]
+def test_what_proves_nothing_is_neither_ok_nor_slow(changes: dict[str, Any]) -> None:
+    for percent in (10, 95):
+        verdict = verdict_of([replace(at(percent), **changes)], [])
+        assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["hidden_by_noise"])
+
+
+def test_a_disturbed_reference_gives_no_percentage() -> None:
+    verdict = verdict_of([at(378, ceiling=COPY)], [])
+    (series,) = (each for each in verdict.evidence if isinstance(each, SeriesCheck))
+    assert (series.reach, series.percent, series.expected) == (Reach.NOISY, None, None)
+
+
+def test_six_samples_are_enough() -> None:
+    assert verdict_of([at(95, n=6)], []).outcome is CheckOutcome.OK
 
 
 def test_the_largest_size_that_decides_counts_and_small_ones_do_not() -> None:
@@ -99,15 +111,34 @@ def test_sizes_that_fit_a_cache_do_not_count_inside_a_host() -> None:
     assert verdict_of([at(10, 4 * MIB)], []).outcome is CheckOutcome.SLOW
 
 
-def test_one_backend_that_reaches_the_share_is_enough_and_the_others_are_evidence() -> None:
-    verdict = verdict_of([at(84), at(10, backend="gloo")], [])
-    assert verdict.outcome is CheckOutcome.OK
-    assert reaches(verdict) == {("allreduce", "nccl"): Reach.REACHED, ("allreduce", "gloo"): Reach.MISSED}
+@pytest.mark.parametrize(
+    ("gloo", "outcome"),
+    [
+        (at(84, backend="gloo"), CheckOutcome.OK),
+        (at(10, backend="gloo"), CheckOutcome.SLOW),
+        (at(10, backend="gloo", flags=("cpu_shared",)), CheckOutcome.INCONCLUSIVE),
+        (at(84, backend="gloo", wrong=3), CheckOutcome.BROKEN),
+    ],
+)
+def test_the_worst_backend_decides(gloo: Row, outcome: CheckOutcome) -> None:
+    slow_link = Ceiling("network", 1.25e9, "NIC 1×10 Gb/s", "ring")
+    verdict = verdict_of([at(84), replace(gloo, ceiling=slow_link)], [])
+    assert verdict.outcome is outcome
+    assert verdict.backends == {"nccl": CheckOutcome.OK, "gloo": outcome}
+    assert len(verdict.backend_lines()) == 2
+
+
+def test_tcp_of_one_process_that_does_not_fill_a_fast_link_says_nothing_about_the_network() -> None:
+    slow_gloo = at(10, backend="gloo")
+    assert verdict_of([at(84), slow_gloo], []).outcome is CheckOutcome.OK
+    assert verdict_of([slow_gloo], []).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict_of([at(84), slow_gloo], [], requested=frozenset({"nccl", "gloo"})).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict_of([at(84), at(10, backend="mpi")], []).outcome is CheckOutcome.SLOW
 
 
 def test_each_operation_must_reach_it() -> None:
     verdict = verdict_of([at(84), at(10, operation="p2p_bandwidth", redop=None)], [])
-    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.SLOW, ["misses_expected", "reaches_expected"])
+    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.SLOW, ["misses_expected"])
 
 
 def test_a_rate_measured_inside_the_host_needs_a_smaller_share_and_counts_with_its_interval() -> None:

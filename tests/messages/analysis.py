@@ -25,6 +25,7 @@ from collbench.analysis.health import (
 )
 from collbench.analysis.pairs import PairFinding
 from collbench.analysis.stragglers import Role, SlowLink, Straggler
+from collbench.results.quality import QualityReason, RunQuality
 from collbench.stats.launches import Ratio
 from tests.results.rows import make_row
 
@@ -50,21 +51,31 @@ def pair(kind: str, quantity: str, places: tuple[int, ...], **more: object) -> C
 MIB = 1 << 20
 GOOD = SeriesCheck("allreduce", "mpi", Reach.REACHED, 64 * MIB, 5.07e9, 8.02e9, 63.2, 62.1, 64.0, 0.2, "memory copy", 13.2e-3, 1)
 SLOW = replace_fact(GOOD, backend="gloo", reach=Reach.MISSED, busbw=0.8e9, percent=10.0, checked=0)
+NOISE = HiddenByNoise("gloo", ("allreduce", "p2p_bandwidth"), RunQuality(1, 8, 3, (QualityReason("idle", 11),)))
 MESSAGES = {
-    "check, OK": CheckVerdict((ReachesExpected((GOOD, replace_fact(GOOD, operation="p2p_bandwidth", percent=87.0))),)),
-    "check, wrong data": CheckVerdict((WrongDataReceived("allreduce over mpi at 4 MiB", "rank 1: 3 wrong elements"), MissesExpected(SLOW))),
-    "check: reaches expected": ReachesExpected((GOOD,)),
+    "check, OK": CheckVerdict((ReachesExpected("mpi", (GOOD, replace_fact(GOOD, operation="p2p_bandwidth", percent=87.0))),)),
+    "check, two backends": CheckVerdict((NOISE, ReachesExpected("mpi", (GOOD,)))),
+    "check, two backends and doctor": CheckVerdict((SevereProblem("CB2101", "the link is trained lower", "node1"), NOISE)),
+    "check, lines of two backends": lambda: "\n".join(CheckVerdict((NOISE, ReachesExpected("mpi", (GOOD,)))).backend_lines()),
+    "check, wrong data": CheckVerdict(
+        (WrongDataReceived("allreduce over mpi at 4 MiB", "rank 1: 3 wrong elements", "mpi"), MissesExpected(SLOW))
+    ),
+    "check: reaches expected": ReachesExpected("mpi", (GOOD,)),
+    "check: reaches expected, unverified": ReachesExpected("mpi", (replace_fact(GOOD, checked=0),)),
     "check: slow": MissesExpected(SLOW),
     "check: severe finding": SevereProblem("CB2101", "the link is trained lower", "node1"),
     "check: wrong data": WrongDataReceived("allreduce over mpi at 4 MiB"),
     "check: failed": RunFailedEarly(4, "rank 1 does not answer"),
     "check: killed": RunFailedEarly(4),
     "check: no backend": NothingMeasured("mpi: mpi4py is not installed"),
-    "check: noise": HiddenByNoise(("allreduce", "p2p_bandwidth")),
-    "check: expected bandwidth unknown": NothingToCompareWith(("allreduce",)),
+    "check: noise": NOISE,
+    "check: interval": HiddenByNoise("mpi", ("allreduce", "p2p_bandwidth"), RunQuality(4, 0, 0)),
+    "check: expected bandwidth unknown": NothingToCompareWith("gloo", ("allreduce",)),
+    "check: one rank": NothingToCompareWith("gloo", ("allreduce",), 1),
     "check, evidence": GOOD,
     "check, evidence, slow": SLOW,
-    "check, evidence, noisy": replace_fact(GOOD, reach=Reach.NOISY),
+    "check, evidence, noisy": replace_fact(GOOD, reach=Reach.NOISY, quality="noisy"),
+    "check, evidence, undecided": replace_fact(GOOD, reach=Reach.NOISY, detail="not clearly above or below 20 %"),
     "check, evidence, expected bandwidth unknown": replace_fact(GOOD, reach=Reach.UNKNOWN, expected=None, percent=None),
     "check, evidence, latency": replace_fact(GOOD, operation="p2p_latency", reach=Reach.LATENCY, size_bytes=8, time_s=1.2e-6),
     "check, evidence, n/a": SeriesCheck("allreduce", "nccl", Reach.ABSENT, detail="no network"),

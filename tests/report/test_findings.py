@@ -49,7 +49,8 @@ def test_both_sections(tmp_path: Path) -> None:
     rows[4] = not_measured("no", size_bytes=SIZES[4])
     found = lines([stored(tmp_path / "run", 10, slow=3)], rows)
     assert_golden("findings.txt", "".join(f"{line.text}\n" for line in found))
-    assert [line.text for line in found if line.style == "head"] == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that end last"]
+    heads = [line.text for line in found if line.style == "head"]
+    assert heads == ["latency and bandwidth (α–β fit)", "self-consistency", "ranks that end last"]
 
 
 def test_nothing_is_reported_where_there_is_nothing_to_report() -> None:

@@ -313,7 +313,7 @@ def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
     timed = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
     figures = _with_latency(figures, [(each.time_s or 0.0, each.size_bytes, f"{each.operation} over {each.backend}") for each in timed])
     badge = (_BADGES.get(verdict.outcome, BAD), verdict.outcome.value)
-    return FirstScreen(verdict.reasons(), badge, figures, line, [each.render() for each in verdict.evidence])
+    return FirstScreen(verdict.reasons(), badge, figures, line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
 
 
 def _series(of: SeriesCheck) -> str:
