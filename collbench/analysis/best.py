@@ -1,4 +1,4 @@
-"""The best rows of each operation, the scaling efficiency of a training step, and whether a library's own choice is the fastest.
+"""The row that stands for each operation, the scaling efficiency of a training step, and whether a library's own choice is the fastest.
 
 An automatic choice of algorithm or protocol is slower only if its interval does not overlap that of a forced choice. That is stricter
 than a ratio with an interval that excludes 1, since the fastest of a dozen equal choices looks fast by chance. Rows with wrong data,
@@ -14,11 +14,13 @@ from operator import attrgetter
 from collbench.analysis.latency import reason
 from collbench.analysis.launches import forced, grouped, is_time, known, median_of, sort_time, time_of
 from collbench.operations.registry import operations
+from collbench.results.quality import is_unreliable
 from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
 
-# The best row of each operation over each backend, at the beginning of a report. It is never an average over sizes.
+# The row that stands for each operation over each backend, at the beginning of a report. It is never an average over sizes.
 
+LEAST_BYTES = 4 << 20  # smaller messages do not reach the bandwidth of a link, and fit into the caches of a processor
 # Rows that differ in one of these have separate peaks. For other differences (type, placement, algorithm …) the best row has the value.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
 # A row with bytes on another path than the expected one is a peak only if nothing else was measured.
@@ -26,30 +28,33 @@ _ELSEWHERE = frozenset({"above_bound", "other_path"})
 
 
 @dataclass(frozen=True)
-class Peak:
-    """The best rows of one operation over one backend.
+class Headline:
+    """The rows that stand for one operation over one backend.
 
-    row       the row of the highest bus bandwidth with right data; of several the one at the largest size. Rows above the hard limit, or
-              with bytes on another path, are chosen only without others. Without any bandwidth (a barrier, one rank), or if the time is
-              the result (a ping-pong), the row of the shortest time. Without valid figures, the first row
+    row       the largest size of at least 4 MiB that is not unreliable, else the largest size; of several rows the one with the highest bus
+              bandwidth. Rows with wrong data, above the hard limit, or with bytes on another path, are chosen only without others. Without
+              any bandwidth (a barrier, one rank), or if the time is the result (a ping-pong), the row of the shortest time. Without valid
+              figures, the first row
     smallest  the fastest row of the smallest size that has a time, for the latency; None without one, or without sizes
     cases     (the number of rows, the number of rows with valid figures)
+    left_out  the sizes in bytes above that of `row` that were measured, but are unreliable
     """
 
     row: Row
     smallest: Row | None
     cases: int
     sound: int
+    left_out: tuple[int, ...] = ()
 
 
-def peaks(rows: Iterable[Row]) -> list[Peak]:
-    """Return one peak for each operation over each backend, in the order in which they first occur."""
-    return [_peak(members) for members in grouped(rows, attrgetter(*_APART)).values()]
+def headlines(rows: Iterable[Row]) -> list[Headline]:
+    """Return one headline for each operation over each backend, in the order in which they first occur."""
+    return [_headline(members) for members in grouped(rows, attrgetter(*_APART)).values()]
 
 
-def differing(best: Iterable[Peak]) -> list[str]:
+def differing(best: Iterable[Headline]) -> list[str]:
     """Return the fields besides operation and backend that distinguish these peaks: "mode" in a table of two modes."""
-    rows = [peak.row for peak in best]
+    rows = [headline.row for headline in best]
     return [name for name in _APART[2:] if len({getattr(row, name) for row in rows}) > 1]
 
 
@@ -59,15 +64,26 @@ def is_shown_as_time(row: Row) -> bool:
     return row.busbw_bytes_per_s is None or row.ranks == 1 or (operation is not None and operation.self_synchronizing)
 
 
-def _peak(members: list[Row]) -> Peak:
+def fits_cache(row: Row) -> bool:
+    """Return whether a row's reference was measured inside the host, at a size that fits into a cache: no library aims at that rate."""
+    return row.ceiling is not None and row.ceiling.kind == "measured" and row.size_bytes < LEAST_BYTES
+
+
+def _headline(members: list[Row]) -> Headline:
     sound = [row for row in members if time_of(row) is not None and not row.wrong]
     fast = [row for row in sound if known(row.busbw_bytes_per_s) and not is_shown_as_time(row)]
     fast = [row for row in fast if not _ELSEWHERE.intersection(row.flags)] or fast
     best = min(sound, key=sort_time, default=members[0])
+    left_out: tuple[int, ...] = ()
     if fast:
-        best = max(fast, key=lambda row: (row.busbw_bytes_per_s or 0, row.size_bytes))
+        reliable = [row for row in fast if row.size_bytes >= LEAST_BYTES and not is_unreliable(row)]
+        candidates = reliable or fast
+        largest = max(row.size_bytes for row in candidates)
+        best = max((row for row in candidates if row.size_bytes == largest), key=lambda row: row.busbw_bytes_per_s or 0)
+        left_out = tuple(sorted({row.size_bytes for row in fast if row.size_bytes > largest}))
     sized = [row for row in sound if row.size_bytes]
-    return Peak(best, min(sized, key=lambda row: (row.size_bytes, sort_time(row)), default=None), len(members), len(sound))
+    smallest = min(sized, key=lambda row: (row.size_bytes, sort_time(row)), default=None)
+    return Headline(best, smallest, len(members), len(sound), left_out)
 
 
 # Scaling efficiency of a training step, from the times of computing and exchanging.

@@ -21,8 +21,11 @@ _MOST = 12
 _UNTRIED = "not_run_on_hardware"  # of a backend: no line of its results must hide it
 
 
-class BestRate(Fact, frozen=True):
-    """The best bus bandwidth of an operation over a backend, the expected bandwidth, and the resource that limits it."""
+class HeadlineRate(Fact, frozen=True):
+    """The bus bandwidth of an operation over a backend at a large size, the expected bandwidth, and the resource that limits it.
+
+    left_out: the larger sizes in bytes that were measured, but are unreliable
+    """
 
     bytes_per_s: float
     size_bytes: int
@@ -32,18 +35,20 @@ class BestRate(Fact, frozen=True):
     measured: bool = False
     unreliable: bool = False
     disturbed: bool = False
+    left_out: tuple[int, ...] = ()
 
     def render(self) -> str:
         """Return "5.01 of 7.61 GB/s (66 %) at 64 MiB, limited by memory copy (measured)"."""
         doubt = f", {UNRELIABLE}" if self.unreliable else ""
-        where = f"at {format_size(self.size_bytes)}"
+        where = f"at {format_size(self.size_bytes)}{doubt}"
+        larger = f" (larger sizes are unreliable: {', '.join(map(format_size, self.left_out))})" if self.left_out else ""
         if self.expected_bytes_per_s is None or self.percent is None:
             unknown = ", expected rate unknown (its measurement was disturbed)" if self.disturbed else ""
-            return f"{format_rate(self.bytes_per_s)} GB/s {where}{doubt}{unknown}"
+            return f"{format_rate(self.bytes_per_s)} GB/s {where}{unknown}{larger}"
         part = format_percent(self.percent) if self.percent >= 0.05 else "<0.1 %"
-        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part}{doubt})"
+        rates = f"{format_rate(self.bytes_per_s)} of {format_rate(self.expected_bytes_per_s)} GB/s ({part})"
         limit = f", limited by {self.limited_by}{' (measured)' if self.measured else ''}" if self.limited_by else ""
-        return f"{rates} {where}{limit}"
+        return f"{rates} {where}{limit}{larger}"
 
 
 class Latency(Fact, frozen=True):
@@ -97,7 +102,7 @@ class Answer(Fact, frozen=True):
     operation: str
     backend: str
     how: tuple[str, ...] = ()
-    rate: BestRate | None = None
+    rate: HeadlineRate | None = None
     latency: Latency | None = None
     verification: Verification | None = None
     memory: CommunicatorMemory | None = None
@@ -121,10 +126,10 @@ class Answer(Fact, frozen=True):
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
-    """Return an answer for each operation over each backend, and for each further difference that `peaks` keeps apart."""
-    from collbench.analysis.best import differing, peaks  # not before the end: numpy would delay the start
+    """Return an answer for each operation over each backend, and for each further difference that `headlines` keeps apart."""
+    from collbench.analysis.best import differing, headlines  # not before the end: numpy would delay the start
 
-    best = peaks(rows)
+    best = headlines(rows)
     names = differing(best)
     apart = ("operation", "backend", *names)
     groups: dict[tuple[object, ...], list[Row]] = {}
@@ -174,29 +179,36 @@ def _communicator_memory(rows: Sequence[Row]) -> CommunicatorMemory | None:
     return CommunicatorMemory(*max(found)) if found else None
 
 
-def _rate(rows: Sequence[Row]) -> BestRate | None:
-    """Return the rate of the peak among messages for which a bandwidth means something; unreliable rows only count without others."""
-    from collbench.analysis.best import is_shown_as_time, peaks
+def _rate(rows: Sequence[Row]) -> HeadlineRate | None:
+    """Return the headline among messages for which a bandwidth means something.
+
+    A measured reference inside a host has no percentage below 4 MiB: there memory copy runs in a cache, which no library aims at.
+    """
+    from collbench.analysis.best import fits_cache, headlines, is_shown_as_time
 
     large = [row for row in rows if row.size_bytes >= LEAST_RATE_BYTES]
-    reliable = [row for row in large if not is_unreliable(row)]
-    best = peaks(reliable or large)[0].row if large else None
-    if best is None or best.wrong or best.busbw_bytes_per_s is None or is_shown_as_time(best):
+    if not large:
         return None
-    if best.size_bytes <= MOST_LATENCY_BYTES and best.percent_of_ceiling is not None and best.percent_of_ceiling < LEAST_PERCENT:
+    headline = headlines(large)[0]
+    row = headline.row
+    if row.wrong or row.busbw_bytes_per_s is None or is_shown_as_time(row):
         return None
-    unreliable, ceiling = is_unreliable(best), best.ceiling
-    if ceiling is None or ceiling.bytes_per_s is None or best.percent_of_ceiling is None:
+    if row.size_bytes <= MOST_LATENCY_BYTES and row.percent_of_ceiling is not None and row.percent_of_ceiling < LEAST_PERCENT:
+        return None
+    unreliable = is_unreliable(row)
+    ceiling = row.ceiling
+    if ceiling is None or ceiling.bytes_per_s is None or row.percent_of_ceiling is None or fits_cache(row):
         disturbed = ceiling is not None and ceiling.disturbed
-        return BestRate(best.busbw_bytes_per_s, best.size_bytes, unreliable=unreliable, disturbed=disturbed)
-    return BestRate(
-        best.busbw_bytes_per_s,
-        best.size_bytes,
+        return HeadlineRate(row.busbw_bytes_per_s, row.size_bytes, unreliable=unreliable, disturbed=disturbed, left_out=headline.left_out)
+    return HeadlineRate(
+        row.busbw_bytes_per_s,
+        row.size_bytes,
         ceiling.bytes_per_s,
-        best.percent_of_ceiling,
+        row.percent_of_ceiling,
         "" if ceiling.kind == "given" else printable(ceiling.limited_by),
         measured=ceiling.kind == "measured",
         unreliable=unreliable,
+        left_out=headline.left_out,
     )
 
 

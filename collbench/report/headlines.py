@@ -1,4 +1,4 @@
-"""Texts of a report beside its rows: what was measured, the peaks, α–β fits, and the ranks that end last."""
+"""Texts of a report beside its rows: what was measured, the headlines, α–β fits, and the ranks that end last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.best import Peak, differing, is_shown_as_time
+from collbench.analysis.best import Headline, differing, fits_cache, is_shown_as_time
 from collbench.analysis.launches import Launches, forced
 from collbench.report.cases import (
     CHOICE_TITLE,
@@ -266,7 +266,7 @@ def circumstances(run: Run) -> dict[str, str]:
 
 
 def figure(row: Row) -> str:
-    """Return the figure of a peak: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)", with "? " before a doubtful one."""
+    """Return the figure of a headline: "42.0 of 50.0 GB/s (84 %) limited by NIC 4×100 Gb/s (ring)", with "? " before a doubtful one."""
     if not has_share(row):
         return speed(row)
     from_user = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line is not a limit
@@ -275,11 +275,17 @@ def figure(row: Row) -> str:
 
 def has_share(row: Row) -> bool:
     """Return whether the row has a percentage: verified data, a known ceiling, and not a ping-pong."""
-    return row.na is None and not row.wrong and of_ceiling(row) not in (NOTHING, ONE_RANK) and not is_shown_as_time(row)
+    return (
+        row.na is None
+        and not row.wrong
+        and of_ceiling(row) not in (NOTHING, ONE_RANK)
+        and not is_shown_as_time(row)
+        and not fits_cache(row)
+    )
 
 
 def speed(row: Row) -> str:
-    """Return the figure of a peak without its limit: "42.0 of 50.0 GB/s (84 %)"."""
+    """Return the figure of a headline without its limit: "42.0 of 50.0 GB/s (84 %)"."""
     if row.na is not None:
         return not_available(row)
     if row.wrong:
@@ -289,7 +295,7 @@ def speed(row: Row) -> str:
 
 
 def where(row: Row, rows: Sequence[Row]) -> str:
-    """Return the size of a peak, and what distinguishes it from rows of the same operation and backend: "64 MiB, in place, tree"."""
+    """Return the size of a headline, and what distinguishes it from rows of the same operation and backend: "64 MiB, in place, tree"."""
     size = [format_size(row.size_bytes)] if row.size_bytes else []
     others = [each for each in rows if (each.operation, each.backend) == (row.operation, row.backend)]
     differing = [name for name in _AT if len({getattr(each, name) for each in others}) > 1 and getattr(row, name) is not None]
@@ -297,37 +303,37 @@ def where(row: Row, rows: Sequence[Row]) -> str:
     return short(", ".join([*size, *(value for value in values if value != NOTHING)]) or NOTHING)
 
 
-def latency(peak: Peak) -> str:
+def latency(headline: Headline) -> str:
     """Return the time of the smallest message: "2.345 µs at 8 B"."""
-    row = peak.smallest
+    row = headline.smallest
     if row is None:
         return NOTHING
     chosen = f" ({forced(row)})" if forced(row) else ""
     return f"{'? ' if doubtful(row) else ''}{times(row, ' µs')} at {format_size(row.size_bytes)}{chosen}"
 
 
-PeakRecord = tuple[Launches, Peak]
+HeadlineRecord = tuple[Launches, Headline]
 
 
-def peaks_frame(best: Sequence[PeakRecord]) -> Frame[PeakRecord]:
-    """Return the table of peaks: the run if there are several, what differs, the figure with its flags, where, and the latency."""
-    fields = ["operation", "backend", *differing(peak for _, peak in best)]
-    columns: list[Column[PeakRecord]] = [
+def headline_frame(best: Sequence[HeadlineRecord]) -> Frame[HeadlineRecord]:
+    """Return the table of headlines: the run if there are several, what differs, the figure with its flags, where, and the latency."""
+    fields = ["operation", "backend", *differing(headline for _, headline in best)]
+    columns: list[Column[HeadlineRecord]] = [
         Column("", "run", lambda each: short(each[0].name, 80)),
-        *map(_peak_field, fields),
-        Column("", "peak", lambda each: short(" · ".join(part for part in (figure(each[1].row), remarks(each[1].row)) if part))),
+        *map(_headline_field, fields),
+        Column("", "bus bandwidth", lambda each: short(" · ".join(part for part in (figure(each[1].row), remarks(each[1].row)) if part))),
         Column("", "at", lambda each: where(each[1].row, each[0].rows)),
         Column("", "smallest message", lambda each: latency(each[1])),
     ]
     several = len({id(table) for table, _ in best}) > 1
-    return Frame(columns if several else columns[1:], best, style=_peak_style)
+    return Frame(columns if several else columns[1:], best, style=_headline_style)
 
 
-def _peak_field(name: str) -> Column[PeakRecord]:
+def _headline_field(name: str) -> Column[HeadlineRecord]:
     return Column("", name, lambda each: short(value_of(each[1].row, name), 80))
 
 
-def _peak_style(each: PeakRecord) -> str:
+def _headline_style(each: HeadlineRecord) -> str:
     row = each[1].row
     return "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
 

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from collbench.analysis.best import is_shown_as_time, peaks
+from collbench.analysis.best import headlines, is_shown_as_time
 from collbench.analysis.launches import read_all
 from collbench.errors import FINE, UsageError
 from collbench.report.frame import Column, Frame, csv_lines, json_lines, table_lines
@@ -153,7 +153,7 @@ def list_run(path: Path, runs: Sequence[Run]) -> ListedRun:
     operation, words, places = first.get("operation"), first.get("command"), first.get("rank_map")
     rows = [row for run in runs for row in run.rows]
     bests: dict[str, Row] = {}
-    for row in [peak.row for peak in peaks(rows) if peak.sound and not is_shown_as_time(peak.row)]:
+    for row in [headline.row for headline in headlines(rows) if headline.sound and not is_shown_as_time(headline.row)]:
         bests[row.operation] = max(bests.get(row.operation, row), row, key=_rate)
     return ListedRun(
         path,

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from collbench.analysis.best import peaks
+from collbench.analysis.best import headlines
 from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
@@ -22,7 +22,7 @@ from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.guidelines import consistency_frame
-from collbench.report.headlines import NO_CONCERNS, concern_sentence, peaks_frame, short, subject
+from collbench.report.headlines import NO_CONCERNS, concern_sentence, headline_frame, short, subject
 from collbench.report.headlines import lines as findings
 from collbench.report.material import Material
 from collbench.report.plan import in_print_order, plan_of
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from collbench.gate.verdict import Verdict
 
 
-# Runs as Markdown, for wikis and pull requests: peaks, concerns, comparisons, rows.
+# Runs as Markdown, for wikis and pull requests: headlines, concerns, comparisons, rows.
 
-_MOST_ROWS, _FEWEST_ROWS, _MOST_PEAKS = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
+_MOST_ROWS, _FEWEST_ROWS, _MOST_HEADLINES = 200, 20, 80  # a comment on GitHub has at most 65,536 characters
 
 
 def markdown_text(material: Material) -> str:
@@ -71,11 +71,11 @@ def _most_rows(material: Material) -> int:
 def _overview(material: Material) -> Iterator[str]:
     yield from ("# collbench report", "")
     yield from items(f"{each.name}: {' · '.join(text for text in subject(each).values() if text)}" for each in material.tables)
-    best = [(each, peak) for each in material.tables for peak in peaks(material.rows(each))]
+    best = [(each, headline) for each in material.tables for headline in headlines(material.rows(each))]
     if best:
-        yield from ("", "## Peaks", "", *(line.text for line in markdown_of(peaks_frame(best[:_MOST_PEAKS]))))
-    if len(best) > _MOST_PEAKS:
-        yield from ("", f"The first {_MOST_PEAKS} of {len(best)} peaks.")
+        yield from ("", "## Results", "", *(line.text for line in markdown_of(headline_frame(best[:_MOST_HEADLINES]))))
+    if len(best) > _MOST_HEADLINES:
+        yield from ("", f"The first {_MOST_HEADLINES} of {len(best)} results.")
     yield from (
         "",
         "## Findings and flags, worst first",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import pytest
 
-from collbench.analysis.best import peaks
+from collbench.analysis.best import headlines
 from collbench.analysis.compare import CaseRatio, why_nothing_in_common
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import CollbenchError, NoVerdict
@@ -169,7 +169,7 @@ class NetworkTest:
             _fail(f"at_least={at_least}: not a valid share (use a number above 0, such as 0.8 for 80 %)")
         rows = self._caught(lambda: _rows(runs or self.runs))
         if from_size is None:
-            chosen = [each.row for each in peaks(rows)]
+            chosen = [each.row for each in headlines(rows)]
         else:
             least = self._caught(lambda: parse_size(str(from_size)))
             chosen = [row for row in rows if row.size_bytes >= least]
@@ -244,7 +244,7 @@ class NetworkTest:
         rows = _rows(runs)
         lines = [f"{name_of(row)} over {short(row.backend)}: {_figures(row)}" for row in rows]
         node.add_report_section("call", "collbench", "\n".join([f"run folder: {path}" for path in runs.paths] + lines))
-        best = [each.row for each in peaks(rows)]
+        best = [each.row for each in headlines(rows)]
         node.user_properties += [(PROPERTY, f"{name_of(row)} over {short(row.backend)}: {_figures(row)}") for row in best]
         node.user_properties += [("collbench run", str(path)) for path in runs.paths]
         for row in rows:

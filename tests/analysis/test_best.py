@@ -9,68 +9,83 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.analysis.best import JudgedChoice, Share, efficiency, judged, peaks
+from collbench.analysis.best import JudgedChoice, Share, efficiency, headlines, judged
 from collbench.report.headlines import figure
 from collbench.results.row import Row, Times
 from tests.results.rows import make_row, make_times, not_measured
 
+MIB = 1 << 20
 
-def test_the_highest_bandwidth_at_any_size_and_the_time_of_the_smallest() -> None:
-    small, top = make_row(8, busbw_bytes_per_s=1e6, time_s=make_times(2e-6)), make_row(1 << 20, busbw_bytes_per_s=45e9)
-    (peak,) = peaks([top, small, make_row(1 << 30, busbw_bytes_per_s=40e9)])
-    assert (peak.row, peak.smallest, peak.cases, peak.sound) == (top, small, 3, 3)
+
+def test_the_largest_reliable_size_and_the_time_of_the_smallest() -> None:
+    small, large = make_row(8, busbw_bytes_per_s=1e6, time_s=make_times(2e-6)), make_row(64 * MIB, busbw_bytes_per_s=40e9)
+    in_cache = make_row(MIB, busbw_bytes_per_s=45e9)
+    (headline,) = headlines([in_cache, small, large])
+    assert (headline.row, headline.smallest, headline.cases, headline.sound, headline.left_out) == (large, small, 3, 3, ())
+
+
+def test_larger_sizes_that_are_unreliable_are_left_out_and_named() -> None:
+    rows = [make_row(size * MIB, flags=flags) for size, flags in ((1, ()), (4, ()), (16, ("oversubscribed",)), (64, ("oversubscribed",)))]
+    (headline,) = headlines(rows)
+    assert (headline.row.size_bytes, headline.left_out) == (4 * MIB, (16 * MIB, 64 * MIB))
+
+
+def test_without_a_reliable_large_size_the_largest_is_shown() -> None:
+    rows = [make_row(4096), make_row(16384, flags=("oversubscribed",)), make_row(MIB, flags=("oversubscribed",))]
+    assert headlines(rows)[0].row.size_bytes == MIB
+    assert headlines(rows[:2])[0].row.size_bytes == 16384
 
 
 def test_of_equal_bandwidths_the_larger_size_counts() -> None:
-    (peak,) = peaks([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
-    assert peak.row.size_bytes == 1 << 30
+    (headline,) = headlines([make_row(1 << 20), make_row(1 << 30), make_row(1 << 25)])
+    assert headline.row.size_bytes == 1 << 30
 
 
 def test_one_for_each_operation_backend_and_number_of_ranks_and_the_best_placing() -> None:
     rows = [make_row(), make_row(backend="mpi"), make_row(operation="broadcast"), make_row(ranks=8), make_row(mode="pipelined")]
     in_place = make_row(in_place=True, busbw_bytes_per_s=43e9)
-    found = peaks([*rows, in_place])
+    found = headlines([*rows, in_place])
     assert [each.row for each in found] == [in_place, *rows[1:]]
     assert [each.cases for each in found] == [2, 1, 1, 1, 1]
 
 
-def test_wrong_data_is_never_a_peak() -> None:
+def test_wrong_data_is_never_a_headline() -> None:
     right = make_row(1024, busbw_bytes_per_s=1e9)
-    (peak,) = peaks([make_row(2048, wrong=3), right])
-    assert (peak.row, peak.sound) == (right, 1)
-    (peak,) = peaks([wrong := make_row(wrong=3)])
-    assert (peak.row, peak.smallest, peak.sound) == (wrong, None, 0)
+    (headline,) = headlines([make_row(2048, wrong=3), right])
+    assert (headline.row, headline.sound) == (right, 1)
+    (headline,) = headlines([wrong := make_row(wrong=3)])
+    assert (headline.row, headline.smallest, headline.sound) == (wrong, None, 0)
 
 
 def test_what_took_another_path_is_a_peak_only_where_there_is_nothing_else() -> None:
     beyond = make_row(1 << 20, busbw_bytes_per_s=90e9, flags=("above_bound",), percent_of_ceiling=None)
-    assert peaks([beyond])[0].row == beyond
-    assert peaks([beyond, slow := make_row(8, busbw_bytes_per_s=1e6)])[0].row == slow
+    assert headlines([beyond])[0].row == beyond
+    assert headlines([beyond, slow := make_row(8, busbw_bytes_per_s=1e6)])[0].row == slow
 
 
 def test_without_a_bandwidth_the_shortest_time_counts() -> None:
     barriers = [
         make_row(0, operation="barrier", algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_s=make_times(t)) for t in (3e-6, 2e-6)
     ]
-    (peak,) = peaks(barriers)
-    assert (peak.row, peak.smallest) == (barriers[1], None)
+    (headline,) = headlines(barriers)
+    assert (headline.row, headline.smallest) == (barriers[1], None)
     alone = [make_row(size, ranks=1, time_s=make_times(size * 1e-9)) for size in (64, 8)]
-    assert peaks(alone)[0].row == alone[1]
+    assert headlines(alone)[0].row == alone[1]
 
 
 def test_nothing_measured_and_figures_that_cannot_be() -> None:
-    (peak,) = peaks([na := not_measured("no library")])
-    assert (peak.row, peak.smallest, peak.sound) == (na, None, 0)
+    (headline,) = headlines([na := not_measured("no library")])
+    assert (headline.row, headline.smallest, headline.sound) == (na, None, 0)
     strange = [make_row(8, busbw_bytes_per_s=value) for value in (nan, inf, -1.0)]
-    assert peaks([*strange, sound := make_row(16)])[0].row == sound
-    assert peaks([]) == []
+    assert headlines([*strange, sound := make_row(16)])[0].row == sound
+    assert headlines([]) == []
 
 
 def test_a_ping_pong_is_reported_by_its_shortest_time_not_by_a_bandwidth() -> None:
     rows = [make_row(size, operation="p2p_latency", time_s=make_times(time_s)) for size, time_s in ((8, 2e-6), (1 << 20, 1e-4))]
-    (peak,) = peaks(rows)
-    assert peak.row.size_bytes == 8
-    assert figure(peak.row) == "2.000 µs"
+    (headline,) = headlines(rows)
+    assert headline.row.size_bytes == 8
+    assert figure(headline.row) == "2.000 µs"
 
 
 TIMES = st.floats(1e-6, 1e4)

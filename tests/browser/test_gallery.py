@@ -173,9 +173,9 @@ def test_on_a_phone_every_percentage_and_the_whole_chart_are_in_view(opened: Cal
     chart = page.locator("main > .charts canvas")
     page.wait_for_function("(canvas) => canvas.getBoundingClientRect().right <= innerWidth", arg=chart.element_handle())
     page.evaluate(OPEN)
-    peaks = page.locator("#overview td[data-head=peak]")
+    results = page.locator("#overview td[data-head='bus bandwidth']")
     right = "(all) => all.map((each) => [each.textContent, Math.max(each.getBoundingClientRect().right, each.scrollWidth)])"
-    found = peaks.evaluate_all(right)
+    found = results.evaluate_all(right)
     assert any(" %)" in text for text, _ in found)
     assert [text for text, end in found if end > 400] == []
 

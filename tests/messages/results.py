@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.report.answer import Answer, BestRate, CommunicatorMemory, Latency, NextCommand, Verification
+from collbench.report.answer import Answer, CommunicatorMemory, HeadlineRate, Latency, NextCommand, Verification
 from collbench.results.overlap import (
     AssistanceMissing,
     ComputationMissed,
@@ -14,7 +14,7 @@ from collbench.results.overlap import (
 )
 from collbench.results.quality import REMEDIES, QualityReason, RunQuality
 
-RATE = BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
+RATE = HeadlineRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
 TIME, IDLE = QualityReason("time", 7, 20), QualityReason("idle", 12)
 
 MESSAGES = {
@@ -23,10 +23,11 @@ MESSAGES = {
     "answer of a barrier": Answer("barrier", "mpi", (), None, Latency((1.2e-6,)), Verification(1, 1)),
     "answer without a figure": Answer("allreduce", "nccl", missing="no GPU"),
     "rate": RATE,
-    "rate that is unreliable": BestRate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
-    "rate far below": BestRate(5.01e5, 8192, 26.2e9, 0.0019, "memory copy and sum", measured=True),
-    "rate without a limit": BestRate(5.01e9, 64 << 20),
-    "rate with a disturbed reference": BestRate(5.01e9, 64 << 20, disturbed=True),
+    "rate that is unreliable": HeadlineRate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
+    "rate far below": HeadlineRate(5.01e5, 8192, 26.2e9, 0.0019, "memory copy and sum", measured=True),
+    "rate with larger sizes left out": HeadlineRate(5.01e9, 4 << 20, left_out=(16 << 20, 64 << 20)),
+    "rate without a limit": HeadlineRate(5.01e9, 64 << 20),
+    "rate with a disturbed reference": HeadlineRate(5.01e9, 64 << 20, disturbed=True),
     "latency": Latency((0.25e-6,), 8),
     "latency of two values": Latency((293.5e-6, 3733e-6), 64),
     "answer with the memory of a communicator": Answer(

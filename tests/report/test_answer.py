@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.report import runs as report
-from collbench.report.answer import LEAST_RATE_BYTES, BestRate, Latency, answer_lines, answers
+from collbench.report.answer import LEAST_RATE_BYTES, HeadlineRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, View, parse_columns
 from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
@@ -65,7 +65,7 @@ def test_the_answer_agrees_with_the_rows(name: str) -> None:
 def test_the_best_rate_is_of_a_reliable_path() -> None:
     rows = [make_row(8), make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("above_bound",)), make_row(busbw_bytes_per_s=42e9)]
     (found,) = answers(rows)
-    assert isinstance(found.rate, BestRate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
+    assert isinstance(found.rate, HeadlineRate) and (found.rate.size_bytes, found.rate.unreliable) == (64 << 20, False)
     (found,) = answers(rows[1:2])
     assert found.rate and found.rate.unreliable
 
@@ -74,7 +74,7 @@ def test_a_reliable_rate_is_preferred_and_a_given_one_is_no_limit() -> None:
     given = {"ceiling": ceiling_from_rate(50), "percent_of_ceiling": 84.0}
     rows = [make_row(1 << 20, busbw_bytes_per_s=60e9, flags=("clock_stepped",), **given), make_row(2 << 20, **given)]
     (found,) = answers(rows)
-    assert found.rate == BestRate(42e9, 2 << 20, 50e9, 84.0)
+    assert found.rate == HeadlineRate(42e9, 2 << 20, 50e9, 84.0)
 
 
 def test_small_messages_have_a_latency_alone() -> None:

@@ -49,7 +49,7 @@ def test_peaks_findings_and_rows(tmp_path: Path) -> None:
 
 def test_peaks_have_a_column_for_what_distinguishes_them(tmp_path: Path) -> None:
     lines = written(store(tmp_path / "run", [make_row(), make_row(mode="batched")])).splitlines()
-    assert "| operation | backend | mode | peak | at | smallest message |" in lines
+    assert "| operation | backend | mode | bus bandwidth | at | smallest message |" in lines
     assert [line.split(" | ")[2] for line in lines if " limited by NIC" in line] == ["batched", "isolated"]
 
 

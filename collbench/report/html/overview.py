@@ -1,13 +1,13 @@
-"""The section "Results": what was measured, the peak of each operation over each backend, and what is wrong or missing."""
+"""The section "Results": what was measured, the headline of each operation over each backend, and what is wrong or missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.analysis.best import peaks
+from collbench.analysis.best import headlines
 from collbench.analysis.concerns import BROKEN, DOUBTFUL, FINDING, MISSING, NOTE, WRONG, Concern
 from collbench.analysis.launches import Launches
-from collbench.report.headlines import peaks_frame, short, subject
+from collbench.report.headlines import headline_frame, short, subject
 from collbench.report.html.chart import Section, Table, marks_of
 from collbench.report.material import Material
 from collbench.results.flags import FLAGS, explain
@@ -20,11 +20,11 @@ _FACTS = ("measured", "how", "launches", "imported from")
 
 def section(material: Material) -> Section | None:
     """Return the section; None if there is nothing beyond the first screen."""
-    best = [(table, each) for table in material.tables for each in peaks(material.rows(table))]
+    best = [(table, each) for table in material.tables for each in headlines(material.rows(table))]
     known = (NOTE,) if best else (NOTE, FINDING, DOUBTFUL, WRONG)  # hunts, pairs and training have sections of their own
     found = [each for each in material.concerns if each.severity not in known]
     more = f" (the first {MOST} of {len(best)})" if len(best) > MOST else ""
-    tables = [(f"Highest bus bandwidth{more}", Table.of(peaks_frame(best[:MOST])))] if best else []
+    tables = [(f"Bus bandwidth of large messages{more}", Table.of(headline_frame(best[:MOST])))] if best else []
     tables += [("Findings, and what is doubtful or missing", _concerns(found))] if found else []
     return Section("overview", "Results", list(_measured(material.tables)), tables) if tables else None
 

@@ -65,8 +65,8 @@ def test_intervals_over_launches_are_called_so() -> None:
 
 
 def test_peaks_report_how_fast_how_fast_it_could_be_and_what_limits() -> None:
-    found = table(overview(ROWS), "Highest")
-    assert found.head == ["operation", "backend", "peak", "at", "smallest message"]
+    found = table(overview(ROWS), "Bus bandwidth of large")
+    assert found.head == ["operation", "backend", "bus bandwidth", "at", "smallest message"]
     mpi = "? 31.0 of 50.0 GB/s (62 %) limited by NIC 4×100 Gb/s (ring) · bimodal"
     assert found.rows == [
         ["allreduce", "gloo", "n/a (no library)", "64 MiB", "–"],
@@ -79,12 +79,12 @@ def test_peaks_report_how_fast_how_fast_it_could_be_and_what_limits() -> None:
 def test_peaks_are_in_print_order_for_any_order_of_measurement() -> None:
     rows = [make_row(operation=name, backend=backend) for name, backend in (("p2p", "mpi"), ("allreduce", "mpi"), ("allreduce", "gloo"))]
     found = overview(rows)
-    assert [row[:2] for row in table(found, "Highest").rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
+    assert [row[:2] for row in table(found, "Bus bandwidth of large").rows] == [["allreduce", "gloo"], ["allreduce", "mpi"], ["p2p", "mpi"]]
 
 
 def test_a_ceiling_that_was_given_limits_nothing() -> None:
     given = replace(NIC, kind="given", limited_by="the ceiling given")
-    assert table(overview([make_row(ceiling=given)]), "Highest").rows[0][2] == "42.0 of 50.0 GB/s (84 %), the ceiling given"
+    assert table(overview([make_row(ceiling=given)]), "Bus bandwidth of large").rows[0][2] == "42.0 of 50.0 GB/s (84 %), the ceiling given"
 
 
 @pytest.mark.parametrize(
@@ -97,18 +97,18 @@ def test_a_ceiling_that_was_given_limits_nothing() -> None:
     ],
 )
 def test_no_percentage_where_none_is_honest(row: Row, figure: str) -> None:
-    assert table(overview([row]), "Highest").rows[0][2] == figure
+    assert table(overview([row]), "Bus bandwidth of large").rows[0][2] == figure
 
 
 def test_of_very_many_peaks_the_first_are_listed() -> None:
     found = overview([make_row(operation=f"op{number:03}") for number in range(MOST + 1)])
-    assert found.tables[0][0] == f"Highest bus bandwidth (the first {MOST} of {MOST + 1})"
+    assert found.tables[0][0] == f"Bus bandwidth of large messages (the first {MOST} of {MOST + 1})"
     assert len(found.tables[0][1].rows) == MOST
 
 
 def test_what_differs_among_competing_rows_is_reported_of_the_best() -> None:
     rows = [make_row(in_place=True), make_row(algorithm="tree", busbw_bytes_per_s=43e9), make_row(root=3)]
-    assert table(overview(rows), "Highest").rows[0][3] == "64 MiB, out of place, tree"
+    assert table(overview(rows), "Bus bandwidth of large").rows[0][3] == "64 MiB, out of place, tree"
 
 
 def test_concerns_come_worst_first_with_what_they_mean() -> None:
@@ -125,13 +125,13 @@ def test_concerns_come_worst_first_with_what_they_mean() -> None:
 
 
 def test_a_run_without_concerns_has_its_peaks_only() -> None:
-    assert [caption for caption, _ in overview([make_row()]).tables] == ["Highest bus bandwidth"]
+    assert [caption for caption, _ in overview([make_row()]).tables] == ["Bus bandwidth of large messages"]
 
 
 def test_of_several_runs_each_is_named_and_the_ninth_is_counted() -> None:
     found = overview(*([make_row()] for _ in range(9)))
     assert [text.partition(":")[0] for text in found.texts] == [*(f"run-{number}" for number in range(8)), "And 1 more run."]
-    assert [row[:2] for row in table(found, "Highest").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
+    assert [row[:2] for row in table(found, "Bus bandwidth of large").rows][:2] == [["run-0", "allreduce"], ["run-1", "allreduce"]]
 
 
 def test_pairs_that_lack_nothing_have_no_results_beside_their_own_section() -> None:
