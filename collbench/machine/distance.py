@@ -23,6 +23,7 @@ CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
 ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not show
 _BRIDGES = frozenset({"switch", "bridge", "root"})
+_NODES_OF_TWO_SOCKETS = 8
 _DEEPEST = 256  # buses in a PCI domain
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
 
@@ -85,6 +86,31 @@ class Distances:
         own = [part.numa if part else None, *(self._pci[each].numa for each in self._above(key) if each in self._pci)]
         nodes = self.machine.numa_nodes
         return next((numa for numa in own if numa is not None), nodes[0].id if len(nodes) == 1 else None)
+
+    def are_across_sockets(self, a: str, b: str) -> bool | None:
+        """Return whether two parts are at different sockets; None if the sockets of their NUMA nodes are unknown.
+
+        Linux numbers the NUMA nodes socket by socket. Machines with 8 nodes or more have two sockets, with several nodes each (NPS4, SNC4).
+        """
+        nodes = sorted(node.id for node in self.machine.numa_nodes if node.cpus != "")
+        sockets = self.machine.system.sockets
+        if sockets is None and len(nodes) >= _NODES_OF_TWO_SOCKETS:
+            sockets = 2
+        first = self.numa_of(a)
+        second = self.numa_of(b)
+        if first not in nodes or second not in nodes or not sockets or len(nodes) % sockets:
+            return None
+        nodes_per_socket = len(nodes) // sockets
+        return nodes.index(first) // nodes_per_socket != nodes.index(second) // nodes_per_socket
+
+    def hides_bridges(self, *parts: Gpu | Nic) -> bool:
+        """Return whether each part is alone in a PCI domain of its own, without a bridge, as in virtual machines."""
+        addresses = [part.address for part in parts if part.address]
+        domains = [address.partition(":")[0] for address in addresses]
+        if len(addresses) < len(parts) or len(set(domains)) < len(domains):
+            return False
+        alone = all(sum(device.address.startswith(f"{domain}:") for device in self.machine.pci) <= 1 for domain in domains)
+        return alone and not any(self.bridges(address) for address in addresses)
 
     def device(self, address: str | None) -> PciDevice | None:
         """Return the PCI device at an address; None when no source lists it."""
@@ -210,7 +236,7 @@ def _slot(address: str) -> str:
 
 State = Literal["proven used", "capable, not used", "capable; use not checked", "not capable", "unknown"]
 STATES: tuple[State, ...] = ("proven used", "capable, not used", "capable; use not checked", "not capable", "unknown")
-BEST_FIRST: tuple[State, ...] = ("proven used", "capable, not used", "capable; use not checked", "unknown", "not capable")
+BEST_FIRST: tuple[State, ...] = ("proven used", "capable; use not checked", "capable, not used", "unknown", "not capable")
 _UNCHECKED: State = "capable; use not checked"
 _POWER = ("ppc64le", "ppc64")
 _ARM = ("aarch64", "arm64")  # as the kernel and as NCCL write it
@@ -246,7 +272,7 @@ def capability(
     apart = _distance(distances or Distances(machine), gpu, nic)
     memory = _memory(machine, gpu, nic)
     facts = (_device(nic), memory, apart)
-    for state in ("not capable", "unknown"):
+    for state in ("not capable", "unknown", "capable, not used"):
         if decisive := next((fact for fact in facts if fact.state == state), None):
             return decisive
     return Capability(_UNCHECKED, f"{memory.why}, {apart.why}")
@@ -284,9 +310,13 @@ def _distance(distances: Distances, gpu: Gpu, nic: Nic) -> Capability:
         return Capability(_UNCHECKED, f"{found} apart")
     if may_use_c2c(distances.machine.system, gpu):
         return Capability("unknown", f"{found} apart on PCIe; C2C to the CPU may carry it, if the NIC is on the same CPU")
-    if hypervisor := distances.machine.system.virtualization:
-        return Capability("unknown", f"{found} apart, but a virtual machine ({hypervisor}) hides the PCIe switches")
-    return Capability("not capable", f"{found} apart: staged through the host")
+    hypervisor = distances.machine.system.virtualization
+    if hypervisor or distances.hides_bridges(gpu, nic):
+        which = f" ({hypervisor})" if hypervisor else ""
+        return Capability("unknown", f"{found} apart, but a virtual machine{which} hides the PCIe switches")
+    if gpu.vendor == "amd" and found in ("PHB", "NODE"):
+        return Capability(_UNCHECKED, f"{found} apart, which RCCL uses on some processors")
+    return Capability("capable, not used", f"{found} apart, which NCCL stages through the host by default (NCCL_NET_GDR_LEVEL)")
 
 
 def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:

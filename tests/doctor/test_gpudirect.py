@@ -72,4 +72,4 @@ def test_nothing_to_report() -> None:
 
 def test_a_gpu_whose_nic_is_down_is_reported_with_the_next_one() -> None:
     down = with_port(changed(dgx(), "nics", "mlx5_1", ports=(replace(dgx().nics[1].ports[0], state="down"),)), "mlx5_0", state="down")
-    assert states([down])[1].startswith("GPUDirect RDMA not capable: 2 of 8 GPUs (GPU 0 (0000:18:00.0) and GPU 1 (0000:19:00.0): ")
+    assert states([down])[0].startswith("GPUDirect RDMA capable, not used: 2 of 8 GPUs (GPU 0 (0000:18:00.0) and GPU 1 (0000:19:00.0): ")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collbench.machine.distance import Capability, capability
-from collbench.machine.model import Machine, Nic
+from collbench.machine.model import Gpu, Machine, Nic, PciDevice
 from tests.machine.machines import dgx, mesh, pcie_box
 
 NO_MODULE = "no peer-memory module for this GPU is loaded"
@@ -34,9 +34,27 @@ def test_only_a_log_proves_use() -> None:
 
 
 @pytest.mark.parametrize(("nic", "word"), [(2, "NODE"), (4, "SYS")])
-def test_far_nics_are_staged_through_the_host(nic: int, word: str) -> None:
-    assert found(dgx(), nic) == Capability("not capable", f"{word} apart: staged through the host")
-    assert found(dgx(), nic, container="docker").state == "not capable"
+def test_far_nics_are_not_used_by_default(nic: int, word: str) -> None:
+    by_default = found(dgx(), nic)
+    assert by_default.state == "capable, not used"
+    assert by_default.why.startswith(f"{word} apart") and "NCCL_NET_GDR_LEVEL" in by_default.why
+    assert found(dgx(), nic, peer_memory=(), dma_buf=False).state == "not capable"
+
+
+def test_rccl_uses_a_host_bridge_on_some_processors() -> None:
+    amd = replace(dgx(), gpus=tuple(replace(gpu, vendor="amd") for gpu in dgx().gpus))
+    assert found(amd, 2, peer_memory=("amdkfd",)).state == "capable; use not checked"
+    assert found(amd, 4, peer_memory=("amdkfd",)).state == "capable, not used"
+
+
+def test_functions_alone_in_their_pci_domains_are_those_of_a_virtual_machine() -> None:
+    gpu = Gpu("0011:00:00.0", address="0011:00:00.0", vendor="amd")
+    nic = Nic("mlx5_0", "0010:00:00.0", model="ConnectX", rdma=True, gdr=True)
+    devices = tuple(PciDevice(address) for address in ("0010:00:00.0", "0011:00:00.0"))
+    machine = Machine(gpus=(gpu,), nics=(nic,), pci=devices, paths={(gpu.key, nic.key): "PHB"})
+    assert found(machine).state == "unknown"
+    below_a_bridge = replace(machine, pci=(replace(devices[0], parent="0010:00:01.0"), PciDevice("0010:00:01.0"), devices[1]))
+    assert found(below_a_bridge).state == "capable; use not checked"
 
 
 def test_a_grace_cpu_may_carry_it() -> None:
@@ -51,12 +69,12 @@ def test_a_gpu_that_c2c_joins_to_its_cpu_is_not_called_impossible(gpu: dict[str,
     machine = dgx()
     coherent = replace(machine, gpus=(replace(machine.gpus[0], **gpu), *machine.gpus[1:]))
     assert found(coherent, 4).state == "unknown"
-    assert found(machine, 4).state == "not capable"
+    assert found(machine, 4).state == "capable, not used"
 
 
 def test_a_virtual_machine_hides_how_far_apart_they_are() -> None:
     stated = replace(dgx(), paths={(dgx().gpus[0].key, "mlx5_4"): "PHB"})
-    assert found(stated, 4).state == "not capable"
+    assert found(stated, 4).state == "capable, not used"
     virtual = found(stated, 4, virtualization="kvm")
     assert virtual.state == "unknown" and "(kvm)" in virtual.why
 

@@ -86,17 +86,29 @@ _NVIDIA_REMEDY = "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with
 
 def far(view: MachineView) -> Iterator[Finding]:
     """CB2501: GPUs with the nearest NIC on another socket; only a note where NVLink leads to a GPU near a NIC (PXN)."""
-    remote = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
+    far_away = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
+    across_sockets = {gpu.key: _is_across_sockets(view, gpu) for gpu in far_away}
+    remote = [gpu for gpu in far_away if across_sockets[gpu.key] is not False]
     if not remote:
         return
+    between = "sockets" if all(across_sockets[gpu.key] for gpu in remote) else "NUMA nodes"
     near = _with_nearest(view, CLOSE)
     joined = all(any((view.distances.path(gpu.key, other.key) or "").startswith("NV") for other in near) for gpu in remote)
     nodes = sorted({numa for nic in view.usable if (numa := view.distances.numa_of(nic.key)) is not None})
     where = f"; all usable NICs are at NUMA node {nodes[0]}" if len(nodes) == 1 else ""
-    what = f"{plural(len(remote), 'GPU')} reach a NIC only across sockets: {_names(remote)}"
+    what = f"{plural(len(remote), 'GPU')} reach a NIC only across {between}: {_names(remote)}"
     evidence = f"the nearest RDMA device of {gpu_name(remote[0])} is {_FAR} away{where}"
     remedy = "place a NIC at each socket; with NVLink let NCCL send through a GPU near the NIC (NCCL_PXN_DISABLE=0, the default)"
     yield view.finding("CB2501", "note" if joined else "warning", what, evidence, remedy)
+
+
+def _is_across_sockets(view: MachineView, gpu: Gpu) -> bool | None:
+    """Return whether all nearest NICs of a GPU are at another socket; None if that is unknown."""
+    nearest = view.nearest(gpu)
+    answers = [view.distances.are_across_sockets(gpu.key, nic.key) for nic in nearest[1]] if nearest else []
+    if False in answers:
+        return False
+    return None if None in answers else True
 
 
 def shares_switch(view: MachineView) -> Iterator[Finding]:
