@@ -245,7 +245,7 @@ class NothingToCompareWith(Fact, frozen=True):
     def render(self) -> str:
         """Return "the expected bandwidth of allreduce over gloo is unknown"."""
         if self.ranks == 1:
-            return f"{self.backend} has one rank, which sends nothing: there is no bandwidth to compare"
+            return f"{self.backend} has one rank, which sends nothing, so nothing can be compared"
         return f"the expected bandwidth of {' and '.join(self.operations)} over {self.backend} is unknown"
 
 
