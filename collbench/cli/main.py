@@ -107,7 +107,7 @@ _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a faile
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    _open_streams()
+    open_streams()
     code = guarded(sys.argv[1:])
     _leave(code)
 
@@ -212,11 +212,15 @@ def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
     return cast(Namespace, arguments)
 
 
-def _open_streams() -> None:
-    """Handle closed outputs. Python's own exit code for them, 1, would be mistaken for a regression."""
+def open_streams() -> None:
+    """Handle closed outputs and any encoding, for all commands: characters that an output's encoding lacks become "?".
+
+    Python's own exit code for a closed output, 1, would be mistaken for a regression.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        getattr(sys, name).reconfigure(errors="replace")
 
 
 def guarded(argv: list[str]) -> int:
@@ -226,7 +230,7 @@ def guarded(argv: list[str]) -> int:
         return run(argv)
     except BaseException as error:
         code = _code_of(error)
-        if argv[:1] != ["gate"]:
+        if argv[:1] != ["gate"] or isinstance(error, SystemExit):  # a help page has ended it
             return code
         from collbench.cli.gate import exit_in_style, style_of
 

@@ -168,12 +168,8 @@ class LiveScreen(PlainScreen):
 
 
 def write_line(stream: TextIO, text: str) -> None:
-    """Write and flush one line; characters that the stream's encoding lacks become "?"."""
-    try:
-        stream.write(f"{text}\n")
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    """Write and flush one line."""
+    stream.write(f"{text}\n")
     stream.flush()
 
 

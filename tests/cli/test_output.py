@@ -11,14 +11,16 @@ import os
 import pty
 import re
 import subprocess
+import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from collbench.cli import main
 from collbench.results.reader import read_run
-from tests.cli.command import PROGRAM, environment, run, running, until
+from tests.cli.command import PROGRAM, ROOT, environment, run, running, until
 
 pytestmark = pytest.mark.in_turn
 
@@ -191,6 +193,39 @@ def test_control_c_ends_the_run_and_keeps_the_rows(backend: str, tmp_path: Path)
     found = read_run(tmp_path / "run")
     assert found.rows and not found.warnings
     until(lambda: not running(tmp_path), "the ranks' end", 10)
+
+
+PEAK = ("peak", "allreduce", "--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150", "--measured", "42")
+PRINTING = (
+    (), ("--help",), ("help", "check"), ("--version",), PEAK, ("explain",), ("completion", "bash"), ("backends",),
+    ("runs", str(ROOT / "reports")), ("report", str(ROOT / "reports" / "two-hosts")), ("emit", "slurm", "--nodes", "2", "--", "allreduce"),
+    ("allreduce", "--sizes", "1×8"), ("…",), ("allreduce", "--…"), ("compare", "\udcff"), ("explain", "\udcff"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "gbk"])
+def test_characters_that_the_encoding_lacks_are_replaced(encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    helps = [(name, "--help-all") for name in sorted(main.all_parsers()[1])]
+    for argv in (*PRINTING, *helps):
+        streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict") for name in ("stdout", "stderr")}
+        for name, stream in streams.items():
+            monkeypatch.setattr(sys, name, stream)
+        main.open_streams()
+        code = main.guarded(list(argv))
+        for stream in streams.values():
+            stream.flush()
+        printed = [stream.buffer.getvalue().decode(encoding) for stream in streams.values()]
+        assert code in (0, 2) and "Traceback" not in printed[1] and any(printed), argv
+
+
+def test_a_posix_locale_needs_no_utf8_mode(tmp_path: Path) -> None:
+    posix = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    for argv, code in ((PEAK, 0), (("allreduce", "--help"), 0), (("runs", "…"), 2)):
+        done = run(tmp_path, *argv, env=posix)
+        assert done.returncode == code and done.stdout.isascii() and "?" in done.stdout + done.stderr, argv
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
