@@ -394,7 +394,7 @@ REPLAY: Layout = {
 }  # fmt: skip
 LOAD: Layout = {
     "what to measure": [
-        Option("--victim", "operation that is timed (default: allreduce)", "OPERATION", default="allreduce"),
+        Option("--victim", "operation that is timed (default: allreduce); p2p: p2p_latency", "OPERATION", default="allreduce"),
         Option("--size", "size of the victims' operation (default: 8)", "SIZE", default="8"),
         Option("--against", "patterns of the aggressors: incast, alltoall, broadcast, random-pairs, ring; a row for each, or at the same "
                "time with +: incast+ring (default: incast)", "PATTERNS", words, ["incast"]),

@@ -20,6 +20,7 @@ from collbench.measure.request import Budget, Request
 from collbench.operations.case import CALLS, parse_split
 from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, dtype_named, redop_named
 from collbench.operations.operation import Operation
+from collbench.operations.registry import commands
 from collbench.operations.registry import operations as known_operations
 from collbench.operations.sweep import ALGORITHMS, CPU, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
 from collbench.operations.traffic import read_traffic, skewed
@@ -266,6 +267,8 @@ def load_request(arguments: argparse.Namespace, argv: Sequence[str]) -> LoadRequ
     if arguments.preset:
         (victim, size), mixes, message = _PRESETS[arguments.preset], _CONGESTORS, _CONGESTOR_BYTES
     known = {name: found for name, found in known_operations().items() if not found.is_barrier}
+    if victim in commands():
+        victim = commands()[victim][0].name  # of p2p, put and get the latency
     if victim not in known:
         raise UsageError(f"--victim '{arguments.victim}' is unknown: choose from {', '.join(sorted(known))}")
     for pattern in (pattern for mix in mixes for pattern in mix):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from collbench.analysis.launches import known as known_number
@@ -14,7 +15,7 @@ from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, prin
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
 from collbench.results.interference import LoadInconclusive, unknown_quantiles
-from collbench.results.load import SHARES, LoadQuantile, LoadRow
+from collbench.results.load import SHARES, LoadQuantile, LoadRow, SharedLink
 from collbench.results.row import UNDER_LOAD
 from collbench.results.steps import Estimate
 from collbench.results.store import to_line
@@ -153,11 +154,14 @@ def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
     for row in rows:
         if row.wrong:
             yield row.wrong_detail or "wrong data"
-    for link in next((row.shared for row in rows if row.shared), ())[:8]:
+    for link in list(dict.fromkeys(chain.from_iterable(row.shared for row in rows)))[:8]:
         if link.kind == "host":
-            yield f"shared link: {link.name} on {link.place}"
+            yield f"shared link: {link.name} on {link.place}{_directions(link)}"
         else:
             yield "no host has ranks of both sides: they can share only links between hosts, which the probe does not see"
+    apart = [row for row in rows if row.shared and all(link.opposite for link in row.shared)]
+    if apart:
+        yield f"victims and aggressors use opposite directions of the shared links, which full-duplex links carry at once{_of(apart, rows)}"
     for name, share in SHARES.items():
         lacking = [row for row in rows if row.na is None and row.blocks >= FEWEST_GROUPS and name in unknown_quantiles(row.quantiles)]
         if lacking:
@@ -171,6 +175,12 @@ def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
     if any(row.level == 0 for row in rows):
         yield "at 0 % no aggressor sends in either block: the factor must be 1 within its interval"
     yield from explain(flag for row in rows for flag in row.flags)
+
+
+def _directions(link: SharedLink) -> str:
+    """Return ": victims and aggressors send, aggressors receive"; "" if it is unknown."""
+    parts = [f"{' and '.join(sides)} {verb}" for sides, verb in ((link.senders, "send"), (link.receivers, "receive")) if sides]
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _general(fact: object) -> object:

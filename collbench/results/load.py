@@ -11,6 +11,7 @@ from collbench.results.reader import Run, decode_record, read_lines, read_run
 from collbench.results.steps import Estimate
 
 Verdict = Literal["interference", "no interference", "inconclusive"]
+Side = Literal["victims", "aggressors"]
 SHARES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999}
 
 
@@ -33,12 +34,20 @@ class SharedLink:
 
     kind   "host": the network interface of a host with ranks of both; "fabric": links between hosts, which the probe does not see
     place  the host, or "" for the fabric; name: of the interface, with the source of its rate; bytes_per_s: its payload rate, or None
+    senders, receivers   the sides of which bytes leave the host, and reach it; () if unknown
     """
 
     kind: str
     place: str = ""
     name: str = ""
     bytes_per_s: float | None = None
+    senders: tuple[Side, ...] = ()
+    receivers: tuple[Side, ...] = ()
+
+    @property
+    def opposite(self) -> bool:
+        """Whether one side only sends over the link and the other one only receives. A full-duplex link carries both at full rate."""
+        return len(self.senders) == len(self.receivers) == 1 and self.senders != self.receivers
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from collbench.cli.main import parsed
+from collbench.cli.request import load_request
 from collbench.errors import UsageError
 from collbench.measure.request import Budget, Request
 from collbench.measure.tasks.load import LoadRequest, sets_of, sides_of
@@ -22,7 +24,7 @@ from collbench.results.reader import read_run
 from collbench.results.store import LOCK
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run_here
 from tests.conftest import enter
-from tests.testbeds import Bottleneck
+from tests.testbeds import Bottleneck, Hosts
 
 LAUNCH = Request("load", Sweep((), None, ()), ("mpi",), budget=Budget(1.0))
 REQUEST = LoadRequest(LAUNCH, operations()["allreduce"], 8, (("incast",),), 4096, (1.0,))
@@ -96,6 +98,39 @@ def test_aggressors_on_one_link_are_measured_and_all_data_is_right(tmp_path: Pat
     # both sides cross the link, so the aggressors cannot exceed its rate
     assert full.full_bytes_per_s is not None and 0 < full.full_bytes_per_s < 12.5e6 * 1.02
     assert full.achieved is not None and full.achieved > 0 and full.factor.value is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"), [("p2p", "p2p_latency"), ("put", "put_latency"), ("neighbor-alltoall", "neighbor_alltoall")]
+)
+def test_a_command_names_its_first_operation_as_the_victim(name: str, operation: str) -> None:
+    argv = ["load", "--victim", name]
+    assert load_request(parsed(argv), argv).victim.name == operation
+
+
+@pytest.mark.hosts
+@pytest.mark.in_turn
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
+@pytest.mark.parametrize(
+    ("words", "opposite"), [(["--backend", "gloo"], False), (["--backend", "gloo", "--victim", "p2p_bandwidth", "--size", "64K"], True)]
+)
+def test_the_directions_of_shared_links_are_stored(words: list[str], opposite: bool, tmp_path: Path) -> None:
+    """Gloo reduces in place only, which the default victim must not forbid."""
+    with ExitStack() as stack:
+        bed = enter(stack, Hosts(2, "200mbit"))
+        start = [str(MPICH), "-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "2", "-iface", "eth0"]
+        load = ["load", "--split", "MOD 2", "--max-time", "1", "--blocks", "4", "--out", str(tmp_path / "run")]
+        done = bed.run(0, [*start, "-n", "4", *PROGRAM, *load, *words], 100, environment())
+    assert done.returncode == 0, done.stderr
+    (row,) = read_load(tmp_path / "run")[1]
+    assert row.na is None and row.wrong == 0 and row.blocks == 4
+    assert {link.place: link.receivers for link in row.shared} == (
+        {bed.names[0]: ("aggressors",), bed.names[1]: ("victims",)}
+        if opposite
+        else {bed.names[0]: ("victims", "aggressors"), bed.names[1]: ("victims",)}
+    )
+    assert [link.opposite for link in row.shared] == [opposite, opposite]
 
 
 @pytest.mark.hosts

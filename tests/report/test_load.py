@@ -74,6 +74,16 @@ def test_a_row_is_the_same_when_it_is_read_again() -> None:
     assert ROW.percent_of_link == pytest.approx(50)
 
 
+def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None:
+    there = SharedLink("host", "n1", "NIC eth0", 12e6, senders=("victims",), receivers=("aggressors",))
+    both = replace(there, senders=("victims", "aggressors"))
+    assert there.opposite and not both.opposite and not SharedLink("fabric").opposite
+    first, second = (remarks([replace(ROW, shared=(link,))]) for link in (there, both))
+    assert "shared link: NIC eth0 on n1: victims send, aggressors receive" in first
+    assert "shared link: NIC eth0 on n1: victims and aggressors send, aggressors receive" in second
+    assert sum("opposite" in text for text in first) == 1 and not any("opposite" in text for text in second)
+
+
 @pytest.mark.parametrize(("key", "value"), [("verdict", "perhaps"), ("level", "high"), ("quantiles", {"p50": {"factor": {"low": -1}}})])
 def test_a_row_that_does_not_fit_is_rejected(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):

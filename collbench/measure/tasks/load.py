@@ -22,7 +22,7 @@ from collbench.backends.backend import unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch import signals
-from collbench.measure.crossing import least
+from collbench.measure.crossing import LeastBytes, least
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare_over, release, verify_case
 from collbench.measure.request import Request
@@ -40,7 +40,7 @@ from collbench.operations.unsupported import decode_reason
 from collbench.reason import Fact, as_json
 from collbench.results.folder import LOAD
 from collbench.results.interference import judge, quantiles_of
-from collbench.results.load import LoadRow, SharedLink, read_load
+from collbench.results.load import LoadRow, SharedLink, Side, read_load
 from collbench.results.reader import Run
 from collbench.results.row import UNDER_LOAD, Row, Times
 from collbench.stats.median import quantiles
@@ -168,14 +168,14 @@ def sets_of(mix: Sequence[str], others: Sequence[int], hosts: Sequence[str]) -> 
 class Pressure:
     """A pattern over its set of aggressors: its case, the all-reduce with which they agree to stop, and its bytes per iteration.
 
-    busiest_bytes   that leave or reach the busiest host in an iteration
+    moved   the bytes that leave and reach each host in an iteration
     """
 
     pattern: str
     ranks: tuple[int, ...]
     ready: PreparedCase
     flag: PreparedCase
-    busiest_bytes: Mapping[str, float]
+    moved: LeastBytes
 
 
 @dataclass
@@ -260,7 +260,7 @@ class LoadTask(Task):
         redop = ("max",) if operation.reduces else ("sum",)
         one = replace(sweep, operations=(operation,), sizes=(size_bytes,), dtypes=(dtype,), redops=redop, mode="isolated", split=None)
         *_, case = one.cases(session.backend.name, ranks)
-        return placed(replace(case, in_place=False) if operation.reduces else case, operation, session.backend.running)
+        return placed(case, operation, session.backend.running)
 
     def prepared(self, operation: Operation, case: Case, groups: Groups, context: BackendContext, world: World) -> PreparedCase | Fact:
         """Return an operation over these groups, ready on all ranks, or why not."""
@@ -357,7 +357,7 @@ class Measuring:
         wrong = of_victim + self._wrong([each.ready for each in found])
         if self.world.rank == 0:
             row = self._figures(self._blank(mix, level), mix, level, blocks, found)
-            row = replace(row, shared=self.shared, **check_fields(self.check, wrong))
+            row = replace(row, shared=self._shared(found), **check_fields(self.check, wrong))
             row = replace(row, evidence=row.evidence | wrong_evidence(wrong))
             self._store(place, row, blocks, probes, of_victim)
         return bool(wrong)
@@ -379,12 +379,8 @@ class Measuring:
     def _victim(self) -> tuple[PreparedCase, Loop] | Fact:
         ranks = self.sides.victims
         operation = self.request.victim
-        groups: Groups = (ranks,)
-        if operation.pair:
-            half = len(ranks) // 2
-            groups = tuple((ranks[at], ranks[at + half]) for at in range(half))
         case = self.task.case(operation, self.request.size_bytes, len(ranks), self.session)
-        ready = self.task.prepared(operation, case, groups, self.context, self.world)
+        ready = self.task.prepared(operation, case, self._victim_groups(), self.context, self.world)
         if isinstance(ready, Fact):
             return ready
         sync = self._sync(ranks)
@@ -392,6 +388,14 @@ class Measuring:
             return sync
         own = sync if self.is_victim else None
         return ready, Loop(Timed(ready.program, own, self.backend.clock(), self.world.watchdog.progress))
+
+    def _victim_groups(self) -> Groups:
+        """Return the victims as one group, or as pairs for an operation of pairs."""
+        ranks = self.sides.victims
+        if not self.request.victim.pair:
+            return (ranks,)
+        half = len(ranks) // 2
+        return tuple((ranks[at], ranks[at + half]) for at in range(half))
 
     def _sync(self, ranks: tuple[int, ...]) -> Program | Fact:
         """Return the synchronization of some ranks by the backend: its own, else its barrier. It does not use other ranks."""
@@ -422,10 +426,7 @@ class Measuring:
             flag = self.task.prepared(flags, self.task.case(flags, 4, len(ranks), self.session), (ranks,), self.context, self.world)
             if isinstance(flag, Fact):
                 return flag
-            moved = least(operation, case, groups, dict(enumerate(self.sides.hosts)))
-            hosts = {self.sides.hosts[rank] for rank in ranks}
-            busiest = {host: max(moved.out.get(host, 0.0), moved.into.get(host, 0.0)) for host in hosts}
-            found.append(Pressure(pattern, ranks, ready, flag, busiest))
+            found.append(Pressure(pattern, ranks, ready, flag, least(operation, case, groups, dict(enumerate(self.sides.hosts)))))
         return found
 
     # A block: the victims take samples while the aggressors send; then all agree that it has ended.
@@ -573,9 +574,25 @@ class Measuring:
         """Return the bytes per second that leave or reach the host that moves most."""
         hosts: dict[str, float] = {}
         for each, rate in zip(found, rates, strict=True):
-            for host, moved in each.busiest_bytes.items():
+            for host in {self.sides.hosts[rank] for rank in each.ranks}:
+                moved = max(each.moved.out.get(host, 0.0), each.moved.into.get(host, 0.0))
                 hosts[host] = hosts.get(host, 0.0) + moved * float(rate)
         return max(hosts.values(), default=0.0)
+
+    def _shared(self, found: Sequence[Pressure]) -> tuple[SharedLink, ...]:
+        """Return the links that both sides use, with the sides that send and receive over each."""
+        operation = self.request.victim
+        ranks = self.sides.victims
+        case = self.task.case(operation, self.request.size_bytes, len(ranks), self.session)
+        of_victims = least(operation, case, self._victim_groups(), dict(enumerate(self.sides.hosts)))
+        return tuple(
+            replace(
+                link,
+                senders=_sides(of_victims.out.get(link.place), [each.moved.out.get(link.place) for each in found]),
+                receivers=_sides(of_victims.into.get(link.place), [each.moved.into.get(link.place) for each in found]),
+            )
+            for link in self.shared
+        )
 
     def _store_missing(self, rows: Mapping[int, tuple[tuple[str, ...], float]], why: Fact) -> None:
         """Store the rows that cannot be measured, with the reason."""
@@ -596,6 +613,16 @@ class Measuring:
                 if self.session.folder:
                     self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
             self.session.store(row, LOAD, place)
+
+
+def _sides(victims: float | None, aggressors: Sequence[float | None]) -> tuple[Side, ...]:
+    """Return the sides that move bytes, from the bytes of the victims and of each pattern."""
+    sides: list[Side] = []
+    if victims:
+        sides.append("victims")
+    if any(aggressors):
+        sides.append("aggressors")
+    return tuple(sides)
 
 
 def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, seconds: NDArray[np.float64], *, on: bool) -> Row:
