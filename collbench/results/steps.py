@@ -93,7 +93,7 @@ class ReplayedTrace:
     compute        factor of the recorded computing; None: the replay does not compute
     compute_s      the computing time of a step, of the rank that computes longest
     step_time_s    recorded time of the step; None: not recorded, or of another number of ranks
-    parts_time_s   recorded time of one exchange of each part (median over them), None where it was not recorded
+    parts_time_s   recorded time of one exchange of each part (mean over them), None where it was not recorded
     notes          what was assumed, left out and chosen, as facts of `traces.recording`
     timelines      what the first ranks with times did in the recorded step
     """

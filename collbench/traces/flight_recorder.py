@@ -207,6 +207,7 @@ class _Rows:
         self.first_record = 0
         self.seen = 0
         self.places: dict[int, str] = {}
+        self.has_messages = True
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Add one entry. Raises UsageError for values of other types than the Flight Recorder's."""
@@ -232,6 +233,7 @@ class _Rows:
             if state != _COMPLETED and get("retired"):
                 state = _RETIRED
             self.seen += 1
+            self.has_messages &= not name.startswith("gloo:")
             if marker:  # of a batch: its operations are entries of their own
                 return
             dtype = DTYPE.get(_DTYPES.get(types[0], ""), NONE) if types else NONE
@@ -287,6 +289,8 @@ class _Rows:
             missing.add(Part.BEGINNING)
         if (operations["sequence"] < 0).any():
             missing.add(Part.SEQUENCES)
+        if not self.has_messages:
+            missing.add(Part.MESSAGES)
         return RankTrace(rank, world, self.path, groups, operations, missing=frozenset(missing), notes=self.places)
 
 

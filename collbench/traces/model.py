@@ -77,6 +77,7 @@ class Part(StrEnum):
     REDOPS = "reduction ops"
     ROOTS = "roots"
     DTYPES = "data types"
+    MESSAGES = "messages (send, recv)"
     SIZES = "sizes"
     SPLITS = "sizes of uneven all-to-all"
     GROUPS = "ranks of process groups"
@@ -142,12 +143,14 @@ class Trace:
 
     form     the format that was read: "flight-recorder", "chakra", "kineto", "inspector", "nccl-log"
     world    the number of ranks of the job, read or not
+    ignored  files of the given folders that are traces of other formats
     """
 
     form: str
     world: int
     groups: tuple[ProcessGroup, ...]
     ranks: tuple[RankTrace, ...]
+    ignored: tuple[Path, ...] = ()
 
     @property
     def missing(self) -> frozenset[Part]:
@@ -159,6 +162,12 @@ class Trace:
         """The ranks of the job without a trace, ascending."""
         known = {rank.rank for rank in self.ranks}
         return tuple(rank for rank in range(self.world) if rank not in known)
+
+    @property
+    def mixes_groups(self) -> bool:
+        """Whether operations have neither the name nor the ranks of their process group, so that those of several groups may be mixed."""
+        unnamed = [number for number, group in enumerate(self.groups) if not group.name and not group.ranks]
+        return any(np.isin(rank.operations["group"], unnamed).any() for rank in self.ranks)
 
 
 class TraceReader(Protocol):

@@ -58,7 +58,7 @@ class Calls:
 
     @classmethod
     def of(cls, trace: Trace, matches: Sequence[GroupMatch]) -> Calls:
-        """Return the calls. Raises UsageError for a group with unknown ranks."""
+        """Return the calls. Raises UsageError for a group with unknown ranks, if ranks have no trace."""
         found = cls(trace, [], valid=[np.zeros(len(rank.operations), bool) for rank in trace.ranks])
         kept = []
         for match in matches:
@@ -80,10 +80,6 @@ class Calls:
         group = self.trace.groups[match.group]
         if group.ranks:
             return group.ranks
-        if not group.name and len(match.calls) + len(match.messages):  # several groups may have no name
-            raise UsageError(
-                "the trace has operations of a process group without a name and ranks: record the job again with `collbench trace`"
-            )
         if self.trace.absent:
             raise UsageError(
                 f"the ranks of process group '{group.name}' are not recorded, and ranks have no trace: give the traces of all ranks"

@@ -58,7 +58,7 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = ()) -> Trace:
     Raises UsageError for a file that cannot be read or is not a trace, for a folder without traces, and for files of several formats or
     jobs, ranks that are there twice, and ranks outside the job.
     """
-    files = _recognized(paths, prefer)
+    files, ignored = _recognized(paths, prefer)
     reader = next(iter(files.values()))
     other = next((path for path, each in files.items() if each is not reader), None)
     if other is not None:
@@ -69,12 +69,16 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = ()) -> Trace:
     ranks = reader.read_job(list(files)) if isinstance(reader, JobReader) else [rank for path in files for rank in reader.read(path)]
     if not ranks:
         raise UsageError(f"{listed([str(path) for path in files], 3)}: no communication was recorded: give the traces of a running job")
-    return joined(reader.FORM, ranks)
+    return replace(joined(reader.FORM, ranks), ignored=ignored)
 
 
-def _recognized(paths: Iterable[Path], prefer: Sequence[str]) -> dict[Path, TraceReader]:
-    """Return the reader of each file. Raises UsageError for a given file without a reader, and for a folder without traces."""
+def _recognized(paths: Iterable[Path], prefer: Sequence[str]) -> tuple[dict[Path, TraceReader], tuple[Path, ...]]:
+    """Return (the reader of each file, the traces in folders that are ignored because their format is not the preferred one).
+
+    Raises UsageError for a given file without a reader, and for a folder without traces.
+    """
     found: dict[Path, TraceReader] = {}
+    ignored: list[Path] = []
     for path in paths:
         if not _is_folder(path):
             reader = reader_of(path)
@@ -87,10 +91,14 @@ def _recognized(paths: Iterable[Path], prefer: Sequence[str]) -> dict[Path, Trac
             raise UsageError(f"{path}: the folder has no trace of a known format: give files of {FORMS}")
         forms = {reader.FORM for reader in inside.values()}
         chosen = next((form for form in prefer if form in forms), None)
-        found |= {file: reader for file, reader in inside.items() if chosen in (None, reader.FORM)}
+        for file, reader in inside.items():
+            if chosen in (None, reader.FORM):
+                found[file] = reader
+            else:
+                ignored.append(file)
     if not found:
         raise UsageError(f"no trace is given: give files or folders of {FORMS}")
-    return found
+    return found, tuple(ignored)
 
 
 def _is_folder(path: Path) -> bool:

@@ -114,6 +114,35 @@ class GroupsUnknown(Fact, frozen=True):
         return f"ranks of {plural(self.groups, 'process group')} not recorded: the ranks that use a group are used"
 
 
+class GroupsMixed(Fact, frozen=True):
+    """The preferred format has no names of process groups, so another format of the same folder is replayed.
+
+    form   the preferred format; used: the format that is replayed
+    """
+
+    form: str
+    used: str
+
+    def render(self) -> str:
+        """Return which format is replayed, and why."""
+        return f"the {self.form} trace does not distinguish the process groups: the {self.used} trace is replayed"
+
+
+class FilesIgnored(Fact, frozen=True):
+    """The given folders have traces of other formats, too.
+
+    files   the first ones; more: how many others there are
+    """
+
+    files: tuple[str, ...]
+    more: int
+
+    def render(self) -> str:
+        """Return the files."""
+        others = f" and {self.more} more" if self.more else ""
+        return f"ignored, since only one format is read: {', '.join(self.files)}{others}"
+
+
 class ShrunkTo(Fact, frozen=True):
     """The replay has fewer ranks than the trace: one data-parallel dimension of its mesh is shorter. Buffers keep their whole size.
 
@@ -135,7 +164,10 @@ class ShrunkTo(Fact, frozen=True):
         )
 
 
-TraceFact = DefaultUsed | OperationsLeftOut | StepChosen | OverlapNotRecorded | ComputeFromGaps | RanksAbsent | GroupsUnknown | ShrunkTo
+TraceFact = (
+    DefaultUsed | OperationsLeftOut | StepChosen | OverlapNotRecorded | ComputeFromGaps | RanksAbsent | GroupsUnknown | GroupsMixed
+    | FilesIgnored | ShrunkTo
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -179,8 +211,8 @@ class Recording:
     absent          ranks of the job without a trace
     compute         factor of the recorded computing in the timeline; None: without computing
     step_time_s     recorded time of the step, of the slowest rank; None: not recorded
-    exchange_s      recorded seconds of each exchange: of the rank that had the shortest, because others wait for late ranks; None: not
-                    recorded
+    exchange_s      recorded seconds of each exchange: of the rank that had the shortest, because others wait for late ranks. Equal
+                    exchanges that overlap share the time of their union. None: not recorded
     notes           what was assumed, left out and chosen
     timelines       of the first ranks with times, as recorded
     digest          of the step with all timelines: equal for replays that can be compared. `encode` sets it

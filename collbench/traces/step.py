@@ -18,11 +18,12 @@ from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.traffic import Traffic
 from collbench.traces.matching import GroupMatch
-from collbench.traces.model import DTYPES, NONE, REDOPS, UNKNOWN, Trace
+from collbench.traces.model import DTYPES, NONE, REDOPS, UNKNOWN, Trace, union
 from collbench.traces.order import Call, Calls, StepsDisagree, Windows, begin_times, describe, end_times, levels_of
 from collbench.traces.recording import (
     ComputeFromGaps,
     DefaultUsed,
+    FilesIgnored,
     GroupsUnknown,
     OperationsLeftOut,
     OverlapNotRecorded,
@@ -37,6 +38,8 @@ from collbench.workloads.step import Exchange, Step
 
 MESSAGE = "p2p_message"  # from the first to the second rank of a pair
 MOST_OPERATIONS = 1_000_000  # of a step, by all ranks
+_MOST_NAMED = 3
+_INEXACT_NS = 2_000  # of a begin or an end; formats round them to µs
 _REDUCING = frozenset({"allreduce", "reduce", "reducescatter"})
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _SCALED = {"allgather": "sent", "gather": "sent", "reducescatter": "received", "scatter": "received"}  # a rank's part of the buffer
@@ -76,10 +79,13 @@ def step_of(trace: Trace, matches: Sequence[GroupMatch], options: ReplayOptions 
     if options.compute is not None and without < len(trace.ranks) and not any(len(rank.compute) for rank in trace.ranks):
         notes.append(ComputeFromGaps())
     notes += [RanksAbsent(trace.absent)] if trace.absent else []
+    if trace.ignored:
+        files = tuple(map(str, trace.ignored[:_MOST_NAMED]))
+        notes.append(FilesIgnored(files, len(trace.ignored) - len(files)))
     payload = sum(each.size_bytes for each in exchanges)
     return Recording(
         Step(tuple(exchanges), payload, timeline=timeline), trace.world, trace.world, trace.form, tuple(sorted(map(str, trace.missing))),
-        trace.absent, options.compute, windows.step_time_s, tuple(_recorded_s(trace, nodes) for nodes in nodes_of), tuple(notes),
+        trace.absent, options.compute, windows.step_time_s, _recorded_s(trace, exchanges, nodes_of), tuple(notes),
         recorded_timelines(trace, windows, exchanges, nodes_of),
     )  # fmt: skip
 
@@ -372,7 +378,48 @@ class _Builder:
         return found
 
 
-def _recorded_s(trace: Trace, nodes: Sequence[Call]) -> float | None:
+def _recorded_s(trace: Trace, exchanges: Sequence[Exchange], nodes_of: Sequence[Sequence[Call]]) -> tuple[float | None, ...]:
+    """Return the recorded seconds of each exchange. Equal exchanges that overlap share the time of their union."""
+    found = [_alone_s(trace, nodes) for nodes in nodes_of]
+    alike: dict[Exchange, list[int]] = {}
+    for number, (exchange, seconds) in enumerate(zip(exchanges, found, strict=True)):
+        if seconds is not None:
+            alike.setdefault(replace(exchange, what=""), []).append(number)
+    for numbers in alike.values():
+        whole = sum(found[number] or 0.0 for number in numbers)
+        together = _union_s(trace, [call for number in numbers for call in nodes_of[number]])
+        for number in numbers if together is not None and together < whole else ():
+            found[number] = (found[number] or 0.0) * together / whole
+    return tuple(found)
+
+
+def _union_s(trace: Trace, calls: Sequence[Call]) -> float | None:
+    """Return the seconds in which a group was in any of its calls: of the slowest group, and there of the rank that had the shortest.
+
+    None if the begin or the end of a call is not known, or if both are less exact than its duration.
+    """
+    places: dict[tuple[int, ...], dict[int, list[int]]] = {}
+    for call in calls:
+        of_rank = places.setdefault(call.ranks, {})
+        for position, operation in call.at:
+            of_rank.setdefault(position, []).append(operation)
+    longest = 0.0
+    for of_rank in places.values():
+        seconds = []
+        for position, operations in of_rank.items():
+            rows = trace.ranks[position].operations[operations]
+            begins = begin_times(rows)
+            ends = end_times(rows)
+            durations = np.where(rows["duration"] >= 0, rows["duration"], ends - begins)
+            if (begins < 0).any() or (ends < begins).any() or (np.abs(ends - begins - durations) > _INEXACT_NS).any():
+                return None
+            busy = union(np.stack([begins, ends], axis=1))
+            seconds.append(int((busy[:, 1] - busy[:, 0]).sum()) / 1e9)
+        longest = max(longest, min(seconds))
+    return longest
+
+
+def _alone_s(trace: Trace, nodes: Sequence[Call]) -> float | None:
     """Return the recorded seconds of an exchange: of its slowest group, and there of the rank that had the shortest."""
     longest = 0.0
     for call in nodes:

@@ -19,5 +19,8 @@ MESSAGES = {
     "ranks without a trace": recording.RanksAbsent((1, 3)),
     "many ranks without a trace": recording.RanksAbsent(tuple(range(20, 40))),
     "groups without ranks": recording.GroupsUnknown(2),
+    "groups without names": recording.GroupsMixed("chakra", "flight-recorder"),
+    "one file of another format": recording.FilesIgnored(("job/dump_rank_0",), 0),
+    "many files of other formats": recording.FilesIgnored(("job/kineto/rank_0.json", "job/kineto/rank_1.json"), 6),
     "fewer ranks": recording.ShrunkTo(64, 8, 16, 2, 4),
 }

@@ -1,4 +1,7 @@
-"""A job for the tests of `collbench trace`: eight DDP steps on Gloo, without a line for collbench. An argument makes it go wrong."""
+"""A job for the tests of `collbench trace`: eight DDP steps on Gloo, without a line for collbench.
+
+An argument makes it go wrong, or ("groups", four ranks) adds process groups of its own and a message to each step.
+"""
 
 import sys
 import time
@@ -13,9 +16,16 @@ rank = dist.get_rank()
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.Linear(HIDDEN, HIDDEN)))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
+groups = [dist.new_group([0, 1]), dist.new_group([2, 3])] if sys.argv[1:] == ["groups"] else []
 for _ in range(8):
     optimizer.zero_grad()
     model(torch.randn(4, HIDDEN)).sum().backward()
+    if groups:
+        dist.all_reduce(torch.ones(30 + rank // 2), group=groups[rank // 2])
+    if groups and rank == 0:
+        dist.send(torch.ones(777), 3)
+    if groups and rank == 3:
+        dist.recv(torch.ones(777), 0)
     optimizer.step()
 match sys.argv[1:]:
     case ["skip"]:  # rank 1 never calls the operation

@@ -53,7 +53,8 @@ def test_of_a_folder_with_several_formats_the_preferred_one_is_read(tmp_path: Pa
         (tmp_path / form).mkdir()
         trace_files.WRITERS[form](tmp_path / form, 5, 2)
     assert reading.read_traces([tmp_path], ["kineto", "inspector", "nccl-log"]).form == "inspector"
-    assert reading.read_traces([tmp_path], ["nccl-log", "inspector"]).form == "nccl-log"
+    logs = reading.read_traces([tmp_path], ["nccl-log", "inspector"])
+    assert logs.form == "nccl-log" and {path.parent for path in logs.ignored} == {tmp_path / records}
     for prefer in ([], ["kineto"]):
         with pytest.raises(UsageError):
             reading.read_traces([tmp_path], prefer)

@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from collbench.errors import FINE, USAGE
 from collbench.traces.hook._collbench_recorder import _set_variables_for
+from collbench.traces.model import Part
 from collbench.traces.record import EXECUTION, FLIGHT, HANG, KINETO, RANKS, RecordRequest, environment, record
 from tests.cli.command import BIN, one_sentence, run, run_here, start, until
 
@@ -71,6 +74,25 @@ def test_a_job_leaves_a_dump_and_an_execution_trace_of_each_rank(tmp_path: Path)
         assert [event.get("name") for event in events].count("gloo:all_reduce") == 2
     assert about(folder, 0)["job"] == about(folder, 1)["job"]
     assert "collbench replay traces" in done.stderr and "collbench autopsy traces" in done.stderr
+
+
+@needs_torch
+@in_turn
+def test_the_printed_replay_works_for_a_job_with_groups_over_gloo(tmp_path: Path) -> None:
+    """Gloo's execution traces do not contain which group an operation uses; its dumps do, but lack the messages."""
+    words = ["--", str(TORCHRUN), "--nproc-per-node", "4", str(JOB), "groups"]
+    done = run(tmp_path, "trace", "--out", "traces", "--steps", "4", *words, timeout=110)
+    assert done.returncode == FINE, done.stderr
+    (command,) = re.findall(r"replay: +collbench (.*)", done.stderr)
+    replayed = run_here(tmp_path, *shlex.split(command), "--dry-run", "--format", "json")
+    assert replayed.returncode == FINE, replayed.stderr
+    rows = [json.loads(line) for line in replayed.stdout.splitlines()]
+    assert sorted((row["operation"], row["groups"], row["group_ranks"], row["size_bytes"]) for row in rows) == [
+        ("allreduce", 1, 2, 120), ("allreduce", 1, 2, 124), ("allreduce", 1, 4, 4 * PARAMETERS),
+    ]  # fmt: skip
+    assert str(Part.MESSAGES) in replayed.stderr and f"traces/{EXECUTION}/rank_0.json" in replayed.stderr
+    alone = run_here(tmp_path, "replay", f"traces/{EXECUTION}", "--dry-run")
+    assert alone.returncode == USAGE and one_sentence(alone) and FLIGHT in alone.stderr
 
 
 @needs_torch

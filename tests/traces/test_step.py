@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from collbench.traces.matching import match
 from collbench.traces.model import Part, ProcessGroup, Trace
 from collbench.traces.recording import (
     DefaultUsed,
+    FilesIgnored,
     GroupsUnknown,
     OperationsLeftOut,
     OverlapNotRecorded,
@@ -193,12 +195,14 @@ def test_the_ranks_that_use_a_group_are_its_ranks_if_it_has_a_name(name: str, kn
     trace = both(Op("allreduce", sent=10))
     groups = (ProcessGroup(name),)
     trace = replace(trace, groups=groups, ranks=tuple(replace(rank, groups=groups) for rank in trace.ranks))
-    if known:
-        found = recorded(trace)
-        assert found.step.exchanges[0].groups == ((0, 1),) and GroupsUnknown(1) in found.notes
-    else:
-        with pytest.raises(UsageError, match="without a name and ranks"):
-            recorded(trace)
+    assert trace.mixes_groups is not known
+    found = recorded(trace)
+    assert found.step.exchanges[0].groups == ((0, 1),) and GroupsUnknown(1) in found.notes
+
+
+def test_ignored_files_are_named() -> None:
+    trace = replace(both(Op("allreduce", sent=10)), ignored=tuple(Path(f"dump_rank_{rank}") for rank in range(5)))
+    assert FilesIgnored(("dump_rank_0", "dump_rank_1", "dump_rank_2"), 2) in recorded(trace).notes
 
 
 # Steps.
@@ -210,6 +214,35 @@ def timed(begin_ms: float, *lengths_ms: float, size: int = 100) -> list[Op]:
         found.append(Op("allreduce", sent=size, start_ms=begin_ms, end_ms=begin_ms + length))
         begin_ms += length
     return found
+
+
+def spans(*spans_ms: tuple[float, float], duration_ms: float | None = None) -> Trace:
+    """Return a trace of two ranks with equal all-reduces at these times. duration_ms: by the library's timer."""
+    trace = both(*(Op("allreduce", sent=100, start_ms=begin, end_ms=end, queue=place) for place, (begin, end) in enumerate(spans_ms)))
+    for rank in trace.ranks if duration_ms is not None else ():
+        rank.operations["duration"] = round(duration_ms * 1e6)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "together_ms"),
+    [
+        (spans((0, 10), (10, 20), (30, 40)), 30),  # one after the other
+        (spans((0, 10), (5, 15), (40, 50)), 25),
+        (spans((0, 30), (5, 15), (20, 40)), 40),
+        (spans((0, 10), (0, 10), (0, 10)), 10),
+        (spans((0, 100), (0, 100), duration_ms=20), 40),  # a watchdog found both ends at the same time
+    ],
+)  # fmt: skip
+def test_the_recorded_time_of_equal_exchanges_that_overlap_is_their_union(trace: Trace, together_ms: float) -> None:
+    assert sum(seconds or 0 for seconds in recorded(trace).exchange_s) == pytest.approx(together_ms / 1e3)
+
+
+def test_other_exchanges_do_not_shorten_the_recorded_time() -> None:
+    trace = both(
+        Op("allreduce", sent=100, start_ms=0, end_ms=10, queue=0), Op("allgather", sent=100, received=200, start_ms=0, end_ms=8, queue=1)
+    )  # fmt: skip
+    assert recorded(trace).exchange_s == (pytest.approx(0.010), pytest.approx(0.008))
 
 
 def test_the_median_step_by_its_recorded_time_is_replayed() -> None:

@@ -15,9 +15,11 @@ from collbench.measure.request import Request
 from collbench.measure.session import ProgressListener, at_rank_0
 from collbench.measure.tasks.step import Training, plan_of
 from collbench.measure.tasks.training import WorkloadRequest, run_workload
+from collbench.traces.flight_recorder import FORM as FLIGHT_RECORDER
 from collbench.traces.matching import check_agreement, match
+from collbench.traces.model import Trace
 from collbench.traces.reading import FOR_REPLAY, read_traces
-from collbench.traces.recording import Recording, decode, encode
+from collbench.traces.recording import GroupsMixed, Recording, TraceFact, decode, encode
 from collbench.traces.shrink import shrunk
 from collbench.traces.step import ReplayOptions, step_of
 from collbench.workloads.step import Exchange, Regime, Shape, Step, operation_of
@@ -48,11 +50,26 @@ def recording_of(paths: Sequence[Path], options: ReplayOptions, ranks: int | Non
 
     Raises UsageError for traces that cannot be read, disagree, or cannot be replayed with so many ranks.
     """
-    trace = read_traces(paths, FOR_REPLAY)
+    trace, notes = _trace_of(paths)
     matches = match(trace)
     check_agreement(trace, matches)
     found = step_of(trace, matches, options)
+    found = replace(found, notes=(*notes, *found.notes))
     return found if ranks in (None, found.ranks) else shrunk(found, ranks or 0)
+
+
+def _trace_of(paths: Sequence[Path]) -> tuple[Trace, tuple[TraceFact, ...]]:
+    """Return the trace of the preferred format that distinguishes process groups, and what was chosen. Raises UsageError without one."""
+    trace = read_traces(paths, FOR_REPLAY)
+    if not trace.mixes_groups:
+        return trace, ()
+    dumps = read_traces(paths, (FLIGHT_RECORDER, *FOR_REPLAY))  # the only format in which the groups of Gloo's new_group have names
+    if dumps.mixes_groups:
+        raise UsageError(
+            f"the {trace.form} trace does not distinguish the process groups: give the Flight Recorder dumps of the job, too "
+            "(the folder flight_recorder of `collbench trace`)"
+        )
+    return dumps, (GroupsMixed(trace.form, dumps.form),)
 
 
 def run_replay(replay: ReplayRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:

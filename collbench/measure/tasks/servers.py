@@ -822,7 +822,7 @@ class TrainingRun:
         times: list[list[float]] = [[] for _ in self.parts]
         for part, seconds in zip(self.plan.order if self.plan else (), recording.exchange_s, strict=False):
             times[part] += [seconds] if seconds is not None else []
-        return ReplayedTrace.of(recording, tuple(float(np.median(each)) if each else None for each in times))
+        return ReplayedTrace.of(recording, tuple(float(np.mean(each)) if each else None for each in times))
 
     def without(self, reason: Fact) -> StepRow:
         """Return the n/a row with its reason."""
