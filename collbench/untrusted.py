@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import re
 import stat
@@ -22,6 +23,11 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 _MOST_PARTS = 32
 # The parser's time grows with the square of a key's parts. No match begins within a part, so this search takes linear time.
 _LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}""")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_HEX = "[0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rf"\\(?:u[dD][89abAB]{_HEX}\\u[dD][c-fC-F]{_HEX}|(?P<alone>u[dD][89a-fA-F]{_HEX})|.)", re.DOTALL)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -72,6 +78,31 @@ def unpacked(path: Path) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, content)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise OSError(errno.EIO, "its gzip compression is damaged or incomplete", str(path)) from error
+
+
+def encodable(text: str) -> str:
+    """Return the text with U+FFFD for each surrogate. UTF-8 has none: a text with one can be neither printed nor stored.
+
+    They are in bytes that are not UTF-8, as Python decodes names of files, arguments and environment variables, and in damaged JSON.
+    """
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def parse_json(text: str | bytes, **hooks: Any) -> Any:
+    """Return the content of JSON, with U+FFFD for surrogates that are not a pair. `hooks`: of `json.loads`.
+
+    Raises ValueError, and RecursionError for too deep nesting.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
+    if _MAYBE_SURROGATE.search(text):
+        text = _ESCAPE.sub(_paired, text)
+    return json.loads(encodable(text), **hooks)
+
+
+def _paired(escape: re.Match[str]) -> str:
+    """Return an escape of JSON as it is, or U+FFFD for a surrogate that is not a pair."""
+    return "\ufffd" if escape["alone"] else escape[0]
 
 
 def parse_toml(text: str) -> dict[str, Any]:

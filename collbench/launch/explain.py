@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -24,6 +23,7 @@ from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, forced, managers, mpi_mismatch, mpi_name, with_chosen
 from collbench.launch.software import SoftwareDiffers, differing, version_of
+from collbench.untrusted import parse_json
 
 Severity = Literal["severe", "warning", "note"]
 
@@ -195,7 +195,7 @@ def library(env: Mapping[str, str]) -> MpiLibrary:
     try:
         line, chosen = [sys.executable, "-P", "-c", _PROGRAM], with_chosen(without_manager(env))
         done = subprocess.run(line, capture_output=True, text=True, timeout=_MPI_TIMEOUT_S, check=False, env=chosen)
-        version_text, path = json.loads(done.stdout)
+        version_text, path = parse_json(done.stdout)
     except NotAnMpi as error:
         return MpiLibrary(mpi4py=version, problem=str(error))
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import socket
@@ -15,6 +14,7 @@ from typing import Any
 from collbench.addresses import Family, family_of
 from collbench.machine.files import Files, Folder
 from collbench.machine.readers.text import whole
+from collbench.untrusted import parse_json
 
 _SYSFS = Path("/sys/class/net")
 LOOPBACK = "lo"
@@ -106,7 +106,7 @@ def shapes(*which: str) -> dict[str, float]:
         return {}
     try:
         found = subprocess.run([tc, "-j", "qdisc", "show", *which], capture_output=True, text=True, timeout=5, check=True)
-        return _slowest(json.loads(found.stdout or "[]"), which[-1] if which else None)
+        return _slowest(parse_json(found.stdout or "[]"), which[-1] if which else None)
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -5,7 +5,6 @@ Readings of one host are merged, the most trusted source first: a `probe` snapsh
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from collbench.machine.readers.nccl_xml import NCCL_XML
 from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
 from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
-from collbench.untrusted import open_file, values_in
+from collbench.untrusted import open_file, parse_json, values_in
 
 # Paths from the command line: a folder, a tarball or a text. Reading never blocks, and never exceeds the limit.
 
@@ -341,7 +340,7 @@ def _snapshot(text: str, name: str) -> list[Machine]:
     if len(text) > _MOST_VALUES and values_in(text.encode()) > _MOST_VALUES:
         raise Unreadable(f"{printable(name)} holds more than {_MOST_VALUES:,} values: give fewer machines at once")
     try:
-        document = json.loads(text)
+        document = parse_json(text)
     except (ValueError, RecursionError):
         raise Unreadable(f"{printable(name)} is not valid JSON (cut off?): write it again with `collbench probe --format json`") from None
     machines = machines_of(document, name)

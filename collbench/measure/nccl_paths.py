@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -25,6 +24,7 @@ from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
 from collbench.measure import counters
 from collbench.operations.case import Case
+from collbench.untrusted import parse_json
 
 # Whether a run used GPUDirect RDMA, from the connections in NCCL's log, the ports' counters, and the machines' capabilities.
 #
@@ -484,7 +484,7 @@ def _sentence(answer: str) -> str:
     if not answer.strip():
         raise ValueError("sends an empty answer")
     try:
-        document = json.loads(answer)
+        document = parse_json(answer)
     except (ValueError, RecursionError):
         if answer.lstrip().startswith("{"):
             raise ValueError("sends an incomplete answer") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -31,6 +30,7 @@ from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
 from collbench.measure import counters, instruments
 from collbench.measure.tcp_streams import COUNTED, PATIENCE_S, Reply, attempt
+from collbench.untrusted import parse_json
 
 # The interface of a wire tool: its two command lines, and the parser of its output.
 #
@@ -335,7 +335,7 @@ IB_WRITE_BW = WireTool(
 def _parse_iperf3(request: ToolRequest, printed: str) -> ToolFigure:
     """Return the time of a message at the mean rate of the data that arrived (`end.sum_received` of its JSON)."""
     try:
-        document = json.loads(printed)
+        document = parse_json(printed)
     except (ValueError, RecursionError) as error:
         raise RunFailed(f"iperf3 printed no JSON: {last_line(printed)}") from error
     if not isinstance(document, dict):

@@ -6,7 +6,6 @@ days count, and the number of rows is limited, so that neither old nodes nor man
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import zlib
@@ -26,6 +25,7 @@ from collbench.report.verdict_formats import GATE_METRICS, gate_samples
 from collbench.report.writers import Sample, exposed
 from collbench.store.database import Database, open_store
 from collbench.store.reading import load_rows
+from collbench.untrusted import parse_json
 
 PORT = 9823
 DAYS, MOST_ROWS = 7.0, 5000
@@ -158,7 +158,7 @@ def _verdicts(database: Database) -> Iterator[Sample]:
     )  # fmt: skip
     for baseline, judged_s, _, _, document in database.rows(f"{sql} ORDER BY judged_s DESC LIMIT {_MOST_BASELINES}"):
         ((content,),) = database.rows("SELECT content FROM documents WHERE document_id = ?", [document])
-        verdict = from_json(json.loads(zlib.decompress(content)))
+        verdict = from_json(parse_json(zlib.decompress(content)))
         for sample in gate_samples(verdict):
             value = judged_s if sample.name == "gate_judged_timestamp" else sample.value
             yield Sample(sample.name, {**sample.labels, **_labels(baseline=baseline)}, value)

@@ -22,7 +22,7 @@ from collbench.report.headlines import short
 from collbench.report.writers import RowWriter, write_whole
 from collbench.results.row import Row, Times
 from collbench.results.timeline import seconds_between
-from collbench.untrusted import dict_of, list_of, read_file
+from collbench.untrusted import dict_of, list_of, parse_json, read_file
 
 _EPOCH = "1970-01-01T00:00:00+00:00"
 
@@ -184,7 +184,7 @@ def _started_ms(table: Launches) -> int | None:
 def _existing(file: Path) -> dict[str, Any]:
     """Return the content of a file of asv; {} if it is missing. Raises UsageError for another content."""
     try:
-        found = json.loads(read_file(file, _LARGEST_ASV)) if file.exists() else {}
+        found = parse_json(read_file(file, _LARGEST_ASV)) if file.exists() else {}
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or "not JSON"
         raise UsageError(f"--asv: {file} cannot be read ({why}): choose another folder") from error

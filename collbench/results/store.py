@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.untrusted import read_file, values_in
+from collbench.untrusted import encodable, parse_json, read_file, values_in
 
 LARGEST_BYTES = 64 << 20  # of a file with one object: run.json of 100,000 ranks has about 20 MB
 _DEEPEST = 64
@@ -31,13 +31,13 @@ _MANY_DIGITS, _LONG_EXPONENT = b" " + b"0" * 19, b"e000"
 def plain(value: Any) -> Any:
     """Return `value` as JSON can hold it: NaN and infinity become None, numpy scalars numbers, sequences lists, the rest text."""
     if value is None or isinstance(value, str | bool):
-        return value
+        return encodable(value) if isinstance(value, str) else value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, int):
         return int(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {encodable(str(key)): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(inner) for inner in value]
     return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
@@ -80,9 +80,9 @@ def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any
         raise ValueError(f"more than {_MOST_VALUES:,} values")
     try:
         if _may_hold_strange_numbers(text):
-            value = json.loads(text, parse_constant=left_out.append, parse_float=_float(left_out), parse_int=_int(left_out))
+            value = parse_json(text, parse_constant=left_out.append, parse_float=_float(left_out), parse_int=_int(left_out))
         else:  # twice as fast, for lines without values to leave out
-            value = json.loads(text)
+            value = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({type(error).__name__})") from error
     if not isinstance(value, dict):

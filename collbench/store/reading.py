@@ -6,7 +6,6 @@ the folder has (samples, slowest ranks, events) raises an error that names the f
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from collbench.results.row import CaseKey, Row, Times
 from collbench.store.database import Database, Record
 from collbench.store.folders import fingerprint_of, stored_path
 from collbench.store.schema import RESULTS, column_of
+from collbench.untrusted import parse_json
 
 _AT_ONCE = 400  # values in a list of SQL
 
@@ -157,15 +157,15 @@ class _Loader:
 
     def documents_of(self, heads: Iterable[Record]) -> None:
         """Read the documents of these runs."""
-        numbers = {number for _, _, info, facts in heads if info for number in (*json.loads(info)[1].values(), *json.loads(facts).values())}
+        numbers = {number for _, _, info, facts in heads if info for number in (*parse_json(info)[1].values(), *parse_json(facts).values())}
         for number, content in _of(self.database, "SELECT document_id, content FROM documents WHERE document_id IN ({})", numbers):
-            self.documents[number] = json.loads(zlib.decompress(content))
+            self.documents[number] = parse_json(zlib.decompress(content))
 
     def run(self, head: Record) -> StoredRun:
         """Return a run."""
         number, path, info, facts = head
-        small, large = json.loads(info) if info else ({}, {})
-        kinds = json.loads(facts) if facts else {}
+        small, large = parse_json(info) if info else ({}, {})
+        kinds = parse_json(facts) if facts else {}
         compared = {(kind, tuple(words)): text for kind, each in kinds.items() for words, text in self.documents.get(each, ())}
         about = small | {name: self.documents.get(each) for name, each in large.items()}
         return StoredRun(Path(path), about, self.rows(number), [], [], compared)
@@ -182,13 +182,13 @@ class _Loader:
         lacking = {each for each in numbers if each is not None and each not in self.known[table]}
         key = {"cases": "case_id", "remarks": "remark_id", "ceilings": "ceiling_id"}[table]
         for number, content in _of(self.database, f"SELECT {key}, content FROM {table} WHERE {key} IN ({{}})", lacking):
-            self.known[table][number] = json.loads(content)
+            self.known[table][number] = parse_json(content)
 
     def _row(self, figures: Mapping[str, Any]) -> Row:
         remark = dict(self.known["remarks"].get(figures["remark_id"]) or {})
         remark.pop("quality", None)
         flags = tuple(remark.pop("flags", ()))
-        detail = json.loads(figures["detail"]) if figures["detail"] else {}
+        detail = parse_json(figures["detail"]) if figures["detail"] else {}
         times = {name: figures[column] for name, column in _TIMES}
         probes = {when: figures[f"probe_{when}_s"] for when in ("before", "after")}
         case = dict(zip(CaseKey._fields, self.known["cases"][figures["case_id"]], strict=False))

@@ -48,6 +48,7 @@ from collbench.store.schema import (
     StoreTable,
     column_of,
 )
+from collbench.untrusted import parse_json
 
 ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
 _AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
@@ -97,7 +98,7 @@ class Writer:
         for table in _OF_RUN:
             self.database.rows(f"DELETE FROM {table.name} WHERE run_id = ?", [run_id])
         documents = self._documents([text for text in record.info.values() if not is_small(text)] + list(record.facts.values()))
-        small = {name: json.loads(text) for name, text in record.info.items() if is_small(text)}
+        small = {name: parse_json(text) for name, text in record.info.items() if is_small(text)}
         large = {name: documents[text] for name, text in record.info.items() if not is_small(text)}
         facts = {kind: documents[text] for kind, text in record.facts.items()}
         self.database.rows("UPDATE runs SET info = ?, facts = ? WHERE run_id = ?", [_json([small, large]), _json(facts), run_id])
@@ -114,7 +115,7 @@ class Writer:
         self._label(run_id, labels)
 
     def _put_results(self, record: RunRecord, run_id: int) -> None:
-        cases = self._known(CASES, {each.case: (each.case, *map(_plain, CaseKey(*json.loads(each.case)))) for each in record.results})
+        cases = self._known(CASES, {each.case: (each.case, *map(_plain, CaseKey(*parse_json(each.case)))) for each in record.results})
         remarks = self._known(REMARKS, {each.remark: _remark(each.remark) for each in record.results})
         origins = {text for each in record.results for text in (each.ceiling, each.hard_bound) if text is not None}
         ceilings = self._known(CEILINGS, {text: _ceiling(text) for text in origins})
@@ -218,12 +219,12 @@ def _plain(value: Any) -> Any:
 
 
 def _remark(text: str) -> tuple[Any, ...]:
-    remark = json.loads(text)
+    remark = parse_json(text)
     return text, remark["quality"], " ".join(remark["flags"]), remark["na"], remark["stopped"]
 
 
 def _ceiling(text: str) -> tuple[Any, ...]:
-    ceiling = json.loads(text)
+    ceiling = parse_json(text)
     return text, *(ceiling.get(name) for name in ("kind", "model", "limited_by", "source"))
 
 
@@ -331,6 +332,6 @@ def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
                 database.insert(f"DELETE FROM {part.name} WHERE {number} = ?", ids)
         used = {number for (number,) in database.rows("SELECT document_id FROM verdicts")}
         for info, facts in database.stream("SELECT info, facts FROM runs WHERE info IS NOT NULL"):
-            used |= {*json.loads(info)[1].values(), *json.loads(facts).values()}
+            used |= {*parse_json(info)[1].values(), *parse_json(facts).values()}
         unused = [row for row in database.rows("SELECT document_id FROM documents") if row[0] not in used]
         database.insert("DELETE FROM documents WHERE document_id = ?", unused)

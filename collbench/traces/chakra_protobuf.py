@@ -19,6 +19,7 @@ from collbench.errors import UsageError
 from collbench.traces.c10d import GROUPS_NODE, MESSAGES, MOST_WAITS, ROOTED, RankBuilder, dependencies, dtype_in, sizes_of, width_of
 from collbench.traces.json_records import text_chunks
 from collbench.traces.model import KIND, UNKNOWN, Part, RankTrace
+from collbench.untrusted import encodable
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DATA_DEP, _DATA_DEPS, _ATTRIBUTE = 5 << 3, 5 << 3 | _BYTES, 10 << 3 | _BYTES  # data_deps one by one and packed; ctrl_deps are callers
@@ -403,7 +404,8 @@ class _ProtobufReader:
             values = ast.literal_eval(inputs.decode("utf-8", "replace")) if len(inputs) < _LONGEST_LIST else None
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             values = None
-        self.rank.define_all(values[0] if isinstance(values, list) and values else "")
+        first = values[0] if isinstance(values, list) and values else ""
+        self.rank.define_all(encodable(first) if isinstance(first, str) else first)
 
 
 def _dtype(text: bytes) -> str:

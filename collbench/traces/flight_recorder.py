@@ -23,7 +23,7 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.traces.model import DTYPE, KIND, NONE, OPERATION, STATE, UNKNOWN, Part, ProcessGroup, RankTrace, empty
-from collbench.untrusted import dict_of, list_of, read_file, uncollected
+from collbench.untrusted import dict_of, encodable, list_of, read_file, uncollected
 
 FORM = "flight-recorder"
 
@@ -274,7 +274,7 @@ class _Rows:
             raise self._invalid(error) from error
         members = _members(self.path, rest.get("pg_config"))
         self.chunks = []
-        groups = tuple(ProcessGroup(name, members.get(name, ()), what) for name, what in self.groups)
+        groups = tuple(ProcessGroup(encodable(name), members.get(name, ()), encodable(what)) for name, what in self.groups)
         _number_batches(operations)
         _name_peers(operations, groups)
         world = _world(operations, groups, members)
@@ -318,7 +318,7 @@ def _place(frames: Any) -> str:
     for frame in frames:
         file, name = str(frame.get("filename", "")), str(frame.get("name", ""))
         if "/torch/" not in file and not file.startswith("<") and file:
-            return f"{Path(file).name[:80]}:{frame.get('line', '?')} ({name[:80]})"
+            return encodable(f"{Path(file).name[:80]}:{frame.get('line', '?')} ({name[:80]})")
     return ""
 
 

@@ -23,7 +23,7 @@ from types import FrameType
 
 from collbench.errors import UsageError
 from collbench.launch.signals import heeded_signals
-from collbench.untrusted import read_file
+from collbench.untrusted import parse_json, read_file
 
 # The folders of a recording, and its files. hook/_collbench_recorder.py has the same names.
 FLIGHT, EXECUTION, KINETO, RANKS, HANG = "flight_recorder", "execution_trace", "kineto", "ranks", "hang.json"
@@ -167,7 +167,7 @@ def _ranks(folder: Path) -> tuple[int, ...]:
 def _world(about: Path) -> int:
     """Return the number of ranks of the job, as a rank has written it; 0 if the file cannot be read."""
     with suppress(UsageError, OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(read_file(about, _LARGEST_ABOUT))["world"])
+        return int(parse_json(read_file(about, _LARGEST_ABOUT))["world"])
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from collbench.untrusted import parse_json
 from tests.cli.command import BIN, ROOT, Finished, environment, run_here
 from tests.machine.test_files import MACHINE, packed
 
@@ -165,6 +167,20 @@ def test_hostile_json_is_rejected(make: Callable[[], str], tmp_path: Path) -> No
     ends_well(in_time(tmp_path, "probe", "--from", "machines.json"), 2)
 
 
+@pytest.mark.parametrize("half", ["\ud800", "\udfff"])
+def test_a_machine_with_half_a_character_is_read(half: str, tmp_path: Path) -> None:
+    machine = run_here(tmp_path, "probe", "--format", "json").stdout
+    spoiled = re.sub(r'": "(?=[^"\\\\])', lambda match: match[0] + json.dumps(half)[1:-1], machine)
+    assert spoiled.count(json.dumps(half)[1:-1]) > 10
+    (tmp_path / "whole.json").write_text(spoiled)
+    place = re.search(r'"(?:hostname|model|kernel)": "', machine)
+    assert place
+    (tmp_path / "one.json").write_text(machine[: place.end()] + json.dumps(half)[1:-1] + machine[place.end() :])
+    for argv in (["doctor"], ["probe"], ["peak", "allreduce", "--nodes", "2"]):
+        ends_well(in_time(tmp_path, *argv, "--from", "whole.json"))
+        ends_well(in_time(tmp_path, *argv, "--from", "one.json"), 0, 1)
+
+
 TEXTS = {
     "46 columns": lambda: "\t" + "\t".join(f"GPU{n}" for n in range(200_000)) + "\nGPU0\t X \n",
     "47 blanks": lambda: "\tGPU0\tCPU Affinity\nGPU0" + " " * 4_000_000 + "X\n",
@@ -251,3 +267,45 @@ def test_only_the_requested_files_are_written(stored: Path, tmp_path: Path) -> N
     ends_well(in_time(tmp_path, "report", "run", "--html", "page.html"), 0)
     assert {path: path.read_bytes() for path in stored.iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\ud800"', "\ufffd"),
+        (r'"\uDFFFx"', "\ufffdx"),
+        (r'"\udc00\ud800"', "\ufffd\ufffd"),
+        (r'"\ud83d\ude00"', "\U0001f600"),
+        (r'"\ud800\ud83d\ude00"', "\ufffd\U0001f600"),
+        (r'"\\ud800"', r"\ud800"),
+        (r'"\\\ud800"', "\\\ufffd"),
+        (r'{"\udfff": ["\udfff"]}', {"\ufffd": ["\ufffd"]}),
+        ('"\udcff"', "\ufffd"),  # of bytes that are not UTF-8
+        (b'\xef\xbb\xbf"\xc3\xa9"', "é"),
+    ],
+)
+def test_json_has_no_surrogates(text: str | bytes, value: object) -> None:
+    assert parse_json(text) == value
+
+
+@pytest.mark.parametrize("text", [b'"\xed\xa0\x80"', b'"\xff"', r'"\ud8"', "[" * 100_000])
+def test_other_json_is_rejected(text: str | bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        parse_json(text)
+
+
+OWN_JSON = {
+    "gate/verdict.py",
+    "deploy/drain.py",
+    "operations/suite.py",
+    "measure/telemetry.py",
+    "measure/tasks/frameworks.py",
+    "backends/horovod.py",
+}
+
+
+def test_json_of_other_sources_is_read_in_one_place() -> None:
+    """The named modules read the package's own schemas, and what a library has just written."""
+    package = ROOT / "collbench"
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if re.search(r"\bjson\.loads?\(", path.read_text())}
+    assert found == OWN_JSON | {"untrusted.py", "traces/hook/_collbench_recorder.py"}

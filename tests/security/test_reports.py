@@ -24,6 +24,7 @@ STEERING = "\x1b[31m\x1b]0;title\x07\r\n::error::INJ\n\u202e"
 MARKDOWN = "[click](javascript:alert(1)) <script>alert(1)</script> | x\n# heading"
 METRIC = 'x"} 1\nforged_metric{a="b"} 99\n# EOF'
 FORMULA = '=HYPERLINK("http://127.0.0.1:9","click")'
+SURROGATES = "a\udfff\ud800b"  # two halves in the wrong order: JSON can hold them, UTF-8 cannot
 TOUCHED = re.compile(r"injected")
 
 
@@ -145,6 +146,17 @@ def test_70_a_line_break_makes_no_row_of_csv(tmp_path: Path) -> None:
     assert len(list(csv.reader(text.splitlines()))) == len(list(csv.reader(plain.splitlines()))) == len(text.splitlines())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--html", "out"], ["--csv", "out"], ["--markdown", "out"], ["--openmetrics", "out"], ["--format", "json"], ["--format", "csv"]],
+    ids=" ".join,
+)
+def test_surrogates_that_are_not_a_pair_are_replaced(words: list[str], tmp_path: Path) -> None:
+    done = run_here(tmp_path, "report", str(first_run(tmp_path, SURROGATES)), *words)
+    assert not re.search("[\ud800-\udfff]", written(done) + done.stderr)
+    assert "out" not in words or (tmp_path / "out").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("form", ["table", "nccl-tests", "csv", "json"])
 def test_71_no_terminal_is_steered_and_no_command_of_ci_begins(form: str, tmp_path: Path) -> None:
     done = run_here(tmp_path, "report", str(first_run(tmp_path, STEERING)), "--format", form)
@@ -199,7 +211,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("hostile", [STEERING, MARKUP, MARKDOWN, METRIC])
+@pytest.mark.parametrize("hostile", [STEERING, MARKUP, MARKDOWN, METRIC, SURROGATES])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_verdict_of_a_stranger_is_text(form: list[str], hostile: str, tmp_path: Path) -> None:
     done = run_here(tmp_path, "gate", "--verdict", str(verdict(tmp_path, hostile)), *form)

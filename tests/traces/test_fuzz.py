@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -140,7 +141,17 @@ def _value(data: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-DAMAGES = (_flip, _truncate, _duplicate, _remove, _number, _nest, _value, _value)
+def _surrogate(data: bytes, draw: random.Random) -> bytes:
+    """A surrogate without its other half within a text: escaped, or three bytes instead of others, since binary texts have a length."""
+    places = [match.start() for match in re.finditer(rb"(?<=[a-z])[a-z]{3}", data)]
+    if not places:
+        return data
+    at = draw.choice(places)
+    into = draw.choice((b"\\udfff", b"\\ud800", b"\\\\udfff", b"\xed\xbf\xbf", b"\xed\xbf\xbf"))
+    return data[:at] + into + data[at + 3 :]
+
+
+DAMAGES = (_flip, _truncate, _duplicate, _remove, _number, _nest, _value, _value, _surrogate)
 
 
 @contextmanager
@@ -165,6 +176,8 @@ def _check(trace: Trace) -> None:
         assert ((rows["splits"] >= UNKNOWN) & (rows["splits"] < len(rank.splits))).all()
         assert (rows["sent"] >= UNKNOWN).all() and (rows["received"] >= UNKNOWN).all()
         assert rank.groups == trace.groups
+    texts = (rank.job + rank.host + "".join(rank.notes.values()) for rank in trace.ranks)
+    assert "".join((*texts, *(group.name + group.what for group in trace.groups))).encode() is not None
     matches = match(trace)
     assert sum(int((found.calls != UNKNOWN).sum()) + int((found.messages[:, 1::2] != UNKNOWN).sum()) for found in matches) == sum(
         len(rank.operations) for rank in trace.ranks

@@ -5,7 +5,6 @@ Terms: docs.nvidia.com/deploy/nvidia-smi ("topo"), and the legend that the tool 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from itertools import permutations
 
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, with_reasons
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, bounded, cpu_list, few, numa_of, pci_address, printable, whole
+from collbench.untrusted import parse_json
 
 # AMD's tools: `amd-smi topology`, as text or with --json, and `rocm-smi --showtopo`. Both have a table per title, with a row and a column
 # per GPU: by PCI address, and by number. Neither counts links.
@@ -101,7 +101,7 @@ def read_amd(text: str, name: str) -> Machine:
 
 def _of_json(text: str, name: str) -> _GpuTables:
     try:
-        rows = json.loads(text)
+        rows = parse_json(text)
     except (ValueError, RecursionError):
         raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `amd-smi topology --json` again") from None
     found = _GpuTables(cells={"LINK TYPE": {}, "ACCESS": {}})
