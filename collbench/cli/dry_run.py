@@ -84,7 +84,7 @@ def _earlier(request: Request, options: Mapping[str, Any] | None = None) -> Run 
 
     options: of a kind of run other than cases
     """
-    from collbench.measure.resume import request_difference
+    from collbench.measure.resume import refusal, request_difference
     from collbench.results.reader import read_run
 
     earlier = request.earlier
@@ -93,7 +93,7 @@ def _earlier(request: Request, options: Mapping[str, Any] | None = None) -> Run 
     run = read_run(earlier)
     found = request_difference(run.info, request, options)
     if found:
-        raise UsageError(f"{earlier} cannot be resumed: {found}; start a new run, without --resume")
+        raise UsageError(refusal(earlier, found))
     return run
 
 

@@ -101,6 +101,7 @@ COMMANDS = frozenset({"help", *(name for _, names in GROUPS for name in names)})
 _MEASURING = frozenset(
     {"run", "pairs", "hunt", "workload", "replay", "load", "kv", "kernels"}
 )  # with the operations, the commands of cli.measure
+_RESUMABLE = _MEASURING - {"kernels"}
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -114,6 +115,10 @@ def main() -> NoReturn:
 
 def run(argv: list[str]) -> int:
     """Run one command; return its exit code. Raises CollbenchError."""
+    if any(word.startswith("--resume") for word in argv):
+        from collbench.cli.resume import with_stored_options
+
+        argv = with_stored_options(argv, _RESUMABLE | operation_commands().keys())
     parser, added = all_parsers(argv[0] if argv else "")
     argv = canonical(argv, added)
     if argv and argv[0] in added:

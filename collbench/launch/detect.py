@@ -224,7 +224,7 @@ def refusal_torchrun(restarts: str) -> str:
     """Return why ranks that torchrun restarted cannot measure: samples of two starts do not belong to one run."""
     return (
         f"torchrun restarted the ranks (restart {restarts}) after an earlier start failed: why it did is above and in its run "
-        "folder, which keeps what it measured; go on with --resume RUN, and give torchrun --max-restarts 0"
+        "folder, which keeps what it measured; go on with `collbench --resume RUN`, and give torchrun --max-restarts 0"
     )
 
 

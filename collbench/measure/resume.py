@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from collbench.measure.row import row_without
 from collbench.operations.registry import operations
 from collbench.reason import Fact
 from collbench.results.environment import steering
-from collbench.results.folder import ROUNDS, RUN, TOPOLOGY, RunFolder
+from collbench.results.folder import ROUNDS, RUN, TOPOLOGY, RunFolder, quoted
 from collbench.results.reader import Run, read_run
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import parse_object, read_object, to_line
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 _IDENTITY = CaseKey._fields
 _OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
 _SHOWN, _BEFORE = 80, 20
+_MOST_NAMED = 4
+_ARRANGED = "how the cases are arranged (SHA-256)"
+# Options that do not change what is measured.
+_NOT_MEASURED = frozenset(
+    {
+        "--out", "--resume", "--resume-if-exists", "--dry-run", "--format", "--color", "--quiet", "--columns", "--verbose", "-v", "--html",
+        "--trace", "--nvtx", "--timeout", "--launches", "--allocation", "--oversubscribe", "--no-config",
+    }
+)  # fmt: skip
 Facts = dict[str, str]
 
 
@@ -80,18 +89,48 @@ def options_of(request: Request) -> dict[str, Any]:
 
 
 def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the most important difference between two contents of run.json, as a clause; None without any.
+    """Return what differs between two contents of run.json, as clauses: first the options, then the machine; None without a difference.
 
-    Example: "kernel was 6.1 and is 6.2". Values that change with every start (process numbers, times, folders) are
-    ignored.
+    Example: "--max-time was 3 and is 5, the host's kernel was 6.1 and is 6.2". Values that change with every start (process numbers,
+    times, folders) are ignored.
     """
-    before, after = dict(_facts(then)), dict(_facts(now))
-    changed = [name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)]
-    if not changed:
+    requested = _changes(_request_facts(then), _request_facts(now))
+    if requested and then.get("operation") == now.get("operation"):  # as the user typed it, if that differs
+        requested = _changes(_typed(then), _typed(now)) or requested
+    if len(requested) > 1:  # the digest says nothing that the others do not
+        requested = [clause for clause in requested if not clause.startswith(_ARRANGED)]
+    found = [*requested, *_changes(_machine_facts(then), _machine_facts(now))]
+    if not found:
         return None
-    more = f" (and {len(changed) - 1} more differences)" if len(changed) > 2 else f" ({changed[1]} differs, too)" if changed[1:] else ""
-    was, is_now = _shortened_alike(before.get(changed[0], "not set"), after.get(changed[0], "not set"))
-    return f"{changed[0]} was {was} and is {is_now}{more}"
+    more = f" and {plural(len(found) - _MOST_NAMED, 'other difference')}" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
+
+
+def _changes(then: Iterable[tuple[str, str]], now: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a clause for each value that differs."""
+    before = dict(then)
+    after = dict(now)
+    found = []
+    for name in dict.fromkeys([*after, *before]):
+        if before.get(name) != after.get(name):
+            was, is_now = _shortened_alike(before.get(name, "not set"), after.get(name, "not set"))
+            found.append(f"{name} was {was} and is {is_now}")
+    return found
+
+
+def _typed(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of the command line, without the options that do not change what is measured."""
+    option = "the argument"
+    values: list[str] = []
+    for word in [*list_of(info.get("command"), str)[2:], "--"]:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-") or word[1:2].isdigit():
+            values.append(word)
+            continue
+        if option not in _NOT_MEASURED and (values or option.startswith("-")):
+            yield option, " ".join(values) or "set"
+        option = name
+        values = [value] if equals else []
 
 
 def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[str, Any] | None = None) -> str | None:
@@ -103,28 +142,37 @@ def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[
 
     asked = {"options": {**options_of(request), **(more or {})}}
     now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": asked}
+    command = {"command": ["collbench", *request.argv]}
     options = dict_of(then.get("asked")).get("options")
     known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
-    return difference(known, parse_object(to_line(now).encode()))
+    return difference({**known, "command": then.get("command")}, parse_object(to_line({**now, **command}).encode()))
 
 
-def _facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of all values that must not change, the most important first."""
-    yield "collbench", str(info.get("collbench"))
+def _request_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of what was requested, the most important first."""
     yield "the command", str(info.get("operation"))
-    yield "the list of hosts", _text(info.get("hosts"))
-    yield from _ranks(info.get("rank_map"))
-    for name, versions in dict_of(info.get("backends")).items():
-        yield from _texts(f"{name}'s ", versions)
-    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _OF_HOST})
-    yield from _texts("", steering(dict_of(info.get("environment"))))
     suite, requested = dict_of(info.get("suite")), dict_of(info.get("asked"))
     yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
     yield "what was requested", "recorded" if requested else "not recorded"
     yield from _texts("", requested.get("options"))
     yield from _texts("the cases' ", requested.get("values"))
     yield "the number of cases", str(requested.get("cells"))
-    yield "how the cases are arranged (SHA-256)", str(requested.get("digest"))
+    yield _ARRANGED, str(requested.get("digest"))
+
+
+def _machine_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of the software, the hosts and the ranks, the most important first."""
+    yield "collbench", str(info.get("collbench"))
+    yield "the list of hosts", _text(info.get("hosts"))
+    yield from _ranks(info.get("rank_map"))
+    for name, versions in dict_of(info.get("backends")).items():
+        if "not measured" in dict_of(versions):
+            yield f"backend {name}", "not available"
+        else:
+            yield f"backend {name}", "available"
+            yield from _texts(f"{name}'s ", versions)
+    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _OF_HOST})
+    yield from _texts("", steering(dict_of(info.get("environment"))))
 
 
 def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
@@ -216,7 +264,7 @@ class RunResumed(Fact, frozen=True):
         known = f"{self.path} has " + (f"{self.stored} of " if self.cases is not None else "")
         known += plural(self.stored if self.cases is None else self.cases, self.what)
         if self.complete or self.stored == self.cases:
-            return f"{known}: the run is complete"
+            return f"{known}: nothing is left to measure"
         if self.cases is None:
             return f"{known}: the others are measured now"
         left = self.cases - self.stored
@@ -335,7 +383,7 @@ def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run],
     folder = RunFolder.reopen(earlier)
     try:
         if found := difference(folder.run, parse_object(to_line({"operation": request.command, **info}).encode())):
-            raise UsageError(_refusal(folder, found))
+            raise UsageError(refusal(folder.path, found))
         run = read_run(earlier)
         for row in run.rows:  # samples appended later would be taken for those that a row has lost
             for name in row.samples:
@@ -355,14 +403,15 @@ def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
     try:
         then = read_object(path)
     except (OSError, ValueError) as error:
-        raise UsageError(_refusal(folder, f"its {TOPOLOGY} cannot be read ({error})")) from error
+        raise UsageError(refusal(folder.path, f"its {TOPOLOGY} cannot be read ({error})")) from error
     found = topology_difference(then, parse_object(to_line(topology).encode()))
     if found:
-        raise UsageError(_refusal(folder, found))
+        raise UsageError(refusal(folder.path, found))
 
 
-def _refusal(folder: RunFolder, why: str) -> str:
-    return f"{folder.path} cannot be resumed: {why}; start a new run, without --resume"
+def refusal(path: Path, why: str) -> str:
+    """Return the error for a run of other options or on another machine."""
+    return f"{path} cannot be resumed: {why}; use `collbench --resume {quoted(path)}` for the options of the run, or start a new run"
 
 
 def rows_by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:

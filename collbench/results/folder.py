@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +67,11 @@ def check_free_space(path: Path, instead: str = "choose another folder with --ou
 def cannot_create(path: Path, error: OSError) -> str:
     """Return the error for a run folder that cannot be created."""
     return f"run folder {path} cannot be written ({error.strerror or error}): choose another folder with --out DIR"
+
+
+def quoted(path: Path) -> str:
+    """Return the path for a command line in a message."""
+    return shlex.quote(str(path))
 
 
 def cannot_resume(path: Path, error: OSError) -> str:
@@ -265,7 +271,7 @@ class RunFolder:
             str(self.run.get("operation")), "cases"
         )
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
-        return f"{self.rows} of {planned} {what}{there}; go on with --resume {self.path}"
+        return f"{self.rows} of {planned} {what}{there}; go on with `collbench --resume {quoted(self.path)}`"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
         """Record why the run stops early and complete run.json, as far as the disk allows. Only the first call has an effect."""
@@ -305,7 +311,7 @@ class RunFolder:
         what = "round" if str(self.run.get("operation")) in ROUNDS else "case"
         count = plural(self.rows, f"finished {what}")
         stored = f"{count} {'is' if self.rows == 1 else 'are'}"
-        go_on = f" and go on with --resume {self.path}"
+        go_on = f" and go on with `collbench --resume {quoted(self.path)}`"
         if error.errno not in GONE:
             return RunFailed(
                 f"results can no longer be written to {self.path} ({error.strerror or error}): {stored} safe in it; "
@@ -313,7 +319,7 @@ class RunFolder:
             )
         if CELLS in self._files and (moved := self._files[CELLS].moved_to):
             there = f"{self.path} was moved to {moved.parent} while the run wrote into it"
-            return RunFailed(f"{there}: {stored} there; leave it and go on with --resume {moved.parent}")
+            return RunFailed(f"{there}: {stored} there; leave it and go on with `collbench --resume {quoted(moved.parent)}`")
         return RunFailed(
             f"results can no longer be written: {self.path} is gone, and with it what was stored ({count}): it was deleted, or "
             f"its disk is no longer mounted; bring it back{go_on}, or run again with --out DIR"
@@ -339,7 +345,8 @@ def check_no_run(path: Path, *, resumes: bool = False) -> None:
     """Raise UsageError if a folder has a run, or a part of one. `resumes`: whether such a run can be resumed."""
     for name in (RUN, *_LINES, SAMPLES):
         if (path / name).exists():
-            go_on = f"go on with it by --resume {path} (in a job that may be requeued: --out {path} --resume-if-exists), or "
+            requeued = f"in a job that may be requeued: --out {path} --resume-if-exists"
+            go_on = f"go on with it by `collbench --resume {quoted(path)}` ({requeued}), or "
             how = go_on if resumes and holds_a_run(path) else ""
             raise UsageError(f"--out {path} already holds a run ({name}): {how}choose a new folder, so that nothing is lost")
 

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.backends.backend import Unavailable
 from collbench.backends.registry import backend_class
-from tests.cli.command import run, run_here, running, start, until
+from tests.cli.command import one_sentence, run, run_here, running, start, until
 from tests.conftest import sample
 
 SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
@@ -38,7 +38,9 @@ QUICK = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8,16
 def test_the_error_about_a_used_folder_has_the_options_that_resume_it(tmp_path: Path) -> None:
     assert run(tmp_path, *QUICK).returncode == 0
     done = run(tmp_path, *QUICK)
-    assert done.returncode == 2 and all(option in done.stderr for option in ("--out run ", "--resume run ", "--resume-if-exists"))
+    assert done.returncode == 2 and all(
+        option in done.stderr for option in ("--out run ", "`collbench --resume run`", "--resume-if-exists")
+    )
 
 
 def test_a_requeued_command_starts_its_run_and_then_resumes_it(tmp_path: Path) -> None:
@@ -60,6 +62,40 @@ def test_a_requeued_command_starts_its_run_and_then_resumes_it(tmp_path: Path) -
 def test_resume_if_exists_needs_one_folder(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
     done = run_here(tmp_path, *SWEEP, "--resume-if-exists", *more)
     assert done.returncode == 2 and done.stderr.startswith(f"collbench: {said}")
+
+
+@pytest.mark.parametrize("words", [("--resume", "run"), ("--resume=run",), ("allreduce", "--resume", "run", "--quiet")])
+def test_a_run_is_resumed_with_its_own_options(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert run(tmp_path, *QUICK, "--dtype", "float64").returncode == 0
+    cases = tmp_path / "run" / "cells.jsonl"
+    before = cases.read_text().splitlines()
+    cases.write_text(before[0] + "\n")
+    done = run(tmp_path, *words, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in cases.read_text().splitlines()]
+    assert [row["dtype"] for row in rows] == ["float64"] * 2 and {row["size_bytes"] for row in rows} == {8, 16}
+    assert len(done.stdout.splitlines()) == 2
+    again = run(tmp_path, *words)
+    assert again.returncode == 0 and cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
+
+
+def test_other_options_are_named_with_the_command_that_resumes(tmp_path: Path) -> None:
+    assert run(tmp_path, *QUICK).returncode == 0
+    for more in ((), ("--dry-run",)):
+        done = run(tmp_path, *QUICK[:-4], "--max-time", "0.05", "--resume", "run", *more)
+        assert done.returncode == 2 and one_sentence(done)
+        assert "--max-time was 0.01 and is 0.05" in done.stderr and "`collbench --resume run`" in done.stderr
+    other = run(tmp_path, "p2p", "--resume", "run")
+    assert other.returncode == 2 and one_sentence(other) and "`collbench allreduce`" in other.stderr
+
+
+@pytest.mark.parametrize("command", [["trace", "--", "touch", "made"], ["kernels"], ["no-command"], [], [7], "allreduce"])
+def test_a_command_that_does_not_measure_is_not_run_from_a_folder(command: object, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    words = ["collbench", *command] if isinstance(command, list) else command
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"command": words}))
+    done = run_here(tmp_path, "--resume", "run")
+    assert done.returncode == 2 and one_sentence(done) and not (tmp_path / "made").exists()
 
 
 CASES = ("allreduce", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")

@@ -27,7 +27,7 @@ pytestmark = [
 
 WITHIN_S = 10
 CALM = (*LONG, "--timeout", "30")  # nothing but the signal is to end these
-LAST = re.compile(r"collbench: (.*)interrupted by (SIG\w+) after (\d+) of (\d+) .* in run; go on with --resume run")
+LAST = re.compile(r"collbench: (.*)interrupted by (SIG\w+) after (\d+) of (\d+) .* in run; go on with `collbench --resume run`")
 
 
 def child_of(pid: int) -> int:

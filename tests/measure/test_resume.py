@@ -240,8 +240,8 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
     [
         ({"budget": Budget(0.2, 7, 1)}, "--iterations was 6 and is 7"),
         ({"check": 2}, "--check was 1 and is 2"),
-        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64 "),
-        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast "),
+        ({"sweep": replace(PLAN, sizes=(8, 64))}, "the cases' size_bytes was 8, 64, 512, 4096 and is 8, 64"),
+        ({"sweep": replace(PLAN, operations=(BROADCAST,))}, "the cases' operation was allreduce and is broadcast"),
         ({"ranks": 3}, "the number of ranks was 1 and|the cases' ranks was 4 and is 3"),
         ({"seed": 3}, "--seed was 0 and is 3"),
     ],
@@ -282,13 +282,22 @@ def changed(path, value):
         (["rank_map", 1, "host"], "node1", "the host of rank 1 was node1 and is node2"),
         (["rank_map", 1, "cpus"], [0], "the number of CPUs of rank 1 was 1 and is 2"),
         (["backends", "mpi", "mpi"], "MPICH 5", "mpi's mpi was MPICH 5 and is MPICH 4.3.2"),
+        (
+            ["backends", "mpi"],
+            {"not measured": "srun"},
+            "backend mpi was not available and is available, mpi's mpi was not set and is MPICH 4.3.2",
+        ),
         (["environment", "NCCL_ALGO"], "Tree", "NCCL_ALGO was Tree and is Ring"),
         (["environment", "NCCL_PROTO"], "LL", "NCCL_PROTO was LL and is not set"),
         (["host", "kernel"], "5.4", "the host's kernel was 5.4 and is 6.1"),
         (["suite", "digest"], "e", "the suite's text (SHA-256) was e and is d"),
-        (["suite"], None, "the suite was not set and is quick (the suite's text (SHA-256) differs, too)"),
+        (["suite"], None, "the suite was not set and is quick, the suite's text (SHA-256) was not set and is d"),
         (["asked", "digest"], "b", "how the cases are arranged (SHA-256) was b and is a"),
-        (["asked"], None, "what was requested was not recorded and is recorded (and 2 more differences)"),
+        (
+            ["asked"],
+            None,
+            "what was requested was not recorded and is recorded, the number of cases was None and is 3",
+        ),
     ],
 )
 def test_what_differs_is_named(path, value, expected):
@@ -302,7 +311,26 @@ def test_what_is_new_with_every_start_is_no_difference(path):
 
 @pytest.mark.parametrize("content", [{}, {"hosts": 3, "rank_map": [7, {}], "backends": "no", "asked": [1], "environment": None}])
 def test_a_run_json_of_another_program_is_a_difference_and_no_traceback(content):
-    assert difference(content, ABOUT).startswith("collbench was None ")
+    assert difference(content, ABOUT).startswith("the command was None ")
+
+
+def test_options_are_named_as_they_were_typed_and_before_the_machine():
+    asked = {"cells": 3, "digest": "b", "options": {"--max-time": 3}}
+    then = {
+        **ABOUT,
+        "asked": asked,
+        "host": {"kernel": "6.0"},
+        "command": ["collbench", "allreduce", "--max-time=3s", "--sizes", "8", "--out", "a"],
+    }
+    now = {**ABOUT, "command": ["collbench", "allreduce", "--resume", "a", "--quiet", "-n", "5"]}
+    expected = (
+        "-n was not set and is 5, --max-time was 3s and is not set, --sizes was 8 and is not set, the host's kernel was 6.0 and is 6.1"
+    )
+    assert difference(then, now) == expected
+    same = {**then, "asked": ABOUT["asked"]}  # other words for the same request
+    assert difference(same, now) == "the host's kernel was 6.0 and is 6.1"
+    many = {**then, "host": {**dict.fromkeys(("kernel", "libc"), "1")}}
+    assert difference(many, now).endswith(" and 1 other difference")
 
 
 def test_another_interface_or_machine_is_named():

@@ -87,7 +87,8 @@ def test_what_cannot_be_stored_is_shown_all_the_same(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store.os, "write", full)
         with pytest.raises(
-            RunFailed, match=r"\(No space left on device\): 3 finished cases are safe in it; make room there and go on with --res"
+            RunFailed,
+            match=r"\(No space left on device\): 3 finished cases are safe in it; make room there and go on with `collbench --res",
         ):
             start(out=tmp_path / "run", order_seed=1)
     stored = read_run(tmp_path / "run")

@@ -103,7 +103,7 @@ class TestVanished:
         run.path.rename(there)
         with pytest.raises(RunFailed) as actual:
             run.append(make_row(32), {})
-        assert f"{run.path} was moved to {there} " in str(actual.value) and str(actual.value).endswith(f"--resume {there}")
+        assert f"{run.path} was moved to {there} " in str(actual.value) and str(actual.value).endswith(f"`collbench --resume {there}`")
         run.end_early("abort", str(actual.value), 4)
         assert len(read_run(there).rows) == 2
         assert RunFolder.reopen(there).go_on() == {}
@@ -215,11 +215,11 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("operation", "rows", "sentence"),
     [
-        ("allreduce", 0, "0 of 40 cases; go on with --resume {path}"),
-        ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with --resume {path}"),
-        ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with --resume {path}"),
-        ("pairs", 3, "3 of 40 rounds: they are in {path}; go on with --resume {path}"),
-        ("workload", 3, "3 of 40 rows: they are in {path}; go on with --resume {path}"),
+        ("allreduce", 0, "0 of 40 cases; go on with `collbench --resume {path}`"),
+        ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with `collbench --resume {path}`"),
+        ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with `collbench --resume {path}`"),
+        ("pairs", 3, "3 of 40 rounds: they are in {path}; go on with `collbench --resume {path}`"),
+        ("workload", 3, "3 of 40 rows: they are in {path}; go on with `collbench --resume {path}`"),
     ],
 )
 def test_how_far_it_came(tmp_path: Path, operation: str, rows: int, sentence: str) -> None:
