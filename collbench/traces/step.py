@@ -388,7 +388,9 @@ def _recorded_s(trace: Trace, exchanges: Sequence[Exchange], nodes_of: Sequence[
     for numbers in alike.values():
         whole = sum(found[number] or 0.0 for number in numbers)
         together = _union_s(trace, [call for number in numbers for call in nodes_of[number]])
-        for number in numbers if together is not None and together < whole else ():
+        if together is None or together >= whole:
+            continue
+        for number in numbers:
             found[number] = (found[number] or 0.0) * together / whole
     return tuple(found)
 
