@@ -1,4 +1,4 @@
-"""CB2511 to CB2534: what an NCCL or RCCL log shows of the data path, the library's warnings and its start.
+"""CB2511 to CB2558: what a log of NCCL or RCCL shows of the data path, the library's start, and messages of failures.
 
 A rule needs the lines that would contradict it. It yields nothing if a log may be incomplete or does not print settings.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from collbench.machine.doctor.finding import Finding, MachineView, Severity, same_host
+from collbench.machine.doctor.finding import SEVERITIES, Finding, MachineView, Severity, same_host
 from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
+from collbench.machine.readers.log_messages import LoggedMessage, Place
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
 from collbench.machine.readers.nccl_startup import (
     FABRIC_COMPLETED,
@@ -24,6 +25,7 @@ from collbench.machine.readers.nccl_startup import (
     NcclPlugin,
     NvSwitch,
     PluginKind,
+    PluginRelease,
     PluginSetting,
     PluginState,
     SlowGraphLink,
@@ -167,7 +169,7 @@ def unknown_speed(view: LogView) -> Iterator[Finding]:
 def warnings(view: LogView) -> Iterator[Finding]:
     """CB2516: the library prints warnings that no other rule explains."""
     explained = (HostProblem, FabricBroken)
-    others = [text for text in view.log.warnings if not any(isinstance(fact, explained) for fact in startup_facts(text.encode()))]
+    others = [text for text in view.log.unexplained if not any(isinstance(fact, explained) for fact in startup_facts(text.encode()))]
     if others:
         evidence = listed([f"'{text}'" for text in others], 3)
         remedy = f"search the issues and the documentation of {view.library} for the text"
@@ -405,7 +407,82 @@ def no_peer_memory(view: LogView) -> Iterator[Finding]:
         yield view.finding("CB2534", "warning", what, evidence, _RCCL_GDR_REMEDY)
 
 
+# CB2541 to CB2558, messages of failures: readers/log_messages.toml has their texts, causes and remedies.
+
+_NO_NETWORK = "CB2547"
+_MOST_SHOWN = 3  # lines of one finding
+_MOST_PLACES = 4
+_MOST_VALUES = 3
+
+
+def failures(view: LogView) -> Iterator[Finding]:
+    """Yield a finding for each code that the known messages of the log have, by the most severe of them."""
+    hosts = len(view.log.hosts)
+    messages = [logged for logged in view.log.messages if hosts >= logged.message.least_hosts]
+    causes = [logged for logged in messages if logged.message.severity == "severe" and logged.ended and not logged.message.consequence]
+    by_code: dict[str, list[LoggedMessage]] = {}
+    for logged in messages:
+        by_code.setdefault(logged.message.code, []).append(logged)
+    for code, group in by_code.items():
+        yield _failure(view, code, group, bool(causes))
+
+
+def _failure(view: LogView, code: str, group: Sequence[LoggedMessage], has_cause: bool) -> Finding:
+    """Return the finding for the messages with one code. `has_cause`: the log also has a severe message that is no consequence."""
+    worst = min(group, key=lambda logged: (SEVERITIES.index(_severity(logged, has_cause)), logged.message.consequence, logged.line))
+    message, severity = worst.message, _severity(worst, has_cause)
+    what = message.what
+    values = {name: _shown(name, found) for logged in reversed(group) for name, found in logged.values.items()}
+    try:
+        what += f" ({message.detail.format_map(values)})" if message.detail else ""
+    except KeyError:
+        pass  # the lines of this log lack a value
+    if severity == "note" and message.consequence and has_cause:
+        what += ": a consequence of another error"
+    elif message.cause:
+        what += f"; likely cause: {message.cause}"
+    evidence = [_lines(logged) for logged in group[:_MOST_SHOWN]]
+    if severity != message.severity and not worst.ended:
+        evidence.append("the job went on afterwards")
+    if code == _NO_NETWORK:
+        evidence += [f"{release.name} {release.version}" for release in view.log.startup_of(PluginRelease)]
+    if code == _NO_NETWORK and view.log.net and severity != "severe":
+        evidence.append(f"the log names the network {view.log.net}")
+    finding = view.finding(code, severity, what, "; ".join(evidence), message.remedy)
+    found_at = {host for logged in group for host in logged.hosts}
+    return replace(finding, hostname=found_at.pop()) if len(found_at) == 1 else finding
+
+
+def _severity(logged: LoggedMessage, has_cause: bool) -> Severity:
+    """Return the severity in this log: lower if the job went on, or if the message is a consequence of another one."""
+    if logged.message.consequence and has_cause:
+        return "note"
+    if logged.message.severity == "severe" and not logged.ended:
+        return "warning"
+    return logged.message.severity
+
+
+def _lines(logged: LoggedMessage) -> str:
+    """Return how many lines have the message, the first of them with its number, and the hosts and ranks that wrote them."""
+    where = listed([text for place in logged.places if (text := _place(place))], _MOST_PLACES)
+    count = f"line {logged.line}" if logged.count == 1 else f"{logged.count} lines from line {logged.line} on"
+    return f"{count}{f' of {where}' if where else ''}: '{logged.text}'"
+
+
+def _place(place: Place) -> str:
+    if place.host and place.part:
+        return f"{place.host} ({place.part})"
+    return place.host or place.part
+
+
+def _shown(name: str, values: Sequence[str]) -> str:
+    if name == "bytes":
+        return f"{max(map(int, values)) / 1e6:.3g} MB"
+    return listed(values, _MOST_VALUES)
+
+
 RULES = (
+    failures,
     *(over_tcp, staged, one_way, shared_memory, unknown_speed, warnings),
     *(mixed_rails, no_nvls, collapsed_nvlink_domain, slow_bridges, no_verbs, plugin_mismatch, unused_sharp, gid_index),
     *(no_profiler, forced_choice, iommu, fine_grain, numa_balancing, no_peer_memory),

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from collbench.machine.readers.log_messages import LoggedMessage, MessageCounter, info_hints, line_hints, place_of
 from collbench.machine.readers.nccl_startup import (
     OF_A_CALL,
     CollNet,
@@ -115,7 +116,7 @@ _SPEED_OF = re.compile(rb"/sys/class/net/([\w.-]{1,64})/speed")
 _RANKS = re.compile(rb"\bnranks (\d{1,7})\b", re.IGNORECASE)
 _GRAPH = re.compile(rb"\+ ([A-Z][A-Z0-9]{1,5})\[(\d{1,7}\.\d{1,3})\] - ")
 _PATH = re.compile(rb"\(\d{1,3}/\d{1,7}\.\d{1,3}/([A-Z][A-Z0-9]{1,5})\)")
-_PROVIDER = re.compile(rb"Selected Provider is (\S{1,40}) \(found (\d{1,4}) nics\)", re.IGNORECASE)
+_PROVIDER = re.compile(rb"Selected Provider is ([^\s,]{1,40})(?:, fabric is [^()]{1,80})? \(found (\d{1,4}) nics\)", re.IGNORECASE)
 _GROUP = re.compile(rb"NIC group (\d{1,4}) device")
 _STATED = re.compile(rb"(\d{1,5}) (coll|collnet|nvls|p2p) channels(?! per)")
 _CHOICE = re.compile(
@@ -304,7 +305,7 @@ def text(part: bytes) -> str:
 MOST_CHANNELS = 16384  # connections that are stored one by one: those of 512 ranks with 16 channels, in both directions
 _MOST = 4096  # of names with counts: transports, sizes, widths
 _MOST_HOSTS = 65536
-_LIMITS = {"startup": _MOST_HOSTS, "listed": _MOST_HOSTS, "nics": _MOST_HOSTS, "hosts": _MOST_HOSTS, "warnings": 100}
+_LIMITS = {"startup": _MOST_HOSTS, "listed": _MOST_HOSTS, "nics": _MOST_HOSTS, "hosts": _MOST_HOSTS, "warnings": 100, "unexplained": 100}
 _COUNTED = frozenset({"transports", "choices", "paths"})  # tables with the number of lines by key
 _LARGEST = frozenset({"ranks", "groups", "listings", "stated"})  # of several communicators the one with the most
 _LAST = frozenset({"networks", "provider"})  # the last one in the log becomes the last entry
@@ -314,8 +315,10 @@ _LONGEST_PATH = 120
 _MOST_REMEMBERED = 8192  # cached results, which only save time
 _BELOW_SWITCH = b"LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
-# Before "NCCL INFO"; possessive, so that no text can cause backtracking.
-_HOST = re.compile(rb"(?:^|[\s>:])([A-Za-z0-9][\w.-]{0,252}+):\d{1,10}+:\d{1,10}+ \[-?\d{1,4}+\] ")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_COMPLETE = b"Init COMPLETE"
+_RESULT = b"# Avg bus bandwidth"  # of nccl-tests and rccl-tests, which print it at their successful end
+_LAST_ERROR = b"Last error:"  # of PyTorch; the next line is NCCL's last warning, without its prefix
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -325,6 +328,9 @@ class LogFacts:
 
     def __init__(self) -> None:
         self.lines = 0
+        self.number = 0  # of the current line in the log, from 1
+        self.messages = MessageCounter()
+        self._of_torch = False  # whether the line before announces NCCL's last warning
         self.rccl = False
         self.tables: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self.ways: set[tuple[str, bool]] = set()
@@ -344,7 +350,10 @@ class LogFacts:
         Most lines start like the one before and repeat its facts: these must take less than a microsecond.
         """
         head, here, times, found = b"\n", self._paths.setdefault(b"", {}), self._times, 0
-        for line in lines:
+        for number, line in enumerate(lines, self.number + 1):
+            self.number = number
+            if b"\x1b" in line:
+                line = _COLOUR.sub(b"", line)
             if not line.startswith(head):
                 place = line.find(b"CCL INFO ")
                 if place < 1 or len(line) > LONGEST:
@@ -389,13 +398,29 @@ class LogFacts:
             self.rccl = self.rccl or only_rccl(line)
             for fact in head_facts(line.strip()):
                 self._enter("startup", fact, None)
+        of_torch = self._of_torch
+        self._of_torch = line.rstrip().endswith(_LAST_ERROR)
+        if of_torch and self.messages.add(line, line, "warning", self.number):
+            return
         place = 0
+        kind = None
         while (place := line.find(b"CCL ", place + 1)) > 0:
             kind = _KINDS.get(line[place + 4 : place + 8])
             if kind and line[place - 1] in b"NR":
                 self.lines += 1
                 self._of_kind(kind, line, place)
                 break
+        if kind in (None, "version"):
+            self._of_others(line)
+
+    def _of_others(self, line: bytes) -> None:
+        """Process a line that is not NCCL's: of its plug-ins, UCX, PyTorch, the kernel or nccl-tests."""
+        if line.startswith(_RESULT):
+            self.messages.finished = self.number
+        for hint in line_hints():
+            if hint in line:
+                self.messages.add(line, line, "line", self.number)
+                return
 
     def _of_kind(self, kind: str, line: bytes, place: int) -> None:
         if kind == "version":
@@ -404,7 +429,11 @@ class LogFacts:
             return
         message = line[place + 4 + len(kind) :].strip()
         if kind == "WARN":
+            source = line.rfind(b"] ", 0, place)  # before the library's file and line
+            known = self.messages.add(line, line[source + 2 if source >= 0 else 0 :], "warning", self.number)
             self._enter("warnings", text(message), None)
+            if not known:
+                self._enter("unexplained", text(message), None)
         self._begin(line[:place])
         self._new(message, line[:place])
 
@@ -437,9 +466,8 @@ class LogFacts:
         if known is not None:
             return known
         self.rccl = self.rccl or only_rccl(head)
-        match = _HOST.search(head)
-        host = match[1].decode() if match else ""
-        if match:
+        host = place_of(head).host
+        if host:
             self._enter("hosts", host, None)
         return _remember(self._hosts_of, head, host)
 
@@ -450,6 +478,12 @@ class LogFacts:
         found = parse_line(message)
         if not self.rccl and OF_A_CALL not in message:
             self.rccl = only_rccl(message)
+        if _COMPLETE in message:
+            self.messages.complete(head, self.number)
+        if any(hint in message for hint in info_hints()) and self.messages.add(head, message, "info", self.number):
+            for entry in found:
+                self._enter(*entry, host=self._host(head))
+            return
         if _AT_ONCE.isdisjoint(table for table, _, _ in found):
             self._times[message] = self._times.get(message, 0) + 1
             if found:
@@ -530,6 +564,8 @@ class NcclLog:
     stated          number of channels that NCCL reports: {"coll": 16, "nvls": 16, "p2p": 32}
     library         NCCL, unless the log shows RCCL
     startup         (host, fact): what the library prints at its start, see `nccl_startup`; the host is "" where a line has none
+    warnings        texts of NCCL WARN; unexplained: those that are not known messages
+    messages        known messages (log_messages.toml), in the order of the log
     """
 
     name: str = ""
@@ -553,6 +589,7 @@ class NcclLog:
     graph: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     paths: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    unexplained: tuple[str, ...] = ()
     default_speed: tuple[str, ...] = ()
     provider: str | None = None
     nics: int | None = None
@@ -566,6 +603,7 @@ class NcclLog:
     stated: Mapping[str, int] = field(default_factory=dict)
     library: LogLibrary = LogLibrary.NCCL
     startup: tuple[tuple[str, StartupFact], ...] = ()
+    messages: tuple[LoggedMessage, ...] = ()
 
     @property
     def gdr_refused(self) -> tuple[str, ...]:
@@ -645,7 +683,7 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
     for lines in blocks:
         facts.take(lines)
     facts.add_up()
-    if not facts.lines:
+    if not facts.lines and not facts.messages.found:
         raise Unreadable(f"{printable(name)} has no line of NCCL: run with NCCL_DEBUG=INFO and save what the ranks print")
     return _nccl_log(facts, printable(name))
 
@@ -687,6 +725,7 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         graph={link: tuple(widths) for link, widths in graph.items()},
         paths=tables["paths"],
         warnings=tuple(tables["warnings"]),
+        unexplained=tuple(tables["unexplained"]),
         default_speed=tuple(tables["speeds"]),
         provider=tables["provider"].get(None, (None, None))[0],
         nics=tables["provider"].get(None, (None, None))[1],
@@ -700,6 +739,7 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         stated=tables["stated"],
         library=LogLibrary.RCCL if facts.rccl else LogLibrary.NCCL,
         startup=startup,
+        messages=facts.messages.messages(),
     )
 
 

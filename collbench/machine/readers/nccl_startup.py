@@ -166,6 +166,22 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginRelease:
+    """The version of a network plug-in or of a library below it: "aws-ofi-nccl", "1.21.1"."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingPaths:
+    """How the rings of a communicator reach the NICs: through another GPU (PXN), and by GPUDirect RDMA."""
+
+    pxn: bool
+    gdr: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ListedGpu:
     """A GPU in the list of devices of nccl-tests."""
 
@@ -176,7 +192,7 @@ class ListedGpu:
 
 StartupFact = (
     Release | LogSetting | PluginSetting | Communicator | FabricMember | FabricBroken | NcclPlugin | DirectPeers | SlowGraphLink | NvSwitch
-    | CollNet | CollNetDevice | TopologyFile | Platform | ListedGpu | HostProblem
+    | CollNet | CollNetDevice | TopologyFile | Platform | PluginRelease | RingPaths | ListedGpu | HostProblem
 )  # fmt: skip
 
 _RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
@@ -233,12 +249,16 @@ _FACTS: tuple[tuple[bytes, Callable[[re.Match[bytes]], StartupFact]], ...] = (
     (rb"Connected CollNet", lambda found: CollNet()),
     (rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})", lambda found: TopologyFile(_text(found[1]))),
     (rb"Running on (\S{1,60}) platform", lambda found: Platform(_text(found[1]))),
+    (rb"Initializing (aws-ofi-nccl|nccl-ofi) (\S{1,40})", lambda found: PluginRelease(_text(found[1]), _text(found[2]))),
+    (rb"Using Libfabric version (\d{1,3}\.\d{1,3})", lambda found: PluginRelease("libfabric", _text(found[1]))),
+    (rb"use ring PXN (\d) GDR (\d)", lambda found: RingPaths(found[1] != b"0", found[2] != b"0")),
 )
 _PATTERNS = tuple((re.compile(pattern), fact) for pattern, fact in _FACTS)
 # Every message with a fact contains one of these. Most messages have none, and this test is fast.
 _HINT = re.compile(
     rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
-    rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform"
+    rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform|"
+    rb"Initializing |use ring"
 )
 
 

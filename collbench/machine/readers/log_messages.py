@@ -1,0 +1,193 @@
+"""Known failure messages in logs of NCCL and RCCL, their plug-ins, UCX, PyTorch and the kernel: log_messages.toml, and matching lines.
+
+A line matches the first message of the table whose pattern it has. Equal messages are counted, so that memory does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Literal
+
+from collbench.machine.readers.text import printable
+
+_FILE = Path(__file__).with_name("log_messages.toml")
+_MOST_VALUES = 64  # distinct values of a kind, and places, that are stored for a message
+_MOST_PLACES = 4096
+_LONGEST_TEXT = 200
+_MOST_ANSWERS = 4096
+
+Where = Literal["warning", "info", "line"]
+Phase = Literal["start", "run"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KnownMessage:
+    """A message of the table; log_messages.toml describes the fields."""
+
+    code: str
+    severity: Literal["severe", "warning", "note"]
+    where: Where
+    pattern: re.Pattern[bytes]
+    what: str
+    cause: str
+    remedy: str
+    during: Phase
+    source: str
+    detail: str = ""
+    hint: tuple[bytes, ...] = ()
+    consequence: bool = False
+    least_hosts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The writer of a line: its host ("" where the line has none), process, and rank or GPU ("rank 3", "GPU 0", "")."""
+
+    host: str = ""
+    process: str = ""
+    part: str = ""
+
+
+@dataclass
+class LoggedMessage:
+    """A known message in a log.
+
+    count    number of its lines; line: number of the first one, from 1; last: of the last one
+    text     the first one
+    places   the writers, with the number of their last line
+    values   by name, as far as lines have them, in the order of the log
+    ended    whether nothing shows that the job or all these processes went on
+    """
+
+    message: KnownMessage
+    line: int
+    text: str
+    count: int = 0
+    last: int = 0
+    places: dict[Place, int] = field(default_factory=dict)
+    values: dict[str, list[str]] = field(default_factory=dict)
+    ended: bool = True
+
+    def add(self, place: Place, values: Iterable[tuple[str, str]], line: int) -> None:
+        """Count a line."""
+        self.count += 1
+        self.last = line
+        if place in self.places or len(self.places) < _MOST_PLACES:
+            self.places[place] = line
+        for name, value in values:
+            known = self.values.setdefault(name, [])
+            if value not in known and len(known) < _MOST_VALUES:
+                known.append(value)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The known hosts, in the order of the log."""
+        return list(dict.fromkeys(place.host for place in self.places if place.host))
+
+
+@cache
+def known_messages() -> tuple[KnownMessage, ...]:
+    """Return the table."""
+    import tomllib
+
+    rows = tomllib.loads(_FILE.read_text(encoding="utf-8"))["messages"]
+    return tuple(_known(**row) for row in rows)
+
+
+def _known(*, pattern: str, hint: Iterable[str] = (), **fields: str) -> KnownMessage:
+    return KnownMessage(pattern=re.compile(pattern.encode()), hint=tuple(text.encode() for text in hint), **fields)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=_MOST_ANSWERS)
+def match_message(line: bytes, where: Where) -> tuple[KnownMessage, tuple[tuple[str, str], ...]] | None:
+    """Return the message in a line, with its values by name; None without one."""
+    for message in known_messages():
+        if message.where != where and (where, message.where) != ("warning", "line"):
+            continue
+        if message.hint and not any(hint in line for hint in message.hint):
+            continue
+        match = message.pattern.search(line)
+        if match:
+            # "peer2" is the "peer" of another wording
+            found = ((name.rstrip("0123456789"), text) for name, text in match.groupdict().items() if text)
+            return message, tuple((name, printable(text.decode("utf-8", "replace"))) for name, text in found)
+    return None
+
+
+@cache
+def line_hints() -> tuple[bytes, ...]:
+    """Return the texts of which a line that is not NCCL's needs one."""
+    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == "line" for hint in message.hint))
+
+
+@cache
+def info_hints() -> tuple[bytes, ...]:
+    """Return the texts of which a message after NCCL INFO needs one."""
+    return tuple(dict.fromkeys(hint for message in known_messages() if message.where == "info" for hint in message.hint))
+
+
+# The beginnings of lines. Possessive, so that no text can cause backtracking.
+_NCCL = re.compile(rb"(?:^|[\s>:\"|\])}])([A-Za-z0-9][\w.-]{0,252}+):(\d{1,10}+):\d{1,10}+ \[(-?\d{1,4}+)\] ")
+_UCX = re.compile(rb"\[\d{1,12}+\.\d{1,9}+\] \[([A-Za-z0-9][\w.-]{0,252}+):(\d{1,10}+):")
+_KERNEL = re.compile(rb"(?:^|\s)([A-Za-z][\w.-]{0,252}+) kernel: ")
+_RANK = re.compile(rb"\[(?:PG [\w ().-]{0,80})?[Rr]ank ?(\d{1,7}+)\]|^\[\d{1,9}+,(\d{1,7}+)\]|^\s{0,6}(\d{1,7}+): ")
+
+
+def place_of(line: bytes) -> Place:
+    """Return the writer of a line from its prefixes: those of NCCL, UCX and the kernel, and the ranks of srun -l, mpirun and torchrun."""
+    head = line[:400]
+    rank = _RANK.search(head)
+    number = next(filter(None, rank.groups())).decode() if rank else None
+    nccl = _NCCL.search(head)
+    if nccl:
+        return Place(nccl[1].decode(), f"{nccl[1].decode()}:{nccl[2].decode()}", f"rank {number}" if number else f"GPU {nccl[3].decode()}")
+    match = _UCX.search(head)
+    part = f"rank {number}" if number else ""
+    if match:
+        return Place(match[1].decode(), f"{match[1].decode()}:{match[2].decode()}", part)
+    match = _KERNEL.search(head)
+    if match:
+        return Place(match[1].decode())
+    return Place(part=part)
+
+
+class MessageCounter:
+    """The known messages of a log, collected line by line, and what shows that the job went on."""
+
+    def __init__(self) -> None:
+        self.found: dict[KnownMessage, LoggedMessage] = {}
+        self.completed: dict[str, int] = {}  # line of the last "Init COMPLETE", by process
+        self.finished = 0  # line of the last result that only a successful run prints
+
+    def add(self, line: bytes, text: bytes, where: Where, number: int) -> bool:
+        """Count the line if it has a known message, and return whether it has. `text`: what is matched and shown of it."""
+        match = match_message(text, where)
+        if match is None:
+            return False
+        message, values = match
+        shown = printable(text.strip().decode("utf-8", "replace"), _LONGEST_TEXT)
+        logged = self.found.setdefault(message, LoggedMessage(message, number, shown))
+        logged.add(place_of(line), values, number)
+        return True
+
+    def complete(self, head: bytes, number: int) -> None:
+        """Note that a process completed a communicator."""
+        process = place_of(head).process
+        if process and (process in self.completed or len(self.completed) < _MOST_PLACES):
+            self.completed[process] = number
+
+    def messages(self) -> tuple[LoggedMessage, ...]:
+        """Return the messages in the order of the log."""
+        for logged in self.found.values():
+            logged.ended = self.finished < logged.last and not self._went_on(logged)
+        return tuple(sorted(self.found.values(), key=lambda logged: logged.line))
+
+    def _went_on(self, logged: LoggedMessage) -> bool:
+        """Return whether each writer completed a communicator after its last line of this message."""
+        if logged.message.during == "run":
+            return False
+        return all(self.completed.get(place.process, 0) > last for place, last in logged.places.items())
