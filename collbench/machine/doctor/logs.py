@@ -416,8 +416,8 @@ _MOST_VALUES = 3
 
 
 def failures(view: LogView) -> Iterator[Finding]:
-    """Yield a finding for each code that the known messages of the log have, by the most severe of them."""
-    hosts = len(view.log.hosts)
+    """CB2541 to CB2558: known messages of failures, a finding for each code by the most severe message."""
+    hosts = len({host.partition(".")[0] for host in view.log.hosts})
     messages = [logged for logged in view.log.messages if hosts >= logged.message.least_hosts]
     causes = [logged for logged in messages if logged.message.severity == "severe" and logged.ended and not logged.message.consequence]
     by_code: dict[str, list[LoggedMessage]] = {}

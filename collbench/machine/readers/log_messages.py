@@ -40,7 +40,7 @@ class KnownMessage:
     detail: str = ""
     hint: tuple[bytes, ...] = ()
     consequence: bool = False
-    least_hosts: int = 1
+    least_hosts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
