@@ -255,7 +255,9 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
     looked = all(gpu.architecture for gpu in machine.gpus if gpu.key in chosen)
     if "gpu_links" in machine.unknown or not (between or looked):
         why = machine.unknown.get("gpu_links", "none of the sources counts the links between the GPUs")
-        return f"{why}; add the output of `nvidia-smi topo -m`, or give --nvlink or --pcie"
+        amd = any(gpu.vendor == "amd" for gpu in machine.gpus if gpu.key in chosen)
+        source = "the machine's /sys/class/kfd (`collbench probe --gather`)" if amd else "the output of `nvidia-smi topo -m`"
+        return f"{why}; add {source}, or give --nvlink or --pcie"
     return None
 
 

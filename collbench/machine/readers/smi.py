@@ -89,14 +89,23 @@ def read_amd(text: str, name: str) -> Machine:
     if not found.gpus:
         raise Unreadable(f"{printable(name)} lists no GPU: save the output of `amd-smi topology` again")
     links, access = found.cells.get("LINK TYPE", {}), found.cells.get("ACCESS", {})
+    paths = {pair: word for pair, word in links.items() if word in _LINK_TYPES and pair[0] != pair[1]}
     words = {"ENABLED": "OK", "DISABLED": "NS"}
     return Machine(
         sources=(f"{AMD_KIND} {printable(name)}",),
         gpus=tuple(Gpu(address, index=index, address=address, vendor="amd") for address, index in found.gpus.items()),
-        paths={pair: word for pair, word in links.items() if word in _LINK_TYPES and pair[0] != pair[1]},
+        gpu_links=_no_xgmi(found.gpus, paths),
+        paths=paths,
         peer_access={pair: words[word] for pair, word in access.items() if word in words and pair[0] != pair[1]},
         unknown={"gpu_links": _UNCOUNTED.format("amd-smi prints", "not by how many")} if "XGMI" in links.values() else {},
     )
+
+
+def _no_xgmi(gpus: Iterable[str], paths: Mapping[tuple[str, str], str]) -> tuple[GpuLink, ...]:
+    """Return that GPUs have no xGMI link, where the path of every pair is PCIe; otherwise () for an unknown number of links."""
+    keys = list(gpus)
+    only_pcie = len(keys) > 1 and all(paths.get(pair) == "PCIE" for pair in permutations(keys, 2))
+    return tuple(GpuLink(key, None, 0, "xgmi") for key in keys) if only_pcie else ()
 
 
 def _of_json(text: str, name: str) -> _GpuTables:
@@ -140,11 +149,15 @@ def read_rocm(text: str, name: str) -> Machine:
     if not indexes:
         raise Unreadable(f"{printable(name)} names no GPU: save the output of `{ROCM_KIND}` into it")
     paths = {pair: cell for pair, cell in links.items() if cell in _LINK_TYPES}
+    unknown = {"gpu_links": _UNCOUNTED.format("rocm-smi shows", "but not the number of")} if "XGMI" in paths.values() else {}
+    if numa:
+        unknown["numa_nodes"] = "rocm-smi names only the nodes nearest to GPUs"
     machine = Machine(
         sources=(f"{ROCM_KIND} {printable(name)}",),
         gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="amd", numa=numa.get(index)) for index in indexes),
+        gpu_links=_no_xgmi((f"gpu{index}" for index in indexes), paths),
         paths=paths,
-        unknown={"gpu_links": _UNCOUNTED.format("rocm-smi shows", "but not the number of")} if "XGMI" in paths.values() else {},
+        unknown=unknown,
     )
     return with_reasons(machine, "rocm-smi", {"gpus"})
 
@@ -274,6 +287,7 @@ _TABLE_GPU = re.compile(r"GPU(\d{1,3})(?!\d)")
 _COLUMN = re.compile(r"\s*(GPU\d{1,3}|NIC\d{1,3}|mlx\d_(?:bond_)?\d{1,3}|[A-Za-z][\w.:-]{0,63})")
 _PATH = re.compile(r"\s*(NV\d{1,2}|SYS|SOC|NODE|PHB|PXB|PIX|PSB|X)")
 _TABLE_ACCESS = re.compile(r"\s*(CNS|GNS|TNS|NS|OK|DR|U|X)")
+_FOREIGN = re.compile(r"(?!NV\d)[A-Z]{2,6}\d{0,2}")  # "MT2" of mthreads-gmi, "HCCS" of npu-smi
 _AFFINITIES = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
 _LEGEND = re.compile(r"^\s*(NIC\d{1,3})\s*:\s*([\w.-]{1,64})\s*$")
 
@@ -362,6 +376,12 @@ def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequenc
         while match := alphabet.match(text, at):
             cells.append(match[1])
             at = match.end()
+        words = text.split()
+        if len(words) >= len(columns) > len(cells) and _FOREIGN.fullmatch(words[len(cells)]):
+            raise Unreadable(
+                f"{printable(name)} has the cell {printable(words[len(cells)])}, which is not of nvidia-smi: collbench reads the matrices of "
+                "`nvidia-smi topo -m`, `amd-smi topology` and `rocm-smi --showtopo` only; use `collbench probe --gather` on the machine"
+            )
         if len(cells) != len(columns) or [column for column, cell in zip(columns, cells, strict=True) if cell == "X"] != [row]:
             raise Unreadable(
                 f"{printable(name)}: row {row} does not fit the {len(columns)} columns of its heading ({len(cells)} cells read), "
