@@ -10,6 +10,7 @@ import pytest
 from collbench.machine.doctor.examine import examine
 from collbench.machine.doctor.finding import pages
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, NumaNode
+from collbench.machine.readers.smi import read, read_nvlink_status
 from tests.doctor.machines import Fault, changed, codes
 from tests.machine.machines import dgx, mesh
 
@@ -159,3 +160,52 @@ def test_two_machines_that_differ_are_a_warning_since_either_may_be_right() -> N
 
 def test_a_design_with_few_gpus_that_have_fewer_neighbours_is_a_warning_at_most() -> None:
     assert {severity for _, severity, _ in lost(xgmi({(a, a + 1): 2 for a in range(7)}))} == {"warning"}
+
+
+# `nvidia-smi nvlink -s`: a row per GPU, as (model, active links, inactive links); "dark" has the one line for all links.
+
+A100, H100, CARD, PAIR = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB"
+V100 = "Tesla V100-SXM2-32GB"
+DARK = "NVML: Unable to retrieve NVLink information as all links are inActive"
+
+
+def nvlinks(*gpus: tuple[str, int, int], first: int = 0) -> Machine:
+    """The machine of this status; a GPU without active links has the one line for all."""
+    lines: list[str] = []
+    for index, (model, active, off) in enumerate(gpus, first):
+        speeds = ["25 GB/s"] * active + ["<inactive>"] * off
+        lines += [f"GPU {index}: {model} (UUID: GPU-0000000{index}-aaaa)", *(f"\t Link {link}: {speed}" for link, speed in enumerate(speeds))]
+        lines += [] if speeds else [DARK]
+    return read_nvlink_status("\n".join(lines), "nvlink.txt")
+
+
+@pytest.mark.parametrize(
+    ("machine", "found"),
+    [
+        (nvlinks((A100, 0, 0), first=6), [("severe", "GPU 6")]),
+        (nvlinks((A100, 0, 0)), [("warning", "GPU 0")]),  # a virtual machine with one GPU has such a file
+        (nvlinks(*[(A100, 12, 0)] * 6, (A100, 0, 0), (A100, 12, 0)), [("severe", "GPU 6")]),
+        (nvlinks(*[(H100, 18, 0)] * 7, (H100, 0, 18)), [("severe", "GPU 7")]),
+        (nvlinks(*[(H100, 0, 0)] * 8), [("severe", "GPU 0, GPU 1")]),
+        (nvlinks(*[(V100, 0, 0)] * 4), [("severe", "GPU 0, GPU 1")]),
+        (nvlinks(*[(H100, 18, 0)] * 4, *[(H100, 16, 2)] * 4), [("severe", f"GPU {index} has 16 of 18") for index in range(4, 8)]),
+        (nvlinks((A100, 11, 1), first=3), [("severe", "GPU 3 has 11 of 12")]),
+        (nvlinks(*[(A100, 10, 2)] * 8), [("warning", f"GPU {index} has 10 of 12") for index in range(8)]),
+        (nvlinks((CARD, 12, 6), (CARD, 12, 6), (CARD, 0, 18)), [("warning", "GPU 2 has 0 of 12")]),
+        (nvlinks((PAIR, 0, 0), (PAIR, 0, 0)), []),  # cards without bridges
+        (nvlinks((CARD, 12, 6), (CARD, 12, 6)), []),
+        (nvlinks(*[(V100, 4, 2)] * 4), []),  # half of a mesh of eight
+        (nvlinks(("NVIDIA GH200 480GB", 0, 0)), []),
+        (nvlinks(*[(H100, 18, 0)] * 8), []),
+    ],
+)
+def test_inactive_links_by_what_the_file_and_the_model_say(machine: Machine, found: list[tuple[str, str]]) -> None:
+    actual = [(severity, what) for _, severity, what in lost(machine)]
+    assert [severity for severity, _ in actual] == [severity for severity, _ in found]
+    assert all(part in what for (_, what), (_, part) in zip(actual, found, strict=True))
+
+
+def test_a_pair_of_modules_that_no_link_joins_is_no_fault_in_a_mesh() -> None:
+    """A container with two V100 of a mesh: the matrix has no NVLink between them."""
+    matrix = read("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t0-19\nGPU1\tSYS\t X \t20-39\n", "topo.txt")
+    assert lost(replace(matrix, gpus=tuple(replace(gpu, model=V100) for gpu in matrix.gpus))) == []

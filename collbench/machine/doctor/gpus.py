@@ -15,7 +15,9 @@ from itertools import combinations
 from collbench.machine.distance import BEST_FIRST, CLOSE, STATES, Capability, capability, may_use_c2c, not_used
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, same_host
 from collbench.machine.model import Gpu, Machine, Nic
+from collbench.machine.peak.rates import gpu_model
 from collbench.machine.readers.nccl_log import NcclLog
+from collbench.machine.readers.pci import has_built_in_links
 from collbench.units import listed, plural
 
 # GPUDirect RDMA of each GPU with its nearest NICs: one line per state, with the count and the exceptions by name. No findings.
@@ -174,6 +176,8 @@ _NO_PEER = {
     "DR": "disabled by a registry key",
 }
 _BY_DESIGN = "GNS"
+_IN_MESHES = ("P100", "V100")  # modules of which a pair need not be joined, and a part of a machine has fewer links
+_ALONE = "GH200"  # a module that is often the only one of its machine
 _LOOK = {
     "nvidia": "check `nvidia-smi nvlink -s` and -e, the kernel log (Xid 74) and the fabric manager's log; reset the GPU, then replace it",
     "amd": "check `rocm-smi --showxgmierr`, `amd-smi xgmi` and the kernel log (amdgpu, xgmi); reset the GPUs, then replace the module",
@@ -213,9 +217,60 @@ def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
         if all(place.links is None for place in places):
             yield from _more_off(places)
             continue
-        switched = [place for place in places if _on_switch(place, places)]
+        dark = [place for place in places if _is_dark(place)]
+        yield from _all_lost(dark, places)
+        switched = [place for place in places if _on_switch(place, places) and place not in dark]
         yield from _behind_switches(switched)
-        yield from _in_meshes([place for place in places if place not in switched])
+        meshed = [place for place in places if place not in switched and place not in dark]
+        degraded = [place for place in meshed if _is_degraded(place)]
+        yield from _some_lost(degraded, meshed)
+        yield from _in_meshes([place for place in meshed if place not in degraded])
+
+
+def _is_dark(place: _Place) -> bool:
+    """Return whether no link of a module is up. A pair of V100 or P100 need not be joined: there only a list of their links counts."""
+    machine, gpu = place.view.machine, place.gpu
+    if place.links != 0 or gpu.vendor != "nvidia" or not has_built_in_links(gpu, len(machine.gpus)) or machine.switched:
+        return False
+    model = gpu.model or ""
+    if any(name in model for name in _IN_MESHES):
+        return bool(gpu.links_off) or not machine.paths
+    return bool(model) and _ALONE not in model
+
+
+def _all_lost(dark: Sequence[_Place], places: Sequence[_Place]) -> Iterator[Finding]:
+    """Yield a finding for each machine with modules without a link. A warning for the only GPU of what may be a virtual machine."""
+    numbers = [place.links for place in places if place.links is not None]
+    for view in dict.fromkeys(place.view for place in dark):
+        gpus = [place.gpu for place in dark if place.view is view]
+        alone = len(view.machine.gpus) == 1 and not gpus[0].index
+        remedy = _look(view, gpus[0].key)
+        if alone:
+            remedy = f"nothing, if it is the only GPU of a virtual machine, which has no use for links; else {remedy}"
+        what = f"all links to other GPUs of {_names(gpus)} are inactive"
+        evidence = f"{gpus[0].model}, a module with built-in links: 0 up{_others(numbers)}"
+        yield view.finding("CB2301", "warning" if alone else "severe", what, evidence, remedy)
+
+
+def _is_degraded(place: _Place) -> bool:
+    """Return whether a module that has all its links by design lists some as inactive."""
+    row = gpu_model(place.gpu.model)
+    if not row or not place.gpu.links_off or not place.links or any(name in row.model for name in _IN_MESHES):
+        return False
+    return has_built_in_links(place.gpu, 1) and place.links < row.links
+
+
+def _some_lost(degraded: Sequence[_Place], places: Sequence[_Place]) -> Iterator[Finding]:
+    """Yield a finding for each module with inactive links. A warning if several modules have lost the same number."""
+    counts = [place.links for place in places if place.links is not None]
+    uniform = len(counts) > 1 and len(set(counts)) == 1
+    for place in degraded:
+        row = gpu_model(place.gpu.model)
+        most = row.links if row else 0
+        gpu = place.gpu
+        what = f"{gpu_name(gpu)} has {place.links} of {most} links to other GPUs"
+        evidence = f"{place.links} up, {gpu.links_off} off{_others(counts)}"
+        yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _look(place.view, gpu.key))
 
 
 def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
@@ -327,6 +382,12 @@ def _look(view: MachineView, key: str) -> str:
 
 def _have(many: int, of: int, common: int) -> str:
     return f"{many} of {plural(of, 'GPU')} compared {'has' if many == 1 else 'have'} {common}"
+
+
+def _others(counts: Sequence[int]) -> str:
+    """Return how many GPUs have the most links, as the rest of a sentence; "" for one GPU alone."""
+    most = max(counts)
+    return f"; {_have(counts.count(most), len(counts), most)}" if len(counts) > 1 else ""
 
 
 def _lost(place: _Place, common: int, others: str, severity: Severity) -> Finding:

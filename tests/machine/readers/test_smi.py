@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from collbench.machine.distance import Distances, capability
 from collbench.machine.doctor.examine import examine
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine
+from collbench.machine.peak.links import uncounted
 from collbench.machine.readers import smi
 from collbench.machine.readers.text import Unreadable
 from collbench.report.machine import tree_lines
@@ -379,3 +380,42 @@ def test_pcie_is_a_path_whose_distance_is_unknown() -> None:
     machine = smi.read_amd(TEXT, "topology.txt")
     assert Distances(machine).path(A, C) == "PCIE"
     assert Distances(Machine(gpus=machine.gpus)).path(A, C) is None
+
+
+PCIE_MATRIX = "".join(f"GPU{row} {' '.join('0' if row == column else 'PCIE' for column in range(3))}\n" for row in range(3))
+ROCM_PCIE = f"""\
+=================== Link Type between two GPUs ===================
+       GPU0 GPU1 GPU2
+{PCIE_MATRIX}
+========================= Numa Nodes =========================
+GPU[0]\t\t: (Topology) Numa Node: 3
+"""
+AMD_PCIE = """\
+LINK TYPE TABLE:
+             0000:05:00.0  0000:26:00.0
+0000:05:00.0 SELF          PCIE
+0000:26:00.0 PCIE          SELF
+"""
+
+
+def test_gpus_that_pcie_alone_joins_have_no_xgmi_which_is_known() -> None:
+    rocm, amd = smi.read_rocm(ROCM_PCIE, "m"), smi.read_amd(AMD_PCIE, "m")
+    assert rocm.gpu_links == tuple(GpuLink(f"gpu{index}", None, 0, "xgmi") for index in range(3))
+    assert amd.gpu_links == (GpuLink("0000:05:00.0", None, 0, "xgmi"), GpuLink("0000:26:00.0", None, 0, "xgmi"))
+    assert "gpu_links" not in {*rocm.unknown, *amd.unknown}
+    assert rocm.unknown["numa_nodes"] == "rocm-smi names only the nodes nearest to GPUs"
+    mixed = smi.read_rocm(ROCM_PCIE.replace("GPU0 0 PCIE", "GPU0 0 XGMI"), "m")
+    assert mixed.gpu_links == () and "gpu_links" in mixed.unknown
+
+
+def test_amd_users_are_not_sent_to_the_tool_of_nvidia() -> None:
+    for machine in (smi.read_rocm(ROCM_PCIE, "m"), smi.read_amd(AMD_PCIE.replace("PCIE", "XGMI"), "m")):
+        assert "nvidia" not in (uncounted(machine, [gpu.key for gpu in machine.gpus]) or "")
+
+
+@pytest.mark.parametrize("word", ["MT2", "HCCS", "MX"])
+def test_a_matrix_of_another_vendor_is_named(word: str) -> None:
+    text = f"\tGPU0\tGPU1\tNIC0\nGPU0\tX\t{word}\tPIX\nGPU1\t{word}\tX\tSYS\nNIC0\tPIX\tSYS\tX\n"
+    with pytest.raises(Unreadable, match=f"cell {word}, which is not of nvidia-smi") as refused:
+        smi.read(text, "topo.txt")
+    assert "again" not in str(refused.value)
