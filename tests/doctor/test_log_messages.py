@@ -85,6 +85,7 @@ MESSAGES: list[tuple[str, str, list[str]]] = [
         WARN.format("plugin/net.cc:306", "Failed to initialize any NET plugin"),
         WARN.format("net.cc:285", "Error: network AWS Libfabric not found."),
         WARN.format("transport.cc:40", "No transport found for rank 1[1000] -> rank 0[2000]"),
+        WARN.format("create_nccl_ofi_component:459", "NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument"),
         UCX.format("no remote registered memory access transport to n2:9: Unsupported operation"),
     ]),
     ("CB2547", "warning", [WARN.format("nccl_net_ofi_create_plugin:334", "NET/OFI Unable to find a protocol that worked.  Failing initialization.")]),
@@ -96,6 +97,7 @@ MESSAGES: list[tuple[str, str, list[str]]] = [
     ("CB2549", "severe", [
         WARN.format("ofi_process_cq:1599", "NET/OFI Request 0x7f completed with error. RC: 113. Error: 15 (Unreachable remote. My EFA addr: fi_addr_efa://"
                     "[fe80::1]). Completed length: 0"),
+        WARN.format("ofi_process_cq:1599", "NET/OFI Request completed with error. RC: 21. Error: unknown error. Completed length: 0"),
         "libfabric:7:1717000000::efa:cq:efa_rdm_cq_handle_error():95<warn> Unresponsive remote (was previously responsive)",
         "* This error indicates that the security group on either this instance or the peer instance",
     ]),
@@ -163,6 +165,7 @@ MESSAGES: list[tuple[str, str, list[str]]] = [
         "n1: Test NCCL failure common.cu:1279 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '",
         "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5",
         "ncclInternalError: Internal check failed.",
+        WARN.format("proxy.cc:1519", "[Proxy Service 0] Failed to execute operation Connect from rank 0, retcode 2"),
     ]),
 ]  # fmt: skip
 LINES = [(code, severity, line) for code, severity, lines in MESSAGES for line in lines]

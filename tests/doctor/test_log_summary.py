@@ -78,3 +78,14 @@ def test_what_a_log_does_not_show_is_unknown() -> None:
 def test_gpudirect(facts: dict[str, object], state: GpuDirect) -> None:
     bare = replace(read("n1:7:8 [0] NCCL INFO Trees", "x"), net=None)
     assert gpudirect_of(replace(bare, **facts)) is state  # type: ignore[arg-type]
+
+
+def test_libfabric_is_named_by_its_provider() -> None:
+    lines = ["NET/OFI Initializing aws-ofi-nccl 1.21.1", "NET/OFI Using Libfabric version 2.3",
+             "NET/OFI Selected provider is cxi, fabric is cxi (found 2 nics)", "Connected all rings, use ring PXN 0 GDR 1"]  # fmt: skip
+    found = summarize(read("\n".join(f"n1:7:8 [0] NCCL INFO {line}" for line in lines), "cxi.log"))
+    assert (found.network, found.provider, found.releases) == (None, "cxi", {"aws-ofi-nccl": "1.21.1", "libfabric": "2.3"})
+    assert found.rings is not None and (found.rings.pxn, found.rings.gdr) == (False, True)
+    text = "\n".join(summary_lines(found))
+    assert "network: libfabric (provider cxi)" in text
+    assert "aws-ofi-nccl 1.21.1 · libfabric 2.3 · rings: PXN off, GPUDirect RDMA on" in text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from collbench.machine.readers.nccl_log import NcclLog
-from collbench.machine.readers.nccl_startup import CollNetDevice, NcclPlugin, Platform, PluginState, TopologyFile
+from collbench.machine.readers.nccl_startup import CollNetDevice, NcclPlugin, Platform, PluginRelease, PluginState, RingPaths, TopologyFile
 from collbench.units import listed, plural
 
 _HCA = re.compile(r"([\w.-]{1,64}):(\d{1,3})[^/+]{0,16}/(IB|RoCE)")
@@ -79,6 +79,8 @@ class LogSummary:
     connections     number of lines by transport
     collnet         whether connections for in-network reductions were made
     plugins         by kind, "loaded: NCCL RDMA Plugin v10" or "absent"
+    provider        of libfabric, "cxi"; releases: versions of the libfabric plug-in and of libfabric
+    rings           whether the rings use PXN and GPUDirect RDMA
     """
 
     name: str
@@ -105,6 +107,9 @@ class LogSummary:
     topology_file: str | None
     platform: str | None
     warnings: int
+    provider: str | None = None
+    releases: dict[str, str] = field(default_factory=dict)
+    rings: RingPaths | None = None
 
 
 def summarize(log: NcclLog) -> LogSummary:
@@ -119,7 +124,8 @@ def summarize(log: NcclLog) -> LogSummary:
         gpudirect_of(log), log.nvls_available, job.multi_node_nvlink if job else None, log.collnet, dict(log.stated),
         dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices_in(log), log.settings, _plugins(log),
         next((each.path for each in log.startup_of(TopologyFile)), None), next((each.name for each in log.startup_of(Platform)), None),
-        len(log.warnings),
+        len(log.warnings), log.provider,
+        {release.name: release.version for release in log.startup_of(PluginRelease)}, next(iter(log.startup_of(RingPaths)), None),
     )  # fmt: skip
 
 
@@ -180,6 +186,9 @@ def summary_lines(summary: LogSummary) -> Iterator[str]:
     plugins = [f"{kind} plug-in: {state}" for kind, state in summary.plugins.items() if state != PluginState.ABSENT.value]
     more = [*plugins, *([f"topology file: {summary.topology_file}"] if summary.topology_file else [])]
     more += [f"platform: {summary.platform}"] if summary.platform else []
+    more += [f"{name} {version}" for name, version in summary.releases.items()]
+    if summary.rings:
+        more.append(f"rings: PXN {'on' if summary.rings.pxn else 'off'}, GPUDirect RDMA {'on' if summary.rings.gdr else 'off'}")
     if more:
         yield f"  {' · '.join(more)}"
 
@@ -193,7 +202,9 @@ def _ranks(summary: LogSummary) -> str:
 
 
 def _network(summary: LogSummary) -> str:
-    name = summary.network or "unknown"
+    name = summary.network or ("libfabric" if summary.provider else "unknown")
+    if summary.provider:
+        return f"{name} (provider {summary.provider})"
     if summary.hcas:
         layers = {layer: [f"{hca.name}:{hca.port}" for hca in summary.hcas if hca.link_layer is layer] for layer in LinkLayer}
         sharp = ", with SHARP" if any(hca.sharp for hca in summary.hcas) else ""

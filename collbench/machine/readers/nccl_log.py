@@ -116,7 +116,7 @@ _SPEED_OF = re.compile(rb"/sys/class/net/([\w.-]{1,64})/speed")
 _RANKS = re.compile(rb"\bnranks (\d{1,7})\b", re.IGNORECASE)
 _GRAPH = re.compile(rb"\+ ([A-Z][A-Z0-9]{1,5})\[(\d{1,7}\.\d{1,3})\] - ")
 _PATH = re.compile(rb"\(\d{1,3}/\d{1,7}\.\d{1,3}/([A-Z][A-Z0-9]{1,5})\)")
-_PROVIDER = re.compile(rb"Selected Provider is ([^\s,]{1,40})(?:, fabric is [^()]{1,80})? \(found (\d{1,4}) nics\)", re.IGNORECASE)
+_PROVIDER = re.compile(rb"Selected Provider is ([^\s,]{1,40})(?:, fabric is [^()]{1,80})?(?: \(found (\d{1,4}) nics\))?", re.IGNORECASE)
 _GROUP = re.compile(rb"NIC group (\d{1,4}) device")
 _STATED = re.compile(rb"(\d{1,5}) (coll|collnet|nvls|p2p) channels(?! per)")
 _CHOICE = re.compile(
@@ -233,8 +233,8 @@ def _seldom(message: bytes) -> Iterator[Entry]:
     if b"efaulting to 10 Gbps" in message:
         named = _SPEED_OF.search(message)
         yield "speeds", text(named[1]) if named else "?", None
-    if b" nics)" in message and (match := _PROVIDER.search(message)):
-        yield "provider", None, (text(match[1]), int(match[2]))
+    if b"elected " in message and (match := _PROVIDER.search(message)):
+        yield "provider", None, (text(match[1]), int(match[2]) if match[2] else None)
     if b"NIC group" in message and (match := _GROUP.search(message)):
         yield "groups", None, int(match[1]) + 1
     if b"(" in message:

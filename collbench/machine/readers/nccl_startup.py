@@ -249,7 +249,7 @@ _FACTS: tuple[tuple[bytes, Callable[[re.Match[bytes]], StartupFact]], ...] = (
     (rb"Connected CollNet", lambda found: CollNet()),
     (rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})", lambda found: TopologyFile(_text(found[1]))),
     (rb"Running on (\S{1,60}) platform", lambda found: Platform(_text(found[1]))),
-    (rb"Initializing (aws-ofi-nccl|nccl-ofi) (\S{1,40})", lambda found: PluginRelease(_text(found[1]), _text(found[2]))),
+    (rb"NET/OFI (?:Initializing|Using) (aws-ofi-nccl) (\S{1,40})", lambda found: PluginRelease(_text(found[1]), _text(found[2]))),
     (rb"Using Libfabric version (\d{1,3}\.\d{1,3})", lambda found: PluginRelease("libfabric", _text(found[1]))),
     (rb"use ring PXN (\d) GDR (\d)", lambda found: RingPaths(found[1] != b"0", found[2] != b"0")),
 )
@@ -257,8 +257,7 @@ _PATTERNS = tuple((re.compile(pattern), fact) for pattern, fact in _FACTS)
 # Every message with a fact contains one of these. Most messages have none, and this test is fast.
 _HINT = re.compile(
     rb"CCL version|set by environment|reset to|nNodes|fabric UUID|is available but|/Plugin|plugin|No device found|libibverbs|Missing \"|"
-    rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform|"
-    rb"Initializing |use ring"
+    rb"NUMA auto|GDRDMA not|isAllDirect|GDR|NET/OFI|CollNet|opology file|NCCL_TOPO_FILE|platform|use ring"
 )
 
 
