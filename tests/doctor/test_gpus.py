@@ -174,7 +174,10 @@ def nvlinks(*gpus: tuple[str, int, int], first: int = 0) -> Machine:
     lines: list[str] = []
     for index, (model, active, off) in enumerate(gpus, first):
         speeds = ["25 GB/s"] * active + ["<inactive>"] * off
-        lines += [f"GPU {index}: {model} (UUID: GPU-0000000{index}-aaaa)", *(f"\t Link {link}: {speed}" for link, speed in enumerate(speeds))]
+        lines += [
+            f"GPU {index}: {model} (UUID: GPU-0000000{index}-aaaa)",
+            *(f"\t Link {link}: {speed}" for link, speed in enumerate(speeds)),
+        ]
         lines += [] if speeds else [DARK]
     return read_nvlink_status("\n".join(lines), "nvlink.txt")
 

@@ -410,6 +410,7 @@ def no_peer_memory(view: LogView) -> Iterator[Finding]:
 # CB2541 to CB2558, messages of failures: readers/log_messages.toml has their texts, causes and remedies.
 
 _NO_NETWORK = "CB2547"
+_VALUE = re.compile(r"\{(\w+)\}")
 _MOST_SHOWN = 3  # lines of one finding
 _MOST_PLACES = 4
 _MOST_VALUES = 3
@@ -433,10 +434,8 @@ def _failure(view: LogView, code: str, group: Sequence[LoggedMessage], has_cause
     message, severity = worst.message, _severity(worst, has_cause)
     what = message.what
     values = {name: _shown(name, found) for logged in reversed(group) for name, found in logged.values.items()}
-    try:
-        what += f" ({message.detail.format_map(values)})" if message.detail else ""
-    except KeyError:
-        pass  # the lines of this log lack a value
+    if message.detail and set(_VALUE.findall(message.detail)) <= set(values):
+        what += f" ({message.detail.format_map(values)})"
     if severity == "note" and message.consequence and has_cause:
         what += ": a consequence of another error"
     elif message.cause:

@@ -350,10 +350,9 @@ class LogFacts:
         Most lines start like the one before and repeat its facts: these must take less than a microsecond.
         """
         head, here, times, found = b"\n", self._paths.setdefault(b"", {}), self._times, 0
-        for number, line in enumerate(lines, self.number + 1):
+        for number, printed in enumerate(lines, self.number + 1):
             self.number = number
-            if b"\x1b" in line:
-                line = _COLOUR.sub(b"", line)
+            line = _COLOUR.sub(b"", printed) if b"\x1b" in printed else printed
             if not line.startswith(head):
                 place = line.find(b"CCL INFO ")
                 if place < 1 or len(line) > LONGEST:

@@ -104,7 +104,9 @@ _NAMES = {
 
 
 # Modules that are soldered or socketed together with their links. Cards in slots have links only over a bridge.
-_MODULES = re.compile(r"SXM|\bH100 \d\dGB HBM3\b|\b(?:H20|H200|H800|B[123]00|G[BH][123]00)\b(?! NVL| PCIe)|\bMI(?:250X?|3\d\d(?!P)[AX]?)\b|\bHGX\b")
+_MODULES = re.compile(
+    r"SXM|\bH100 \d\dGB HBM3\b|\b(?:H20|H200|H800|B[123]00|G[BH][123]00)\b(?! NVL| PCIe)|\bMI(?:250X?|3\d\d(?!P)[AX]?)\b|\bHGX\b"
+)
 _OF_MODULES = frozenset({"sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950"})  # some of them are also cards
 _FEWEST = 4  # GPUs of a server with only the architecture known
 _WITH_CPU = re.compile(r"\bG[BH](?:[123]00|10)\b")

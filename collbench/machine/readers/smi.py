@@ -379,7 +379,7 @@ def _table(columns: tuple[str, ...], affinities: tuple[str, ...], lines: Sequenc
         words = text.split()
         if len(words) >= len(columns) > len(cells) and _FOREIGN.fullmatch(words[len(cells)]):
             raise Unreadable(
-                f"{printable(name)} has the cell {printable(words[len(cells)])}, which is not of nvidia-smi: collbench reads the matrices of "
+                f"{printable(name)} has the cell {printable(words[len(cells)])}, which is not of nvidia-smi: collbench reads matrices of "
                 "`nvidia-smi topo -m`, `amd-smi topology` and `rocm-smi --showtopo` only; use `collbench probe --gather` on the machine"
             )
         if len(cells) != len(columns) or [column for column, cell in zip(columns, cells, strict=True) if cell == "X"] != [row]:
