@@ -46,7 +46,8 @@ _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
 _REPORT_S = 4.0  # maximal age of a rank's report of its connections when the inquiry begins
-_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result
+_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result or a signal interrupts it
+_SIGNAL_CODES = (INTERRUPTED, TERMINATED)
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,12 @@ class HangInquiry:
     @property
     def _names_no_rank(self) -> bool:
         """Return whether a rank's error is the cause itself. A signal is, even if other ranks do not reply."""
-        signal = self.echo is not None and self.echo.code in (INTERRUPTED, TERMINATED)
-        silent = not signal and (self._missing or self.held)
+        silent = not self._is_signal and (self._missing or self.held)
         return self.echo is not None and not (self._hub.gone or silent)
+
+    @property
+    def _is_signal(self) -> bool:
+        return self.echo is not None and self.echo.code in _SIGNAL_CODES
 
     def _look(self) -> None:
         """Examine paths and ranks that may be the cause."""
@@ -149,7 +153,7 @@ class HangInquiry:
             info = tcp_info(child.descriptor) if child and child.cut is None else None
             if info and info.unacked:
                 self._unreachable.add(rank)
-        if self.patient and self._all_work:
+        if (self.patient and self._all_work) or self._is_signal:
             return
         self._own_paths = hub.connections.reports()
         self._probe_paths()
@@ -312,9 +316,11 @@ class HangInquiries:
 
         Another rank's end, which is not known yet, may also have caused a launcher's signal.
         """
-        if own and self._hub.ending.begun:
+        if own and self._reason:
+            self._hub.inbox.put(PeerFailed(*self._reason))
+        elif own and self._hub.ending.begun:
             self._hub.inbox.put(NoOtherCause())
-        elif own or code in (FAILED, INTERRUPTED, TERMINATED):
+        elif own or code in (FAILED, *_SIGNAL_CODES):
             self.begin("", SecondaryError(sentence, code, own))
         else:
             self.conclude(sentence, code)
@@ -323,8 +329,8 @@ class HangInquiries:
         """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
         if self._reason is None and not self._hub.ending.begun:
             self.now, self._reason = None, (sentence, code)
-            waits = self._hub.stand().waits and not self._hub.gone
-            self._report_at = time.monotonic() + _MAIN_S if waits else 0.0
+            reports = (self._hub.stand().waits or code in _SIGNAL_CODES) and not self._hub.gone
+            self._report_at = time.monotonic() + _MAIN_S if reports else 0.0
             self._hub.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:

@@ -272,11 +272,6 @@ class Coordinator:
         """Store the members, in their order, once all have joined."""
         self.members, self.other_candidates, self.down.complete = members, other_candidates, True
 
-    def signalled(self, sentence: str, code: int) -> None:
-        """Handle a signal that asks rank 0 to end, unless it follows from the end of a rank."""
-        if not (self.gone or self._ended):
-            self.abort_others(sentence, code)
-
     def abort_others(self, sentence: str, code: int) -> None:
         """End every other rank with this message and code, which rank 0 has reported. Only the first call has an effect."""
         if not self.ending.begun:
@@ -482,7 +477,7 @@ class Server:
 
     def signalled(self, sentence: str, code: int) -> None:
         """Start an inquiry because of a signal. If a rank has ended, its end is reported as the reason. Any thread may call."""
-        self._keeper.do(lambda: self.part.signalled(sentence, code))
+        self._keeper.do(lambda: self.part.inquiries.met(sentence, code))
 
     def reason(self, sentence: str, code: int) -> PeerFailed | None:
         """Return the error of the rank that caused this rank's error or a signal; None if no other rank has ended or is silent."""
