@@ -72,6 +72,14 @@ def own_addresses() -> tuple[str, ...]:
     return tuple(address for address in found if not is_loopback(address) and not is_link_local(address))[:_MOST_ADDRESSES]
 
 
+def is_loopback_up() -> bool:
+    """Return whether the loopback interface is up, or unknown. Without it this host cannot reach its own addresses."""
+    import psutil
+
+    loopback = psutil.net_if_stats().get("lo")
+    return loopback is None or loopback.isup
+
+
 def is_own(address: str) -> bool:
     """Return whether this host has the address."""
     try:

@@ -13,13 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import zmq
 from msgspec import structs
 
-from collbench.addresses import is_loopback, resolve
+from collbench.addresses import is_loopback, is_loopback_up, resolve
 from collbench.control import wire
 from collbench.control.addresses import host_of, hub_places, node_place
 from collbench.control.builds import BuildAddresses, BuildRequest, addresses_of, ask_rank_0
@@ -232,6 +233,8 @@ class NodeAgent:
         self._answered_at: float | None = None
         self._probes: dict[str, Probe] = {}
         self._takes_probes: socket.socket | None = None
+        self._stacks: SimpleQueue[wire.Stack] = SimpleQueue()
+        self._stacks_due = 0
         self._welcomed = self._begun = self._leaving = False
 
     @property
@@ -259,7 +262,7 @@ class NodeAgent:
         if self.address and self._takes_probes is None:
             self._takes_probes = listener(self.address)
         port = self._takes_probes.getsockname()[1] if self._takes_probes else 0
-        self.send(wire.Paths(self.rank, port, self._connections.reports()))
+        self.send(wire.Paths(self.rank, port, self._connections.reports(), is_loopback_up()))
 
     def _answer(self) -> None:
         """Send rank 0 this rank's state, and the last known states of the stopped ranks of this node."""
@@ -342,14 +345,28 @@ class NodeAgent:
             self._offered.pop(step, None)
 
     def _stack(self, request: wire.TakeStack) -> None:
-        """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack."""
+        """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack.
+
+        A debugger never stops this process while ranks of its node wait for it.
+        """
         rank, child = request.rank, self.down.with_rank(request.rank) if self.down else None
         if rank == self.rank:
-            self.send(wire.Stack(rank, own_stack(native=True)))
+            self._read_stack(rank, partial(own_stack, native=not self._mates()))
         elif self.node.has(rank) and (tool_here() or child is None):
-            self.send(wire.Stack(rank, self.node.stack_of(rank)))
+            self._read_stack(rank, partial(self.node.stack_of, rank))
         elif child and self.down:
             self.down.send(child, request)
+
+    def _read_stack(self, rank: int, read: Callable[[], str]) -> None:
+        """Read a stack in a thread, since a tool takes seconds, and the ranks of this node send their messages through this thread."""
+        self._stacks_due += 1
+        threading.Thread(target=lambda: self._stacks.put(wire.Stack(rank, read())), name="collbench-look", daemon=True).start()
+
+    def _send_stacks(self, now: float) -> float:
+        while self._stacks_due and not self._stacks.empty():
+            self._stacks_due -= 1
+            self.send(self._stacks.get())
+        return now + _STEP_S if self._stacks_due else math.inf
 
     def _from_below(self, down: Downlinks, child: ChildConnection, message: Message) -> None:
         match message:
@@ -415,7 +432,7 @@ class NodeAgent:
 
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
-        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now))
+        due = min(self.ending.tick(now), self._open_second_if_unheard(now), self._step_probes(now), self._send_stacks(now))
         self._part()
         if self.up.socket is None:
             return min(due, self.up.send_hello(self._hello, now)) if self._hello else due
@@ -629,10 +646,13 @@ class Client:
         raise WaitExpired(f"{what}: rank 0 did not answer within {deadline_s:g} s")
 
     def _is_hub_there(self, question: Message) -> bool:
-        """Return whether rank 0's I/O thread replies. It does so even while rank 0's main thread is busy."""
+        """Return whether rank 0's I/O thread replies. It does so even while rank 0's main thread is busy.
+
+        Waits in steps: a stop of this process, by a tool of collbench for example, counts as one step.
+        """
         self._part.hub_heard.clear()
         self._keeper.do(lambda: self._part.query(question))
-        return self._part.hub_heard.wait(_HUB_ANSWERS_S)
+        return any(self._part.hub_heard.wait(_STEP_S) for _ in range(round(_HUB_ANSWERS_S / _STEP_S)))
 
     def _silence(self, what: str) -> HangDiagnosis:
         """Return the diagnosis of rank 0's silence, as far as this rank can determine it."""

@@ -214,6 +214,9 @@ _TOOLS = {
     "py-spy": ("dump", "--native", "--nonblocking", "--pid"),
     "gdb": ("-batch", "-nx", "-iex", "set auto-load off", "-ex", "thread apply all bt", "-p"),
 }
+_EXAMINED = "COLLBENCH_EXAMINED"  # in the tool's environment: the process that the tool stops, and the state of the process before
+_STOPPED, _RUNNING = "stopped", "running"
+_MOST_LOOKS = 3
 _OF_MAIN = re.compile(r'^Thread (?:1 \(|.*"MainThread"$)')
 _FRAME = re.compile(r"^\s*(?:#\d+\s+(?:0x[0-9a-f]+ in )?)?([\w.@:~<>]+) ?\(")
 _PYTHON_FRAME = re.compile(r'^  File ".*", line \d+, in (\S+)$', re.MULTILINE)
@@ -226,7 +229,8 @@ def stack(pid: int) -> str:
     if path is None:
         return "no stack: neither py-spy nor gdb is installed"
     tool = Path(path).name
-    env = {**os.environ, "DEBUGINFOD_URLS": ""}  # otherwise gdb queries servers for missing debug data
+    before = _STOPPED if is_stopped(pid) else _RUNNING
+    env = {**os.environ, "DEBUGINFOD_URLS": "", _EXAMINED: f"{pid} {before}"}  # without URLs: gdb would query servers for debug data
     try:
         done = subprocess.run(
             [path, *_TOOLS[tool], str(pid)], stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE_S, check=False, env=env
@@ -246,7 +250,8 @@ def tool_here() -> str | None:
 def own_stack(*, native: bool = False) -> str:
     """Return the Python stack of this process's main thread, the innermost call last. Other threads call it.
 
-    native: the stack by py-spy or gdb follows, if one of them is installed. It stops this process for a moment.
+    native: the stack by py-spy or gdb follows, if one of them is installed. It stops this process for seconds: other ranks must not
+    wait for an answer of this process.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     own = "".join(traceback.format_stack(frame))[-_MOST_TEXT:] if frame else "its main thread has ended"
@@ -370,8 +375,41 @@ def how_ended(pid: int) -> ProcessEnd:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether SIGSTOP or a debugger has stopped the process."""
-    return bool(_stat(pid)) and _stat(pid)[0] in "Tt"
+    """Return whether SIGSTOP or a debugger has stopped the process.
+
+    While `stack` of any collbench process examines it, the state before that counts.
+    """
+    for _ in range(_MOST_LOOKS):
+        state = next(iter(_stat(pid)), "")
+        if state != "t":
+            return state == "T"
+        tracer = _tracer_of(pid)
+        before = _state_before(pid, tracer)
+        if before:
+            return before == _STOPPED
+        if _stat(tracer):
+            return True
+    return True  # the debugger is outside this container
+
+
+def _tracer_of(pid: int) -> int:
+    """Return the process that traces another one; 0 if there is none, or if it is outside this container."""
+    return int(_line_of(Path(f"/proc/{pid}/status"), "\n", "TracerPid:") or 0)
+
+
+def _state_before(pid: int, tool: int) -> str:
+    """Return the state of a process before a tool of collbench stopped it; "" if `tool` is another program."""
+    examined, _, state = _line_of(Path(f"/proc/{tool}/environ"), "\0", f"{_EXAMINED}=").partition(" ")
+    return state if examined == str(pid) else ""
+
+
+def _line_of(path: Path, separator: str, name: str) -> str:
+    """Return the text after `name` in a file of /proc; "" if it is missing or cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split(separator)
+    except OSError:
+        return ""
+    return next((line.removeprefix(name).strip() for line in lines if line.startswith(name)), "")
 
 
 def _stat(pid: int) -> list[str]:
@@ -422,7 +460,7 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 # The first of these that applies is the cause:
 #     a process has ended              its node's kernel reports it, or its connection was closed
 #     a process is stopped             its node reports SIGSTOP, or a debugger
-#     a path drops large packets       probes of several sizes show it
+#     a path drops large packets       probes of several sizes show it; or a host's loopback interface is down
 #     a host does not answer           it is down, its link is cut, or only its control connection is lost
 #     a process does not answer        on this host it is stopped or its Python is blocked; on another host the path may drop packets
 #     a path loses packets             connections of the ranks show it
@@ -475,9 +513,12 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
         return _ended(seen, ended)
     if seen.held:
         return _hang(seen, HangCause.STOPPED, tuple(sorted(seen.held)))
-    if seen.path and (seen.path.problem in (PathProblem.MTU, PathProblem.ONE_WAY) or not silent):
+    if seen.path and (seen.path.problem in _CERTAIN or not silent):
         return _of_path(seen, seen.path)
     return _silent(seen, silent) if silent else _behind(seen)
+
+
+_CERTAIN = (PathProblem.LOOPBACK, PathProblem.MTU, PathProblem.ONE_WAY)
 
 
 def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from collbench.addresses import own_addresses
+from collbench.addresses import is_loopback_up, own_addresses
 from collbench.control.addresses import answering
 from collbench.control.diagnosis import (
     HangCause,
@@ -30,8 +30,8 @@ from collbench.control.diagnosis import (
     own_stack,
     tool_here,
 )
-from collbench.control.path import PathEvidence, PathReport, Probe, ProbeResult, directions, tcp_info
-from collbench.control.wire import Probed, SendProbe, TakeStack, Where
+from collbench.control.path import PathEvidence, Probe, ProbeResult, directions, tcp_info
+from collbench.control.wire import Paths, Probed, SendProbe, TakeStack, Where
 from collbench.errors import FAILED, INTERRUPTED, TERMINATED, PeerFailed
 from collbench.reason import as_json
 
@@ -79,7 +79,6 @@ class HangInquiry:
         self.stacks: dict[int, str] = {}
         self.probed: dict[tuple[str, str], ProbeResult] = {}
         self._probes: dict[tuple[str, str], Probe | None] = {}  # by (source, target); None if another rank sends the probes
-        self._own_paths: list[PathReport] = []
         self._unreachable: set[int] = set()
         self._elsewhere: dict[int, str] = {}
         self._remarks: list[str] = []
@@ -87,6 +86,7 @@ class HangInquiry:
         self._helpers: list[threading.Thread] = []
         self._called_at, self._looked_at = time.monotonic(), 0.0
         self._own = hub.stand()
+        self._own_paths = Paths(self._own.rank, 0, [])
         self.store(self._own)
         if not self._is_certain:
             for rank in hub.node.stopped():
@@ -155,7 +155,7 @@ class HangInquiry:
                 self._unreachable.add(rank)
         if (self.patient and self._all_work) or self._is_signal:
             return
-        self._own_paths = hub.connections.reports()
+        self._own_paths = Paths(self._own.rank, 0, hub.connections.reports(), is_loopback_up())
         self._probe_paths()
         if self._names_no_rank:
             return
@@ -164,7 +164,7 @@ class HangInquiry:
             for rank in found.ranks[:_MOST_LOOKED_AT]:
                 self._look_at(rank)
             if not found.ranks:
-                self.stacks[self._own.rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
+                self._look_at(self._own.rank)
         for inform in hub.informants:
             self._help(partial(self._inform, inform))
 
@@ -172,7 +172,7 @@ class HangInquiry:
         if rank in self._unreachable:
             self._help(partial(self._find_elsewhere, rank))
         elif rank == self._own.rank:
-            self._help(lambda: self._take_stack(rank, own_stack(native=True)))
+            self._take_stack(rank, own_stack())  # without a debugger, which would stop this process while the others wait for it
         elif self._hub.node.has(rank) and tool_here():
             self._help(lambda: self._take_stack(rank, self._hub.node.stack_of(rank)))
         elif child := self._hub.down.with_rank(rank):
@@ -213,8 +213,8 @@ class HangInquiry:
         hub = self._hub
         if hub.members and target == hub.members[0].host:
             return (hub.members[0].address, hub.down.port) if hub.down.port else None
-        there = ((member.address, hub.reported.get(member.rank, (0, [], 0.0))[0]) for member in hub.members if member.host == target)
-        return next((where for where in there if where[1]), None)
+        there = [member for member in hub.members if member.host == target and member.rank in hub.reported]
+        return next(((member.address, report.port) for member in there if (report := hub.reported[member.rank][0]).port), None)
 
     def note_probes(self, result: Probed) -> None:
         """Store the result of probes that a rank has sent to an address."""
@@ -223,10 +223,15 @@ class HangInquiry:
             self.probed[way] = ProbeResult(tuple(result.passed), tuple(result.failed))
 
     def _paths(self) -> PathEvidence:
-        recent = {rank: found for rank, (_, found, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
+        recent = {rank: report for rank, (report, at) in self._hub.reported.items() if at > self._called_at - _REPORT_S}
         recent[self._own.rank] = self._own_paths
-        reports = [(self._host_of(rank), report) for rank, found in recent.items() for report in found]
-        return PathEvidence(directions(reports, self._hosts_by_address()), self.probed, {self._host_of(rank) for rank in self.answers})
+        reports = [(self._host_of(rank), report) for rank, paths in recent.items() for report in paths.reports]
+        return PathEvidence(
+            directions(reports, self._hosts_by_address()),
+            self.probed,
+            {self._host_of(rank) for rank in self.answers},
+            [self._host_of(rank) for rank, paths in recent.items() if not paths.loopback_up],
+        )
 
     def _host_of(self, rank: int) -> str:
         return self._hub.members[rank].host if rank < len(self._hub.members) else ""

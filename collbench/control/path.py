@@ -309,6 +309,7 @@ _RECENT_MS = 2500  # longer than the interval of a second between two reports
 class PathProblem(Enum):
     """The problem of a path, the most certain first."""
 
+    LOOPBACK = "loopback"
     MTU = "mtu"
     LOSS = "loss"
     ONE_WAY = "one way"
@@ -316,7 +317,7 @@ class PathProblem(Enum):
 
 
 class PathFault(Fact, frozen=True):
-    """Packets from one host to another are lost, or packets of some sizes are.
+    """Packets from one host to another are lost, or packets of some sizes are. For LOOPBACK both are the same host.
 
     limit_bytes          the largest packet that passes (MTU)
     packet_bytes         the largest that is sent
@@ -339,6 +340,11 @@ class PathFault(Fact, frozen=True):
 
     def render(self) -> str:
         """Return the problem and what to check."""
+        if self.problem is PathProblem.LOOPBACK:
+            return (
+                f"the loopback interface of {self.source} is down: the host cannot reach 127.0.0.1 or its own addresses; "
+                "run `ip link set lo up` there"
+            )
         way = f"from {self.source} to {self.target}"
         if self.problem is PathProblem.MTU:
             return f"packets above {self.limit_bytes} bytes do not pass {way}: check the MTU of both hosts and of the switches between them"
@@ -357,11 +363,16 @@ class PathFault(Fact, frozen=True):
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """The evidence about paths by (source, target) host names: reports, probe results, and the hosts with ranks that reply."""
+    """The evidence about paths by (source, target) host names: reports and probe results.
+
+    answering      the hosts with ranks that reply
+    loopback_down  the hosts whose loopback interface is down
+    """
 
     directions: Mapping[tuple[str, str], PathReport] = field(default_factory=dict)
     probes: Mapping[tuple[str, str], ProbeResult] = field(default_factory=dict)
     answering: Collection[str] = ()
+    loopback_down: Sequence[str] = ()
 
     @property
     def suspects(self) -> list[tuple[str, str]]:
@@ -370,7 +381,9 @@ class PathEvidence:
         return [way for _, _, way in sorted(found)]
 
     def fault(self) -> PathFault | None:
-        """Return the most certain problem of any direction; None if no packet is lost."""
+        """Return the most certain problem of any path; None if no packet is lost."""
+        if self.loopback_down:
+            return PathFault(PathProblem.LOOPBACK, self.loopback_down[0], self.loopback_down[0])
         order = list(PathProblem)
         faults = [fault for way in self.suspects if (fault := self._of(*way, self.directions[way]))]
         return min(faults, key=lambda fault: order.index(fault.problem), default=None)

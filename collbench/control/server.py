@@ -26,7 +26,7 @@ from collbench.control.diagnosis import NodeProcesses, ProcessEnd, RankState
 from collbench.control.inquiry import HangInquiries, NoOtherCause
 from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
-from collbench.control.path import ConnectionMonitor, PathReport
+from collbench.control.path import ConnectionMonitor
 from collbench.control.security import Keys, Secret
 from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, allow_connections, other_step
 from collbench.control.watchdog import EndProcess
@@ -57,7 +57,7 @@ class Coordinator:
     late     facts about processes that joined as a rank that had joined already
     how      by rank how its process ended, if known
     woke_after_s      seconds for which this process was stopped, if it has just continued; else 0
-    reported          by rank: the port for probes, its connections, and when it reported them
+    reported          by rank: its report of its connections, and when it sent the report
     other_candidates  by rank which others may have ended, if the launcher kills all ranks of a host together
     informants        functions that return a library's view of a hang; each runs in its own thread, for at most 3 s
     unreadable        why the last message could not be read, "" if all could
@@ -69,7 +69,7 @@ class Coordinator:
         self.joined: dict[int, Member] = {}
         self.members: Sequence[Member] = ()
         self.other_candidates: Mapping[int, HostKilled] = {}
-        self.reported: dict[int, tuple[int, list[PathReport], float]] = {}
+        self.reported: dict[int, tuple[wire.Paths, float]] = {}
         self.connections = ConnectionMonitor()
         self.informants: list[Callable[[], str | None]] = []
         self.facts: dict[str, Any] = {}
@@ -132,7 +132,7 @@ class Coordinator:
                 self.down.send(child, wire.Where())
             case wire.Paths():
                 check_ranks([message.rank], child.ranks | child.also)
-                self.reported[message.rank] = message.port, message.reports, time.monotonic()
+                self.reported[message.rank] = message, time.monotonic()
             case _:
                 self._of_an_end(child, message)
 

@@ -133,11 +133,12 @@ class Aside(Message, frozen=True):
 
 
 class Paths(Message, frozen=True):
-    """Up: a rank's connections to other hosts, and the port at which its host accepts probes (0: none)."""
+    """Up: a rank's connections to other hosts, the port at which its host accepts probes (0: none), and its loopback interface."""
 
     rank: Rank
     port: Port
     reports: list[PathReport]
+    loopback_up: bool = True
 
 
 class SendProbe(Message, frozen=True):
