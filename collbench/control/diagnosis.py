@@ -69,7 +69,7 @@ class ProcessEnd(Fact, frozen=True):
     def render(self) -> str:
         """Return the end in a few words: "killed by signal 9 (SIGKILL)"."""
         if not self.known:
-            return "killed, crashed or out of memory"
+            return "killed, crashed, out of memory or exited"
         how = f"exit code {self.exit_code}" if not self.killed else f"killed by signal {self.signal}" if self.signal else "killed"
         if self.killed and self.signal:
             with suppress(ValueError):

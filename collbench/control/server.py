@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -370,14 +370,21 @@ class Server:
             try:
                 one = self._keeper.next(end)
             except Empty:
-                missing = [rank for rank in range(1, self._size) if rank not in joined]
-                late = f"{_ranks(missing)} of {self._size} did not join within {deadline_s:g} s"
+                late = f"{_ranks(self._missing(joined))} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
             if isinstance(one, Joining):
                 self._admit_one(one, joined)
         if self._builds:
             self._builds.close()
         return joined
+
+    def _missing(self, joined: Collection[int]) -> list[int]:
+        return [rank for rank in range(1, self._size) if rank not in joined]
+
+    def not_joined(self) -> str:
+        """Return "rank 2 of 4 had joined" for the ranks that have not joined; "" if all have."""
+        missing = self._missing(self.part.joined)
+        return f"{_ranks(missing)} of {self._size} had joined" if missing else ""
 
     def _why_missing(self) -> str:
         why = ["check that they started and can reach this host, or raise --timeout"]

@@ -193,12 +193,16 @@ class World(RankExchange):
         try:
             if self.size > 1:
                 self._join()
-        except (CollbenchError, Interrupted) as error:
+        except (CollbenchError, Interrupted) as caught:
+            error = self.explained(caught)
+            assert isinstance(error, CollbenchError | Interrupted)
             if self.rank == 0:
                 self.report_error(str(error), error.exit_code)  # first: a launcher may kill rank 0 as soon as another rank has ended
             error.reported = self.abort(error)  # type: ignore[union-attr]
             self.close()
-            raise
+            if error is caught:
+                raise
+            raise error from caught
 
     def _join(self) -> None:
         info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
@@ -328,7 +332,10 @@ class World(RankExchange):
         if code not in (INTERRUPTED, TERMINATED):
             return sentence
         sentence = str(self._signal or sentence)  # a launcher sends the signal to all ranks, and another rank may have reported it first
-        return f"{sentence} after {self.kept()}" if self.kept else f"{sentence} before anything was measured"
+        if self.kept:
+            return f"{sentence} after {self.kept()}"
+        missing = self._hub.not_joined() if self._hub else ""
+        return f"{sentence} before {missing or 'anything was measured'}"
 
     def interrupted(self, number: int) -> None:
         """Inform the other ranks of a signal that ends this process, since the main thread may be inside a call. Any thread may call."""

@@ -13,7 +13,7 @@ from collbench.control.members import HostKilled, Member, other_candidates
 from collbench.control.server import Coordinator
 from collbench.control.tree import ChildConnection
 from collbench.control.watchdog import EndProcess
-from collbench.control.wire import Grant, Offer
+from collbench.control.wire import Grant, Here, Offer
 from collbench.errors import PeerFailed
 from collbench.reason import decode
 
@@ -25,11 +25,17 @@ MEASURING = "allreduce 8 B on mpi: measuring"
 def coordinator(*children: ChildConnection) -> Coordinator:
     """Of ranks 0 to 3 that have joined; connections are made up."""
     cut = [child for child in children if child.cut is not None]
+    working = {child.name: child for child in children}
+
+    def forget(child: ChildConnection) -> None:
+        cut.remove(child)
+        del working[child.name]
+
     down: Any = SimpleNamespace(
-        children={child.name: child for child in children},
+        children=working,
         cut=cut,
-        with_rank=lambda rank: next((child for child in children if rank in child.ranks), None),
-        forget=cut.remove,
+        with_rank=lambda rank: next((child for child in working.values() if rank in child.ranks), None),
+        forget=forget,
         broadcast=lambda message: None,
     )
     part = Coordinator(down, lambda: RankState(0, "allreduce 8 B on mpi: measuring"), EndProcess(lambda *_: None), 5.0)
@@ -133,6 +139,41 @@ def test_a_launchers_signal_may_be_the_echo_of_an_end() -> None:
     assert part.inbox.empty()
     part._end_of(3, KILLED)
     assert ended(part).ranks == (3,)
+
+
+def after(part: Coordinator) -> tuple[str, int]:
+    """Return the reason, and its exit code, that the ranks get."""
+    while part.inbox.empty():
+        part.tick(time.monotonic())
+    error = part.inbox.get_nowait()
+    assert isinstance(error, PeerFailed)
+    return str(error), error.exit_code
+
+
+@pytest.mark.parametrize("sentence", ["interrupted by SIGTERM", "the synchronisation failed in iteration 3: Connection reset by peer"])
+@pytest.mark.parametrize("own", [False, True])
+def test_what_follows_a_lost_connection_is_not_the_reason(sentence: str, own: bool) -> None:
+    """The connection is not lost for long enough to be certain when the launcher's signal or the library's error arrives."""
+    part = coordinator(child(1), child(2, cut=time.monotonic()), child(3))
+    part.inquiries.met(sentence, 143 if "SIGTERM" in sentence else 4, own=own)
+    assert part.inbox.empty() and not part.ending.begun
+    assert ended(part).ranks == (2,)
+
+
+def test_a_signal_is_the_reason_if_all_ranks_answer() -> None:
+    part = coordinator(child(1), child(2), child(3))
+    part.inquiries.met("interrupted by SIGTERM", 143)
+    for rank in (1, 2, 3):
+        part._note(child(rank), Here([RankState(rank, MEASURING)]))
+    assert after(part) == ("interrupted by SIGTERM", 143)
+
+
+def test_a_signal_that_comes_after_the_reason_changes_nothing() -> None:
+    part = coordinator(child(1), child(2), child(3))
+    part._end_of(2, KILLED)
+    reason = ended(part).render()
+    part.inquiries.met("interrupted by SIGTERM", 143, own=True)
+    assert after(part) == (reason, 4)
 
 
 def granting() -> tuple[Coordinator, ChildConnection, list[int]]:

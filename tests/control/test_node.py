@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +132,51 @@ def test_a_node_sees_which_process_is_stopped_and_how_one_ended(child: subproces
     (descriptor,) = node.descriptors
     assert node.ended(descriptor) == (3, ProcessEnd(killed=True, signal=signal.SIGKILL))
     assert node.descriptors == [] and not node.has(3)
+
+
+# Stops the process of its last argument, as gdb does, until it is killed.
+TRACER = """\
+#!{python}
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+pid = int(sys.argv[-1])
+libc.ptrace(16, pid, None, None)  # PTRACE_ATTACH
+libc.waitpid(pid, None, 0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stopped_before", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_debugger_of_collbench_does_not_count_as_a_stop(
+    own: bool, stopped_before: bool, child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool of collbench shows the state before it; a debugger of the user is a stop."""
+    gdb = tmp_path / "gdb"
+    gdb.write_text(TRACER.format(python=sys.executable))
+    gdb.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if stopped_before:
+        child.send_signal(signal.SIGSTOP)
+        until(lambda: state(child.pid) == "T", "the stop")
+    users = None if own else subprocess.Popen([gdb, str(child.pid)])
+    reading = threading.Thread(target=diagnosis.stack, args=(child.pid,))
+    if own:
+        reading.start()
+    until(lambda: state(child.pid) == "t", "the debugger")
+    assert is_stopped(child.pid) == (not own or stopped_before)
+    if own:
+        reading.join()
+    if users:
+        users.kill()
+        users.wait()
+    until(lambda: state(child.pid) != "t", "the end of the debugger")
+    assert is_stopped(child.pid) == stopped_before
+
+
+def state(pid: int) -> str:
+    """Return the state of a process, as proc(5) names it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_an_early_exit_is_none_of_a_signal() -> None:

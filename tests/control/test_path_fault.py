@@ -40,6 +40,13 @@ def test_which_problem(report: PathReport, probe: ProbeResult | None, answering:
     assert (found.problem if found else None) == problem
 
 
+def test_a_host_without_a_loopback_interface_is_the_cause_before_a_rank_that_is_behind() -> None:
+    path = PathEvidence({("n1", "n2"): LOSSY}, loopback_down=["n1"]).fault()
+    assert path == PathFault(PathProblem.LOOPBACK, "n1", "n1")
+    found = diagnose(evidence({0: RankState(0, WARM), 1: RankState(1, WARM, waits=True, step=1)}, path))
+    assert (found.cause, found.ranks, found.path) == (HangCause.PATH, (), path)
+
+
 def evidence(ranks: dict[int, RankState], path: PathFault | None, **more: object) -> HangEvidence:
     names = {rank: f"rank {rank} (n{rank + 1}, pid {rank})" for rank in range(2)}
     return HangEvidence(WARM, 60.0, names, ranks, hosts={0: "n1", 1: "n2"}, path=path, **more)  # type: ignore[arg-type]

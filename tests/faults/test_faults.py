@@ -65,12 +65,18 @@ class TestKilled:
         one.everybody_left()
 
     @pytest.mark.slurm
-    def test_a_rank_of_srun(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
-        step = ("srun", "-N2", "--mpi=none", "--kill-on-bad-exit=1", *PROGRAM)
-        one = launch(*LONG, "--backend", "gloo", program=step, env=slurm_hosts.environment(environment()))
-        os.kill(one.pids[1], signal.SIGKILL)
+    @pytest.mark.parametrize("backend", sample(["gloo", "mpi", "socket"], 1))
+    @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
+    def test_a_rank_of_srun(self, victim: int, backend: str, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        """Slurm sends SIGTERM to the other ranks: it is the consequence, not the cause."""
+        step = ("srun", "-N2", f"--mpi={'pmi2' if backend == 'mpi' else 'none'}", "--kill-on-bad-exit=1", *PROGRAM)
+        words = ("p2p", *LONG[1:]) if backend == "socket" else LONG
+        one = launch(*words, "--backend", backend, program=step, env=slurm_hosts.environment(environment()))
+        os.kill(one.pids[victim], signal.SIGKILL)
         assert one.end(within_s=TIMEOUT_S + 20) != 0
-        assert re.search(r"srun: error: .*task 1: Killed", one.said)
+        assert re.search(rf"srun: error: .*task {victim}: Killed", one.said)
+        assert re.search(rf"rank {victim} \({slurm_hosts.nodes[victim]}, pid {one.pids[victim]}\) ended unexpectedly", one.said), one.said
+        assert "interrupted by" not in one.said
         assert one.stored().info["launcher"] == "srun"
         one.everybody_left()
 

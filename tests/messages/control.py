@@ -63,6 +63,7 @@ MESSAGES = {
     "elsewhere": hang(HangCause.ELSEWHERE, 1, detail="work between two phases"),
     "nothing moves": hang(HangCause.NOTHING_MOVES, iteration=41),
     "path": hang(HangCause.PATH, path=path(PathProblem.MTU)),
+    "path of a host to itself": path(PathProblem.LOOPBACK),
     "path loses packets": path(PathProblem.LOSS),
     "path in one way": path(PathProblem.ONE_WAY),
     "path stalled": path(PathProblem.STALLED),
