@@ -70,7 +70,7 @@ class TestKilled:
     def test_a_rank_of_srun(self, victim: int, backend: str, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
         """Slurm sends SIGTERM to the other ranks: it is the consequence, not the cause."""
         step = ("srun", "-N2", f"--mpi={'pmi2' if backend == 'mpi' else 'none'}", "--kill-on-bad-exit=1", *PROGRAM)
-        words = ("p2p", *LONG[1:]) if backend == "socket" else LONG
+        words = ("p2p" if backend == "socket" else "allreduce", *LONG[1:], "--timeout", "30")  # only the kill ends it
         one = launch(*words, "--backend", backend, program=step, env=slurm_hosts.environment(environment()))
         os.kill(one.pids[victim], signal.SIGKILL)
         assert one.end(within_s=TIMEOUT_S + 20) != 0
