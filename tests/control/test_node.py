@@ -170,7 +170,7 @@ def test_a_debugger_of_collbench_does_not_count_as_a_stop(
     if users:
         users.kill()
         users.wait()
-    until(lambda: state(child.pid) != "t", "the end of the debugger")
+    until(lambda: state(child.pid) == ("T" if stopped_before else "S"), "the end of the debugger")
     assert is_stopped(child.pid) == stopped_before
 
 
