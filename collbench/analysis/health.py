@@ -2,7 +2,7 @@
 
 Each backend has an outcome:
 
-BROKEN        wrong data
+BROKEN        wrong data, or its library does not start
 SLOW          an operation misses the required share of the expected bandwidth
 INCONCLUSIVE  noise hides the answer in an operation, or the expected bandwidth is unknown
 OK            every operation with a bandwidth reaches the share
@@ -25,7 +25,9 @@ from enum import StrEnum
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.launches import grouped
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
+from collbench.launch.failed_start import BackendStartFailed
 from collbench.machine.doctor.finding import Finding
+from collbench.operations.unsupported import decode_reason
 from collbench.reason import Fact
 from collbench.results.flags import DOUBTFUL
 from collbench.results.quality import OK as QUALITY_OK
@@ -251,11 +253,11 @@ class NothingToCompareWith(Fact, frozen=True):
 
 Cause = (
     ReachesExpected | MissesExpected | SevereProblem | WrongDataReceived | RunFailedEarly | NothingMeasured | HiddenByNoise
-    | NothingToCompareWith
+    | NothingToCompareWith | BackendStartFailed
 )  # fmt: skip
 Evidence = SeriesCheck | DoctorSummary
 _OUTCOMES: dict[type[Fact], CheckOutcome] = {
-    WrongDataReceived: CheckOutcome.BROKEN, RunFailedEarly: CheckOutcome.BROKEN,
+    WrongDataReceived: CheckOutcome.BROKEN, RunFailedEarly: CheckOutcome.BROKEN, BackendStartFailed: CheckOutcome.BROKEN,
     MissesExpected: CheckOutcome.SLOW, SevereProblem: CheckOutcome.SLOW,
     NothingMeasured: CheckOutcome.INCONCLUSIVE, HiddenByNoise: CheckOutcome.INCONCLUSIVE, NothingToCompareWith: CheckOutcome.INCONCLUSIVE,
     ReachesExpected: CheckOutcome.OK,
@@ -307,7 +309,7 @@ class CheckVerdict(Fact, frozen=True):
 def verdict_of(
     rows: Sequence[Row],
     findings: Sequence[Finding],
-    failed: RunFailedEarly | None = None,
+    failed: RunFailedEarly | BackendStartFailed | None = None,
     reason: str = "",
     requested: frozenset[str] = frozenset(),
 ) -> CheckVerdict:
@@ -323,6 +325,8 @@ def verdict_of(
     causes: list[Cause] = []
     if failed:
         causes.append(failed)
+    reasons = [decode_reason(row.na_fact) for row in rows]
+    causes += dict.fromkeys(each for each in reasons if isinstance(each, BackendStartFailed))
     causes += [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
     for backend, checks in series_by_backend.items():
         causes += _causes_of_backend(backend, checks, by_backend[backend])

@@ -21,7 +21,18 @@ from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed
-from collbench.launch.mpi import CHOSEN, NotAnMpi, finalise, forced, initialise, load, mpi_mismatch, size_disagrees
+from collbench.launch.mpi import (
+    CHOSEN,
+    LibraryFailed,
+    NotAnMpi,
+    begin_session,
+    finalise,
+    forced,
+    initialise,
+    load,
+    mpi_mismatch,
+    size_disagrees,
+)
 from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
@@ -393,8 +404,10 @@ class MpiBackend(HostOrGpuBackend):
         """Call MPI_Init if the launcher started all ranks in one MPI job. Raises RunFailed with the remedy."""
         self._mpi = mpi = load_mpi()
         mismatch = mpi_mismatch(mpi.Get_library_version(), world.info, os.environ)
-        if mismatch:
+        if mismatch := world.first_error(mismatch, "opening mpi: comparing library and launcher"):
             raise RunFailed(mismatch)
+        if problem := world.first_error(begin_session(mpi), "opening mpi: starting the library"):  # MPI_Init would wait for that rank
+            raise LibraryFailed(problem)
         initialise(mpi)
         disagrees = size_disagrees(mpi.COMM_WORLD.Get_size(), world.info)
         if disagrees:

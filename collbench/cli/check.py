@@ -16,6 +16,7 @@ from collbench.cli.parser import add_command
 from collbench.cli.request import check_request
 from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
+from collbench.launch.failed_start import StartCrashed
 
 if TYPE_CHECKING:
     from collbench.analysis.health import CheckVerdict
@@ -80,7 +81,12 @@ def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
 
     folder = request.out or Path("runs") / run_name(request.command)
     own = [] if request.out else ["--out", str(folder)]
-    code = begin(replace(request, out=folder), Command(arguments, [*argv, *own]), None)
+    try:
+        code = begin(replace(request, out=folder), Command(arguments, [*argv, *own]), None)
+    except StartCrashed as crash:
+        from collbench.analysis.health import verdict_of
+
+        return _print(verdict_of([], _findings(None), crash.fact), None, 1, arguments)
     if code in (USAGE, INTERRUPTED, TERMINATED):
         run = _read(folder)
         if run is None or not run.rows:

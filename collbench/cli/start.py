@@ -178,6 +178,7 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
 
 def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
+    from collbench.launch.failed_start import StartCrashed, without_crashed
     from collbench.launch.spawn import find_mpiexec, start_local
     from collbench.report.screen import announce
 
@@ -191,7 +192,12 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
         if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
             return start_local([argv[0], "--ranks", str(ranks), *argv[1:]], 1, env=env)  # a "--" ends the options
         mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None
-        return start_local(argv, ranks, env=env, mpiexec=mpiexec)
+        try:
+            return start_local(argv, ranks, env=env, mpiexec=mpiexec)
+        except StartCrashed as crash:
+            if crash.fact.backend in request.requested or not set(request.backends) - {crash.fact.backend}:
+                raise
+            return start_local(argv, ranks, env=without_crashed(env, crash), mpiexec=None if crash.fact.backend == "mpi" else mpiexec)
 
     if arguments.gdr_check:
         return launches.check(request, arguments, argv, os.environ, start)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import RunFailed, UsageError
+from collbench.launch import shared_memory
 from collbench.launch.info import INTEL_HYDRA, LaunchInfo
 from collbench.units import plural
 
@@ -135,6 +136,57 @@ def _end_before_destructors() -> None:
 _OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 
 
+_sessions: list[Any] = []  # the one of this process, which is open until MPI_Finalize
+
+
+class LibraryFailed(RunFailed):
+    """The MPI library of this host does not start."""
+
+
+def begin_session(mpi: Any) -> str | None:
+    """Start the library by MPI_Session_init, unless it has started. Return why it fails, or None. mpi: mpi4py's module.
+
+    It returns the errors that in MPI_Init end the process: devices, transports and shared memory that the library cannot use.
+    Without sessions (before MPI 4) it does nothing.
+    """
+    if mpi.Is_initialized() or _sessions or not hasattr(mpi, "Session"):
+        return None
+    os.environ.setdefault(*_OPEN_MPIS_PATIENCE)
+    try:
+        _sessions.append(mpi.Session.Init(errhandler=mpi.ERRORS_RETURN))
+    except NotImplementedError:
+        return None
+    except mpi.Exception as error:
+        return start_failure(mpi_name(mpi.Get_library_version()), error.Get_error_code(), str(error))
+    return None
+
+
+def start_failure(library: str, code: int, text: str) -> str:
+    """Return the sentence for the code and text with which the library did not start. Open MPI's text is the code; it prints the reason."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    problem = _PLACE.sub("", lines[-1]) if len(lines) > 1 else f"error {code}"
+    return f"MPI_Init failed ({library}: {problem}): {start_remedy(os.environ)}"
+
+
+_PLACE = re.compile(r"^\w+\(\d+\)[.:]*\s*")  # "MPIDI_UCX_init_local(240).:  ucx function returned …"
+_SETTINGS = ("UCX_", "FI_", "MPIR_CVAR_", "MPICH_", "OMPI_MCA_", "I_MPI_", "PSM2_", "PSM3_")
+# What launchers set by themselves, and collbench.
+_INTERNAL = (
+    "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_initial_wdir", "OMPI_MCA_num_procs", "OMPI_MCA_ess_", "OMPI_MCA_orte_",
+    "I_MPI_INFO_", "I_MPI_HYDRA_", "I_MPI_MPIRUN", "I_MPI_ROOT", _OPEN_MPIS_PATIENCE[0],
+)  # fmt: skip
+_MOST_SETTINGS = 4
+
+
+def start_remedy(env: Mapping[str, str]) -> str:
+    """Return what to change if the MPI library does not start: its settings in this environment, and the shared memory."""
+    settings = [f"{name}={env[name]}" for name in sorted(env) if name.startswith(_SETTINGS) and not name.startswith(_INTERNAL)]
+    more = ", …" if settings[_MOST_SETTINGS:] else ""
+    wrong = [f"correct or unset {', '.join(settings[:_MOST_SETTINGS])}{more}"] if settings else []
+    short = shared_memory.shortage()
+    return "; ".join([*wrong, short] if short else wrong) or "see the lines of the library above"
+
+
 def initialise(mpi: Any) -> None:
     """Call MPI_Init_thread with thread level single, unless MPI is initialized. mpi: mpi4py's module. Raises RunFailed.
 
@@ -142,7 +194,8 @@ def initialise(mpi: Any) -> None:
     """
     if mpi.Is_initialized():
         return
-    os.environ.setdefault(*_OPEN_MPIS_PATIENCE)
+    if problem := begin_session(mpi):
+        raise LibraryFailed(problem)
     provided = ctypes.c_int()
     code = ctypes.CDLL(mpi.__file__).MPI_Init_thread(None, None, int(mpi.THREAD_SINGLE), ctypes.byref(provided))
     if code:
@@ -154,6 +207,8 @@ def initialise(mpi: Any) -> None:
 def finalise(mpi: Any) -> None:
     """Call MPI_Finalize, unless it was called already or MPI was not initialized."""
     if mpi.Is_initialized() and not mpi.Is_finalized():
+        while _sessions:
+            _sessions.pop().Finalize()
         ctypes.CDLL(mpi.__file__).MPI_Finalize()
 
 

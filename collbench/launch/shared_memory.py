@@ -8,9 +8,13 @@ of a node were killed, the next start on the node removes this user's files that
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from collbench.units import format_bytes
 
 PREFIXES = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_", "psm2_shm.", "psm3_shm.", "nccl-")
 _FOLDER = "/dev/shm"
@@ -18,6 +22,29 @@ _JUST_MADE_S = 5.0  # between the creation of a file and its mapping
 _UNSEEN_S = 10.0  # if other containers may share the files: their processes are not visible, but have mapped new files by then
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _DELETED = " (deleted)"
+
+LEAST_BYTES = 1 << 30  # Docker's default is 64 MiB
+_LEAST_FREE_BYTES = 64 << 20  # measured: MPICH 5 uses about 5 MiB for each rank when it starts
+REMEDY = "in a container: --shm-size=8g or --ipc=host, in Kubernetes an emptyDir of medium Memory; else mount it with size="
+
+
+def shortage(folder: str = _FOLDER) -> str:
+    """Return that the shared memory of this host is small, almost full, read-only or missing, with the remedy; "" if it is not."""
+    try:
+        space = shutil.disk_usage(folder)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        return f"{folder} is not usable ({error.strerror}): mount a tmpfs there"
+    if not writable:
+        return f"{folder} is not writable: mount it read-write"
+    if space.total >= LEAST_BYTES and space.free >= _LEAST_FREE_BYTES:
+        return ""
+    return f"{folder} has {format_bytes(space.total)}, of which {format_bytes(space.free)} are free, which may be too little: {REMEDY}"
+
+
+def shortage_behind(number: int | None) -> str:
+    """Return the shortage if this signal, which ended a rank, may be its result, else ""."""
+    return shortage() if number in (signal.SIGBUS, signal.SIGSEGV) else ""
 
 
 def remove_mapped(folder: str = _FOLDER) -> list[str]:

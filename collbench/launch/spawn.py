@@ -15,16 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collbench.errors import FAILED, FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
+from collbench.launch.failed_start import backend_in_opening, crash_in_opening
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.mpi import CHOSEN, chosen_mpiexec
-from collbench.launch.shared_memory import remove_abandoned
+from collbench.launch.shared_memory import remove_abandoned, shortage_behind
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
 # The mpiexec that belongs to this Python's mpi4py: its command line for ranks on this host, and the meaning of its exit code.
 
-_PASSED_ON = frozenset({FINE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED})
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -88,22 +88,31 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 _SOME_RANK = "a rank"
+_FATAL = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+_AFTER_ABORT = 128  # prterun adds it to the signal's number
 
 
-def exit_meaning(code: int, subject: str = _SOME_RANK) -> tuple[int, str]:
-    """Return the exit code, and a sentence if mpiexec's own code shows a killed rank (`subject`) or a failure of mpiexec itself.
+def signal_in(code: int, family: str) -> signal.Signals | None:
+    """Return the signal that killed a rank, from mpiexec's exit code; None if it shows none.
 
-    For a killed rank, MPICH's hydra returns the signal's number, prterun 128 + the number, and Intel MPI's hydra 255. Hydra combines the
-    ranks' codes before MPI_Init by OR. subject: the rank that ended first, if that is known.
+    MPICH's hydra returns the signal's number, and prterun 128 + the number. Intel MPI's hydra returns 255. Codes above 128 of MPICH
+    are the error codes of its library, like 143 of MPI_Init. So is 15, which is also the signal with which hydra ends the other ranks.
     """
-    if code in _PASSED_ON:
-        return code, ""
-    number = -code if code < 0 else code - 128 if code > 128 else code
-    if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTERM):
-        return FAILED, f"mpiexec ended with code {code}: {subject} was killed by signal {number} ({signal.Signals(number).name})"
+    number = code - _AFTER_ABORT if family == "Open MPI" else code if family == "MPICH" else 0
+    return signal.Signals(number) if number in _FATAL else None
+
+
+def exit_meaning(code: int, family: str, subject: str = _SOME_RANK) -> str:
+    """Return what mpiexec's own exit code means, for a launch of which no rank stored its exit code.
+
+    family: of mpiexec, see `mpiexec_family`; subject: the rank that ended first, if that is known.
+    """
+    number = signal_in(code, family)
+    if number is not None:
+        return f"mpiexec ended with code {code}: {subject} was killed by signal {number.value} ({number.name})"
     if subject != _SOME_RANK:
-        return FAILED, f"mpiexec ended with code {code}: {subject} ended first: killed, crashed or ended by MPI; see what was printed above"
-    return FAILED, f"mpiexec ended with code {code}: see what it printed above"
+        return f"mpiexec ended with code {code}: {subject} ended first: killed, crashed or ended by MPI"
+    return f"mpiexec ended with code {code}"
 
 
 PROGRAM = (sys.executable, "-P", "-m", "collbench")  # -P: no import from the current directory, in which other users may write
@@ -316,17 +325,30 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     if supervisor.signal is not None:
         _report_for_rank_0(supervisor.signal, folder)
         return code
-    return _outcome(code, _recorded(folder), ranks, next(iter(supervisor.ends), _SOME_RANK))
+    recorded = _recorded(folder)
+    if code == FINE or any(recorded) or len(recorded) == ranks:
+        return _outcome(code, recorded, ranks)
+    family = mpiexec_family(Path(command[0]))
+    meaning = exit_meaning(code, family, next(iter(supervisor.ends), _SOME_RANK))
+    hint = shortage_behind(signal_in(code, family))
+    if backend := backend_in_opening(folder):
+        raise crash_in_opening(backend, meaning, hint)
+    report_error(f"{meaning}; {hint or 'see what was printed above'}{_where_stored(folder)}")
+    return FAILED
+
+
+def _where_stored(folder: Path) -> str:
+    """Return "; what was measured is in runs/x" for a launch that has a run folder, else ""."""
+    run = folder / "run-0"
+    return f"; what was measured is in {run.read_text(encoding='utf-8', errors='surrogateescape')}" if run.exists() else ""
 
 
 def _report_for_rank_0(number: int | None, folder: Path) -> None:
     """Report that a signal ended the launch, if rank 0 was killed before it could. A rank with a stored exit code has reported it."""
     if number is None or (folder / "exit-0").exists():
         return
-    run = folder / "run-0"
-    where = run.read_text(encoding="utf-8", errors="surrogateescape") if run.exists() else ""
-    what = f"what was measured is in {where}" if where else "nothing was measured"
-    report_error(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report: {what}")
+    what = _where_stored(folder) or "; nothing was measured"
+    report_error(f"interrupted by {name_of(number)}, and rank 0 was killed before it could report{what}")
 
 
 def _recorded(folder: Path) -> list[int]:
@@ -335,16 +357,12 @@ def _recorded(folder: Path) -> list[int]:
     return [int(path.read_text(encoding="ascii")) for path in found]
 
 
-def _outcome(code: int, recorded: Sequence[int], ranks: int, first: str) -> int:
-    meaning, sentence = exit_meaning(code, first)
+def _outcome(code: int, recorded: Sequence[int], ranks: int) -> int:
+    """Return the exit code of a launch: the first failure that a rank stored. mpiexec's own code does not matter after that."""
     failed = next((one for one in recorded if one != FINE), None)
     if failed is not None:
         return failed
-    if len(recorded) == ranks:
-        return FINE  # every rank has recorded its end, so it does not matter if mpiexec kills one that is still ending
-    if sentence:
-        report_error(sentence)
-    elif meaning == FINE and 0 < len(recorded) < ranks:
+    if code == FINE and 0 < len(recorded) < ranks:
         report_error(f"mpiexec ended with code 0, but only {len(recorded)} of {ranks} ranks reached their end")
         return FAILED
-    return meaning
+    return FINE

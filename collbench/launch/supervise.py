@@ -17,6 +17,7 @@ from typing import Any
 
 from collbench.errors import FAILED, UsageError, code_of_signal
 from collbench.launch.guard import END_ALL, run_guarded
+from collbench.launch.shared_memory import shortage_behind
 from collbench.launch.signals import heeded_signals, settle
 
 # Ranks end each other within 2 s. With 5 s for the diagnosis before that, a launch has ended 10 s after its deadline.
@@ -186,7 +187,9 @@ class Supervisor:
         if code == 0 or self.signal is not None or self._stage > 0:
             return
         if code < 0 and code != -signal.SIGPIPE:  # SIGPIPE: the reader of the output (`| head`) has ended
-            report_error(f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})")
+            hint = shortage_behind(-code)
+            killed = f"{child.name} (pid {child.process.pid}) was killed by signal {-code} ({name_of(-code)})"
+            report_error(f"{killed}; {hint}" if hint else killed)
         if self.first_failure is None:
             self.first_failure = code if code > 0 else FAILED
         self._begin_end()

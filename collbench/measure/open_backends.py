@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,11 +12,13 @@ from collbench.backends.registry import backend_class
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.launch.failed_start import BackendStartFailed, earlier_crash, recorded_opening
+from collbench.launch.mpi import LibraryFailed
 from collbench.measure.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.registry import failed_plugin
-from collbench.reason import Fact
+from collbench.reason import Fact, Text, as_json, decode_or_text
 
 if TYPE_CHECKING:
     from collbench.measure.nccl_paths import NcclPaths
@@ -53,7 +56,7 @@ class OpenBackend:
 
     name: str
     backend: Backend | None
-    reason: str | None = None
+    reason: Fact | None = None
     paths: NcclPaths | None = None
 
     @property
@@ -98,6 +101,9 @@ def first_available(request: Request, world: World, note: Callable[[Fact], None]
 def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
     """Return the backend, open or with the reason why not; None for a missing one that was not requested by name."""
     kind, requested = backend_class(name), name in request.requested
+    crash = earlier_crash(os.environ)
+    if crash and crash.backend == name:
+        return OpenBackend(name, None, crash)
     missing = missing_anywhere(name, kind, world)
     if missing and requested:
         raise UsageError(f"backend {name} is not available: {missing}")
@@ -121,7 +127,7 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], 
         paths.close()
     reason, of_the_user = wrong
     if requested:
-        raise UsageError(reason) if of_the_user else RunFailed(reason)
+        raise UsageError(reason.render()) if of_the_user else RunFailed(reason.render())
     return OpenBackend(name, None, reason)
 
 
@@ -131,27 +137,31 @@ def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None
     return world.first_error(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
 
 
-def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
+def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
     """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks must call it."""
-    return world.first_error(_try_open(backend, world, settings), f"opening {backend.name}")
+    own = _try_open(backend, world, settings)
+    wrong = world.first_error(own and (as_json(own[0]), own[1]), f"opening {backend.name}")
+    return (decode_or_text(wrong[0], BackendStartFailed | Text), bool(wrong[1])) if wrong else None
 
 
-def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[str, bool] | None:
+def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
     """Return (why it does not open here, whether the user can fix that), or None."""
     try:
-        with world.watchdog.phase(f"opening {backend.name}"):
+        with world.watchdog.phase(f"opening {backend.name}"), recorded_opening(backend.name, os.environ):
             backend.open(world, settings)
             if backend.uses_nccl:
                 from collbench.measure.nccl_paths import describe_ras
 
                 backend.ask_ras = describe_ras
                 world.add_informant(describe_ras)
+    except LibraryFailed as error:
+        return BackendStartFailed(backend.name, str(error)), False
     except CollbenchError as error:
-        return str(error), isinstance(error, UsageError)
+        return Text(str(error)), isinstance(error, UsageError)
     except MemoryError:  # of this rank only; the other ranks continue to open the backend
         raise
     except Exception as error:
-        return failed_plugin(error) or f"{backend.name} does not open: {type(error).__name__}: {error}", False
+        return BackendStartFailed(backend.name, failed_plugin(error) or f"{type(error).__name__}: {error}"), False
     return None
 
 

@@ -310,7 +310,7 @@ class LaunchSession:
     def _notes(self) -> Iterator[Fact]:
         """Yield the notes for the user before the first record."""
         request, world = self.request, self.world
-        yield from (BackendNotMeasured(one.name, one.reason) for one in self.opened if one.reason)
+        yield from (BackendNotMeasured(one.name, one.reason.render()) for one in self.opened if one.reason)
         yield from world.info.advice
         crowded = world.oversubscribed
         if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in self.opened):
@@ -570,7 +570,7 @@ def describe_run(request: Request, world: World, opened: list[OpenBackend], of_h
         "launches": request.launches,
         "hosts": list(world.hosts),
         "rank_map": member_places(world, opened),
-        "backends": {one.name: dict(one.backend.versions()) if one.backend else {"not measured": one.reason} for one in opened},
+        "backends": {one.name: dict(one.backend.versions()) if one.backend else {"not measured": str(one.reason)} for one in opened},
         "libraries": loaded_libraries(),
         "environment": recorded_environment(env),
         "host": host_facts(),

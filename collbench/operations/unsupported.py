@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from collbench.launch.failed_start import BackendStartFailed
 from collbench.reason import Fact, Text, decode_or_text
 from collbench.units import format_bytes, listed, plural
 
@@ -346,7 +347,8 @@ Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported
     | PairsOnly | RedopUnsupported | DtypeUnsupported | ArchitectureUnsupported | VersionNeeded | OptionUnsupported | LimitExceeded
     | GroupOrderUnsupported | SharedMemoryTooSmall | ClockUnsupported | CaseFailed | StartUnsupported | PersistentUnsupported
-    | Fp8FormatUnsupported | DeviceApiUnsupported | HostMemoryNeeded | ServersUnsupported | TimelineUnsupported | Text
+    | Fp8FormatUnsupported | DeviceApiUnsupported | HostMemoryNeeded | ServersUnsupported | TimelineUnsupported | BackendStartFailed
+    | Text
 )  # fmt: skip
 
 

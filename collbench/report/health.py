@@ -21,6 +21,7 @@ from collbench.analysis.health import (
     SevereProblem,
 )
 from collbench.errors import UsageError
+from collbench.launch.failed_start import BackendStartFailed
 from collbench.reason import as_json, decode
 from collbench.report.frame import Line, text_lines
 from collbench.report.screen import print_lines, wants_color, width_of
@@ -29,8 +30,8 @@ from collbench.results.store import read_object, to_page
 
 SCHEMA = 1
 _NEXT = {
-    RunFailedEarly: ("doctor", "--launch"), NothingMeasured: ("backends",), HiddenByNoise: ("check", "--total-time", "60"),
-    NothingToCompareWith: ("probe",),
+    RunFailedEarly: ("doctor", "--launch"), BackendStartFailed: ("doctor", "--launch"), NothingMeasured: ("backends",),
+    HiddenByNoise: ("check", "--total-time", "60"), NothingToCompareWith: ("probe",),
 }  # fmt: skip
 _STYLES = {CheckOutcome.BROKEN: "wrong", CheckOutcome.SLOW: "wrong", CheckOutcome.INCONCLUSIVE: "doubtful", CheckOutcome.OK: "head"}
 

@@ -12,6 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
+from collbench.launch import shared_memory
 from collbench.launch.explain import mixed_mpi
 from collbench.launch.mpi import PMI_LIBRARY
 from collbench.machine.doctor.finding import Finding, MachineView
@@ -246,20 +247,18 @@ def _version(package: str, path: Sequence[str]) -> str | None:
     return found.version if found else None
 
 
-_LEAST_SHM = 1 << 30
 _MOST_DOUBTS = 10
 
 
 def small_shm(view: MachineView) -> Iterator[Finding]:
     """CB2401: less than 1 GiB of /dev/shm. Docker's default is 64 MiB."""
     size = view.machine.system.shm_bytes
-    if size is None or size >= _LEAST_SHM:
+    if size is None or size >= shared_memory.LEAST_BYTES:
         return
     inside = view.machine.system.container
     what = f"/dev/shm has {format_bytes(size)}: NCCL and MPI need more for the ranks of one host"
     evidence = f"size of the file system at /dev/shm{f', in a container ({inside})' if inside else ''}"
-    remedy = "in a container: --shm-size=8g or --ipc=host, in Kubernetes an emptyDir of medium Memory; else mount it with size="
-    yield view.finding("CB2401", "warning", what, evidence, remedy)
+    yield view.finding("CB2401", "warning", what, evidence, shared_memory.REMEDY)
 
 
 def numa_unknown(view: MachineView) -> Iterator[Finding]:

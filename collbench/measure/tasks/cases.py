@@ -11,6 +11,7 @@ from typing import Any
 from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
+from collbench.launch.failed_start import BackendStartFailed
 from collbench.measure.memory import HeldResources, check_memory, fitting_sizes, held_resources
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, Work, ranks_by_host
@@ -111,10 +112,12 @@ class CasesTask(Task):
                 return
 
     def exit_code(self, records: Sequence[Row]) -> int:
-        """Return the exit code: 4 when data was wrong, 2 when every case is n/a, else 0."""
+        """Return the exit code: 4 when data was wrong, or no backend starts; 2 when every case is n/a, else 0."""
         if any(row.wrong for row in records):
             return FAILED
-        return FINE if any(row.na is None for row in records) else USAGE
+        if any(row.na is None for row in records):
+            return FINE
+        return FAILED if any(isinstance(decode_reason(row.na_fact), BackendStartFailed) for row in records) else USAGE
 
 
 def run(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:

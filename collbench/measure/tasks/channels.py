@@ -387,7 +387,7 @@ def _opened(world: World) -> tuple[Backend | None, str | None]:
         return None, missing
     backend: Backend = kind()
     wrong = open_everywhere(backend, world, Settings(timeout_s=world.timeout_s))
-    return (None, wrong[0]) if wrong else (backend, None)
+    return (None, wrong[0].render()) if wrong else (backend, None)
 
 
 def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:

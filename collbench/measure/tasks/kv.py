@@ -183,7 +183,7 @@ class KvTask(Task):
         """Measure the rows that are not stored yet, in random order."""
         session.monitor([])
         open_now = {one.name: _Opened(one, session.context_of([], one.backend)) for one in session.opened if one.backend}
-        reasons = {one.name: Text(one.reason) for one in session.opened if one.reason}
+        reasons = {one.name: one.reason for one in session.opened if one.reason}
         rows = [place for place in range(len(self.request.rows)) if place not in session.stored.done]
         random.Random(f"kv, {session.order_seed}").shuffle(rows)
         began = time.monotonic()

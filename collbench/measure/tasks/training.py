@@ -132,7 +132,7 @@ class WorkloadTask(Task):
         """Return the training on one backend, or the reason why it is not measured, the same at all ranks."""
         without = TrainingRun(training, opened, opened.ranks(world), len(world.hosts))
         if opened.backend is None:
-            return replace(without, reason=as_fact(opened.reason))
+            return replace(without, reason=opened.reason)
         wrong, run = None, without
         try:
             run = self._laid_out(without, opened.backend, world)
