@@ -137,6 +137,7 @@ _OPEN_MPIS_PATIENCE = ("OMPI_MCA_opal_abort_delay", "5")
 
 
 _sessions: list[Any] = []  # the one of this process, which is open until MPI_Finalize
+_WITH_SESSIONS = (5,)  # measured: MPICH 5.0.0 and 5.0.2, Open MPI 5.0.11
 
 
 class LibraryFailed(RunFailed):
@@ -147,17 +148,16 @@ def begin_session(mpi: Any) -> str | None:
     """Start the library by MPI_Session_init, unless it has started. Return why it fails, or None. mpi: mpi4py's module.
 
     It returns the errors that in MPI_Init end the process: devices, transports and shared memory that the library cannot use.
-    Without sessions (before MPI 4) it does nothing.
+    Does nothing for libraries whose sessions are not known to work: MPI_Init of MPICH 4.3.2 crashes after it.
     """
-    if mpi.Is_initialized() or _sessions or not hasattr(mpi, "Session"):
-        return None
     os.environ.setdefault(*_OPEN_MPIS_PATIENCE)
+    family, _, version = mpi_name(mpi.Get_library_version()).rpartition(" ")
+    if mpi.Is_initialized() or _sessions or family not in ("MPICH", "Open MPI") or _release(version) < _WITH_SESSIONS:
+        return None
     try:
         _sessions.append(mpi.Session.Init(errhandler=mpi.ERRORS_RETURN))
-    except NotImplementedError:
-        return None
     except mpi.Exception as error:
-        return start_failure(mpi_name(mpi.Get_library_version()), error.Get_error_code(), str(error))
+        return start_failure(f"{family} {version}", error.Get_error_code(), str(error))
     return None
 
 

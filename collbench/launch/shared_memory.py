@@ -1,12 +1,14 @@
 """Files in /dev/shm that MPI, UCX, PSM and NCCL leave when their processes are killed.
 
-A library removes its files when it is closed in order. If a launch fails, each rank that still runs removes the files
-that it has mapped. That is safe, since no rank joins any more and a mapping outlives the name of its file. If all ranks
-of a node were killed, the next start on the node removes this user's files that no living process maps.
+A library removes its files when it is closed in order. Files that all ranks map at the start lose their names then, so that
+nothing is left however the ranks end: a mapping outlives the name of its file. If a launch fails, each rank that still runs
+removes the files that it has mapped. That is safe, since no rank joins any more. If all ranks of a node were killed, the
+parent of a start on this host, or the next start on the node, removes this user's files that no living process maps.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -18,7 +20,9 @@ from collbench.units import format_bytes
 
 PREFIXES = ("mpich_shm_", "vader_segment.", "sm_segment.", "ucx_shm_posix_", "psm2_shm.", "psm3_shm.", "nccl-")
 _FOLDER = "/dev/shm"
-_JUST_MADE_S = 5.0  # between the creation of a file and its mapping
+_MAPPED_AT_START = "mpich_shm_"  # MPICH 4 removes the name at the start itself, MPICH 5 at the end
+_JUST_MADE_S = 2.0  # between the creation of a file and its mapping
+_MARGIN_S = 0.05
 _UNSEEN_S = 10.0  # if other containers may share the files: their processes are not visible, but have mapped new files by then
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _DELETED = " (deleted)"
@@ -52,12 +56,30 @@ def remove_mapped(folder: str = _FOLDER) -> list[str]:
     return [name for name in sorted(_mapped("self", folder)) if _remove(folder, name)]
 
 
+def remove_names(folder: str = _FOLDER) -> list[str]:
+    """Remove the names of files that all ranks have mapped by now and that no process opens again; return them."""
+    return [name for name in sorted(_mapped("self", folder)) if name.startswith(_MAPPED_AT_START) and _remove(folder, name)]
+
+
+def remove_left(began_s: float, folder: str = _FOLDER) -> list[str]:
+    """Remove what a launch on this host left, all of whose processes have ended; return the names. began_s: its start, as of time.time.
+
+    Waits for up to 2 s until its last file is old enough, since another launch may have just made a file.
+    """
+    mapped = _mapped_anywhere(folder)
+    times_s = [_made_s(f"{folder}/{name}") for name in _files(folder) if name not in mapped]
+    made = [made_s for made_s in times_s if began_s <= made_s < math.inf]
+    if made and _sees_all_processes():
+        time.sleep(max(0.0, max(made) + _JUST_MADE_S - time.time()) + _MARGIN_S)
+    return remove_abandoned(folder)
+
+
 def remove_abandoned(folder: str = _FOLDER) -> list[str]:
     """Remove this user's files of libraries that no living process maps; return their names."""
     old = [name for name in _files(folder) if _is_own_and_old(f"{folder}/{name}")]
     if not old:
         return []
-    mapped = {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
+    mapped = _mapped_anywhere(folder)
     return [name for name in old if name not in mapped and _remove(folder, name)]
 
 
@@ -69,12 +91,21 @@ def _files(folder: str) -> list[str]:
 
 
 def _is_own_and_old(path: str) -> bool:
+    least_s = _JUST_MADE_S if _sees_all_processes() else _UNSEEN_S
+    return time.time() - _made_s(path) > least_s
+
+
+def _made_s(path: str) -> float:
+    """Return when a file of this user was made or last changed, as of time.time; infinity if it is missing, or another user's."""
     try:
         found = os.lstat(path)
     except OSError:
-        return False
-    least_s = _JUST_MADE_S if _sees_all_processes() else _UNSEEN_S
-    return found.st_uid == os.geteuid() and time.time() - found.st_ctime > least_s
+        return math.inf
+    return found.st_ctime if found.st_uid == os.geteuid() else math.inf
+
+
+def _mapped_anywhere(folder: str) -> set[str]:
+    return {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
 
 
 def _sees_all_processes() -> bool:

@@ -20,7 +20,7 @@ from collbench.launch.detect import to_variable
 from collbench.launch.failed_start import backend_in_opening, crash_in_opening
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.mpi import CHOSEN, chosen_mpiexec
-from collbench.launch.shared_memory import remove_abandoned, shortage_behind
+from collbench.launch.shared_memory import remove_left, shortage_behind
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
 # The mpiexec that belongs to this Python's mpi4py: its command line for ranks on this host, and the meaning of its exit code.
@@ -310,6 +310,7 @@ def _private_folder() -> Path:
 def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str], folder: Path, grace_s: float) -> int:
     child = SupervisedProcess("mpiexec", command, environment(without_scheduler(env)), launches=True)
     seen: set[Path] = set()
+    began_s = time.time()
 
     def failed() -> bool:
         for path in set(folder.glob("pid-*")) - seen:
@@ -321,7 +322,7 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     supervisor = Supervisor([child], grace_s=grace_s, failed_elsewhere=failed)
     code = supervisor.run()
     if code:
-        remove_abandoned()
+        remove_left(began_s)
     if supervisor.signal is not None:
         _report_for_rank_0(supervisor.signal, folder)
         return code

@@ -14,6 +14,7 @@ from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.launch.failed_start import BackendStartFailed, earlier_crash, recorded_opening
 from collbench.launch.mpi import LibraryFailed
+from collbench.launch.shared_memory import remove_names
 from collbench.measure.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
@@ -141,6 +142,7 @@ def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple
     """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks must call it."""
     own = _try_open(backend, world, settings)
     wrong = world.first_error(own and (as_json(own[0]), own[1]), f"opening {backend.name}")
+    remove_names()
     return (decode_or_text(wrong[0], BackendStartFailed | Text), bool(wrong[1])) if wrong else None
 
 
