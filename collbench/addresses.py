@@ -80,6 +80,14 @@ def is_loopback_up() -> bool:
     return loopback is None or loopback.isup
 
 
+def interfaces() -> tuple[str, ...]:
+    """Return the names of this host's interfaces that have an IP address."""
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    return tuple(name for name, entries in psutil.net_if_addrs().items() if any(entry.family in families for entry in entries))
+
+
 def is_own(address: str) -> bool:
     """Return whether this host has the address."""
     try:

@@ -22,6 +22,7 @@ from collbench.backends.host import AnyBuffers, Buffers
 from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import NotInstalled, WrongBuild
 from collbench.errors import UsageError
+from collbench.launch.network import GLOO_INTERFACE, missing_interface
 from collbench.machine.interfaces import first_family, interface_with
 from collbench.operations.case import Case
 from collbench.operations.dtypes import unrepresentable_average
@@ -256,7 +257,6 @@ def _send_and_receive(torch: Any, buffers: AnyBuffers, slot: int) -> tuple[Any, 
 
 # Gloo through torch.distributed, on host memory, and on GPU memory if torch supports CUDA.
 
-_INTERFACE = "GLOO_SOCKET_IFNAME"
 _UNREDUCED = frozenset({"uint32", "uint64", "float8_e4m3fn", "float8_e5m2"})  # "Invalid scalar type", torch 2.13
 
 
@@ -275,7 +275,10 @@ class GlooBackend(TorchBackend):
     def open(self, world: World, settings: Settings) -> None:
         """Import torch and form its default group over a store on rank 0."""
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns about every address without a name
-        self._chosen = os.environ.setdefault(_INTERFACE, interface_with(world.me.address))
+        missing = missing_interface(os.environ)
+        if wrong := world.first_error(missing and missing.render(), "opening gloo: looking for its interface"):
+            raise UsageError(wrong)
+        self._chosen = os.environ.setdefault(GLOO_INTERFACE, interface_with(world.me.address))
         torch = self._torch = load_torch()
         self.rank, self.ranks = world.rank, world.size
         torch.set_num_threads(1)

@@ -206,11 +206,12 @@ def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
 
 def _refuse_too_many(ranks: int, option: str, request: Request, arguments: argparse.Namespace) -> None:
     """Raise UsageError if so many ranks do not fit on this host. Virtual ranks are all in one process."""
-    from collbench.launch.limits import refuse_too_many
+    from collbench.launch.limits import refuse_few_files, refuse_too_many
 
     if set(request.backends) != {"simulated"}:
         torch = bool({"gloo", "torch-nccl", "horovod", "torchcomms"} & set(request.backends)) and _has("torch")
         refuse_too_many(ranks, option, torch=torch, oversubscribe=arguments.oversubscribe)
+        refuse_few_files(ranks, option, [name for name in request.backends if not missing_backend(name)])
 
 
 def check_installed(request: Request) -> None:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -28,7 +28,7 @@ from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, allow_connections, other_step
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, allow_connections, other_step, out_of_files
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Joining, Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -327,6 +327,7 @@ class Server:
 
     def __init__(self, info: LaunchInfo, secret: Secret, stand: Callable[[], RankState], ending: EndProcess, timeout_s: float) -> None:
         self._size, self._context = info.ranks, zmq.Context()
+        self._joined: dict[int, Member] = {}
         down = Downlinks(self._context, Keys.of(secret))
         self._listens: HubAddresses | None = None
         self._build = own() if info.launcher != "local" else None  # all ranks of a local start are one build
@@ -364,13 +365,13 @@ class Server:
 
         Raises UsageError for a rank of another build, RunFailed, and WaitExpired with the missing ranks.
         """
-        joined: dict[int, Member] = {}
+        joined = self._joined
         end = time.monotonic() + deadline_s
         while len(joined) < self._size - 1:
             try:
                 one = self._keeper.next(end)
             except Empty:
-                late = f"{_ranks(self._missing(joined))} of {self._size} did not join within {deadline_s:g} s"
+                late = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
             if isinstance(one, Joining):
                 self._admit_one(one, joined)
@@ -378,13 +379,13 @@ class Server:
             self._builds.close()
         return joined
 
-    def _missing(self, joined: Collection[int]) -> list[int]:
-        return [rank for rank in range(1, self._size) if rank not in joined]
+    def missing(self) -> str:
+        """Return the ranks that have not joined: "rank 1", "ranks 1 and 2"."""
+        return _ranks([rank for rank in range(1, self._size) if rank not in self._joined])
 
     def not_joined(self) -> str:
         """Return "rank 2 of 4 had joined" for the ranks that have not joined; "" if all have."""
-        missing = self._missing(self.part.joined)
-        return f"{_ranks(missing)} of {self._size} had joined" if missing else ""
+        return f"{self.missing()} of {self._size} had joined" if len(self._joined) < self._size - 1 else ""
 
     def _why_missing(self) -> str:
         why = ["check that they started and can reach this host, or raise --timeout"]
@@ -518,6 +519,8 @@ def _bind_here(down: Downlinks, place: str) -> None:
     try:
         down.bind(place)
     except zmq.ZMQError as error:
+        if limit := out_of_files(error):
+            raise limit from error
         raise UsageError(
             f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
             "wait for its end, or give this launch its own MASTER_PORT"

@@ -33,7 +33,7 @@ from collbench.errors import (
     WaitExpired,
 )
 from collbench.launch.detect import LAUNCHER as KUBERNETES
-from collbench.launch.detect import is_hydra
+from collbench.launch.detect import is_hydra, left_over_variables
 from collbench.launch.info import LaunchInfo
 from collbench.launch.shared_memory import remove_abandoned
 from collbench.launch.spawn import record_exit
@@ -165,6 +165,7 @@ _MOST_REPORTERS = 8  # ranks that report at most if rank 0 cannot
 _SECONDARY_CODES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
 _UNHEARD_S = 2.5  # longer than rank 0 examines the rank that forwards this rank's messages
 _LEAVING_S = 2.0  # for the other ranks of a launch that ends early
+_NOTED_S = 5.0  # ranks that were started together have joined by then
 _OWN_NAME_S = 10.0  # if the name does not resolve by then, rank 0 listens at every address of its pod
 
 
@@ -213,7 +214,7 @@ class World(RankExchange):
             from collbench.control.server import Server
 
             self._hub = Server(info, secret, self._standing, ending, self.timeout_s)
-            with self.watchdog.elsewhere("joining"):
+            with self.watchdog.elsewhere("joining"), self._waiting_for(self._hub.missing):
                 joined = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
             self._hub.expect(self.members, self._other_candidates())
@@ -225,11 +226,33 @@ class World(RankExchange):
             routes = routes_to(info.meeting)
             addresses = own_addresses() if not info.local_rank and not all(is_loopback(own) for own, _ in routes) else ()
             with self.watchdog.elsewhere("joining"):
-                self._spoke.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
+                with self._waiting_for(lambda: "rank 0"):
+                    self._spoke.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
                 self.members = convert(self._spoke.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
             self._spoke.set_members(self.members[info.rank], self.members, self._other_candidates())
         self.me = self.members[self.rank]
         self.watchdog.consult = (self._hub or self._spoke).stalled  # type: ignore[union-attr]
+
+    @contextmanager
+    def _waiting_for(self, missing: Callable[[], str]) -> Iterator[None]:
+        """Report which ranks are missing if the block takes long, and that variables of the environment may be the reason."""
+        names = left_over_variables(self.info)
+        if names is None or not self.is_reporter:
+            yield
+            return
+        size, rank = (f"{name}={os.environ.get(name, '')}" for name in names)
+        alone = f"to measure this host alone: `env -u {names[0]} -u {names[1]} collbench …`"
+
+        def note() -> None:
+            report_error(f"waiting for {missing()} of {self.size}, as {size} and {rank} are set here; {alone}")
+
+        timer = threading.Timer(_NOTED_S, note)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _await_name(self, meeting: str) -> None:
         """Wait for the name of rank 0's pod, which may appear late. Raises WaitExpired if it does not appear."""

@@ -220,6 +220,16 @@ def is_elastic(info: LaunchInfo) -> bool:
     return info.facts.get("variables") == "torchrun"
 
 
+def left_over_variables(info: LaunchInfo) -> tuple[str, str] | None:
+    """Return the variables of the number of ranks and of the rank, if no process of a launcher's is behind them; else None.
+
+    Operators of Kubernetes set them in each pod, also for a shell in it. Then no other rank may have been started.
+    """
+    if info.facts.get("variables") == "RANK and WORLD_SIZE":
+        return "WORLD_SIZE", "RANK"
+    return {"TrainJob": (_NODES, _NODE), "indexed Job": (_PODS, _INDEX)}.get(info.facts.get("kubernetes", ""))
+
+
 def refusal_torchrun(restarts: str) -> str:
     """Return why ranks that torchrun restarted cannot measure: samples of two starts do not belong to one run."""
     return (

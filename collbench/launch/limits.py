@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,10 @@ MOST_PER_CORE = 16
 TASKS_PER_RANK = 8  # measured: a rank on MPI or Gloo has 7 or 8 threads, and the kernel counts threads as processes
 RANK_BYTES = 40 << 20  # measured: private memory of a rank on MPI, without buffers, which are checked later
 TORCH_RANK_BYTES = 150 << 20  # measured: private memory of a rank that has imported torch
+# Open files of a rank, measured as base and per rank of the launch: the control plane alone, and what a backend adds.
+_RANK_FILES = (20, 2)
+_BACKEND_FILES = {"mpi": (26, 1), "gloo": (16, 2)}
+_OTHER_FILES = (8, 1)  # plain TCP, ZeroMQ
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 _NO_LIMIT = 1 << 60  # version 1 of cgroups reports no limit as a very large number
@@ -40,6 +44,18 @@ def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool
         raise UsageError(
             f"{option} {ranks}: more than {MOST_PER_CORE} ranks per core ({cores} {'core' if cores == 1 else 'cores'} usable here): "
             f"start at most {MOST_PER_CORE * cores}, or add --oversubscribe"
+        )
+
+
+def refuse_few_files(ranks: int, option: str, backends: Collection[str]) -> None:
+    """Raise UsageError if the limit of open files is below what each of so many ranks needs for these backends."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    parts = [_RANK_FILES, *(_BACKEND_FILES.get(name, _OTHER_FILES) for name in backends)]
+    need = sum(base + each * ranks for base, each in parts)
+    if limit != resource.RLIM_INFINITY and limit < need:
+        raise UsageError(
+            f"{option} {ranks}: each of {ranks} ranks needs about {need} open files and ulimit -n allows {limit}: raise it, "
+            f"`ulimit -n {need}`, or LimitNOFILE= of the service that starts collbench"
         )
 
 

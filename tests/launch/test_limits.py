@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,16 @@ def test_a_rank_counts_as_several_processes(monkeypatch: pytest.MonkeyPatch) -> 
     refuse_too_many(10, "--ranks", torch=False, oversubscribe=True, cores=2)
     with pytest.raises(UsageError, match=r" 88 .*kernel.pid_max leaves 80: .* 10$"):
         refuse_too_many(11, "--ranks", torch=False, oversubscribe=True, cores=2)
+
+
+@pytest.mark.parametrize(("limit", "backends", "fits"), [
+    (64, ["mpi"], True), (64, ["gloo"], True), (20, ["socket"], False), (32, ["gloo"], False), (48, ["mpi"], False),
+    (64, ["mpi", "gloo"], False), (resource.RLIM_INFINITY, ["mpi", "gloo"], True),
+])  # fmt: skip
+def test_two_ranks_need_open_files_for_each_backend(monkeypatch: pytest.MonkeyPatch, limit: int, backends: list[str], fits: bool) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    with nullcontext() if fits else pytest.raises(UsageError, match=f"ulimit -n allows {limit}: "):
+        limits.refuse_few_files(2, "--ranks", backends)
 
 
 @pytest.mark.parametrize(("torch", "most"), [(False, 75), (True, 20)])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from collbench.launch import shared_memory
-from collbench.launch.shared_memory import remove_abandoned, remove_mapped
+from collbench.launch.shared_memory import remove_abandoned, remove_left, remove_mapped
 
 NAME = f"mpich_shm_test{os.getpid()}_0"
 HOLDER = """
@@ -77,6 +79,22 @@ def test_other_files_and_other_users_files_stay(segment: Path) -> None:
         pytest.skip("only root can give a file to another user")
     finally:
         other.unlink()
+
+
+def test_what_a_launch_left_is_removed_at_its_end(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "_JUST_MADE_S", 0.2)
+    monkeypatch.setattr(shared_memory, "_sees_all_processes", lambda: True)
+    with holder(segment):
+        assert remove_left(segment.stat().st_ctime, str(segment.parent)) == []
+    assert remove_left(segment.stat().st_ctime, str(segment.parent)) == [NAME]
+
+
+@pytest.mark.parametrize(("total", "free", "is_short"), [(1 << 16, 0, True), (64 << 20, 64 << 20, True), (8 << 30, 1 << 20, True),
+                                                         (8 << 30, 4 << 30, False)])  # fmt: skip
+def test_only_little_shared_memory_explains_a_bus_error(total: int, free: int, is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda _: SimpleNamespace(total=total, free=free))
+    assert (shared_memory.REMEDY in shared_memory.shortage_behind(signal.SIGBUS)) is is_short
+    assert shared_memory.shortage_behind(signal.SIGKILL) == shared_memory.shortage_behind(None) == ""
 
 
 def test_a_process_removes_what_it_has_mapped(segment: Path) -> None:

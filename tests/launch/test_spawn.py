@@ -17,6 +17,7 @@ from collbench.launch import detect, slurm
 from collbench.launch import detect as mpi
 from collbench.launch import spawn as mpi_start
 from collbench.launch.detect import detect_local, is_follower, to_variable
+from collbench.launch.failed_start import StartCrashed, earlier_crash, without_crashed
 from collbench.launch.info import LaunchInfo
 from collbench.launch.spawn import _worker, default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import SupervisedProcess, Supervisor
@@ -260,10 +261,47 @@ def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, reco
 
 
 @pytest.mark.parametrize(
-    ("code", "ours"), [(0, 0), (2, 2), (3, 3), (4, 4), (130, 130), (143, 143), (9, 4), (137, 4), (139, 4), (1, 4), (213, 4)]
+    ("code", "family", "number"),
+    [
+        (9, "MPICH", signal.SIGKILL),
+        (7, "MPICH", signal.SIGBUS),
+        (137, "Open MPI", signal.SIGKILL),
+        (143, "MPICH", None),  # MPI_ERR_OTHER of MPI_Init
+        (15, "MPICH", None),  # its other form
+        (137, "MPICH", None),
+        (9, "Open MPI", None),
+        (14, "Open MPI", None),
+        (255, "Intel MPI", None),
+        (9, "other", None),
+    ],
 )
-def test_the_exit_code_for_each_code_of_mpiexec(code, ours):
-    assert mpi_start.exit_meaning(code)[0] == ours
+def test_a_code_of_the_library_is_not_a_signal(code, family, number):
+    assert mpi_start.signal_in(code, family) == number
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("code", [2, 15, 143])
+def test_the_code_of_ranks_that_store_none_is_a_failure(tmp_path, code):
+    assert start(tmp_path, f"{code},{code}", mpi=True, more=["no record"]) == 4
+
+
+OPENING = """
+import os, sys
+from collbench.launch.failed_start import recorded_opening
+with recorded_opening("mpi", os.environ):
+    if sys.argv[1] == "exit":
+        os._exit(143)
+    os.kill(os.getpid(), int(sys.argv[1]))
+"""
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(("how", "name"), [("exit", "143"), ("7", "SIGBUS"), ("11", "SIGSEGV")])
+def test_ranks_that_end_while_they_open_a_backend_name_it(how, name):
+    with pytest.raises(StartCrashed) as caught:
+        start_local([how], 2, mpiexec=MPIEXEC, env=os.environ, program=[sys.executable, "-c", OPENING], grace_s=0.3)
+    assert caught.value.exit_code == 4 and caught.value.fact.backend == "mpi" and name in caught.value.fact.detail
+    assert earlier_crash(without_crashed({}, caught.value)) == caught.value.fact
 
 
 @pytest.mark.parametrize(

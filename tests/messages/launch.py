@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from collbench.control import addresses
-from collbench.launch import explain, limits, slurm, software, spawn
+from collbench.launch import explain, limits, shared_memory, slurm, software, spawn
 from collbench.launch.detect import LocalRequest, detect, refusal_torchrun
 from collbench.launch.explain import (
     CommandLine,
@@ -31,9 +31,11 @@ from collbench.launch.explain import (
     typed,
     with_hosts,
 )  # fmt: skip
+from collbench.launch.failed_start import BackendStartFailed, crash_in_opening
 from collbench.launch.info import LaunchInfo
-from collbench.launch.limits import RankLimit, refuse_too_many
-from collbench.launch.mpi import initialise, mpi_mismatch, size_disagrees
+from collbench.launch.limits import RankLimit, refuse_few_files, refuse_too_many
+from collbench.launch.mpi import initialise, mpi_mismatch, size_disagrees, start_failure
+from collbench.launch.network import LOOPBACK_DOWN, InterfaceMissing
 from collbench.launch.spawn import default_ranks, exit_meaning, mpiexec_family, node_workers, start_local
 from collbench.launch.supervise import SupervisedProcess, Supervisor
 from tests.launch import captured
@@ -154,10 +156,30 @@ def pod_never_resolves() -> None:
         World(info, 0.01)
 
 
+MPICH_STACK = """Other MPI error, error stack:
+MPID_Init(549)............:
+MPIDI_UCX_init_local(240).:  ucx function returned with failed status(ucx_init.c 240 MPIDI_UCX_init_local No such device)
+"""
+
+
+def failed_start(text: str, env: dict[str, str]) -> Message:
+    def sentence() -> str:
+        with patch.dict(os.environ, env, clear=True), patch.object(shared_memory, "shortage", lambda: ""):
+            return start_failure("MPICH 5.0.2", 17, text)
+
+    return sentence
+
+
+def few_files() -> None:
+    with patch("collbench.launch.limits.resource.getrlimit", lambda _: (20, 20)):
+        refuse_few_files(4, "--ranks", ["mpi", "gloo"])
+
+
 def failing_init() -> None:
     mpi = SimpleNamespace(
-        Is_initialized=lambda: False, THREAD_SINGLE=0, __file__="libmpi.so", Get_error_string=lambda code: "MPI_ERR_OTHER: known error"
-    )
+        Is_initialized=lambda: False, Get_library_version=lambda: "Intel(R) MPI Library 2021.10", THREAD_SINGLE=0, __file__="libmpi.so",
+        Get_error_string=lambda code: "MPI_ERR_OTHER: known error",
+    )  # fmt: skip
     with patch("collbench.launch.mpi.ctypes.CDLL", lambda file: SimpleNamespace(MPI_Init_thread=lambda *_: 15)), patch.dict(os.environ):
         initialise(mpi)
 
@@ -256,13 +278,20 @@ MESSAGES: dict[str, Message] = {
     "GPUs, too few": lambda: default_ranks(1, 2),
     "GPUs, none": lambda: default_ranks(0, 2),
     "GPUs, some idle": lambda: default_ranks(8, 3),
-    "end, killed rank": lambda: exit_meaning(137, "rank 1 (pid 4711)")[1],
-    "end, mpiexec failed": lambda: exit_meaning(213)[1],
+    "end, killed rank": lambda: exit_meaning(137, "Open MPI", "rank 1 (pid 4711)"),
+    "end, rank ended": lambda: exit_meaning(143, "MPICH", "rank 1 (pid 4711)"),
+    "end, mpiexec failed": lambda: exit_meaning(213, "MPICH"),
+    "end, while opening": lambda: str(crash_in_opening("gloo", exit_meaning(7, "MPICH"), "")),
+    "backend does not start": BackendStartFailed("gloo", "RuntimeError: no device"),
+    "interface, missing": InterfaceMissing("eth7", "eth7", ("lo", "eth0")),
+    "interface, missing in a list": InterfaceMissing("^lo,eth", "^lo", tuple(f"eth{i}" for i in range(13))),
+    "lo is down": lambda: LOOPBACK_DOWN,
+    "limit, open files": few_files,
     "end, killed child": killed_child,
     "end, late child": reported(late_child),
     "end, interrupted": ended_by("runs/x"),
     "end, interrupted before a run": ended_by(""),
-    "end, missing ranks": reported(lambda: spawn._outcome(0, [0], 2, "a rank")),
+    "end, missing ranks": reported(lambda: spawn._outcome(0, [0], 2)),
     "MPI, srun without MPI": mismatch(MPICH, captured.SRUN_NONE),
     "MPI, srun of PMIx": mismatch(MPICH, captured.SRUN_PMIX),
     "MPI, srun of PMI-2": mismatch(OPEN_MPI, captured.SRUN_PMI2),
@@ -274,6 +303,9 @@ MESSAGES: dict[str, Message] = {
     "MPI, started by collbench": mismatch(MPICH, LOCAL),
     "MPI, communicator": lambda: size_disagrees(1, TASK),
     "MPI, init fails": failing_init,
+    "MPI, library does not start": failed_start(MPICH_STACK, {"UCX_TLS": "rc"}),
+    "MPI, library does not start, several settings": failed_start("error code: 17", {f"OMPI_MCA_{i}": "x" for i in range(5)}),
+    "MPI, library does not start, no settings": failed_start("error code: 17", {}),
     "MPI, no mpi4py": loaded_without(None),
     "MPI, no library": loaded_without("4.1.2", error="RuntimeError: cannot load MPI library\nlibmpi.so: not found"),
     "build": lambda: software.mismatch(1, "n2", OLD, "n1", NEW),

@@ -12,9 +12,11 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
+from collbench.addresses import is_loopback_up
 from collbench.launch import shared_memory
 from collbench.launch.explain import mixed_mpi
 from collbench.launch.mpi import PMI_LIBRARY
+from collbench.launch.network import GLOO_INTERFACE, missing_interface
 from collbench.machine.doctor.finding import Finding, MachineView
 from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
 from collbench.units import format_bytes, listed, plural
@@ -42,7 +44,8 @@ def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/"
     """Return the findings about the job settings of this host. `root`: the folder that holds etc and sys."""
     configured = nccl_variables(env, root)
     of_nccl = [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root)]
-    return [*of_nccl, *no_topology(hostname, env), *unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env)]
+    of_network = [*missing_gloo_interface(hostname, env), *no_loopback(hostname)]
+    return [*of_nccl, *no_topology(hostname, env), *unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env), *of_network]
 
 
 def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, ConfiguredValue]:
@@ -53,6 +56,19 @@ def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, 
     for file, name in ((root / "etc/nccl.conf", "/etc/nccl.conf"), (own, str(own))):
         found |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)} if file else {}
     return found | {name: ConfiguredValue(value, "the environment") for name, value in env.items() if name.startswith("NCCL_")}
+
+
+def missing_gloo_interface(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
+    """CB2813: GLOO_SOCKET_IFNAME names an interface that this host does not have."""
+    if wrong := missing_interface(env):
+        yield Finding("CB2813", "warning", hostname, wrong.cause(), f"{GLOO_INTERFACE}={wrong.value} in the environment", wrong.remedy())
+
+
+def no_loopback(hostname: str | None) -> Iterator[Finding]:
+    """CB2814: the interface lo is down."""
+    if not is_loopback_up():
+        what = "lo is down: processes of this host cannot connect to each other"
+        yield Finding("CB2814", "severe", hostname, what, "flags of the interface lo", "ip link set lo up")
 
 
 def forced_choice(hostname: str | None, configured: Mapping[str, ConfiguredValue]) -> Iterator[Finding]:
