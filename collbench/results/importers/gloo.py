@@ -2,7 +2,7 @@
 
 The figures (source of 2025, gloo/benchmark/runner.cc) are quantiles over the iterations of all threads on rank 0, truncated to whole
 microseconds unless --nanos was given. Ranks do not synchronize between iterations. Its GB/s are 2**30 bytes of one input by the mean;
-they are not used.
+they are not used. Until 2021 the head was "Device:", "Algorithm:", "Options:", and the columns had no size.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from collbench.results.importers.rows import (
 )
 from collbench.results.row import Row
 
+_UNNAMED = "unnamed"
 _RESULTS, _ERRORS = "BENCHMARK RESULTS", "VERIFY ERRORS"
 _NAME = re.compile(r"^ +([A-Z][A-Z0-9_]{1,63})\s*$")
-_HEADING = re.compile(r"^(Device|Devices|Options): +(.+)$")
+_HEADING = re.compile(r"^(Device|Devices|Options|Algorithm): *(.*)$")
 _OPTION = re.compile(r"\b(\w{1,64})=([^,\s]{0,200})")
-_COLUMN = re.compile(r"size \(B\)|elements|(?:min|p50|p99|max) \([un]s\)|bandwidth \(GB/s\)|iterations|samples")
+_COLUMN = re.compile(
+    r"size \(B\)|elements|(?:min|p50|p99|max)L? \([un]s\)|(?:min|p50|p99|max)(?:BW)? \(GB/s\)|bandwidth \(GB/s\)|iterations|samples"
+)  # minL and minBW: in the middle of 2017
 _MISMATCH = re.compile(r"(?:\S{1,40} vs \S{1,40}\. )?Mismatch at index: \[?[\d, ]{1,40}\]?")
 _UNITS = {"us": 1e-6, "ns": 1e-9}
 _FLOAT_BYTES = 4
@@ -105,8 +108,12 @@ def _tables(lines: Sequence[str]) -> list[_GlooTable]:
         name = _NAME.match(line)
         if name and name[1] not in (_RESULTS, _ERRORS) and not (tables and tables[-1].columns and not tables[-1].lines):
             tables.append(_GlooTable(at, name[1].lower()))
-        elif tables or _COLUMN.search(line):
-            tables = tables or [_GlooTable(at, "unnamed")]
+            continue
+        heading = _HEADING.match(line)
+        begins = heading is not None and heading[1].startswith("Device") and bool(not tables or tables[-1].columns)
+        if begins or (not tables and _COLUMN.search(line)):
+            tables.append(_GlooTable(at, _UNNAMED))
+        if tables:
             _take(tables[-1], line, at)
     return tables
 
@@ -114,13 +121,22 @@ def _tables(lines: Sequence[str]) -> list[_GlooTable]:
 def _take(table: _GlooTable, line: str, at: int) -> None:
     columns = _COLUMN.findall(line)
     if len(columns) >= 5:
-        table.columns = columns
+        table.columns = [title.replace("L (", " (").replace("BW (", " (") for title in columns]
     elif heading := _HEADING.match(line):
-        table.facts |= dict(_OPTION.findall(heading[2])) if heading[1] == "Options" else {"device": short(heading[2])}
+        _head(table, heading[1], heading[2].strip())
     elif found := _MISMATCH.search(line):
         table.mismatches.append(found[0])
     elif table.columns and line.strip()[:1].isdigit():
         table.add(at, line.split())
+
+
+def _head(table: _GlooTable, title: str, value: str) -> None:
+    if title == "Algorithm" and table.name == _UNNAMED and value:
+        table.name = short(value).lower()
+    elif title == "Options":
+        table.facts |= dict(_OPTION.findall(value))
+    elif value:
+        table.facts["device"] = short(value)
 
 
 def _run(table: _GlooTable, user_input: UserInput) -> ImportedTable:
@@ -189,6 +205,9 @@ def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[in
         if (value := parse_number(figures.get(f"{name} ({unit})", ""))) is not None
     }
     p50 = times.pop("p50", 0.0)
+    if not any("GB/s" in title for title in table.columns):  # versions before July 2017 printed p90 as p99, and p99 as max
+        times.pop("p99", None)
+        times |= {"p99": times.pop("max")} if "max" in times else {}
     if not is_time(p50):
         return without_figures(kind, size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
     checked = int(table.facts.get("verify") == "true")

@@ -10,7 +10,8 @@ import codecs
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from collbench.errors import UsageError
@@ -32,14 +33,17 @@ _MOST_LINES = 1 << 22  # an empty line takes one byte in the file, and 8 in memo
 
 
 def lines_of(data: bytes) -> list[str]:
-    """Return the lines without line ends and colors; UTF-16 by its mark, else UTF-8. Raises UsageError for compressed or too long text."""
+    """Return the lines without line ends and colors; UTF-16 by its mark, else UTF-8. A label before each line becomes a tag.
+
+    Raises UsageError for compressed or too long text.
+    """
     tool = next((tool for start, tool in _PACKED.items() if data.startswith(start)), None)
     if tool:
         raise UsageError(f"the file is compressed: unpack it first ({tool})")
     if len(data) > _MOST_LINES and sum(map(data.count, _ENDS)) > _MOST_LINES:
         raise UsageError(f"the file has more than {_MOST_LINES:,} lines: extract the part with the tables")
     lines = _lines(data)
-    return [_COLOURS.sub("", line) for line in lines] if b"\x1b" in data else list(lines)
+    return _with_tags([_COLOURS.sub("", line) for line in lines] if b"\x1b" in data else list(lines))
 
 
 def _lines(data: bytes) -> Iterator[str]:
@@ -53,21 +57,35 @@ def _lines(data: bytes) -> Iterator[str]:
         yield from piece.decode(errors="replace").splitlines()
 
 
-# Removal of what launchers and log collectors print before each line: mpirun, srun, pdsh, torchrun, Ray, kubectl, docker compose.
+# Removal of what launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
 
-_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,]{0,24}(?:Z|[+-]\d\d:?\d\d)?(?=\s)"
-_POD = r"\[pod/[^\]\s]{1,512}\]"  # kubectl logs --prefix
-# [1,0]<stdout>: of Open MPI, [0] of hydra's -l, [rank0]: and [default0]: of torchrun; always with a digit.
-_BRACKET = r"\[(?=[^\]\s]{0,119}\d)[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,]{0,24}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?(?: (?:stdout|stderr) [FP](?=\s|$))?"  # F: of the CRI
+_DAY = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} {_CLOCK}(?: \d{{4}})?"  # of syslog, ts and mpirun
+_STAMP = rf"(?:(?:[A-Z][a-z]{{2}} )?{_ISO}|{_DAY}|\[{_ISO}\])(?=[\s<\[]|$)"
+_POD = r"\[(?:pod|label)/[^\]\s]{1,512}\]:?"  # kubectl logs --prefix; a label that `_with_tags` rewrote
+# [1,0]<stdout>: of Open MPI, [0] of hydra's -l, [rank0]: and [default0]: of torchrun; always with a digit. [rank 0] of fabtests.
+_BRACKET = (
+    r"\[(?=[^\]\s]{0,119}\d|rank )(?:rank )?[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )|<std(?:out|err|diag)>:"
+)
 _RAY = r"\((?=[^()]{0,200}\bpid=\d)[^()]{1,320}\)"  # (worker1, rank=1, pid=100, ip=10.0.0.2) of SkyPilot, (main pid=7) of Ray
 _COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
+_QUOTE = r">"  # of mail, forums and Markdown
+_TITLES = r"(?!(?:Final|algbw|busbw):)"
 # node01: of pdsh, 0: of srun -l. A table, a comment or JSON must follow, since "Final:" of ucx_perftest and "busbw:" are titles.
-_LABEL = r"(?!(?:Final|algbw|busbw):)[A-Za-z0-9_.-]{1,80}:(?=\s{0,40}[#{|+]|\s{1,40}\d)"
-_PREFIX = re.compile(rf"(?:\s*(?:{_STAMP}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE}|{_LABEL})))")
-_MOST_PREFIXES = 4  # for example kubectl's, then a time stamp, then mpirun's tag
+_LABEL = rf"{_TITLES}[A-Za-z0-9_.-]{{1,80}}:(?=\s{{0,40}}[#{{|+]|\s{{1,40}}\d)"
+_CERTAIN = rf"{_STAMP}|{_QUOTE}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE})"
+_CERTAIN_PREFIX = re.compile(rf"\s*(?:{_CERTAIN})")
+_PREFIX = re.compile(rf"\s*(?:{_CERTAIN}|({_LABEL}))")
+_MOST_PREFIXES = 6  # for example quoted mail with kubectl's prefix, then a time stamp, then mpirun's tag
 _REACH = 1024  # characters of a line that are searched, since a long line of blanks would take long
-_STARTS = re.compile(r"[\s\dA-Za-z\[(]")
+_STARTS = re.compile(r"[\s\dA-Za-z\[(<>]")
 _BARE_TAG = re.compile(r"\[\d{1,7}\]:?$")
+# "n1.example 0:" of PALS, "n1 mpirun[812]:" of syslog and journald, "0:" of srun -l; certain only if nearly all lines have one.
+_COMMON_LABEL = re.compile(rf"\s{{0,8}}{_TITLES}([A-Za-z0-9][\w.-]{{0,255}}(?: [\w./@-]{{1,80}}(?:\[\d{{1,10}}\])?)?):(?=\s|$)")
+_NOT_IN_TAGS = re.compile(r"[^\w.@-]+")
+_LABELLED_LINES = 400  # from which it is decided
+_LABELLED_SHARE, _FEWEST_LABELLED = 0.9, 3
 
 
 class Tagged(NamedTuple):
@@ -75,6 +93,20 @@ class Tagged(NamedTuple):
 
     writer: str
     text: str
+
+
+def _end_of_prefixes(line: str, prefix: re.Pattern[str]) -> tuple[int, list[str]]:
+    """Return where the text of the line begins, and the tags before it."""
+    at = 0
+    tags = list[str]()
+    for _ in range(_MOST_PREFIXES):
+        found = prefix.match(line, at, _REACH)
+        if found is None or found.end() == at:
+            break
+        at = found.end()
+        if found.lastindex:
+            tags.append(found[found.lastindex].strip())
+    return at, tags
 
 
 def split_prefix(line: str) -> Tagged:
@@ -85,14 +117,7 @@ def split_prefix(line: str) -> Tagged:
     """
     if line[:1] == "#" or not _STARTS.match(line):
         return Tagged("", line)
-    at, tags = 0, list[str]()
-    for _ in range(_MOST_PREFIXES):
-        found = _PREFIX.match(line, at, _REACH)
-        if found is None or found.end() == at:
-            break
-        at = found.end()
-        if found[1]:
-            tags.append(found[1].strip())
+    at, tags = _end_of_prefixes(line, _PREFIX)
     if not tags:
         return Tagged("", line[at:])
     text, tag = line[at:], tags[-1]
@@ -104,6 +129,27 @@ def split_prefix(line: str) -> Tagged:
 def without_prefixes(lines: Iterable[str]) -> list[str]:
     """Return the lines as their tool printed them. One blank after a prefix is part of the prefix."""
     return [text if text is line else text.removeprefix(" ") for line in lines for text in (split_prefix(line).text,)]
+
+
+def _with_tags(lines: list[str]) -> list[str]:
+    """Return the lines with "[label/n1/0]:" in place of a label such as "n1 0:", if nearly all lines have one; else the same lines.
+
+    In a single line the label could be text of a tool: "Device 0: NVIDIA H100".
+    """
+    head = list(islice((line for line in lines if line.strip()), _LABELLED_LINES))
+    labelled = sum(_labelled(line) is not line for line in head)
+    if labelled < max(_FEWEST_LABELLED, _LABELLED_SHARE * len(head)):
+        return lines
+    return [_labelled(line) for line in lines]
+
+
+def _labelled(line: str) -> str:
+    at, _ = _end_of_prefixes(line, _CERTAIN_PREFIX)
+    label = _COMMON_LABEL.match(line, at, at + _REACH)
+    if label is None:
+        return line
+    tag = _NOT_IN_TAGS.sub("/", label[1])
+    return f"{line[:at]} [label/{tag}]:{line[label.end() :]}"
 
 
 IMPORTED = "imported"  # the flag on every such row
@@ -144,6 +190,7 @@ class ImportedTable:
     doubts        what does not fit: a rank count that busbw / algbw contradicts, figures that do not agree
     contradicted  options that do not apply to this table
     arrays        samples of a row by its index in `rows`, where the tool prints them: arrays as the run folder has them
+    line          of the file where the table begins, 0 if it is unknown; `read_tables` sets it
     """
 
     tool: str
@@ -157,6 +204,7 @@ class ImportedTable:
     doubts: Sequence[ImportDoubt] = ()
     contradicted: Sequence[Contradiction] = ()
     arrays: Mapping[int, Arrays] = field(default_factory=dict)
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -248,7 +296,7 @@ def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedT
     runs, skipped = list[ImportedTable](), list[Skipped]()
     for table in tables:
         try:
-            runs += filter(_is_useful, runs_of(table))
+            runs += [replace(run, line=table.number) for run in runs_of(table) if _is_useful(run)]
         except UsageError as error:
             skipped.append(Skipped(table.number, str(error)))
     if skipped and not runs:

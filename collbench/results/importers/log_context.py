@@ -11,6 +11,7 @@ import shlex
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 from collbench.results.environment import recorded_environment
@@ -31,9 +32,11 @@ _ASSIGNED = re.compile(r"(?:\+\s*)?(?:export\s+)?([A-Z][A-Z0-9_]{2,60})=(\"[^\"]
 _TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=[\"']?(\d{1,7})\b")
 _RANKS = re.compile(r"NCCL INFO .{0,200}\b[nN]ranks (\d{1,7})\b")
 _STARTUP = re.compile(r"MPI startup\(\):\s+(\d{1,7})\s+\d{1,10}\s+(\S{1,256})\s+\S")
-_SHELL = re.compile(r"(?:^|\s)(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,200}[$#]|[$>+#])\s+(?=\S)")
-_LOCAL = re.compile(r"(?:^|\s)\S{0,400}_perf\w{0,20}\s+-")
-_QUOTED = re.compile(r"^\s*>\s+")  # of Markdown
+_SHELL = re.compile(r"(?:^|\s)(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,200}[$#]|[\w.~:/()-]{0,80}[$>+#%])\s+(?=\S)")
+_LOCAL = re.compile(r"(?:^|[\s/\"'])[a-z0-9_]{3,40}_perf\w{0,20}\s(?:.{0,400}\s)?-\w")
+# These names begin a command after any words: "taskset -c 1 ucx_perftest node03 -t tag_bw", "kubectl exec pod -- all_reduce_perf -b 8".
+_WRAPPED = re.compile(r"(?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv)_perf\w{0,20}|ucx_perftest")
+_PRODUCT = re.compile(r"\$\(\(\s{0,9}(\d{1,15}(?:\s{0,9}\*\s{0,9}\d{1,15}){0,8})\s{0,9}\)\)")  # $((4 * 1024))
 _LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its continued lines
 _MOST_PROCESSES = 10**7
 
@@ -188,17 +191,21 @@ def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
 def _local(text: str) -> _Command | None:
     """Return the command of a program that is started without a launcher, with one process; None for other text."""
     words = _words(_SHELL.sub("", text, count=1).strip())
-    at = next((i for i, word in enumerate(words) if "=" not in word), None)
-    if at is None or not _PROGRAM.fullmatch(name := words[at].rsplit("/", 1)[-1]):
+    at = _program_at(words)
+    if at is None:
         return None
-    return _Command(name, 1, tuple(words[at + 1 :]), dict(_assignments(words[:at])))
+    name = words[at].rsplit("/", 1)[-1]
+    before = words[:at]
+    if not _WRAPPED.fullmatch(name) and not all("=" in word for word in before):
+        return None
+    return _Command(name, 1, tuple(next(_parts(words[at:]))), dict(_assignments(before)))
 
 
 def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
     """Return (the line with its continuation lines, their number)."""
     parts = list[str]()
     for line in lines[number - 1 : number - 1 + _MOST_LINES]:
-        text = _QUOTED.sub("", split_prefix(line).text.rstrip())
+        text = split_prefix(line).text.rstrip()
         parts.append(text.removesuffix("\\"))
         if not text.endswith("\\"):
             break
@@ -206,10 +213,19 @@ def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
 
 
 def _words(text: str) -> list[str]:
+    """Return the words of a command; a quoted command within it as its words: bash -c "ucx_perftest -s 8"."""
+    with_products = _PRODUCT.sub(lambda found: str(prod(map(int, found[1].split("*")))), text)
+    words = list[str]()
+    for word in _split(with_products):
+        words += _split(word) if " " in word and _LOCAL.search(word) else [word]
+    return words[:_MOST_WORDS]
+
+
+def _split(text: str) -> list[str]:
     try:
-        return shlex.split(text)[:_MOST_WORDS]
+        return shlex.split(text)
     except ValueError:
-        return text.split()[:_MOST_WORDS]
+        return text.split()
 
 
 def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:

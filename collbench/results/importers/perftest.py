@@ -2,7 +2,8 @@
 
 The figures (source of July 2026, perftest_parameters.c): a rate is the bytes of all messages by the time of all, over all queue pairs.
 MB and MiB are 2**20 bytes, Gb are 10**9 bits; "Bidirectional" counts both directions. A latency is half the round trip of a write or
-send, and the whole of a read or an atomic; t_typical is the median. Received data is not compared.
+send, and the whole of a read or an atomic; t_typical is the median. Received data is compared only by versions that print "VALIDATION:".
+--report-both prints the figures of each direction below those of both; only those of both are read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _FACT = re.compile(
 _RATE = re.compile(r"BW average ?\[(MB|MiB|Gb)/sec\]")
 _BYTES = {"MB": 2**20, "MiB": 2**20, "Gb": 1e9 / 8}
 _PROGRAMS = {"Send": "send", "Send_imm": "send", "RDMA_Write": "write", "RDMA_Write_imm": "write", "RDMA_Read": "read", "Atomic": "atomic"}
-_JSON_PART = re.compile(r'^\s*"?(test_info|results)"?\s*:\s*\{\s*$')
+_JSON_PART = re.compile(r'^\s*"?([\w. -]{1,40})"?\s*:\s*\{\s*$')
+_OTHER_RESULTS = re.compile(r"^\s{0,40}[A-Z][\w ]{0,40} results:\s*$")  # "Local results:", "Remote results:"
+_VALIDATED = "VALIDATION: PASSED"
 _JSON_KEY = re.compile(r'^\s*"?([\w.* ]{1,40}?)"?\s*:\s*"?([^",{}]{0,200})"?\s*,?\s*$')
 _LONGEST_LINE = 400
 _US = 1e-6
@@ -44,11 +47,19 @@ _QUANTILES = {"min": "t_min[usec]", "p99": "99% percentile[usec]", "max": "t_max
 
 @dataclass
 class _Test(TextTable):
-    """One program's output. name: the verb of its title; words: what follows it."""
+    """One program's output.
+
+    name       the verb of its title; words: what follows it
+    complete   whether the figures of the test were printed, so that the next ones are those of one direction
+    validated  whether the tool reports that the received data is right
+    """
 
     words: str = ""
     latency: bool = False
     device: str = "cpu"
+    complete: bool = False
+    validated: bool = False
+    from_json: bool = False
 
     @property
     def both_ways(self) -> bool:
@@ -88,6 +99,10 @@ def _in_text(lines: Sequence[str]) -> list[_Test]:
         if not tests:
             continue
         test, words = tests[-1], line.split()
+        test.complete = test.complete or _OTHER_RESULTS.match(line) is not None
+        test.validated = test.validated or _VALIDATED in line
+        if test.complete:
+            continue
         if "#bytes" in line:
             test.columns = _COLUMNS.findall(line)
         elif not test.columns:
@@ -103,12 +118,15 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
     parts: dict[str, dict[str, str]] = {}
     part, begun = "", 0
     for at, line in enumerate(_one_key_a_line(lines), start=1):
-        if opened := _JSON_PART.match(line):
+        if "}" in line:
+            part = ""
+        elif opened := _JSON_PART.match(line):
             part = opened[1]
             if part == "test_info":
                 if parts:
                     yield _of_json(parts, begun)
                 parts, begun = {}, at
+            part = part if part not in parts else ""
             parts[part] = {}
         elif part and (found := _JSON_KEY.match(line)):
             parts[part][found[1]] = found[2].strip()
@@ -132,7 +150,7 @@ def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
     named = {_JSON_FACTS.get(name, name): short(user_input) for name, user_input in info.items() if name != "test"}
     device = "cuda" if "cuda_device" in info else "rocm" if info.get("Use_ROCm_memory") == "ON" else "cpu"
     words = title[2].replace("_", " ")
-    test = _Test(line, title[1], named, words=words, latency=title[3] == "Latency", device=device)
+    test = _Test(line, title[1], named, words=words, latency=title[3] == "Latency", device=device, from_json=True)
     figures = {_JSON_COLUMNS[name]: user_input for name, user_input in results.items() if name in _JSON_COLUMNS}
     if not test.latency:
         title_with_unit = f"BW average[{_unit(figures, line)}/sec]"
@@ -165,6 +183,8 @@ def _agree(rate: float, messages: float, size: float) -> bool:
 
 
 def _run(test: _Test, user_input: UserInput) -> ImportedTable:
+    if test.latency and _in_cycles(test):
+        raise UsageError(f"line {test.number}: the times are CPU cycles (-C): run the test again without -C")
     statistic = "mean per message: the rate over all messages, turned into a time"
     if test.latency:
         half = "of whole round trips" if test.name in ("RDMA_Read", "Atomic") else "of half the round trips"
@@ -173,15 +193,25 @@ def _run(test: _Test, user_input: UserInput) -> ImportedTable:
     kind = RowKind(
         "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth",
         "verbs", "verbs", "uint8", 2, user_input.nodes, statistic, device=test.device, mode="batched",
-        window=None if test.latency else depth, also={"protocol": test.name, "streams": streams or 1}, verified=False,
+        window=None if test.latency else depth, also={"protocol": test.name, "streams": streams or 1}, verified=test.validated,
     )  # fmt: skip
     rows = [row for line, figures in test.lines if (row := _row(test, kind, line, figures))]
     doubts = test.doubts()
     if inconsistent := [line for line, figures in test.lines if not _is_consistent(figures)]:
         doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
     program = f"ib_{_PROGRAMS[test.name]}_{'lat' if test.latency else 'bw'}"
-    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION)]
+    unknown += [] if test.validated else lacks(MissingItem.VERIFICATION)
     return ImportedTable("perftest", None, program, statistic, rows, facts=test.facts, missing=unknown, doubts=doubts)
+
+
+def _in_cycles(test: _Test) -> bool:
+    """Return whether the times are cycles: by their titles, or in JSON, which has no unit, because all are multiples of half a cycle."""
+    if any("[cycles]" in title for title in test.columns):
+        return True
+    titles = [*_QUANTILES.values(), "t_typical[usec]", "99.9% percentile[usec]"]
+    times = [parse_number(figures[title]) for _, figures in test.lines for title in titles if title in figures]
+    return test.from_json and len(times) >= len(titles) and all(time is not None and time > 1 and time % 0.5 == 0 for time in times)
 
 
 def _row(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> Row | None:
@@ -198,7 +228,11 @@ def _row(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> R
         return without_figures(kind, size, size, line, "the output has no valid time")
     spread = {name: value * _US for name, title in _QUANTILES.items() if (value := parse_number(figures.get(title, ""))) is not None}
     printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
-    return kind.row(size, time_s, count=size, line=line, spread=Quantiles(**spread), evidence={"printed": printed})
+    checked = int(test.validated)
+    return kind.row(
+        size, time_s, count=size, line=line, spread=Quantiles(**spread), checked=checked, wrong=0 if checked else None,
+        evidence={"printed": printed},
+    )  # fmt: skip
 
 
 def _rate(figures: Mapping[str, str]) -> float | None:

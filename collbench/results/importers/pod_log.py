@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, reject_useless_options
+from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, reject_useless_options, split_prefix
 from collbench.results.importers.notes import FailedCommand, ImportDoubt, IncompleteLog, MissingItem, SkippedLines, SkippedReason, lacks
 from collbench.results.reader import row_from_json
 from collbench.results.row import Row
@@ -23,8 +23,6 @@ END = "----- collbench: rows end, exit code"  # the code and five dashes follow
 
 
 _ENDED = re.compile(re.escape(END) + r" (\d{1,3}) -----")
-# kubectl logs --prefix, and then --timestamps
-_PREFIX = re.compile(r"(?:\[pod/[^\]\s]{1,512}\] )?(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]{0,10}(?:Z|[+-]\d\d:\d\d) )?")
 _MISSING = lacks(MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.RANK_DATA, MissingItem.LIBRARIES)
 
 
@@ -73,9 +71,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 
 
 def _bare(line: str) -> str:
-    """Return the line without kubectl's prefix."""
-    found = _PREFIX.match(line)
-    return line[found.end() :].rstrip() if found else line.rstrip()
+    """Return the line without what kubectl and others print before it."""
+    return split_prefix(line).text.strip()
 
 
 def _take(block: _Block, number: int, text: str) -> None:

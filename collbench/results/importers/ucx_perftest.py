@@ -12,8 +12,8 @@ from math import ceil, floor
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
-from collbench.results.importers.log_context import Contexts, LogContext, start_facts
-from collbench.results.importers.notes import MissingItem, SizeMismatch, lacks
+from collbench.results.importers.log_context import Contexts, LogContext, last_option, start_facts
+from collbench.results.importers.notes import ImportDoubt, MissingItem, MixedMemory, SizeMismatch, lacks
 from collbench.results.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, with_digits
 
 _FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
@@ -21,8 +21,10 @@ _KIND = re.compile(r"\|\s+(overhead|latency) \(usec\)\s*\|\s*bandwidth \(MB/s\)"
 _COLUMNS = re.compile(r"\|\s*(?:Stage|Test)\s*\|\s*# iterations \|\s*(typical|[\d.]{1,6}%ile)")
 _FINAL = re.compile(r"\s*Final:\s+(\S.*)$")
 _TESTS = {"_lat": True, "_bw": False}
+_DEVICES = ("cuda", "rocm", "ze-device", "ze-managed", "gaudi")  # beginnings of names of memory types
+_LENGTH = re.compile(r"(\d{1,18})(?::(\d{1,6}))?")  # of one entry of -s: bytes, and how many times
 _MIB = 1 << 20
-_DEFAULT_SIZE = 8
+_SLACK = 1e-4  # between bandwidth and message rate; a wrong size differs by more
 
 
 @dataclass
@@ -80,13 +82,15 @@ def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> Imported
     if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
         what = "kind of test" if latency is None else "message size" if size is None else "time"
         raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
-    kind = _kind(test, user_input, latency)
+    memory = _memory(test, context)
+    kind = _kind(test, user_input, latency, memory)
     evidence = {"iterations": int(figures[0] or 0), "printed": _printed(test, figures)}
     row = kind.row(size, time_s, count=size, line=at, evidence=evidence)
     bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
     apart = abs(bandwidth[0] * _MIB - rate[0] * size) if bandwidth and rate else 0.0
-    fits = not bandwidth or not rate or apart <= 1.1 * (bandwidth[1] * _MIB + rate[1] * size)
-    doubts = [] if fits else [SizeMismatch(at, size)]
+    fits = not bandwidth or not rate or apart <= max(1.1 * (bandwidth[1] * _MIB + rate[1] * size), _SLACK * rate[0] * size)
+    doubts: list[ImportDoubt] = [] if fits else [SizeMismatch(at, size)]
+    doubts += [MixedMemory(memory)] if len(set(memory)) > 1 else []
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
     return ImportedTable(
         "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
@@ -94,9 +98,15 @@ def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> Imported
     )  # fmt: skip
 
 
-def _kind(test: _UcxTest, user_input: UserInput, latency: bool) -> RowKind:
-    memory = {test.facts.get("Send memory", "host"), test.facts.get("Recv memory", "host")}
-    device = next((name for name in ("cuda", "rocm") if any(each.startswith(name) for each in memory)), "cpu")
+def _memory(test: _UcxTest, context: LogContext) -> tuple[str, str]:
+    """Return the memory types of sender and receiver: of the head, else of the command line (-m cuda,host), else the default."""
+    typed = last_option(context.arguments, "-m", "--memory") if context.program == "ucx_perftest" else None
+    send, _, receive = short(typed or "host").partition(",")
+    return test.facts.get("Send memory", send), test.facts.get("Recv memory", receive or send)
+
+
+def _kind(test: _UcxTest, user_input: UserInput, latency: bool, memory: Sequence[str]) -> RowKind:
+    device = next((name for name in _DEVICES if any(each.startswith(name) for each in memory)), "cpu").partition("-")[0]
     statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"
     window = test.facts.get("Window size", "")
     return RowKind(
@@ -119,8 +129,10 @@ def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | No
     known = test.facts.get("Message size", "")
     if known.isdecimal() and len(known) < 18:
         return int(known)
-    if context.program == "ucx_perftest" and (typed := context.option("-s", "--size")) is not None:
-        return typed
+    typed = last_option(context.arguments, "-s", "--size") if context.program == "ucx_perftest" else None
+    lengths = [_LENGTH.fullmatch(entry) for entry in typed.split(",")] if typed else []
+    if lengths and all(lengths):
+        return sum(int(entry[1]) * int(entry[2] or 1) for entry in lengths if entry)
     bandwidth, rate = (with_digits(words[i]) if len(words) == 8 else None for i in (5, 7))
     if not bandwidth or not rate or rate[0] <= 1 or bandwidth[0] <= bandwidth[1]:
         return None
