@@ -177,8 +177,8 @@ _ABOUT = (
 )
 # The names in the registry of importers, which other commands need not load.
 FORMATS = (
-    "log, nccl-tests-json, nccl-inspector, nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, all-reduce-bench, "
-    "deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
+    "log, nccl-tests-json, rccl-tests-file, nccl-inspector, nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, "
+    "all-reduce-bench, deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
 )
 _LISTED = 12  # folders that are listed; a log of nightly runs may have thousands
 

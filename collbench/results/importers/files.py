@@ -12,9 +12,10 @@ from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.operations.dtypes import dtype_named
 from collbench.results.folder import CELLS, RUN
+from collbench.results.importers.failures import failure_lines, with_failures
 from collbench.results.importers.importer import UserInput, lines_of
 from collbench.results.importers.rows import operation_named, short
-from collbench.results.importers.store import FileTable, Source, reader_for
+from collbench.results.importers.store import FileTable, Source, read_lines
 from collbench.untrusted import open_file
 
 STDIN = Path("-")
@@ -49,16 +50,19 @@ def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> lis
     name = "stdin" if path == STDIN else path.name
     try:
         lines = lines_of(data)
-        reader = reader_for(lines, format)
-        reading = reader.read(lines, replace(known, file=name))
-        if not reading.runs:
-            raise UsageError(f"as {reader.name} output it has no table with a size and a time: name the whole output, or use --as FORMAT")
-        if reading.skipped and strict:
-            raise UsageError(f"{reading.skipped[0].reason} (with --strict no table is skipped; {len(reading.skipped)} cannot be read)")
+        readings = read_lines(lines, format, replace(known, file=name))
+        skipped = tuple(each for _, reading in readings for each in reading.skipped)
+        tables = [(reader, run) for reader, reading in readings for run in reading.runs]
+        if not tables:
+            reader = readings[0][0].name
+            raise UsageError(f"as {reader} output it has no table with a size and a time: name the whole output, or use --as FORMAT")
+        if skipped and strict:
+            raise UsageError(f"{skipped[0].reason} (with --strict no table is skipped; {len(skipped)} cannot be read)")
     except UsageError as error:
         raise UsageError(f"{short(name)} cannot be imported: {error}") from error
-    source = Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name)
-    return [FileTable(source, run, () if number else tuple(reading.skipped)) for number, run in enumerate(reading.runs)]
+    runs = with_failures([run for _, run in tables], failure_lines(lines))
+    sources = [Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name) for reader, _ in tables]
+    return [FileTable(source, run, () if number else skipped) for number, (source, run) in enumerate(zip(sources, runs, strict=True))]
 
 
 def _bytes(path: Path) -> bytes:

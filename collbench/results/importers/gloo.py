@@ -89,8 +89,7 @@ class _GlooTable(TextTable):
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether these lines have the heading of its results, or their columns."""
-    lines = without_prefixes(lines)
-    return any(line.strip() == _RESULTS for line in lines) or any(len(_COLUMN.findall(line)) >= 5 for line in lines)
+    return any(line.strip() == _RESULTS or ("elements" in line and len(_COLUMN.findall(line)) >= 5) for line in lines)
 
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:

@@ -266,10 +266,8 @@ class _State:
 
 
 def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is the head of an IMB output, or of one of its blocks with its number of processes."""
-    lines = without_prefixes(lines)
-    blocks = any(_BENCHMARK.match(line) for line in lines) and any(_PROCESSES.match(line) or _GROUPS.match(line) for line in lines)
-    return blocks or any(_VERSION.match(line) for line in lines)
+    """Return whether one of these lines is the head of an IMB output, or of one of its blocks."""
+    return any(line[:1] == "#" and (_BENCHMARK.match(line) or _VERSION.match(line)) for line in lines)
 
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
@@ -295,7 +293,7 @@ def _state(lines: Sequence[str]) -> _State:
             words = line.split()
             if block and words and not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
                 block.columns = _TITLES.findall(line)
-            elif block and words and block.columns and words[0].isdigit():
+            elif block and words and block.columns and words[0].isdigit():  # not "15: Error Reduce_scatter,size = 4,sample #0"
                 block.add(number, words)
         elif begun := _BENCHMARK.match(line):
             state.blocks.append(ImbBlock(number, short(begun[2])))

@@ -65,14 +65,12 @@ _DAY = rf"(?:<\d{{1,3}}>)?(?:[A-Z][a-z]{{2}} )?[A-Z][a-z]{{2}} {{1,2}}\d{{1,2}} 
 _STAMP = rf"(?:(?:[A-Z][a-z]{{2}} )?{_ISO}|{_DAY}|\[{_ISO}\])(?=[\s<\[]|$)"
 _POD = r"\[(?:pod|label)/[^\]\s]{1,512}\]:?"  # kubectl logs --prefix; a label that `_with_tags` rewrote
 # [1,0]<stdout>: of Open MPI, [0] of hydra's -l, [rank0]: and [default0]: of torchrun; always with a digit. [rank 0] of fabtests.
-_BRACKET = (
-    r"\[(?=[^\]\s]{0,119}\d|rank )(?:rank )?[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )|<std(?:out|err|diag)>:"
-)
+_BRACKET = r"\[(?=[^\]\s]{0,119}\d|rank )(?:rank )?[\w.,:@/-]{1,120}\](?:<std(?:out|err|diag)>)?\s?:?(?!\s?NCCL )|<std(?:out|err|diag)>:"
 _RAY = r"\((?=[^()]{0,200}\bpid=\d)[^()]{1,320}\)"  # (worker1, rank=1, pid=100, ip=10.0.0.2) of SkyPilot, (main pid=7) of Ray
 _COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
 _QUOTE = r">"  # of mail, forums and Markdown
-_TITLES = r"(?!(?:Final|algbw|busbw):)"
-# node01: of pdsh, 0: of srun -l. A table, a comment or JSON must follow, since "Final:" of ucx_perftest and "busbw:" are titles.
+_TITLES = r"(?!(?:Final|algbw|busbw|pos|test_info|results\w{0,40}):)"
+# node01: of pdsh, 0: of srun -l. A table, a comment or JSON must follow, since "Final:" of ucx_perftest and "results:" of perftest are titles.
 _LABEL = rf"{_TITLES}[A-Za-z0-9_.-]{{1,80}}:(?=\s{{0,40}}[#{{|+]|\s{{1,40}}\d)"
 _CERTAIN = rf"{_STAMP}|{_QUOTE}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE})"
 _CERTAIN_PREFIX = re.compile(rf"\s*(?:{_CERTAIN})")
@@ -134,22 +132,26 @@ def without_prefixes(lines: Iterable[str]) -> list[str]:
 def _with_tags(lines: list[str]) -> list[str]:
     """Return the lines with "[label/n1/0]:" in place of a label such as "n1 0:", if nearly all lines have one; else the same lines.
 
-    In a single line the label could be text of a tool: "Device 0: NVIDIA H100".
+    In a single line the label could be text of a tool: "Device 0: NVIDIA H100". Labels that do not repeat are names of values.
     """
     head = list(islice((line for line in lines if line.strip()), _LABELLED_LINES))
-    labelled = sum(_labelled(line) is not line for line in head)
-    if labelled < max(_FEWEST_LABELLED, _LABELLED_SHARE * len(head)):
+    labels = [label[1] for line in head if (label := _common_label(line)) is not None]
+    if len(labels) < max(_FEWEST_LABELLED, _LABELLED_SHARE * len(head)) or 2 * len(set(labels)) > len(labels):
         return lines
     return [_labelled(line) for line in lines]
 
 
-def _labelled(line: str) -> str:
+def _common_label(line: str) -> re.Match[str] | None:
     at, _ = _end_of_prefixes(line, _CERTAIN_PREFIX)
-    label = _COMMON_LABEL.match(line, at, at + _REACH)
+    return _COMMON_LABEL.match(line, at, at + _REACH)
+
+
+def _labelled(line: str) -> str:
+    label = _common_label(line)
     if label is None:
         return line
     tag = _NOT_IN_TAGS.sub("/", label[1])
-    return f"{line[:at]} [label/{tag}]:{line[label.end() :]}"
+    return f"{line[: label.start()]} [label/{tag}]:{line[label.end() :]}"
 
 
 IMPORTED = "imported"  # the flag on every such row
@@ -235,8 +237,8 @@ class Importer:
 
     name    the value for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …
     tools   the tools that print it, for help and docs
-    knows   returns whether the first lines (at most 400, without line ends) look like it
-    read    returns the content of all lines. Raises UsageError with line and remedy if nothing can be read
+    knows   returns whether one of these lines looks like it; they are without what launchers print before them
+    read    returns the content of all lines, as they are in the file. Raises UsageError with line and remedy if nothing can be read
     """
 
     name: str

@@ -22,10 +22,8 @@ _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun"
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
 _PROGRAM = re.compile(r"(?:[a-z0-9_]{3,40}_perf\w{0,20}|osu_\w{2,40}|IMB-\w{2,12}|ucx_perftest|mpiGraph|network_(?:load_)?test)$")
 # In other lines only names of known programs count, since libfabric, for example, has a provider ofi_hook_perf.
-_NAMED_PROGRAM = re.compile(
-    r"(?:^|[\s/\"'=`])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20})"
-    r"(?=[\s\"'`;|&]|$)"
-)
+_NAMES = r"(?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20}"
+_NAMED_PROGRAM = re.compile(rf"(?:^|[\s/\"'=`])({_NAMES})(?=[\s\"'`;|&]|$)")
 _VERSION = re.compile(r"\b([NR])CCL version[ :]{1,3}(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?[\w.+:-]{0,60})")
 _SET = re.compile(r"NCCL INFO (NCCL_\w{2,60}) set (?:by environment )?to (\S{1,200}?)\.?\s*$")
 _ASSIGNED = re.compile(r"(?:\+\s*)?(?:export\s+)?([A-Z][A-Z0-9_]{2,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|\S{0,400})\s*;?\s*$")
@@ -35,7 +33,7 @@ _STARTUP = re.compile(r"MPI startup\(\):\s+(\d{1,7})\s+\d{1,10}\s+(\S{1,256})\s+
 _SHELL = re.compile(r"(?:^|\s)(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,200}[$#]|[\w.~:/()-]{0,80}[$>+#%])\s+(?=\S)")
 _LOCAL = re.compile(r"(?:^|[\s/\"'])[a-z0-9_]{3,40}_perf\w{0,20}\s(?:.{0,400}\s)?-\w")
 # These names begin a command after any words: "taskset -c 1 ucx_perftest node03 -t tag_bw", "kubectl exec pod -- all_reduce_perf -b 8".
-_WRAPPED = re.compile(r"(?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv)_perf\w{0,20}|ucx_perftest")
+_WRAPPED = re.compile(rf"{_NAMES}|ucx_perftest")
 _PRODUCT = re.compile(r"\$\(\(\s{0,9}(\d{1,15}(?:\s{0,9}\*\s{0,9}\d{1,15}){0,8})\s{0,9}\)\)")  # $((4 * 1024))
 _LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its continued lines
 _MOST_PROCESSES = 10**7

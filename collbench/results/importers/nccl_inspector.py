@@ -70,7 +70,7 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per communicator. Raises UsageError if no object has a size and a time."""
     calls: dict[_Key, _Calls] = {}
     bad = 0
-    for number, text in _objects(without_prefixes(lines)):
+    for number, text in objects_in(without_prefixes(lines)):
         try:
             bad += not _take(calls, number, parse_object(text.encode()))
         except ValueError:
@@ -82,7 +82,7 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     return read_tables(communicators.values(), lambda each: [_run(each.calls, user_input, bad)], empty=empty)
 
 
-def _objects(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+def objects_in(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield (first line, text) of each object, on one line or on several."""
     parts, depth, begun = list[str](), 0, 0
     for number, line in enumerate(lines, 1):

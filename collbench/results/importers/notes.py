@@ -77,6 +77,7 @@ class SkippedReason(_Word):
     SIZE_ZERO = "size_zero", "size 0"
     SIZE_REPEATED = "size_repeated", "size rounded to that of the line before"
     QUANTIZED = "quantized", "quantized collectives"
+    WAIVED = "waived", "waived by the tool: not possible on this machine"
     NO_TIME = "no_time", "no time"
 
 
@@ -232,14 +233,31 @@ class RepeatedCases(ImportDoubt, frozen=True):
 
 
 class FailedValidation(ImportDoubt, frozen=True):
-    """The tool reported an error of its validation."""
+    """The tool reported wrong data outside of its columns: the first of these lines, and their number."""
 
     line: int
     message: str
+    lines: int = 1
 
     def render(self) -> str:
         """Return the message of the tool."""
-        return f"line {self.line}: {self.message}"
+        return f"wrong data: line {self.line}: {self.message}{_and_more(self.lines)}"
+
+
+class AbortedRun(ImportDoubt, frozen=True):
+    """A tool, library or launcher reported that the run failed: the first of these lines, and their number."""
+
+    line: int
+    message: str
+    lines: int = 1
+
+    def render(self) -> str:
+        """Return the message, and what follows from it."""
+        return f"the run failed, so rows may be missing: line {self.line}: {self.message}{_and_more(self.lines)}"
+
+
+def _and_more(lines: int) -> str:
+    return f" (and {plural(lines - 1, 'more line')})" if lines > 1 else ""
 
 
 class MixedMemory(ImportDoubt, frozen=True):

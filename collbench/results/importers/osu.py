@@ -17,7 +17,6 @@ from typing import Literal
 from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
 from collbench.results.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
 from collbench.results.importers.notes import (
-    FailedValidation,
     ImportDoubt,
     Missing,
     MissingItem,
@@ -229,8 +228,6 @@ def _columns_in(line: str) -> list[str]:
 def _figures(table: OsuTable, line: str, number: int) -> None:
     words = line.split()
     if not words or not words[0].replace(".", "", 1).isdigit():
-        if line.startswith("DATA VALIDATION ERROR"):
-            table.facts["failed"] = FailedValidation(number, short(line))
         return
     table.add(number, words)
 
@@ -323,7 +320,7 @@ def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: di
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether one of these lines is the title of an OSU test."""
-    return any(_title(line) for line in without_prefixes(lines))
+    return any(_title(line) for line in lines)
 
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
@@ -363,7 +360,7 @@ def _missing(table: OsuTable) -> list[Missing]:
 
 
 def _doubts(table: OsuTable) -> list[ImportDoubt]:
-    doubts = [*([table.facts["failed"]] if "failed" in table.facts else []), *table.doubts()]
+    doubts = table.doubts()
     if table.facts.get("memory") and len(set(table.facts["memory"])) > 1:
         doubts.append(MixedMemory(tuple(map(short, table.facts["memory"]))))
     return doubts

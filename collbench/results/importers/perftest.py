@@ -69,7 +69,7 @@ class _Test(TextTable):
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether one of these lines is the title of a test, or begins one in JSON."""
-    return _is_json(lines) or any(_TITLE.match(line) for line in without_prefixes(lines))
+    return _is_json(lines) or any("Test" in line and _TITLE.match(line) for line in lines)
 
 
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:

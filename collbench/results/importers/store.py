@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,16 @@ from collbench.results.importers.fi_pingpong import FI_PINGPONG
 from collbench.results.importers.gloo import GLOO
 from collbench.results.importers.gpcnet import GPCNET
 from collbench.results.importers.imb import IMB
-from collbench.results.importers.importer import Arrays, ImportedTable, Importer, Skipped
+from collbench.results.importers.importer import (
+    Arrays,
+    ImportedTable,
+    Importer,
+    Reading,
+    Skipped,
+    UserInput,
+    split_prefix,
+    without_prefixes,
+)
 from collbench.results.importers.mpigraph import MPIGRAPH
 from collbench.results.importers.nccl_inspector import NCCL_INSPECTOR
 from collbench.results.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
@@ -28,6 +37,7 @@ from collbench.results.importers.osu import OSU
 from collbench.results.importers.param import PARAM
 from collbench.results.importers.perftest import PERFTEST
 from collbench.results.importers.pod_log import POD_LOG
+from collbench.results.importers.rccl_tests_file import RCCL_TESTS_FILE
 from collbench.results.importers.rows import as_list, as_objects
 from collbench.results.importers.ucx_perftest import UCX_PERFTEST
 from collbench.results.row import SERIES, Row
@@ -69,8 +79,8 @@ def unread_tool(lines: Sequence[str]) -> str | None:
 
 # First the marks of collbench's own rows, since any text may be between them; then JSON; then text, the most distinct first.
 READERS: tuple[Importer, ...] = (
-    POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH, ALL_REDUCE_BENCH,
-    DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
+    POD_LOG, NCCL_TESTS_JSON, RCCL_TESTS_FILE, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH,
+    ALL_REDUCE_BENCH, DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
 )  # fmt: skip
 HEAD = 400
 
@@ -87,13 +97,90 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer:
             raise UsageError(f"unknown format --as '{name[:40]}': choose from {names}")
         return found
     for start in range(0, max(1, len(lines)), HEAD):
-        head = lines[start : start + HEAD]
+        head = without_prefixes(lines[start : start + HEAD])
         if (found := next((reader for reader in READERS if reader.knows(head)), None)) is not None:
             return found
     tool = unread_tool(lines[: 10 * HEAD])
     if tool is not None:
         raise UsageError(f"output of {tool} is not supported: supported formats are {names}")
     raise UsageError(f"unknown format: use --as FORMAT ({names})")
+
+
+# Files with the output of several tools, such as logs of acceptance tests: each reader gets the lines of its tool.
+
+# Their files have nothing else, or the log around their lines repeats them.
+_ALONE = (POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, RCCL_TESTS_FILE)
+_TOGETHER = tuple(reader for reader in READERS if reader not in _ALONE)
+_FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A line (its index) that a reader recognizes."""
+
+    index: int
+    reader: Importer
+
+
+def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer, Reading]]:
+    """Return the content of the lines by reader: the one called `name`, else each one that recognizes lines and reads a row from them.
+
+    Raises UsageError if no reader can read them.
+    """
+    first = reader_for(lines, name)
+    marks = [] if name is not None or first in _ALONE else _marks(lines)
+    readers = list(dict.fromkeys([first, *(mark.reader for mark in marks)]))
+    if len(readers) == 1:
+        return [(first, first.read(lines, user_input))]
+    found: list[tuple[Importer, Reading]] = []
+    failed: list[tuple[Importer, UsageError]] = []
+    for reader in readers:
+        try:
+            found.append((reader, reader.read(_lines_of_tool(lines, marks, reader), user_input)))
+        except UsageError as error:
+            failed.append((reader, error))
+    if not found:
+        raise failed[0][1]
+    for reader, error in failed:
+        line = next((mark.index + 1 for mark in marks if mark.reader is reader), 0)
+        skipped = Skipped(line, f"lines of {reader.name} (from line {line}): {error}")
+        found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, skipped)))
+    return found
+
+
+def _marks(lines: Sequence[str]) -> list[_Mark]:
+    """Return the recognized lines, each with the first reader that recognizes it."""
+    found: list[_Mark] = []
+    for start in range(0, len(lines), HEAD):
+        chunk = without_prefixes("" if " NCCL INFO " in line else line for line in lines[start : start + HEAD])
+        possible = [reader for reader in _TOGETHER if reader.knows(chunk)]
+        for index, line in enumerate(chunk if possible else (), start):
+            reader = next((reader for reader in possible if reader.knows([line])), None)
+            found += [_Mark(index, reader)] if reader else []
+    return found
+
+
+def _lines_of_tool(lines: Sequence[str], marks: Sequence[_Mark], reader: Importer) -> list[str]:
+    """Return the lines, empty ones in place of those of other tools.
+
+    Lines between the last figures of one tool and the beginning of the next one stay for both: they may end one, or begin the other.
+    """
+    own = list(lines)
+    for mark, after in zip(marks, [*marks[1:], None], strict=True):
+        if mark.reader is reader:
+            continue
+        end = len(lines) if after is None else after.index
+        if after is not None and after.reader is reader:
+            end = _end_of_figures(lines, mark.index, end)
+        own[mark.index : end] = [""] * (end - mark.index)
+    return own
+
+
+def _end_of_figures(lines: Sequence[str], begin: int, end: int) -> int:
+    """Return the index after the last line of figures between both; at least one line belongs to what begins there."""
+    while end > begin + 1 and not _FIGURES.match(split_prefix(lines[end - 1]).text):
+        end -= 1
+    return end
 
 
 # Notes on an imported run: its sources, missing values, doubts, and skipped lines.

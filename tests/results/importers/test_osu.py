@@ -9,7 +9,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import FailedValidation, MissingItem, MixedMemory, NotInOutput, SkippedLines, SkippedReason
+from collbench.results.importers.notes import MissingItem, MixedMemory, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.osu import OSU
 from collbench.results.importers.osu import test_of as osu_test
 from collbench.results.row import Row
@@ -176,7 +176,6 @@ def test_failed_validation_is_wrong_data() -> None:
     found = runs(lines)[0]
     assert (found.rows[0].wrong, found.rows[0].checked) == (1, 1)
     assert found.rows[0].wrong_detail == "OSU's validation failed; the number of wrong elements is unknown"
-    assert found.doubts == [FailedValidation(5, "DATA VALIDATION ERROR: osu_bw exited")]
 
 
 def test_lines_that_are_cut_and_figures_that_are_none() -> None:

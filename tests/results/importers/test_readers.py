@@ -98,24 +98,27 @@ def test_any_lines_give_rows_or_one_sentence(path: Path, data: st.DataObject) ->
 
 
 PREFIXES = [
-    "0: ", "[0] ", "[1,0]<stdout>:", "  [1,0]<stdout>: ", "[rank0]: ", "node-7.cluster: ", "2026-05-04T12:00:00.123Z ",
-    "[pod/nccl-launcher-0/mpi] ",
-    "[pod/a/b] 2026-05-04T12:00:00Z [1,0]<stdout>:", "(worker1, rank=1, pid=7, ip=192.0.2.7) ", "worker-0  | ",
+    "0: ", "[0] ", "[1,0]<stdout>:", "  [1,0]<stdout>: ", "[rank0]: ", "[rank 0] ", "node-7.cluster: ", "n1.hsn.example 0: ",  # PALS
+    "2026-05-04T12:00:00.123Z ", "2026-05-04T12:00:00.123456789Z stdout F ", "[2026-05-04 12:00:00] ", "May  4 12:00:00 ",
+    "Mon May  4 12:00:00 2026<stdout>:", "[pod/nccl-launcher-0/mpi] ", "[pod/a/b] 2026-05-04T12:00:00Z [1,0]<stdout>:",
+    "(worker1, rank=1, pid=7, ip=192.0.2.7) ", "worker-0  | ", "> ", ">> ", "> [1,0]<stdout>:", "May  4 12:00:00 n1 mpirun[812]: ",
+    "<13>May  4 12:00:00 n1 root: ", "2026-05-04T12:00:00+0000 n1 slurm.sh[7]: ", "Mon 2026-05-04 12:00:00 UTC n1 job.service[12]: ",
 ]  # fmt: skip
+TEXTS = [path for path in SAMPLES if path.suffix == ".txt" and not path.name.startswith(("param", "rccl", "perftest-several"))]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("name", ["osu-7.4-2-ranks.txt", "imb-mpi1-2-ranks.txt", "nccl_tests_2_19_per_iteration.txt"])
-def test_what_a_launcher_puts_before_each_line_changes_nothing(name: str, prefix: str) -> None:
-    lines = lines_of((Path(__file__).parent / "samples" / name).read_bytes())
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_what_a_launcher_puts_before_each_line_changes_nothing(path: Path, prefix: str) -> None:
+    lines = lines_of(path.read_bytes())
     reader = reader_for(lines, None)
-    tagged = [f"{prefix}{line}" for line in lines]
-    assert reader.knows(tagged[:400])
+    tagged = lines_of("\n".join(f"{prefix}{line}" for line in lines).encode())
+    assert reader_for(tagged, None) is reader
     assert rows_of(reader, tagged) == rows_of(reader, lines) != []
 
 
 def rows_of(reader: Importer, lines: list[str]) -> list[tuple[object, ...]]:
-    tables = reader.read(lines, UserInput(ranks=None if reader.name == "nccl-tests" else 2)).runs
+    tables = reader.read(lines, UserInput(ranks=2 if reader.name == "osu" else None)).runs
     return [(run.program, row.operation, row.size_bytes, row.ranks, row.time_s, row.wrong) for run in tables for row in run.rows]
 
 
