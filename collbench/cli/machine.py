@@ -226,7 +226,7 @@ _PROBE_ABOUT = (
 _FROM = (
     "read these instead and merge what belongs to one host: NCCL topology XML, hwloc XML, the text of `nvidia-smi topo -m`, "
     "`nvidia-smi nvlink -s`, `rocm-smi --showtopo`, `amd-smi topology`, `lspci -vvv`, `lspci -vvv | grep ACSCtl`, `ibstat`, `ibv_devinfo`, "
-    "`ibportstate` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
+    "`rdma link`, `ibportstate` or `iblinkinfo`, what `probe --format json` printed, a folder of such "
     "files, a folder with sys and proc, a tarball of one"
 )
 

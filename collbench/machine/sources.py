@@ -21,7 +21,7 @@ from collbench.machine.model import Machine, System, impossible, with_reasons
 from collbench.machine.readers.hwloc import HWLOC
 from collbench.machine.readers.lspci import ACS_LINES, LSPCI
 from collbench.machine.readers.nccl_xml import NCCL_XML
-from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO
+from collbench.machine.readers.rdma_tools import IBLINKINFO, IBPORTSTATE, IBSTAT, IBV_DEVINFO, RDMA_LINK
 from collbench.machine.readers.smi import AMD_SMI, NVLINK_STATUS, SMI_MATRIX
 from collbench.machine.readers.text import MOST_BYTES, Reader, Unreadable, decoded, printable
 from collbench.untrusted import open_file, parse_json, values_in
@@ -108,6 +108,7 @@ READERS: tuple[Reader, ...] = (
     SMI_MATRIX,
     IBV_DEVINFO,
     IBSTAT,
+    RDMA_LINK,
     IBPORTSTATE,
     ACS_LINES,
     LSPCI,

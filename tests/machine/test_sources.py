@@ -23,6 +23,7 @@ from tests.machine.readers.test_hwloc import WHOLE as HWLOC
 from tests.machine.readers.test_lspci import ON as ACS_LINES
 from tests.machine.readers.test_rdma_tools import ADAPTERS as IBLINKINFO
 from tests.machine.readers.test_rdma_tools import DEVINFO as IBV_DEVINFO
+from tests.machine.readers.test_rdma_tools import LINKS as RDMA_LINK
 from tests.machine.readers.test_rdma_tools import NDR as IBPORTSTATE
 from tests.machine.readers.test_smi import TEXT as AMD_SMI
 
@@ -70,6 +71,7 @@ EXAMPLES = {
     "nvidia-smi topo -m": MATRIX,
     "ibv_devinfo": IBV_DEVINFO,
     "ibstat": IBSTAT,
+    "rdma link": RDMA_LINK,
     "ibportstate": IBPORTSTATE,
     "lspci | grep ACSCtl": ACS_LINES,
     "lspci": LSPCI,

@@ -18,22 +18,30 @@ ACS_LINES_KIND = "lspci | grep ACSCtl"
 REDIRECTS = ("ReqRedir", "CmpltRedir", "UpstreamFwd")
 _LINE = re.compile(r"^(?:\S{1,200}:)?\s*ACSCtl:\s*(.*)$")
 _BITS = re.compile(r"\b(SrcValid|TransBlk|ReqRedir|CmpltRedir|UpstreamFwd|EgressCtrl|DirectTrans)([+-])")
+_COMMAND = re.compile(r"\blspci\b.{0,200}\bACS(?:Ctl)?\b", re.IGNORECASE)
+_PROMPT = re.compile(r"^\S{0,100}(?: ?[\w~/.-]{1,100}\]?)?[$#%>]\s*$")
 _MOST_CHARACTERS = 2 << 20
 
 
 def looks_like_acs_lines(text: str, name: str) -> bool:
-    """Return whether every line is an ACSCtl line."""
-    lines = [line for line in text[:HEAD].splitlines() if line.strip()]
+    """Return whether every line is an ACSCtl line, also below the command in a shell."""
+    lines = _without_command(text[:HEAD])
     return bool(lines) and all(_LINE.match(line[:400]) for line in lines[:-1]) and bool(_LINE.match(lines[0][:400]))
+
+
+def _without_command(text: str) -> list[str]:
+    """Return the lines that are not blank, without "$ lspci -vvv | grep ACSCtl" as the first one and an empty prompt as the last one."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and _COMMAND.search(lines[0][:400]):
+        lines = lines[1:]
+    return lines[:-1] if lines and _PROMPT.match(lines[-1][-400:]) else lines
 
 
 def read_acs_lines(text: str, name: str) -> Machine:
     """Return a machine with the number of ports with access control, and of those that redirect requests. Raises Unreadable."""
     bounded(text, name, _MOST_CHARACTERS, "a machine's ports fill", "give one machine's output")
     ports, on = 0, 0
-    for line in text.splitlines():
-        if not line.strip():
-            continue
+    for line in _without_command(text):
         match = _LINE.match(line[:400])
         bits = dict(_BITS.findall(match[1])) if match else {}
         if not bits:

@@ -1,4 +1,4 @@
-"""Text of InfiniBand tools: `iblinkinfo`, `ibportstate`, `ibstat`, `ibv_devinfo`, and `ibnetdiscover` (plain, -f, -g, and -p).
+"""Text of InfiniBand tools: `iblinkinfo`, `ibportstate`, `ibstat`, `ibv_devinfo`, `rdma link`, and `ibnetdiscover` (plain, -f, -g, and -p).
 
 Format of ibnetdiscover: ibnetdiscover(8), "TOPOLOGY FILE FORMAT", and `ibnetdiscover.c` of infiniband-diags. With -p an adapter
 has its port's GUID. A cable is listed once for each end. One entry is enough, so a truncated text can be read.
@@ -6,9 +6,11 @@ has its port's GUID. A cable is listed once for each end. One entry is enough, s
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,7 +138,8 @@ IBLINKINFO = Reader(
 
 # `ibportstate LID PORT`: one InfiniBand port of an adapter, its state, and its active and supported lanes.
 #
-# The lines: rdma-core infiniband-diags/ibportstate.c ("LinkWidthActive:.................4X"). The tool prints no device, only the LID.
+# The lines: rdma-core infiniband-diags/ibportstate.c ("LinkWidthActive:.................4X"). The tool prints no device, only the LID;
+# older versions print it only in the title of the section.
 
 IBPORTSTATE_KIND = "ibportstate"
 _IBPORTSTATE_SECTION = re.compile(r"^# Port info: (?:Lid (\d{1,5}) port (\d{1,3})|DR path .{0,80})$")
@@ -200,11 +203,12 @@ def _current_facts(lines: list[str]) -> tuple[dict[str, str], int, bool]:
         if match := _IBPORTSTATE_SECTION.match(line):
             facts, inside, fdr10 = {}, True, False
             number = int(match[2]) if match[2] else 1
+            facts |= {"Lid": match[1]} if match[1] else {}
         elif _OTHER_SECTION.match(line):
             inside = False
         elif match := _LINE.match(line):
-            if inside:
-                facts.setdefault(match[1], match[2])
+            if inside and (match[1] == "Lid" or match[1] not in facts):
+                facts[match[1]] = match[2]
             elif facts and match[1] == "LinkSpeedActive":
                 fdr10 = (whole(match[2], 0, 255) or 0) == 1
     return facts, number, fdr10
@@ -338,6 +342,70 @@ IBV_DEVINFO = Reader(
     read_ibv_devinfo,
     lists=frozenset({"nics"}),
     starts=lambda line: bool(_IBV_HEAD.match(line)),
+)
+
+
+# `rdma link`, as text and JSON (-j): the ports of RDMA devices without their rates (iproute2 rdma/link.c).
+#
+# Old versions print "0/1: mlx5_0/1: …" instead of "link mlx5_0/1 …". A port of InfiniBand has a LID; one of RoCE a network interface.
+
+_RDMA_LINK = re.compile(r"^[ \t]*(?:link|\d{1,5}/\d{1,3}:) ([\w.-]{1,64})/(\d{1,3}):? (.{0,400}\bstate \w+.{0,400})$", re.MULTILINE)
+_RDMA_LINK_JSON = re.compile(r'"ifname"\s*:\s*"[\w.-]{1,64}"\s*,\s*"port"\s*:')
+_RDMA_LINK_WORDS = {"lid": "port lid", "sm_lid": "sm lid", "state": "state", "physical_state": "phys state", "netdev": "netdev"}
+
+
+def looks_like_rdma_link(text: str, name: str) -> bool:
+    """Return whether the text has a line like "link mlx5_0/1 state ACTIVE", or such an object in JSON."""
+    return bool(_RDMA_LINK.search(text[:HEAD]) or _RDMA_LINK_JSON.search(text[:HEAD]))
+
+
+def read_rdma_link(text: str, name: str) -> Machine:
+    """Return the listed RDMA devices and ports, without rates and MTUs. Raises Unreadable for incomplete JSON."""
+    ports = list(_rdma_link_ports(text, name))
+    devices, _ = _devices((entry for port in ports for entry in _words_of_rdma_link(port)), name)
+    machine = _machine(f"rdma link {printable(name)}", devices, _rate_of_rdma_link, "rdma link prints no MTU")
+    interfaces: dict[str, tuple[str, ...]] = {}
+    for port in ports:
+        if "netdev" in port:
+            interfaces[port["device"]] = (*interfaces.get(port["device"], ()), printable(port["netdev"], 64))
+    return replace(machine, nics=tuple(replace(nic, interfaces=interfaces.get(nic.name, ())) for nic in machine.nics))
+
+
+def _rdma_link_ports(text: str, name: str) -> Iterator[Facts]:
+    """Yield each port's words with their values, its "device" and its "port"."""
+    if _RDMA_LINK_JSON.search(text[:HEAD]):
+        begin = text.find("[")
+        try:
+            entries = json.loads(text[begin : text.rfind("]") + 1])
+        except (ValueError, RecursionError):
+            raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `rdma -j link` again") from None
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and "ifname" in entry:
+                yield {**{key: str(value) for key, value in entry.items()}, "device": str(entry["ifname"])}
+        return
+    for line in lines_of(text, name):
+        if link := _RDMA_LINK.match(line):
+            words = link[3].split()
+            yield {**dict(pairwise(words)), "device": link[1], "port": link[2]}
+
+
+def _words_of_rdma_link(port: Facts) -> Iterator[tuple[str, str]]:
+    """Yield (key, value) as of ibstat."""
+    yield _DEVICE, port["device"]
+    yield _OF_PORT, port.get("port", "")
+    if "lid" in port or "subnet_prefix" in port:
+        yield "link layer", "InfiniBand"
+    elif "netdev" in port:
+        yield "link layer", "Ethernet"
+    yield from ((key, port[word]) for word, key in _RDMA_LINK_WORDS.items() if word in port)
+
+
+def _rate_of_rdma_link(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
+    return None, None, "rdma link prints no rate: `ibstat` and `ibv_devinfo -v` do"
+
+
+RDMA_LINK = Reader(
+    "rdma link", looks_like_rdma_link, read_rdma_link, lists=frozenset({"nics"}), starts=lambda line: bool(_RDMA_LINK.match(line))
 )
 
 

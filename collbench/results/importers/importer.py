@@ -70,7 +70,7 @@ _RAY = r"\((?=[^()]{0,200}\bpid=\d)[^()]{1,320}\)"  # (worker1, rank=1, pid=100,
 _COMPOSE = r"[A-Za-z0-9][\w.-]{0,79}\s{1,40}\|(?=\s)"
 _QUOTE = r">"  # of mail, forums and Markdown
 _TITLES = r"(?!(?:Final|algbw|busbw|pos|test_info|results\w{0,40}):)"
-# node01: of pdsh, 0: of srun -l. A table, a comment or JSON must follow, since "Final:" of ucx_perftest and "results:" of perftest are titles.
+# node01: of pdsh, 0: of srun -l. A table, a comment or JSON must follow, since others are titles: "Final:" of ucx_perftest.
 _LABEL = rf"{_TITLES}[A-Za-z0-9_.-]{{1,80}}:(?=\s{{0,40}}[#{{|+]|\s{{1,40}}\d)"
 _CERTAIN = rf"{_STAMP}|{_QUOTE}|({_POD}|{_BRACKET}|{_RAY}|{_COMPOSE})"
 _CERTAIN_PREFIX = re.compile(rf"\s*(?:{_CERTAIN})")

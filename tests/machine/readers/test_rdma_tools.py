@@ -1,7 +1,8 @@
-"""ibv_devinfo, ibstat, ibstatus, ibportstate and iblinkinfo: hand-written outputs that show one fact each."""
+"""ibv_devinfo, ibstat, ibstatus, rdma link, ibportstate and iblinkinfo: hand-written outputs that show one fact each."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -464,3 +465,43 @@ def test_a_rate_that_no_link_has_is_unknown_with_a_doubt(speed):
     machine = rdma_tools.read_iblinkinfo(ADAPTERS.replace("4X        106.25 Gbps ", speed, 1), "x")
     assert (machine.fabric[0].width, machine.fabric[0].lane_bits_per_s) == (None, None)
     assert "1 links " in machine.doubts[0]
+
+
+LINKS = """\
+$ rdma link show
+link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 13399 sm_lid 49151 lmc 0 state ACTIVE physical_state LINK_UP
+link mlx5_1/1 state ACTIVE physical_state LINK_UP netdev ens2f0np0
+link rxe0/1 state DOWN physical_state DISABLED netdev eth0
+"""
+OLD_LINKS = """\
+0/1: mlx5_0/1: subnet_prefix fe80:0000:0000:0000 lid 13399 sm_lid 49151 lmc 0 state ACTIVE physical_state LINK_UP
+1/1: mlx5_1/1: state ACTIVE physical_state LINK_UP netdev ens2f0np0
+2/1: rxe0/1: state DOWN physical_state DISABLED netdev eth0
+"""
+LINKS_JSON = """\
+[{"ifindex":0,"ifname":"mlx5_0","port":1,"subnet_prefix":"fe80:0000:0000:0000","lid":13399,"sm_lid":49151,"lmc":0,"state":"ACTIVE",
+"physical_state":"LINK_UP"},{"ifindex":1,"ifname":"mlx5_1","port":1,"state":"ACTIVE","physical_state":"LINK_UP","netdev":"ens2f0np0"},
+{"ifindex":2,"ifname":"rxe0","port":1,"state":"DOWN","physical_state":"DISABLED","netdev":"eth0"}]
+"""
+
+
+@pytest.mark.parametrize("text", [LINKS, OLD_LINKS, LINKS_JSON], ids=["text", "old text", "JSON"])
+def test_rdma_link_lists_ports_without_rates(text: str) -> None:
+    machine = rdma_tools.read_rdma_link(text, "link.txt")
+    infiniband, roce, software = machine.nics
+    assert [(nic.name, nic.interfaces) for nic in machine.nics] == [("mlx5_0", ()), ("mlx5_1", ("ens2f0np0",)), ("rxe0", ("eth0",))]
+    assert (infiniband.ports[0].link_layer, infiniband.ports[0].lid, infiniband.ports[0].sm_lid) == ("infiniband", 13399, 49151)
+    assert (roce.ports[0].link_layer, roce.ports[0].lid, roce.ports[0].state, roce.ports[0].phys_state) == (
+        "ethernet", None, "active", "linkup",
+    )  # fmt: skip
+    assert (software.ports[0].state, software.virtual is None) == ("down", False)
+    assert [nic.ports[0].rate_bits_per_s for nic in machine.nics] == [None] * 3
+    assert "prints no rate" in machine.unknown["nics/mlx5_0/ports/1/rate_bits_per_s"]
+
+
+def test_ibportstate_of_old_versions_has_its_lid_in_the_title() -> None:
+    old = re.sub(r"^Lid:.*\n", "", NDR, flags=re.MULTILINE)
+    titled = re.search(r"# Port info: Lid (\d+) port (\d+)", old)
+    assert titled is not None and old != NDR
+    (nic,) = rdma_tools.read_ibportstate(old, "port.txt").nics
+    assert (nic.ports[0].lid, nic.ports[0].number) == (int(titled[1]), int(titled[2]))

@@ -13,7 +13,7 @@ from collbench.machine.readers.text import Reader, Unreadable
 from collbench.machine.sources import READERS
 from tests.machine.readers import test_smi as amd
 from tests.machine.readers.test_lspci import NUMBERED, SERVER
-from tests.machine.readers.test_rdma_tools import NDR, STATUS, SWITCHES
+from tests.machine.readers.test_rdma_tools import LINKS_JSON, NDR, OLD_LINKS, STATUS, SWITCHES
 from tests.machine.readers.test_smi import ACCESS, BRIDGED, ROCM, status
 from tests.machine.test_sources import EXAMPLES
 
@@ -22,6 +22,9 @@ MATRIX, NVLINK = "nvidia-smi topo -m", "nvidia-smi nvlink -s"
 TEXTS = [
     *EXAMPLES.items(),
     ("ibstat", STATUS),
+    ("rdma link", LINKS_JSON),
+    ("rdma link", OLD_LINKS),
+    ("lspci | grep ACSCtl", f"[root@n1 ~]# lspci -vvv | grep ACSCtl\n{EXAMPLES['lspci | grep ACSCtl']}[root@n1 ~]# \n"),
     ("iblinkinfo", SWITCHES),
     ("lspci", NUMBERED),
     ("amd-smi topology", amd.JSON),

@@ -149,6 +149,7 @@ _AGAIN = {
     "osu": ("# Send Buffer on ", "a"),
     "param": ("", "collective=pt2pt src_ranks=[1, 1], "),
     "imb": ("# Group 1:", " 1"),
+    "rccl-tests-file": ("size,type,redop,inplace,time,algbw,busbw,#wrong\n", ",1"),
     "perftest": ('"test_info" : {\n', " "),
     "nccl-tests": ("", " "),
     "nccl-tests-json": ("{", "["),
