@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,10 +233,9 @@ def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
     runs = together(tables)
     paths = store(runs, arguments.out, argv, arguments.allocation, topology)
     _print_imported(paths, runs)
-    if len(runs) > 1 and not arguments.allocation:
-        _print_error(
-            f"the same cases come {len(runs)} times and are kept apart; --allocation NAME reads them as launches of one allocation"
-        )
+    times = max(Counter(series for run in runs for series in run.series).values(), default=0)
+    if times > 1 and not arguments.allocation:
+        _print_error(f"the same cases come {times} times and are kept apart; --allocation NAME reads them as launches of one allocation")
     return 0
 
 

@@ -151,8 +151,9 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     measured = [row for row in rows if time_of(row) is not None]
     if not measured:
         return Answer(first.operation, first.backend, how, missing=printable(first.na or "no time"))
-    checked = [row for row in measured if row.wrong is not None]
-    verification = Verification(len(measured), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(measured))
+    cases = [row for row in rows if time_of(row) is not None or row.wrong]  # wrong data may have ended a case before it had a time
+    checked = [row for row in cases if row.wrong is not None]
+    verification = Verification(len(cases), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(measured))
     best = _rate(measured)
     return Answer(
         first.operation,

@@ -217,7 +217,8 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
     (tmp_path / "a.json").write_text(json.dumps(document))
     call(str(tmp_path / "a.json"), "--out", str(tmp_path / "a"))
     run = read_run(tmp_path / "a")
-    (row,) = run.rows
+    row, of_unknown_case = run.rows
+    assert (of_unknown_case.wrong, of_unknown_case.time_s) == (1, None)
     expected = [max(pair) / 1e6 for pair in zip(*series, strict=True)][skipped:]
     assert list(run.array(row, "max_s")) == pytest.approx(expected)
     assert run.array(row, "all_s").shape == (2, 18)

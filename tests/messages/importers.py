@@ -45,6 +45,8 @@ MESSAGES: dict[str, Message] = {
     "mixed memory": notes.MixedMemory(("HOST", "DEVICE")),
     "threads": notes.ConcurrentThreads(4),
     "input buffers": notes.InputBuffers(2),
+    "aborted run": notes.AbortedRun(14, "application called MPI_Abort(MPI_COMM_WORLD, 16) - process 15"),
+    "aborted run, more lines": notes.AbortedRun(14, "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", 3),
     "incomplete log": notes.IncompleteLog(),
     "failed command": notes.FailedCommand(3),
     "compressed": lambda: lines_of(b"\x1f\x8b"),

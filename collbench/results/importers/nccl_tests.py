@@ -64,9 +64,11 @@ from collbench.results.importers.rows import (
     short,
     type_name,
     width_of,
+    without_figures,
 )
 from collbench.results.row import Row
 from collbench.results.store import parse_object
+from collbench.units import plural
 
 # The text of nccl-tests and rccl-tests: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
 
@@ -513,6 +515,10 @@ def _rows(
                 row, arrays[len(rows)] = sampled(row, samples, kind)
             flags = (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if wrong or (wrong is None and head.bad) else []))
             rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
+    if rows and head.bad and block.lines[-1] is lines[-1] and not any(row.wrong for row in rows):
+        reason = f"wrong data: {plural(head.bad, 'value')} out of bounds, in a case that the columns do not show"
+        unknown_case = without_figures(next(iter(kinds.values())), 0, 0, lines[-1].number, reason)
+        rows.append(replace(unknown_case, checked=1, wrong=head.bad))
     return rows, arrays
 
 
