@@ -79,8 +79,10 @@ def test_a_line_that_names_a_size_makes_its_case_wrong(text: str, line: str, wro
 @pytest.mark.parametrize(
     "line",
     [
-        "n1: Test NCCL failure common.cu:1005 'unhandled system error / '", "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
-        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-05-04T12:00:00 ***",
+        "n1: Test NCCL failure common.cu:1005 'unhandled system error / '",
+        "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
+        "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-05-04T12:00:00 ***",
         "srun: error: n1: task 3: Exited with exit code 1", "Traceback (most recent call last):", " Completion with error at client",
         "[n1:7 :0:7] Caught signal 11 (Segmentation fault: address not mapped)", "x1000c0s0b0n0: rank 3 died from signal 9",
     ],
