@@ -141,9 +141,9 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
             failed.append((reader, error))
     if not found:
         raise failed[0][1]
-    for reader, error in failed:
+    for reader, reason in failed:
         line = next((mark.index + 1 for mark in marks if mark.reader is reader), 0)
-        skipped = Skipped(line, f"lines of {reader.name} (from line {line}): {error}")
+        skipped = Skipped(line, f"lines of {reader.name} (from line {line}): {reason}")
         found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, skipped)))
     return found
 
