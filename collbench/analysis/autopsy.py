@@ -16,24 +16,22 @@ what did all ranks call then? Otherwise no rank is named.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from collbench.analysis.wait_graph import GroupCalls, PendingOperation, has_unknown_message, wait_graph
 from collbench.errors import FINE, NEGATIVE, NO_VERDICT
+from collbench.operations.dtypes import dtype_named
 from collbench.reason import Fact
 from collbench.traces.matching import DifferingField, GroupMatch, TraceDifference, differences, match
-from collbench.traces.model import DTYPES, KIND, KINDS, NONE, STATE, UNKNOWN, Part, Trace
+from collbench.traces.model import DTYPES, KIND, KINDS, NONE, UNKNOWN, DamagedFile, Part, Trace
 from collbench.units import listed, plural
 
 _MOST_NAMED = 8
-_COMPLETED, _RETIRED = STATE["completed"], STATE["retired"]
-_DEFAULT_GROUP = ("default_pg", "default")
 
 
 class AutopsyCause(StrEnum):
@@ -51,7 +49,12 @@ class AutopsyCause(StrEnum):
     REDOP = "different reduction op"
     ROOT = "different root"
     CIRCLE = "wait for one another"
+    NOT_ARRIVED_OR_ADDITIONAL = "did not arrive, or additional call"
+    NOT_STARTED = "called, not started"
     NOTHING_MOVES = "no rank is behind"
+    PARTLY = "completed at some ranks"
+    NO_MEMBERS = "members not recorded"
+    NOT_SHOWN = "not recorded"
     OLDER_DUMP = "older dump"
     SLOW = "slow"
 
@@ -64,8 +67,16 @@ _PROPERTY = {
     AutopsyCause.SIZE: "size", AutopsyCause.DTYPE: "data type", AutopsyCause.REDOP: "reduction op", AutopsyCause.ROOT: "root",
     AutopsyCause.ORDER: "order",
 }  # fmt: skip
-_WAITING = frozenset({AutopsyCause.NOT_ARRIVED, AutopsyCause.NO_DUMP, AutopsyCause.CIRCLE})
-_OPEN = frozenset({AutopsyCause.NOTHING_MOVES, AutopsyCause.OLDER_DUMP})
+_WAITING = frozenset(
+    {
+        AutopsyCause.NOT_ARRIVED, AutopsyCause.NO_DUMP, AutopsyCause.CIRCLE, AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL,
+        AutopsyCause.NOT_STARTED,
+    }
+)  # fmt: skip
+_OPEN = frozenset(
+    {AutopsyCause.NOTHING_MOVES, AutopsyCause.OLDER_DUMP, AutopsyCause.PARTLY, AutopsyCause.NO_MEMBERS, AutopsyCause.NOT_SHOWN}
+)
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 
 class AutopsyFinding(Fact, frozen=True):
@@ -77,7 +88,11 @@ class AutopsyFinding(Fact, frozen=True):
     waiting    the ranks that have called it and wait; members: how many ranks the group has
     values     by each of `compared` what it called: "allreduce of 340 float32"
     compared   the ranks of `values`
-    last       the last call of the first of `ranks` in this group: "allgather #4", or ""
+    last       the last call of the first of `ranks` in this group: "allgather #4", "#4" if its dump does not have it, or ""
+    called     the number of the last collective of the group that the first of `ranks` has called; completed: that of the last one that it
+               has completed; UNKNOWN: not recorded
+    peer       of a message: the other rank of the first of `waiting`; UNKNOWN: not recorded
+    without_messages  whether the traces do not contain messages, so that a rank may wait in one
     place      where in the program the first of `ranks` made its last call in any group: "train.py:41 (step)", or ""
     waits_at   where in the program the first of `waiting` called the operation, or ""
     by_history whether the earlier calls of all ranks show which rank is the cause, not the majority
@@ -102,6 +117,10 @@ class AutopsyFinding(Fact, frozen=True):
     of_calls: int = 0
     lost_s: float = 0.0
     span_s: float = 0.0
+    called: int = UNKNOWN
+    completed: int = UNKNOWN
+    peer: int = UNKNOWN
+    without_messages: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -110,17 +129,12 @@ class AutopsyFinding(Fact, frozen=True):
 
     def render(self) -> str:
         """Return one sentence: the ranks, the call, the evidence."""
-        at = f"{self.operation}{f' #{self.sequence}' if self.sequence != UNKNOWN else ''} of group {self._group}"
+        at = f"{self._operation} of group {self._group}"
         who = _ranks(self.ranks)
         if self.cause in _WAITING:
             return f"hang: {self._hang(who, at)}{self._places}"
-        if self.cause is AutopsyCause.NOTHING_MOVES:
-            return (
-                f"{at}: all {self.members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
-                f"or the dumps were written during the operation{self._places}"
-            )
-        if self.cause is AutopsyCause.OLDER_DUMP:
-            return f"the dump of {who} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
+        if self.cause in _OPEN:
+            return f"{self._open(who, at)}{self._places}"
         if self.cause is AutopsyCause.SLOW:
             return (
                 f"{who} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
@@ -132,17 +146,74 @@ class AutopsyFinding(Fact, frozen=True):
         many = len(self.ranks) > 1
         if self.cause is AutopsyCause.NO_DUMP:
             if many:
-                return f"{at}: {self._waiting}; {who} wrote no dump, and at least one of them did not arrive"
-            return f"{who} wrote no dump: its process is stopped or has ended; {at}: {self._waiting} for it"
+                return f"{at}: {self._waiting}; no dump of {who}, and at least one of them did not arrive"
+            return f"no dump of {who}: its process is stopped or has ended, or its dump is lost; {at}: {self._waiting} for it"
         if self.cause is AutopsyCause.CIRCLE:
-            return f"{who} wait for one another in different groups: the order of their calls differs; {at}: {self._waiting}"
-        whose = f"the last call of rank {self.ranks[0]}" if many else "its last call"
-        last = f"{whose} there is {self.last}" if self.last else f"{'they have' if many else 'it has'} no call there"
-        return f"{who} did not arrive at {at}: {self._waiting}; {last}"
+            return f"{who} {'wait for one another' if many else 'waits for itself'}: {self._values}"
+        if self.cause is AutopsyCause.NOT_STARTED:
+            return f"{who} {'have' if many else 'has'} called {at}, and the GPU has not started it: {self._waiting} for it{self._gpu}"
+        if self.is_message:
+            other = "recv" if self.operation == "send" else "send"
+            of = f"rank {self.waiting[0]} waits in {at}"
+            return f"{who} did not call the matching {other}: {of}; {self._last}"
+        also = f", or {_ranks(self.waiting)} made an additional call" if self.cause is AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ""
+        return f"{who} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
+
+    def _open(self, who: str, at: str) -> str:
+        if self.cause is AutopsyCause.OLDER_DUMP:
+            return f"the dump of {who} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
+        if self.cause is AutopsyCause.NOT_SHOWN:
+            more = f"; the dump of {who} does not show whether it was called there" if self.ranks else ""
+            return f"{at}: {_ranks(self.waiting)} {self._verb}, and the dumps do not show for which rank{more}"
+        if self.cause is AutopsyCause.NO_MEMBERS:
+            return (
+                f"{at}: {_ranks(self.waiting)} {self._verb}; the dumps do not have all ranks of the group, and one may not have called it"
+            )
+        if self.cause is AutopsyCause.PARTLY:
+            other = "a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck"
+            return (
+                f"{at}: completed at {_ranks(self.compared)} and pending at {_ranks(self.waiting)}, which have called it: {other}, "
+                "or the path between them carries nothing"
+            )
+        return (
+            f"{at}: all {self.members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
+            "or the dumps were written during the operation"
+        )
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the operation is a send or a receive."""
+        return self.operation in ("send", "recv")
+
+    @property
+    def _operation(self) -> str:
+        number = "" if self.sequence == UNKNOWN else f" #{self.sequence}"
+        if not self.is_message:
+            return f"{self.operation}{number}"
+        return f"{self.operation}{number} {_peer(self.operation, self.peer)}"
+
+    @property
+    def _last(self) -> str:
+        whose = f"the last call of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its last call"
+        if self.last:
+            return f"{whose} there is {self.last}"
+        if self.sequence <= 1 and not self.is_message:
+            return f"{'they have' if len(self.ranks) > 1 else 'it has'} no call there"
+        return f"the dump of rank {self.ranks[0]} has no call there" if len(self.ranks) > 1 else "its dump has no call there"
+
+    @property
+    def _gpu(self) -> str:
+        """That the GPU is behind the calls of the program."""
+        if self.completed == UNKNOWN or self.completed >= self.called:
+            return ""
+        whose = f"the GPU of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its GPU"
+        return f"; {whose} has completed only #{self.completed}"
 
     def _mismatch(self, who: str) -> str:
         number = f"#{self.sequence} of group {self._group}"
         at = f"{self.operation} {number}"
+        if self.is_message:
+            return f"{self._operation} of group {self._group} has a different {_PROPERTY[self.cause]} at its sender and its receiver"
         if not self.ranks:
             return f"the ranks disagree about the {_PROPERTY.get(self.cause, 'operation')} at call {number}"
         return {
@@ -159,7 +230,11 @@ class AutopsyFinding(Fact, frozen=True):
 
     @property
     def _waiting(self) -> str:
-        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {'wait' if len(self.waiting) != 1 else 'waits'}"
+        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {self._verb}"
+
+    @property
+    def _verb(self) -> str:
+        return "wait" if len(self.waiting) != 1 else "waits"
 
     @property
     def _values(self) -> str:
@@ -170,6 +245,8 @@ class AutopsyFinding(Fact, frozen=True):
 
     @property
     def _evidence(self) -> str:
+        if self.is_message:
+            return ""
         if self.by_history:
             return "; the others called what all ranks called in the earlier steps"
         return "" if self.ranks else "; neither a majority nor earlier steps show which is right"
@@ -196,7 +273,7 @@ class AutopsyVerdict(Fact, frozen=True):
     """What the traces of a job show: the findings, the cause first, and which ranks have no trace.
 
     world     the number of ranks of the job; known_world: whether the traces contain it, or it is the least that they allow
-    read      how many ranks have a trace; absent: the ranks of the job without one
+    read      how many ranks have a trace; absent: the ranks of the job without one; damaged: files that could not be read
     groups, calls   how many process groups and matched calls were compared
     """
 
@@ -208,6 +285,7 @@ class AutopsyVerdict(Fact, frozen=True):
     absent: tuple[int, ...]
     groups: int
     calls: int
+    damaged: tuple[DamagedFile, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -216,9 +294,9 @@ class AutopsyVerdict(Fact, frozen=True):
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        """The ranks that the first finding names as the cause; () if none does."""
+        """The ranks that the first finding names as the cause; () if none does, or if others may be."""
         first = next((each for each in self.findings if not each.is_open), None)
-        return first.ranks if first else ()
+        return first.ranks if first and first.cause is not AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ()
 
     def render(self) -> str:
         """Return the verdict in one sentence."""
@@ -245,10 +323,10 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
     trace  of all ranks, written at the same time
     ranks  the number of ranks of the job, where the trace does not contain it
     """
-    world = max(trace.world, ranks or 0)
-    tables = [_GroupCalls(trace, found, world) for found in match(trace)]
+    world = max(trace.world, ranks or 0, *(file.rank + 1 for file in trace.damaged))
+    tables = [GroupCalls(trace, found, world) for found in match(trace)]
     mismatch = min(_mismatches(trace, tables), key=lambda each: each.time, default=None)
-    found = list(_Waits(trace, world, tables).findings(mismatch is not None and mismatch.ends_job))
+    found = list(_Waits(trace, tables).findings(mismatch is not None and mismatch.ends_job))
     if mismatch is not None:
         found = [(time, each) for time, each in found if each.is_open or not mismatch.ends_job or time < mismatch.time]
         found.append((mismatch.time, mismatch.finding))
@@ -262,213 +340,172 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
     if findings and not findings[0].is_open:
         result = AutopsyResult.FOUND
     else:
-        result = AutopsyResult.INCONCLUSIVE if findings or absent or not calls else AutopsyResult.NOTHING_FOUND
-    return AutopsyVerdict(result, tuple(findings), world, known, len(trace.ranks), absent, len(trace.groups), calls)
-
-
-class _GroupCalls:
-    """The matched collectives of a process group.
-
-    ranks   of the job, of those of its members that were read, by column; absent: members without a trace
-    calls   [calls × ranks] as in GroupMatch; state [calls × ranks] index in STATES, NONE where unknown or not called
-    last    [ranks] the last row that each rank called, -1 for none
-    """
-
-    def __init__(self, trace: Trace, found: GroupMatch, world: int) -> None:
-        self.found, self.group = found, trace.groups[found.group]
-        columns, calls = list(found.members), found.calls
-        members: Sequence[int] = self.group.ranks
-        if not members and (self.group.what in _DEFAULT_GROUP or (self.group.name == "0" and not self.group.what)):
-            members = range(world)
-            for column in sorted(set(range(len(trace.ranks))) - set(columns)):  # ranks that have not called anything in it yet
-                columns.append(column)
-                calls = np.c_[calls, np.full(len(calls), UNKNOWN, np.int64)]
-        self.columns, self.calls = columns, calls
-        self.ranks = [trace.ranks[column].rank for column in columns]
-        self.members = len(members) or len(columns)
-        possible = members or range(world)  # with Gloo, a dump does not contain the members of a group
-        self.absent = [rank for rank in possible if rank not in {each.rank for each in trace.ranks}]
-        self.sequence = self._values(trace, "sequence", UNKNOWN).max(axis=1, initial=UNKNOWN)
-        self.sequence = np.where(self.sequence == UNKNOWN, np.arange(len(calls)), self.sequence)
-        self.state = self._values(trace, "state", NONE)
-        self.created = np.maximum(self._values(trace, "created", UNKNOWN), UNKNOWN)
-        has = calls != UNKNOWN
-        self.last = (
-            np.where(has.any(axis=0), len(calls) - 1 - np.argmax(has[::-1], axis=0), -1) if len(calls) else np.full(len(columns), -1)
-        )
-        lost = [bool({Part.OPERATIONS, Part.BEGINNING} & trace.ranks[column].missing) for column in columns]
-        self.unknown = np.array([lost[n] and self.last[n] < 0 for n in range(len(columns))], bool)  # its calls may be overwritten
-
-    def _values(self, trace: Trace, name: str, default: int) -> NDArray[Any]:
-        values = np.full(self.calls.shape, default, np.int64)
-        for number, column in enumerate(self.columns):
-            index = self.calls[:, number]
-            values[index != UNKNOWN, number] = trace.ranks[column].operations[name][index[index != UNKNOWN]]
-        return values
-
-    def operation(self, trace: Trace, row: int, number: int) -> Any:
-        """Return the operation of a row at the rank of a column."""
-        return trace.ranks[self.columns[number]].operations[self.calls[row, number]]
-
-    def time(self, row: int) -> int:
-        """Return when the first rank called the row, in ns; 0 where unknown."""
-        known = self.created[row][self.created[row] > 0]
-        return int(known.min()) if len(known) else 0
+        is_open = bool(findings) or bool(absent) or not calls or has_unknown_message(trace)
+        result = AutopsyResult.INCONCLUSIVE if is_open else AutopsyResult.NOTHING_FOUND
+    return AutopsyVerdict(result, tuple(findings), world, known, len(trace.ranks), absent, len(trace.groups), calls, trace.damaged)
 
 
 # Ranks that wait for others.
 
 
-@dataclass(frozen=True)
-class _Wait:
-    """A rank of the job that has called a row of a table and waits for another one, which has not."""
-
-    rank: int
-    blocker: int
-    table: int
-    row: int
-
-
 class _Waits:
-    def __init__(self, trace: Trace, world: int, tables: Sequence[_GroupCalls]) -> None:
-        self.trace, self.tables = trace, tables
-        self.waits: list[_Wait] = []
-        self.older: dict[int, _Wait] = {}
-        self.held: dict[int, tuple[int, int]] = {}  # rank: table and row of an operation that all have called and none has completed
-        self.read = {rank.rank for rank in trace.ranks}
-        self.messages = dict(reversed([pair for table in tables for pair in _waiting_messages(trace, table.found)]))
-        for number, table in enumerate(tables):
-            if len(table.calls):
-                self._add(number, table)
+    """The findings that follow from the wait-for graph."""
 
-    def _add(self, number: int, table: _GroupCalls) -> None:
-        has = table.calls != UNKNOWN
-        completed, retired = table.state == _COMPLETED, table.state == _RETIRED
-        for column, rank in enumerate(table.ranks):
-            if table.unknown[column]:
-                continue
-            first = int(table.last[column]) + 1
-            if first >= len(table.calls):
-                continue
-            if completed[first:].any():
-                row = first + int(np.argmax(completed[first:].any(axis=1)))
-                waiting = int(np.argmax(completed[row]))
-                self.older[rank] = _Wait(table.ranks[waiting], rank, number, row)
-                continue
-            for other, waiting_rank in enumerate(table.ranks):
-                rows = np.flatnonzero(has[first:, other])
-                if len(rows):
-                    self.waits.append(_Wait(waiting_rank, rank, number, first + int(rows[0])))
-        pending = has & ~completed & ~retired & (table.state != NONE)
-        for absent in table.absent:
-            for other, rank in enumerate(table.ranks):
-                rows = np.flatnonzero(pending[:, other])
-                if len(rows):
-                    self.waits.append(_Wait(rank, absent, number, int(rows[0])))
-        for row in np.flatnonzero(pending.all(axis=1)).tolist() if not table.absent else ():
-            for rank in table.ranks:
-                self.held.setdefault(rank, (number, row))
+    def __init__(self, trace: Trace, tables: Sequence[GroupCalls]) -> None:
+        self.trace, self.tables = trace, tables
+        self.by_rank = {rank.rank: rank for rank in trace.ranks}
+        self.graph = wait_graph(trace, tables)
 
     def findings(self, explained: bool) -> Iterator[tuple[int, AutopsyFinding]]:
-        """Yield (time in ns, finding); `explained`: a mismatch was found, so that operations which all have called are explained."""
-        for rank, wait in self.older.items():
-            table = self.tables[wait.table]
-            waiting = tuple(r for r, state in zip(table.ranks, table.state[wait.row], strict=True) if state == _COMPLETED)
-            yield self._finding(AutopsyCause.OLDER_DUMP, (rank,), wait.table, wait.row, waiting)
-        waits = [wait for wait in self.waits if wait.blocker not in self.older]
-        blocked, blockers = {wait.rank for wait in waits} | set(self.messages), {wait.blocker for wait in waits}
-        roots = {rank for rank in blockers - blocked if rank in self.read}
-        free = roots - set(self.held)
-        if free or (roots and not explained):
-            yield from self._by_row(AutopsyCause.NOT_ARRIVED, waits, free or roots)
-        elif explained:
-            return
-        elif absent := blockers - self.read:
-            yield from self._by_row(AutopsyCause.NO_DUMP, waits, absent)
-        elif circle := _circle(waits):
-            first = min((wait for wait in waits if wait.rank in circle), key=self._time)
-            yield self._finding(AutopsyCause.CIRCLE, tuple(sorted(circle)), first.table, first.row, self._waiting(first))
-        elif self.messages:
-            yield from self._of_messages(blocked)
-        elif self.held:
-            number, row = min(self.held.values(), key=lambda at: self.tables[at[0]].time(at[1]))
-            yield self._finding(AutopsyCause.NOTHING_MOVES, (), number, row, tuple(self.tables[number].ranks))
+        """Yield (time in ns, finding); at least one if an operation is pending, unless a mismatch explains it.
 
-    def _of_messages(self, blocked: set[int]) -> Iterator[tuple[int, AutopsyFinding]]:
-        """Yield a finding for each peer of a waiting message that waits for none itself."""
-        position = {rank.rank: rank for rank in self.trace.ranks}
-        for rank, (peer, index) in self.messages.items():
-            if peer not in blocked:
-                operation = position[rank].operations[index]
-                group = self.trace.groups[operation["group"]]
-                yield int(operation["created"]), AutopsyFinding(
-                    AutopsyCause.NOT_ARRIVED, (peer,), group.name, group.what, KINDS[operation["kind"]], int(operation["sequence"]),
-                    (rank,), 2, place=_place(self.trace, peer), waits_at=_place(self.trace, rank, index),
-                )  # fmt: skip
+        explained: a mismatch was found, so that operations which all have called are explained
+        """
+        for table in self.tables:
+            for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
+                if row >= 0:
+                    yield self._older(table, rank, row)
+        unequal = [operation for operation in self.graph.operations if self._is_unequal(operation)]
+        for operation in unequal:
+            yield operation.time, self._unequal(operation)
+        found = list(self._roots()) or ([] if explained or unequal else list(self._without_root()))
+        yield from found
 
-    def _time(self, wait: _Wait) -> int:
-        return self.tables[wait.table].time(wait.row)
+    def _without_root(self) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield what the graph shows if each rank that others wait for waits itself."""
+        absent = {rank for operation in self.graph.operations for rank in operation.absent}
+        circles = self.graph.circles(behind=False) or ([] if absent else self.graph.circles(behind=True))
+        if circles:
+            for circle in circles:
+                yield self._circle(circle)
+        elif absent:
+            yield from self._by_operation(AutopsyCause.NO_DUMP, absent, lambda operation: operation.absent)
+        elif self.graph.operations:
+            yield self._held()
 
-    def _waiting(self, wait: _Wait) -> tuple[int, ...]:
-        table = self.tables[wait.table]
-        return tuple(sorted(rank for rank, index in zip(table.ranks, table.calls[wait.row], strict=True) if index != UNKNOWN))
+    def _roots(self) -> Iterator[tuple[int, AutopsyFinding]]:
+        roots = self.graph.roots
+        missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
+        yield from self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing)
+        yield from self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind)
 
-    def _by_row(self, cause: AutopsyCause, waits: Sequence[_Wait], roots: set[int]) -> Iterator[tuple[int, AutopsyFinding]]:
-        """Yield a finding for each call that these ranks are missing at: of each rank the first one."""
-        first: dict[int, _Wait] = {}
-        for wait in sorted(waits, key=lambda each: (self._time(each), each.row)):
-            if wait.blocker in roots:
-                first.setdefault(wait.blocker, wait)
-        together: dict[tuple[int, int], list[int]] = {}
-        for rank, wait in first.items():
-            key = (0, 0) if cause is AutopsyCause.NO_DUMP else (wait.table, wait.row)
-            together.setdefault(key, []).append(rank)
-        for ranks in together.values():
-            wait = first[ranks[0]]
-            yield self._finding(cause, tuple(sorted(ranks)), wait.table, wait.row, self._waiting(wait))
+    def _by_operation(
+        self, cause: AutopsyCause, ranks: set[int], of: Callable[[PendingOperation], Sequence[int]]
+    ) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield a finding for each operation that these ranks hold up: of each rank the first one."""
+        first: dict[int, PendingOperation] = {}
+        for operation in self.graph.operations:
+            for rank in ranks.intersection(of(operation)) if operation.waiting else ():
+                first.setdefault(rank, operation)
+        together: dict[int, list[int]] = {}
+        for rank, operation in sorted(first.items()):
+            together.setdefault(0 if cause is AutopsyCause.NO_DUMP else id(operation), []).append(rank)
+        for own in together.values():
+            operation = first[own[0]]
+            more = len(operation.missing) > len(operation.waiting) and not operation.pair and operation.is_whole
+            yield (
+                operation.time,
+                self._finding(
+                    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if more and cause is AutopsyCause.NOT_ARRIVED else cause, tuple(own), operation
+                ),
+            )
+
+    def _circle(self, circle: set[int]) -> tuple[int, AutopsyFinding]:
+        waits = {rank: self.graph.waits[rank][0] for rank in sorted(circle)}
+        first = min(waits.values(), key=lambda operation: operation.time)
+        values = tuple(self._called(operation, rank) for rank, operation in waits.items())
+        return first.time, self._finding(AutopsyCause.CIRCLE, tuple(waits), first, values=values, compared=tuple(waits))
+
+    def _held(self) -> tuple[int, AutopsyFinding]:
+        """Return a finding for the first operation that is pending without a rank that it waits for."""
+        free = [operation for operation in self.graph.operations if not operation.blockers]
+        shown = [operation for operation in free if not operation.unknown]
+        operation = (shown or free or self.graph.operations)[0]
+        if operation.blockers or operation.unknown:
+            return operation.time, self._finding(AutopsyCause.NOT_SHOWN, operation.unknown, operation)
+        if operation.done:
+            return operation.time, self._finding(AutopsyCause.PARTLY, (), operation, compared=operation.done)
+        return operation.time, self._finding(AutopsyCause.NOTHING_MOVES if operation.is_whole else AutopsyCause.NO_MEMBERS, (), operation)
+
+    def _is_unequal(self, operation: PendingOperation) -> bool:
+        """Return whether a send has another number of bytes than its receive."""
+        if not operation.pair or len(operation.index) < 2:
+            return False
+        sizes = [_message(self._operation(operation, rank)) for rank in operation.pair]
+        return None not in sizes and sizes[0] != sizes[1]
+
+    def _unequal(self, operation: PendingOperation) -> AutopsyFinding:
+        sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
+        cause = AutopsyCause.SIZE if sender["sent"] != receiver["received"] else AutopsyCause.DTYPE
+        values = tuple(_describe(each) for each in (sender, receiver))
+        return self._finding(cause, (), operation, values=values, compared=operation.pair)
+
+    def _older(self, table: GroupCalls, rank: int, row: int) -> tuple[int, AutopsyFinding]:
+        completed = np.flatnonzero(table.done[row] & table.has[row])
+        called = np.flatnonzero(table.has[row])
+        index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
+        operation = PendingOperation(table, row, index, time=table.time(row))
+        waiting = tuple(sorted(table.ranks[column] for column in completed))
+        return operation.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), operation, waiting=waiting)
+
+    def _operation(self, operation: PendingOperation, rank: int) -> Any:
+        return self.by_rank[rank].operations[operation.index[rank]]
+
+    def _called(self, operation: PendingOperation, rank: int) -> str:
+        """Return what a rank called: "send to rank 1", "allreduce #7 of group 0"."""
+        called = self._operation(operation, rank)
+        if operation.pair:
+            kind = KINDS[called["kind"]]
+            return f"{kind} {_peer(kind, int(called['root']))}"
+        return f"{KINDS[called['kind']]} #{operation.table.sequence[operation.row]} of group {operation.table.group.name[:60]}"
 
     def _finding(
-        self, cause: AutopsyCause, ranks: tuple[int, ...], number: int, row: int, waiting: tuple[int, ...]
-    ) -> tuple[int, AutopsyFinding]:
-        table = self.tables[number]
-        last = ""
-        if ranks and ranks[0] in table.ranks:
-            column = table.ranks.index(ranks[0])
-            if (at := int(table.last[column])) >= 0:
-                last = f"{KINDS[table.operation(self.trace, at, column)['kind']]} #{table.sequence[at]}"
-        column = int(np.argmax(table.calls[row] != UNKNOWN))
-        operation = KINDS[table.operation(self.trace, row, column)["kind"]]
-        waits_at = _place(self.trace, waiting[0], int(table.calls[row, table.ranks.index(waiting[0])])) if waiting else ""
-        finding = AutopsyFinding(
-            cause, ranks, table.group.name, table.group.what, operation, int(table.sequence[row]), waiting, table.members, last=last,
-            place=_place(self.trace, ranks[0]) if ranks else "", waits_at=waits_at,
+        self, cause: AutopsyCause, ranks: tuple[int, ...], operation: PendingOperation, *, waiting: tuple[int, ...] = (),
+        values: tuple[str, ...] = (), compared: tuple[int, ...] = (),
+    ) -> AutopsyFinding:  # fmt: skip
+        table = operation.table
+        waiting = waiting or operation.waiting or operation.stalled
+        if cause is AutopsyCause.CIRCLE:
+            waiting = tuple(rank for rank in waiting if rank in ranks) or waiting
+        caller = waiting[0] if waiting else next(iter(operation.index))
+        called = self._operation(operation, caller)
+        last, reached, completed = self._last(table, ranks[0], operation) if ranks else ("", UNKNOWN, UNKNOWN)
+        return AutopsyFinding(
+            cause, ranks, table.group.name, table.group.what, KINDS[called["kind"]],
+            int(called["sequence"] if operation.pair else table.sequence[operation.row]), waiting,
+            len(operation.pair) or table.members, values, compared, last=last, place=_place(self.trace, ranks[0]) if ranks else "",
+            waits_at=_place(self.trace, caller, operation.index[caller]), peer=int(called["root"]) if operation.pair else UNKNOWN,
+            called=reached, completed=completed, without_messages=Part.MESSAGES in self.trace.missing,
         )  # fmt: skip
-        return table.time(row), finding
+
+    def _last(self, table: GroupCalls, rank: int, operation: PendingOperation) -> tuple[str, int, int]:
+        """Return the last call of a rank in a group, "" if it is not known; and the numbers of the last one called and completed."""
+        if rank not in table.ranks:
+            return "", UNKNOWN, UNKNOWN
+        if operation.pair:
+            own = np.flatnonzero(self.by_rank[rank].operations["group"] == table.match.group)
+            if not len(own):
+                return "", UNKNOWN, UNKNOWN
+            last = self.by_rank[rank].operations[own[-1]]
+            return f"{KINDS[last['kind']]} #{last['sequence']}", UNKNOWN, UNKNOWN
+        column = table.ranks.index(rank)
+        row = int(table.reached[column])
+        called, completed = table.progress[column] or table.recorded(column)
+        if row == table.last[column] >= 0:
+            return f"{KINDS[table.operation(row, column)['kind']]} #{table.sequence[row]}", called, completed
+        return f"#{called}" if called > 0 else "", called, completed
 
 
-def _waiting_messages(trace: Trace, found: GroupMatch) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield (rank, (peer, operation)) for each message of which only one side was called, and has not ended."""
-    for sender, send, receiver, receive in found.messages.tolist():
-        if UNKNOWN in (sender, receiver) or (send == UNKNOWN) == (receive == UNKNOWN):
-            continue
-        (own, index), other = ((sender, send), receiver) if receive == UNKNOWN else ((receiver, receive), sender)
-        overwritten = {Part.OPERATIONS, Part.BEGINNING} & trace.ranks[other].missing
-        if trace.ranks[own].operations["state"][index] in (STATE["scheduled"], STATE["started"]) and not overwritten:
-            yield trace.ranks[own].rank, (trace.ranks[other].rank, index)
+def _message(operation: Any) -> int | None:
+    """Return the bytes of a send or receive; None if they are not known."""
+    elements = int(operation["sent"] if operation["kind"] == KIND["send"] else operation["received"])
+    if elements < 0 or operation["dtype"] == NONE:
+        return None
+    return elements * dtype_named(DTYPES[operation["dtype"]]).size
 
 
-def _circle(waits: Sequence[_Wait]) -> set[int]:
-    """Return the ranks of a circle of waiting; empty without one."""
-    after = {wait.rank: wait.blocker for wait in waits}
-    for first in after:
-        seen: dict[int, int] = {}
-        rank = first
-        while rank in after and rank not in seen:
-            seen[rank] = len(seen)
-            rank = after[rank]
-        if rank in seen:
-            return {each for each, at in seen.items() if at >= seen[rank]}
-    return set()
+def _peer(kind: str, peer: int) -> str:
+    return f"{'to' if kind == 'send' else 'from'} {f'rank {peer}' if peer != UNKNOWN else 'any rank'}"
 
 
 def _place(trace: Trace, rank: int, index: int = UNKNOWN) -> str:
@@ -495,7 +532,7 @@ class _Mismatch(NamedTuple):
     ends_job: bool
 
 
-def _mismatches(trace: Trace, tables: Sequence[_GroupCalls]) -> Iterator[_Mismatch]:
+def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatch]:
     """Yield the first mismatch of each group."""
     for table in tables:
         has = table.calls != UNKNOWN
@@ -505,7 +542,7 @@ def _mismatches(trace: Trace, tables: Sequence[_GroupCalls]) -> Iterator[_Mismat
             if len(columns) < 2:
                 continue
             part = GroupMatch(
-                table.found.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.found.messages[:0]
+                table.match.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.match.messages[:0]
             )
             for found in differences(trace, [part]):
                 if found.field in _OF_FIELD and not _may_differ(trace, found):
@@ -521,7 +558,7 @@ def _may_differ(trace: Trace, found: TraceDifference) -> bool:
     return found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv") and Part.SPLITS in trace.missing
 
 
-def _mismatch(trace: Trace, table: _GroupCalls, row: int, found: TraceDifference) -> AutopsyFinding:
+def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference) -> AutopsyFinding:
     called = np.flatnonzero(table.calls[row] != UNKNOWN).tolist()
     lists = {column: _signatures(trace, table, column) for column in called}
     ranks, by_history = found.minority, False
@@ -538,19 +575,19 @@ def _mismatch(trace: Trace, table: _GroupCalls, row: int, found: TraceDifference
         following = _expected({**lists[right], row + 1: ()}, row + 1)
         ahead = AutopsyCause.AHEAD if following is not None and wrong[row] == following else cause
         cause = _shift(wrong, lists[right], row) or ahead
-    operation = KINDS[table.operation(trace, row, right)["kind"]]
+    operation = KINDS[table.operation(row, right)["kind"]]
     compared = sorted(called, key=lambda column: table.ranks[column])
     waits_at = _place(trace, table.ranks[right], int(table.calls[row, right]))
     place = _place(trace, ranks[0], int(table.calls[row, table.ranks.index(ranks[0])])) if ranks else ""
     return AutopsyFinding(
         cause, ranks, table.group.name, table.group.what, operation, int(table.sequence[row]),
         tuple(table.ranks[column] for column in compared if table.ranks[column] not in ranks) if ranks else (), table.members,
-        tuple(_describe(table.operation(trace, row, column)) for column in compared), tuple(table.ranks[column] for column in compared),
+        tuple(_describe(table.operation(row, column)) for column in compared), tuple(table.ranks[column] for column in compared),
         place=place, waits_at=waits_at, by_history=by_history,
     )  # fmt: skip
 
 
-def _signatures(trace: Trace, table: _GroupCalls, column: int) -> dict[int, tuple[int, ...]]:
+def _signatures(trace: Trace, table: GroupCalls, column: int) -> dict[int, tuple[int, ...]]:
     """Return by row what a rank called: kind, type, elements."""
     rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
     operations = trace.ranks[table.columns[column]].operations[table.calls[rows, column]]
@@ -595,7 +632,7 @@ def _describe(operation: Any) -> str:
 _FEWEST_CALLS, _LATE_NS, _LEAST_SHARE, _CHANCE = 20, 10_000_000, 0.1, 0.001
 
 
-def _slow(trace: Trace, table: _GroupCalls) -> AutopsyFinding | None:
+def _slow(trace: Trace, table: GroupCalls) -> AutopsyFinding | None:
     """Return the rank that the others of a group wait for: by 10 ms or more, 10 % of the time, and more often than chance explains.
 
     10 ms: clocks of hosts that NTP synchronizes differ by less. Half of the calls count, since a step has several calls in a row.

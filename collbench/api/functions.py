@@ -85,7 +85,7 @@ def autopsy(*paths: AnyPath, ranks: int | None = None) -> AutopsyVerdict:
     Raises UsageError for files that cannot be read, and for those of several jobs.
     """
     with uncollected():
-        return autopsy_of(read_traces((Path(path) for path in paths), FOR_AUTOPSY), ranks)
+        return autopsy_of(read_traces((Path(path) for path in paths), FOR_AUTOPSY, without_damaged=True), ranks)
 
 
 def gate(

@@ -41,7 +41,7 @@ def call_autopsy(arguments: argparse.Namespace, argv: list[str]) -> int:
     Outputs(html=arguments.html).check()
     painted = wants_color(sys.stdout, arguments.color)
     with uncollected():
-        trace = read_traces(arguments.dumps, FOR_AUTOPSY)
+        trace = read_traces(arguments.dumps, FOR_AUTOPSY, without_damaged=True)
         verdict = autopsy(trace, arguments.ranks)
     if arguments.html:
         from collbench.report.html.autopsy import write_autopsy

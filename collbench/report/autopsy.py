@@ -16,18 +16,26 @@ _MOST_RANKS = 32
 _ADVICE = {
     AutopsyCause.NOT_ARRIVED: "Look at the log and the stack of {ranks} for an exception, for other data, or for an endless loop.",
     AutopsyCause.NO_DUMP: "Look at the process of {ranks}: in `ps`, T is a stopped one. `dmesg` shows a kill for lack of memory.",
-    AutopsyCause.CIRCLE: "Call the process groups in the same order on all ranks.",
+    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL: "Compare how many calls each rank makes: the data is uneven, or only some meet a condition.",
+    AutopsyCause.NOT_STARTED: "Look at what runs on the GPU of {ranks} before this call: a kernel or a copy that does not end.",
+    AutopsyCause.CIRCLE: "Call the groups in the same order on all ranks, and each receive of a send. `batch_isend_irecv` joins both.",
+    AutopsyCause.PARTLY: "Compare the root and the data that each rank passes. Test the path between the ranks with `collbench pairs`.",
+    AutopsyCause.NO_MEMBERS: "Compare which ranks call this group with its `new_group`.",
+    AutopsyCause.NOT_SHOWN: "Increase TORCH_FR_BUFFER_SIZE, and write the dumps of all ranks at the same time.",
     AutopsyCause.NOTHING_MOVES: "Test the path between the ranks with `collbench pairs`. Write the dumps again, in case of a slow call.",
     AutopsyCause.OLDER_DUMP: "Write the dumps of all ranks again, at the same time.",
     AutopsyCause.SLOW: "Check the node of {ranks} with `collbench doctor` and `collbench pairs`, and compare its work with that of others.",
 }
+_MAY_WAIT = " With Gloo, a rank may wait in a send or recv, which the dumps do not contain."
+_NOT_ARRIVED = (AutopsyCause.NOT_ARRIVED, AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL, AutopsyCause.PARTLY, AutopsyCause.NO_MEMBERS)
 _MISMATCH = "Compare the program at {ranks} with that of the other ranks: a condition, the data or the configuration differs."
 
 
 def advice(finding: AutopsyFinding) -> str:
     """Return the next step for a finding, one or two sentences."""
     ranks = f"rank{'s' * (len(finding.ranks) > 1)} {_numbers(finding.ranks)}" if finding.ranks else "each rank"
-    return _ADVICE.get(finding.cause, _MISMATCH).format(ranks=ranks)
+    text = _ADVICE.get(finding.cause, _MISMATCH).format(ranks=ranks)
+    return text + _MAY_WAIT if finding.without_messages and finding.cause in _NOT_ARRIVED else text
 
 
 def frame(verdict: AutopsyVerdict) -> Frame[AutopsyFinding]:
@@ -65,3 +73,5 @@ def autopsy_lines(verdict: AutopsyVerdict, format: str, width: int | None = None
         yield from text_lines(f"  {advice(finding)}", width, indent="  ")
     if verdict.result is AutopsyResult.FOUND and verdict.absent:
         yield from text_lines(f"No dump: rank {first_of(map(str, verdict.absent), _MOST_RANKS)}.", width)
+    for file in verdict.damaged:
+        yield from text_lines(printable(f"Left out: {file.render()}."), width)

@@ -4,7 +4,9 @@ Of NCCL, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes them to the file prefix of `TORCH
 library, `torch._C._distributed_c10d._dump_fr_trace()` and `_dump_fr_trace_json()` return them. The rank is only in the file's name.
 
 A pickle can call any function when it is loaded. Its codes are checked first, and only those of plain values are loaded.
+Dumps that a program has written again with Python's pickle are read by `_PlainPickle`, which knows no other codes.
 
+With NCCL, the operations of a batch are recorded without a state, then an entry "coalesced" has the state of the batch.
 With Gloo, a dump has no ranks of groups, no start and end, and no messages; an operation that failed is retired like one that completed.
 """
 
@@ -12,9 +14,11 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 from collections.abc import Callable, Mapping
 from io import BufferedReader, BytesIO
 from math import prod
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ import msgspec
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.traces.model import DTYPE, KIND, NONE, OPERATION, STATE, UNKNOWN, Part, ProcessGroup, RankTrace, empty
+from collbench.traces.model import DTYPE, KIND, NONE, OPERATION, STATE, UNKNOWN, DamagedTrace, Part, ProcessGroup, RankTrace, empty
 from collbench.untrusted import dict_of, encodable, list_of, read_file, uncollected
 
 FORM = "flight-recorder"
@@ -58,11 +62,10 @@ def recognizes(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> list[RankTrace]:
-    """Return the rank of one dump. Raises UsageError for a damaged one, and for a file name that does not end with the rank."""
-    named = _RANK.search(path.name)
-    if not named or int(named[1]) >= _MOST_RANKS:
+    """Return the rank of one dump. Raises DamagedTrace, and UsageError for a file name that does not end with the rank."""
+    rank = rank_of(path)
+    if rank == UNKNOWN:
         raise UsageError(f"{path}: the name does not end with the rank: rename it, such as to dump_rank_0 for rank 0")
-    rank = int(named[1])
     with uncollected():
         try:
             data = _unpacked(path)
@@ -72,6 +75,16 @@ def read(path: Path) -> list[RankTrace]:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}: give another file, or copy it again") from error
         del data
         return [rows.trace(rank, rest)]
+
+
+def rank_of(path: Path) -> int:
+    """Return the rank at the end of a file's name, UNKNOWN without one."""
+    named = _RANK.search(path.name)
+    return int(named[1]) if named and int(named[1]) < _MOST_RANKS else UNKNOWN
+
+
+def _damaged(path: Path, what: str, remedy: str = "write it again") -> DamagedTrace:
+    return DamagedTrace(path, what, f"{path}: not a valid Flight Recorder dump ({what}): {remedy}")
 
 
 def _unpacked(path: Path) -> bytes:
@@ -84,9 +97,10 @@ def _unpacked(path: Path) -> bytes:
     try:
         content = unpacker.decompress(data, _MOST_BYTES)
     except zlib.error as error:
-        raise UsageError(f"{path}: its gzip compression is damaged: copy it again") from error
+        raise _damaged(path, "its gzip compression is damaged", "copy it again") from error
     if unpacker.unconsumed_tail or not unpacker.eof:
-        raise UsageError(f"{path}: its gzip compression is incomplete, or holds more than {_MOST_BYTES >> 30} GiB: copy it again")
+        what = f"its gzip compression is incomplete, or holds more than {_MOST_BYTES >> 30} GiB"
+        raise _damaged(path, what, "copy it again")
     return content
 
 
@@ -95,6 +109,7 @@ class _Document(msgspec.Struct):
 
     entries: list[msgspec.Raw] = []
     pg_config: Any = None
+    pg_status: Any = None
 
 
 def _read_json(path: Path, data: bytes, add: Callable[[Mapping[str, Any]], None]) -> Mapping[str, Any]:
@@ -104,8 +119,8 @@ def _read_json(path: Path, data: bytes, add: Callable[[Mapping[str, Any]], None]
         for entry in document.entries:
             add(decode(entry))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not a valid Flight Recorder dump ({error}): write it again") from error
-    return {"pg_config": document.pg_config}
+        raise _damaged(path, str(error)) from error
+    return {"pg_config": document.pg_config, "pg_status": document.pg_status}
 
 
 # Pickle. `_checked` accepts only the codes of plain values, so that nothing is left that could call or allocate something; a string's
@@ -123,6 +138,7 @@ _CODES, _DICT = re.compile(_PLAIN, re.DOTALL), re.compile(_PLAIN + b"u", re.DOTA
 _AFTER_TEXT = re.compile(_PUT + rb"?(" + _GET + rb"?" + _PAIR + rb")?", re.DOTALL)
 _MOST_PAIRS = 1000  # of new texts: the groups of a job
 _PROTOCOL, _TEXT, _STOP, _HOOK = b"\x80\x02", b"X", b".", b"Q"
+_INCOMPLETE = "it is incomplete"
 _BYTES_PER_CONTAINER = 12  # fewest; a dump of NCCL has 30. An empty list of one byte takes 64 bytes of memory
 
 
@@ -147,10 +163,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_pickle(path: Path, data: bytes, add: Callable[[Mapping[str, Any]], None]) -> Mapping[str, Any]:
-    """Return the dump without its entries, which go to `add`. Raises UsageError."""
+    """Return the dump without its entries, which go to `add`. Raises DamagedTrace."""
+    codes = None if data[:2] != _PROTOCOL else _checked(path, data)
+    if codes is None:
+        found = _PlainPickle(path, data).value()
+        entries = found.get("entries") if isinstance(found, dict) else None
+        if not isinstance(entries, list) or any(type(entry) is not dict for entry in entries):
+            raise _invalid_pickle(path, "it holds something else")
+        for entry in entries:
+            add(entry)
+        return {key: value for key, value in found.items() if key in ("pg_config", "pg_status")}
     if (data.count(b"]") + data.count(b"}")) * _BYTES_PER_CONTAINER > len(data) + (1 << 20):
         raise _invalid_pickle(path, "it holds little else than empty lists")
-    codes = _checked(path, data)
     try:
         found = _Unpickler(codes, add).load()
     except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:
@@ -160,17 +184,18 @@ def _read_pickle(path: Path, data: bytes, add: Callable[[Mapping[str, Any]], Non
     return found
 
 
-def _invalid_pickle(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path}: not a valid Flight Recorder dump ({why}): write it again, or give the dump as JSON")
+def _invalid_pickle(path: Path, why: str) -> DamagedTrace:
+    return _damaged(path, why, "write it again, or give the dump as JSON")
 
 
-def _checked(path: Path, data: bytes) -> BytesIO:
-    """Return the pickle with a call of `persistent_load` after each dictionary. Raises UsageError for codes that are not plain values."""
+def _checked(path: Path, data: bytes) -> BytesIO | None:
+    """Return the pickle with a call of `persistent_load` after each dictionary; None for codes that PyTorch does not write.
+
+    Raises DamagedTrace for a pickle that is incomplete.
+    """
     codes, at, pairs = BytesIO(), 2, 0
     add = codes.write
     add(data[:2])
-    if data[:2] != _PROTOCOL:
-        raise _invalid_pickle(path, "it is not of protocol 2, which PyTorch writes")
     while True:
         while found := _DICT.match(data, at):
             add(found[0])
@@ -183,16 +208,132 @@ def _checked(path: Path, data: bytes) -> BytesIO:
             add(_STOP)
             codes.seek(0)
             return codes
+        if not code:
+            raise _invalid_pickle(path, _INCOMPLETE)
         if code != _TEXT:
-            what = f"code 0x{code.hex()} at byte {end:,} is not a plain value" if code else "it is incomplete"
-            raise _invalid_pickle(path, what)
+            return None
         at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
         after = _AFTER_TEXT.match(data, at)
         pairs += bool(after and after[1])
         if pairs > _MOST_PAIRS:
-            raise _invalid_pickle(path, f"it holds more than {_MOST_PAIRS} pairs of texts")
+            return None
         at = after.end() if after else at
         add(data[end:at])
+
+
+# Pickles of Python, protocols 2 to 5: the codes of plain values, with the bytes that follow each one.
+
+_NUMBERS = {0x4B: "<B", 0x4D: "<H", 0x4A: "<i", 0x47: ">d"}
+_CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
+_TEXTS = {0x8C: 1, 0x58: 4, 0x8D: 8}  # bytes of the length
+_STORES = {0x71: 1, 0x72: 4}
+_LOADS = {0x68: 1, 0x6A: 4}
+_TUPLES = {0x29: 0, 0x85: 1, 0x86: 2, 0x87: 3}
+_LARGEST_PLAIN = 64 << 20  # of such a pickle: about 100,000 calls, in 30 s
+_LONGEST_TUPLE = 16
+_MARKED = object()
+
+
+class _PlainPickle:
+    """A pickle of dictionaries, lists, tuples of scalars, texts and numbers. Nothing in it is called, and it knows no classes."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path, self.data, self.at = path, data, 2
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.containers = 0
+
+    def value(self) -> Any:
+        """Return what the pickle holds. Raises DamagedTrace for another code, and for a pickle that is cut."""
+        if not 2 <= self.data[1] <= 5 or len(self.data) > _LARGEST_PLAIN:
+            what = f"it was not written by PyTorch, and is not a pickle of protocol 2 to 5 of at most {_LARGEST_PLAIN >> 20} MiB"
+            raise _invalid_pickle(self.path, what)
+        try:
+            while True:
+                place = self.at
+                code = self._number(1)
+                if code == 0x2E:  # STOP
+                    (value,) = self.stack
+                    return value
+                if not self._step(code):
+                    what = f"it was not written by PyTorch: code 0x{code:02x} at byte {place:,} is not a plain value"
+                    raise _invalid_pickle(self.path, what)
+        except (IndexError, struct.error) as error:
+            raise _invalid_pickle(self.path, _INCOMPLETE if self.at >= len(self.data) else "it is damaged") from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise _invalid_pickle(self.path, "it is damaged") from error
+
+    def _bytes(self, n: int) -> bytes:
+        self.at += n
+        if self.at > len(self.data):
+            raise IndexError
+        return self.data[self.at - n : self.at]
+
+    def _number(self, n: int) -> int:
+        return int.from_bytes(self._bytes(n), "little")
+
+    def _step(self, code: int) -> bool:
+        """Apply one code; return whether it is known."""
+        stack = self.stack
+        if code in _TEXTS:
+            stack.append(str(self._bytes(self._number(_TEXTS[code])), "utf-8", "surrogatepass"))
+        elif code in _NUMBERS:
+            form = _NUMBERS[code]
+            stack.append(struct.unpack(form, self._bytes(struct.calcsize(form)))[0])
+        elif code == 0x8A:  # LONG1
+            stack.append(int.from_bytes(self._bytes(self._number(1)), "little", signed=True))
+        elif code in _CONSTANTS:
+            stack.append(_CONSTANTS[code])
+        elif code == 0x94:  # MEMOIZE
+            self.memo[len(self.memo)] = stack[-1]
+        elif code in _STORES:
+            self.memo[self._number(_STORES[code])] = stack[-1]
+        elif code in _LOADS:
+            stack.append(self.memo[self._number(_LOADS[code])])
+        elif code == 0x28:
+            stack.append(_MARKED)
+        elif code == 0x95:  # FRAME
+            self._bytes(8)
+        elif code in (0x5D, 0x7D):
+            stack.append(self._counted([] if code == 0x5D else {}))
+        else:
+            return self._step_of_container(code)
+        return True
+
+    def _step_of_container(self, code: int) -> bool:
+        stack = self.stack
+        if code in _TUPLES:
+            items = [stack.pop() for _ in range(_TUPLES[code])]
+            self._tuple(items[::-1])
+        elif code == 0x74:
+            self._tuple(self._since_mark())
+        elif code in (0x61, 0x65):  # APPEND, APPENDS
+            items = [stack.pop()] if code == 0x61 else self._since_mark()
+            stack[-1].extend(items)
+        elif code in (0x73, 0x75):  # SETITEM, SETITEMS
+            items = [stack.pop(), stack.pop()][::-1] if code == 0x73 else self._since_mark()
+            stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        else:
+            return False
+        return True
+
+    def _tuple(self, items: list[Any]) -> None:
+        """Add a tuple of scalars: Python overflows its stack at the hash of a very deep one."""
+        if len(items) > _LONGEST_TUPLE or any(isinstance(item, tuple | list | dict) for item in items):
+            raise ValueError
+        self.stack.append(self._counted(tuple(items)))
+
+    def _since_mark(self) -> list[Any]:
+        items = []
+        while (item := self.stack.pop()) is not _MARKED:
+            items.append(item)
+        return items[::-1]
+
+    def _counted(self, container: Any) -> Any:
+        self.containers += 1
+        if self.containers * _BYTES_PER_CONTAINER > len(self.data) + (1 << 20):
+            raise _invalid_pickle(self.path, "it holds little else than empty lists")
+        return container
 
 
 class _Rows:
@@ -204,17 +345,24 @@ class _Rows:
         self.pending: list[tuple[int, ...]] = []
         self.groups: dict[tuple[str, str], int] = {}
         self.names: dict[str, tuple[int, int, bool]] = {}  # kind, peer, whether it only ends a batch
-        self.first_record = 0
-        self.seen = 0
+        self.first_record = self.last_record = 0
+        self.seen = self.ended = 0
+        self.parts: list[int] = []  # rows of the messages of the same number just before
+        self.of_parts: tuple[int, Any] | None = None  # their group and number
+        self.without_end: list[list[int]] = []  # parts of which the entry of the batch was left out
         self.places: dict[int, str] = {}
         self.has_messages = True
+        self.by_id: dict[str, int] = {}  # group of a pg_id, which pg_status has
+        self.batches: list[
+            tuple[int, int, Any, Any, tuple[int, ...]]
+        ] = []  # rows before, group, numbers of both kinds, values of _OF_BATCH
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Add one entry. Raises UsageError for values of other types than the Flight Recorder's."""
         try:
             get = entry.get
             if not self.seen:
-                self.first_record = get("record_id", 0)
+                self.first_record = self.last_record = get("record_id", 0)
             name = entry["profiling_name"]
             known = self.names.get(name)
             kind, peer, marker = self.names.setdefault(name, _operation(name)) if known is None else known
@@ -225,6 +373,7 @@ class _Rows:
                 if not (isinstance(pair[0], str) and isinstance(pair[1], str)):
                     raise TypeError
                 number = self.groups[pair] = len(self.groups)
+                self.by_id[str(get("pg_id"))] = number
             message = get("is_p2p") and kind in _MESSAGES
             sequence = get("p2p_seq_id") if message else get("collective_seq_id", get("seq_id"))
             into, out = get("input_sizes") or (), get("output_sizes") or ()
@@ -234,15 +383,24 @@ class _Rows:
                 state = _RETIRED
             self.seen += 1
             self.has_messages &= not name.startswith("gloo:")
-            if marker:  # of a batch: its operations are entries of their own
-                return
-            dtype = DTYPE.get(_DTYPES.get(types[0], ""), NONE) if types else NONE
+            self.ended += state in (_COMPLETED, _RETIRED)
+            record = get("record_id", 0)
+            if message or self.parts:
+                self._follow_batch((number, sequence) if message else None, marker, record > self.last_record + 1)
+            self.last_record = record
             times = get("time_created_ns"), get("time_discovered_started_ns"), get("time_discovered_completed_ns")
             created, start, end = (time or UNKNOWN for time in times)
             took = get("duration_ms")
+            duration = UNKNOWN if took is None else int(took * 1e6)
+            if marker:
+                before = len(self.chunks) * _CHUNK + len(self.pending)
+                numbers = get("collective_seq_id", get("seq_id")), get("p2p_seq_id")
+                self.batches.append((before, number, *numbers, (state, start, end, duration)))
+                return
+            dtype = DTYPE.get(_DTYPES.get(types[0], ""), NONE) if types else NONE
             self.pending.append((
                 kind, dtype, state, number, UNKNOWN if sequence is None else sequence, _elements(into), _elements(out), peer,
-                created, start, end, UNKNOWN if took is None else int(took * 1e6),
+                created, start, end, duration,
             ))  # fmt: skip
             if frames := get("frames"):
                 self.places[len(self.chunks) * _CHUNK + len(self.pending) - 1] = _place(frames)
@@ -253,9 +411,23 @@ class _Rows:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise self._invalid(error) from error
 
-    def _invalid(self, error: Exception) -> UsageError:
+    def _follow_batch(self, of: tuple[int, Any] | None, is_end: bool, is_gap: bool) -> None:
+        """Note messages before a gap. of: group and number of a message, None for another entry; is_end: of a batch.
+
+        A dump of active operations has the parts of all batches, since they have no state, but not the entries of completed batches.
+        """
+        row = len(self.chunks) * _CHUNK + len(self.pending)
+        if of is not None and of == self.of_parts and not is_gap:
+            self.parts.append(row)
+            return
+        if is_gap and self.parts:
+            self.without_end.append(self.parts)
+        self.of_parts = of
+        self.parts = [row] if of is not None and not is_end else []
+
+    def _invalid(self, error: Exception) -> DamagedTrace:
         what = f"entry {self.seen}: '{error.args[0]}' is missing" if isinstance(error, KeyError) else f"entry {self.seen} is damaged"
-        return UsageError(f"{self.path}: not a valid Flight Recorder dump ({what}): write it again")
+        return _damaged(self.path, what)
 
     def _pack(self) -> None:
         packed = np.array(self.pending, _PACKED)
@@ -270,10 +442,12 @@ class _Rows:
         try:
             self._pack()
             operations = np.concatenate(self.chunks)
+            self._complete_batches(operations)
         except (TypeError, ValueError, OverflowError) as error:
             raise self._invalid(error) from error
         members = _members(self.path, rest.get("pg_config"))
         self.chunks = []
+        progress = self._progress(dict_of(rest.get("pg_config")), dict_of(rest.get("pg_status")))
         groups = tuple(ProcessGroup(encodable(name), members.get(name, ()), encodable(what)) for name, what in self.groups)
         _number_batches(operations)
         _name_peers(operations, groups)
@@ -291,10 +465,57 @@ class _Rows:
             missing.add(Part.SEQUENCES)
         if not self.has_messages:
             missing.add(Part.MESSAGES)
-        return RankTrace(rank, world, self.path, groups, operations, missing=frozenset(missing), notes=self.places)
+        return RankTrace(
+            rank, world, self.path, groups, operations, missing=frozenset(missing), notes=self.places, progress=progress,
+            only_pending=not self.ended,
+        )  # fmt: skip
+
+    def _complete_batches(self, operations: np.ndarray[Any, Any]) -> None:
+        """Give the operations of a batch the state and times of the batch, which the entry after them has.
+
+        Without that entry the batch has completed. A batch of one message then looks like a single message, which may be pending.
+        """
+        if self.without_end and not self.ended and self.parts:
+            self.without_end.append(self.parts)
+        for rows in self.without_end:
+            scheduled = [row for row in rows if operations["state"][row] == STATE["scheduled"]]
+            operations["state"][scheduled] = _COMPLETED if len(rows) > 1 else NONE
+        for before, group, collective, message, values in self.batches:
+            row = before - 1
+            is_message = row >= 0 and operations["kind"][row] in _MESSAGES
+            part = group, message if is_message else collective, is_message
+            while row >= 0 and part == (operations["group"][row], operations["sequence"][row], operations["kind"][row] in _MESSAGES):
+                for name, value in zip(_OF_BATCH, values, strict=True):
+                    operations[name][row] = value
+                row -= 1
+
+    def _progress(self, config: Mapping[str, Any], status: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+        """Return by group the last collective that was called and the last one that completed; {} where the dump does not have them.
+
+        A status has the number that the process gave the group. It is that of an entry; without entries the groups of a process are
+        numbered in the order of their names, and the first one is the default group.
+        """
+        by_order = {"0": "0"} if "0" in config else {}
+        if len(config) == len(status) and all(key.isdecimal() for key in (*config, *status)):
+            by_order = dict(zip(sorted(status, key=int), sorted(config, key=int), strict=True))
+        by_id = dict(self.by_id)
+        found = {}
+        for key, value in status.items():
+            last = dict_of(value)
+            called, completed = last.get("last_enqueued_collective"), last.get("last_completed_collective")
+            if not (type(called) is int and type(completed) is int and UNKNOWN <= completed <= called):
+                continue
+            name = by_order.get(key)
+            if key not in by_id and name is not None and all(known != name for known, _ in self.groups):
+                what = str(dict_of(config[name]).get("desc") or "")
+                by_id[key] = self.groups[name, what] = len(self.groups)
+            if key in by_id:
+                found[by_id[key]] = max(called, 0), max(completed, 0)
+        return found
 
 
 _COMPLETED, _RETIRED = STATE["completed"], STATE["retired"]
+_OF_BATCH = ("state", "start", "end", "duration")
 _MESSAGES = (KIND["send"], KIND["recv"])
 
 
@@ -310,7 +531,7 @@ def _operation(name: str) -> tuple[int, int, bool]:
 
 def _elements(sizes: Any) -> int:
     """Return the number of elements of tensors, from their sizes: [[3, 4], [5]] has 17."""
-    return sum(map(prod, sizes)) if len(sizes) != 1 else prod(sizes[0])
+    return sum(prod(map(index, size)) for size in sizes) if len(sizes) != 1 else prod(map(index, sizes[0]))
 
 
 def _place(frames: Any) -> str:
@@ -341,9 +562,8 @@ def _members(path: Path, config: Any) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _invalid_ranks(path: Path, group: str) -> UsageError:
-    what = f"the ranks of process group '{group[:80]}' are damaged"
-    return UsageError(f"{path}: not a valid Flight Recorder dump ({what}): write it again")
+def _invalid_ranks(path: Path, group: str) -> DamagedTrace:
+    return _damaged(path, f"the ranks of process group '{group[:80]}' are damaged")
 
 
 def _number_batches(operations: np.ndarray[Any, Any]) -> None:

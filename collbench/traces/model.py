@@ -15,6 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.errors import UsageError
+from collbench.reason import Fact
+
 # The kinds of operations, by collbench's names. "send" and "recv" are messages; they have a peer instead of a root.
 KINDS = (
     "allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "broadcast", "reduce", "gather", "scatter", "barrier",
@@ -120,6 +123,9 @@ class RankTrace:
     job          what identifies the job or the run, to detect files of different jobs; "" if unknown
     notes        the program's own name of each group of operations, for tables: by index in `operations`; may be empty
     host         the name of the rank's host, or ""
+    progress     by index in `groups`, where the library recorded it: (sequence number of the last collective that the program called, that
+                 of the last one that completed). It covers collectives of which the trace has no operation
+    only_pending whether the trace has no operation that had completed when it was written
     """
 
     rank: int
@@ -135,6 +141,32 @@ class RankTrace:
     job: str = ""
     notes: Mapping[int, str] = field(default_factory=dict)
     host: str = ""
+    progress: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    only_pending: bool = False
+
+
+class DamagedTrace(UsageError):
+    """The file of a rank is cut or damaged. file; what: what is wrong with it, "it is incomplete"."""
+
+    def __init__(self, file: Path, what: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.file, self.what = file, what
+
+
+class DamagedFile(Fact, frozen=True):
+    """A file of a job's trace that is cut or damaged, and was left out.
+
+    file  its path; what: what is wrong with it
+    rank  the rank in its name, UNKNOWN without one
+    """
+
+    file: str
+    what: str
+    rank: int = UNKNOWN
+
+    def render(self) -> str:
+        """Return what is damaged, and why."""
+        return f"{self.file} is damaged ({self.what})"
 
 
 @dataclass(frozen=True)
@@ -144,6 +176,7 @@ class Trace:
     form     the format that was read: "flight-recorder", "chakra", "kineto", "inspector", "nccl-log"
     world    the number of ranks of the job, read or not
     ignored  files of the given folders that are traces of other formats
+    damaged  files that were left out
     """
 
     form: str
@@ -151,6 +184,7 @@ class Trace:
     groups: tuple[ProcessGroup, ...]
     ranks: tuple[RankTrace, ...]
     ignored: tuple[Path, ...] = ()
+    damaged: tuple[DamagedFile, ...] = ()
 
     @property
     def missing(self) -> frozenset[Part]:

@@ -17,7 +17,8 @@ from typing import cast
 import numpy as np
 
 from collbench.errors import UsageError
-from collbench.traces.model import UNKNOWN, JobReader, ProcessGroup, RankTrace, Trace, TraceReader
+from collbench.traces.flight_recorder import rank_of
+from collbench.traces.model import UNKNOWN, DamagedFile, DamagedTrace, JobReader, ProcessGroup, RankTrace, Trace, TraceReader
 from collbench.units import listed, plural
 from collbench.untrusted import unpacked
 
@@ -35,6 +36,7 @@ FOR_REPLAY = ("kineto", "chakra", "inspector", "nccl-log", "flight-recorder")
 FORMS = "PyTorch Flight Recorder, Chakra, Kineto, NCCL Inspector, and logs with NCCL_DEBUG_SUBSYS=INIT,COLL"
 
 _HEAD = 64 << 10
+_SHORTEST = 512  # bytes of a file with a call; the head of a shorter one need not show its format
 _MOST_FILES = 1 << 17
 _MOST_RANKS = 1 << 20
 _MOST_ELEMENTS = 1 << 62
@@ -49,16 +51,18 @@ def readers() -> tuple[TraceReader, ...]:
     return tuple(cast(TraceReader, import_module(name)) for name in READERS)
 
 
-def read_traces(paths: Iterable[Path], prefer: Sequence[str] = ()) -> Trace:
+def read_traces(paths: Iterable[Path], prefer: Sequence[str] = (), *, without_damaged: bool = False) -> Trace:
     """Return the trace of a job from the files of its ranks. In a folder, files that are not traces are skipped.
 
-    prefer   names of formats (`TraceReader.FORM`): of folders with traces of several formats, as `collbench trace` writes them, the first
-             of these formats is read
+    prefer           names of formats (`TraceReader.FORM`): of folders with traces of several formats, as `collbench trace` writes them, the
+                     first of these formats is read
+    without_damaged  leave out damaged files if at least one is not damaged; `Trace.damaged` has them
 
     Raises UsageError for a file that cannot be read or is not a trace, for a folder without traces, and for files of several formats or
     jobs, ranks that are there twice, and ranks outside the job.
     """
-    files, ignored = _recognized(paths, prefer)
+    damaged: list[DamagedTrace] = []
+    files, ignored = _recognized(paths, prefer, damaged if without_damaged else None)
     reader = next(iter(files.values()))
     other = next((path for path, each in files.items() if each is not reader), None)
     if other is not None:
@@ -66,25 +70,48 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = ()) -> Trace:
         raise UsageError(
             f"{first} is a {reader.FORM} trace, and {other} is a {files[other].FORM} trace: give the files of one format at a time"
         )
-    ranks = reader.read_job(list(files)) if isinstance(reader, JobReader) else [rank for path in files for rank in reader.read(path)]
+    if isinstance(reader, JobReader):
+        ranks = reader.read_job(list(files))
+    else:
+        ranks = [rank for path in files for rank in _read(reader, path, damaged if without_damaged else None)]
+    if not ranks and damaged:
+        raise damaged[0]
     if not ranks:
         raise UsageError(f"{listed([str(path) for path in files], 3)}: no communication was recorded: give the traces of a running job")
-    return replace(joined(reader.FORM, ranks), ignored=ignored)
+    left_out = tuple(DamagedFile(str(each.file), each.what, rank_of(each.file)) for each in damaged)
+    return replace(joined(reader.FORM, ranks), ignored=ignored, damaged=left_out)
 
 
-def _recognized(paths: Iterable[Path], prefer: Sequence[str]) -> tuple[dict[Path, TraceReader], tuple[Path, ...]]:
+def _read(reader: TraceReader, path: Path, damaged: list[DamagedTrace] | None) -> list[RankTrace]:
+    """Return the ranks of a file; add a damaged one to `damaged`, or raise its error."""
+    try:
+        return reader.read(path)
+    except DamagedTrace as error:
+        if damaged is None:
+            raise
+        damaged.append(error)
+        return []
+
+
+def _recognized(
+    paths: Iterable[Path], prefer: Sequence[str], damaged: list[DamagedTrace] | None
+) -> tuple[dict[Path, TraceReader], tuple[Path, ...]]:
     """Return (the reader of each file, the traces in folders that are ignored because their format is not the preferred one).
 
     Raises UsageError for a given file without a reader, and for a folder without traces.
+
+    damaged  gets the given files that are empty, or too short to be recognized, if at least one file is recognized; None: they are errors
     """
     found: dict[Path, TraceReader] = {}
     ignored: list[Path] = []
     for path in paths:
         if not _is_folder(path):
-            reader = reader_of(path)
-            if reader is None:
-                raise UsageError(f"{path}: not a trace of a known format: give files of {FORMS}")
-            found[path] = reader
+            try:
+                found[path] = _reader_of_given(path)
+            except DamagedTrace as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
             continue
         inside = {file: reader for file in _files(path) if (reader := reader_of(file, skip_unreadable=True))}
         if not inside:
@@ -96,9 +123,22 @@ def _recognized(paths: Iterable[Path], prefer: Sequence[str]) -> tuple[dict[Path
                 found[file] = reader
             else:
                 ignored.append(file)
+    if not found and damaged:
+        raise damaged[0]
     if not found:
         raise UsageError(f"no trace is given: give files or folders of {FORMS}")
     return found, tuple(ignored)
+
+
+def _reader_of_given(path: Path) -> TraceReader:
+    """Return the reader of a file. Raises UsageError for a file of another kind, and DamagedTrace for one that is too short to tell."""
+    reader = reader_of(path)
+    if reader is not None:
+        return reader
+    sentence = f"{path}: not a trace of a known format: give files of {FORMS}"
+    if path.stat().st_size < _SHORTEST:
+        raise DamagedTrace(path, "it is incomplete", sentence)
+    raise UsageError(sentence)
 
 
 def _is_folder(path: Path) -> bool:
@@ -134,7 +174,7 @@ def reader_of(path: Path, *, skip_unreadable: bool = False) -> TraceReader | Non
     if not head:
         if skip_unreadable:
             return None
-        raise UsageError(f"{path}: the file is empty: record the trace again")
+        raise DamagedTrace(path, "it is empty", f"{path}: the file is empty: record the trace again")
     return next((reader for reader in readers() if reader.recognizes(path, head)), None)
 
 
@@ -294,4 +334,5 @@ def _with_groups(rank: RankTrace, groups: tuple[ProcessGroup, ...], numbers: Seq
     if list(numbers) != list(range(len(numbers))):
         operations = operations.copy()
         operations["group"] = np.array(numbers, np.int32)[operations["group"]] if len(operations) else operations["group"]
-    return replace(rank, groups=groups, operations=operations)
+    progress = {numbers[number]: last for number, last in rank.progress.items()}
+    return replace(rank, groups=groups, operations=operations, progress=progress)

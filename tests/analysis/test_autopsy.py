@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from collbench.analysis.autopsy import AutopsyCause, AutopsyFinding, AutopsyResult, AutopsyVerdict, autopsy
+from collbench.errors import UsageError
 from collbench.traces.reading import read_traces
-from tests.traces.dumps import Call, entries, write
+from tests.traces.dumps import Call, document, entries, write
 
 STEP: list[Call] = [("all_reduce", 340), ("_all_gather_base", 12), ("all_reduce", 7)]
 RECORDED = Path(__file__).parents[2] / "reports/hang-dumps"
@@ -199,7 +201,7 @@ class TestMessages:
     def test_a_rank_that_waits_for_a_message_is_not_the_cause(self, tmp_path: Path) -> None:
         late = entries([*STEP, waiting(STEP[0])])
         verdict = judged(tmp_path, {0: [*entries(STEP), *_message("recv 0<-1")], 1: entries(STEP), 2: late}, dict(self.GROUPS))
-        assert first(verdict) == (AutopsyCause.NOT_ARRIVED, (1,), 4)
+        assert first(verdict)[:2] == (AutopsyCause.NOT_ARRIVED, (1,))
         assert [finding.ranks for finding in verdict.findings] == [(1,)]
 
     def test_a_message_without_its_other_side(self, tmp_path: Path) -> None:
@@ -258,3 +260,97 @@ def test_findings_are_values_that_survive_json() -> None:
     finding = AutopsyFinding(AutopsyCause.NOT_ARRIVED, (1,), "0", "default_pg", "allreduce", 7, (0, 2), 3)
     verdict = AutopsyVerdict(AutopsyResult.FOUND, (finding,), 3, True, 3, (), 1, 7)
     assert decode(as_json(verdict), AutopsyVerdict) == verdict
+
+
+def _peer(name: str, elements: int = 4, state: str = "started") -> dict[str, Any]:
+    """The entry of a single message in the default group, after all collectives of a rank."""
+    (entry,) = entries([(name, elements, state)], times=[90.0])
+    return {**entry, "record_id": 90, "is_p2p": True, "p2p_seq_id": 1}
+
+
+class TestPending:
+    """No verdict is "nothing found" while an operation is pending."""
+
+    BEFORE: Sequence[Call] = [("all_reduce", 340)] * 3
+    WAITS: Call = ("all_reduce", 340, "started")
+
+    @pytest.mark.parametrize("message", ["send 0->1", "recv 0<-1"])
+    def test_a_message_without_its_other_side_and_a_collective_are_a_circle(self, tmp_path: Path, message: str) -> None:
+        others = entries([*self.BEFORE, self.WAITS])
+        verdict = judged(tmp_path, {0: [*entries(self.BEFORE), _peer(message)], 1: others, 2: others}, WORLD)
+        assert first(verdict)[:2] == (AutopsyCause.CIRCLE, (0, 1))
+
+    def test_a_ring_of_sends_is_a_circle(self, tmp_path: Path) -> None:
+        verdict = judged(tmp_path, {rank: [_peer(f"send {rank}->{(rank + 1) % 4}")] for rank in range(4)}, {"0": range(4)})
+        assert first(verdict)[:2] == (AutopsyCause.CIRCLE, (0, 1, 2, 3))
+
+    def test_a_message_that_both_sides_have_started_is_held(self, tmp_path: Path) -> None:
+        verdict = judged(tmp_path, {0: [_peer("send 0->1")], 1: [_peer("recv 1<-0")]}, {"0": range(2)})
+        assert (verdict.exit_code, [each.cause for each in verdict.findings]) == (3, [AutopsyCause.NOTHING_MOVES])
+
+    def test_a_message_of_another_size(self, tmp_path: Path) -> None:
+        verdict = judged(tmp_path, {0: [_peer("send 0->1", 5000)], 1: [_peer("recv 1<-0", 4000)]}, {"0": range(2)})
+        assert (verdict.findings[0].cause, verdict.culprits, verdict.exit_code) == (AutopsyCause.SIZE, (), 1)
+
+    @pytest.mark.parametrize("kind", ["broadcast", "gather"])
+    def test_an_earlier_operation_that_some_have_completed_is_named_and_no_rank_accused(self, tmp_path: Path, kind: str) -> None:
+        held, ahead = entries([*self.BEFORE, (kind, 9, "started")]), entries([*self.BEFORE, (kind, 9), self.WAITS])
+        verdict = judged(tmp_path, {0: held, 1: held, 2: ahead}, WORLD)
+        (finding,) = verdict.findings
+        assert (finding.cause, finding.operation, finding.sequence, finding.waiting) == (AutopsyCause.PARTLY, kind, 4, (0, 1))
+        assert (verdict.exit_code, verdict.culprits) == (3, ())
+
+    def test_more_missing_ranks_than_waiting_ones_may_be_an_additional_call(self, tmp_path: Path) -> None:
+        verdict = judged(tmp_path, {0: entries(self.BEFORE), 1: entries([*self.BEFORE, self.WAITS]), 2: entries(self.BEFORE)}, WORLD)
+        (finding,) = verdict.findings
+        assert (finding.cause, finding.ranks, finding.waiting) == (AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL, (0, 2), (1,))
+        assert (verdict.exit_code, verdict.culprits) == (1, ())
+
+    def test_scheduled_beside_started_points_at_the_gpu_of_that_rank(self, tmp_path: Path) -> None:
+        others, late = (entries([*self.BEFORE, ("all_reduce", 340, state)]) for state in ("started", "scheduled"))
+        assert first(judged(tmp_path, {0: others, 1: others, 2: late}, WORLD)) == (AutopsyCause.NOT_STARTED, (2,), 4)
+
+    def test_a_group_without_recorded_members_is_not_complete(self, tmp_path: Path) -> None:
+        whole = entries([("all_reduce", 4, "retired")], library="gloo")
+        pair = entries([("all_reduce", 9, "waiting")], "1", "undefined", library="gloo")
+        verdict = judged(tmp_path, {0: [*whole, *pair], 1: [*whole, *pair], 2: whole})
+        assert (verdict.exit_code, [each.cause for each in verdict.findings]) == (3, [AutopsyCause.NO_MEMBERS])
+
+    def test_messages_of_a_batch_have_the_state_of_the_batch(self, tmp_path: Path) -> None:
+        batch = [{**entry, "state": "scheduled", "retired": False} for entry in (_peer("send 0->1"), _peer("recv 0<-1"))]
+        other = [{**batch[0], "profiling_name": "nccl:recv 1<-0"}, {**batch[1], "profiling_name": "nccl:send 1->0"}]
+        ends = {state: {**_peer("coalesced", 0, state), "p2p_seq_id": 1} for state in ("completed", "started")}
+        done = {0: [*batch, ends["completed"]], 1: [*other, ends["completed"]]}
+        assert (
+            judged(
+                tmp_path, {**done, 0: [*entries(self.BEFORE), *done[0]], 1: [*entries(self.BEFORE), *done[1]]}, {"0": range(2)}
+            ).exit_code
+            == 0
+        )
+        pending = {0: [*entries(self.BEFORE), *batch, ends["started"]], 1: entries(self.BEFORE)}
+        assert first(judged(tmp_path, pending, {"0": range(2)}))[:2] == (AutopsyCause.NOT_ARRIVED, (1,))
+
+
+def test_the_status_of_groups_shows_what_ranks_without_entries_have_called(tmp_path: Path) -> None:
+    pending = {0: (11, 10, (11,)), 1: (11, 10, (11,)), 2: (10, 7, (8, 9, 10)), 3: (10, 10, ())}
+    paths = []
+    for rank, (called, completed, numbers) in pending.items():
+        calls = [entries([("all_reduce", 4, "scheduled")], begin=number)[0] for number in numbers]
+        dump = document(calls, {"0": range(4)})
+        dump["pg_status"] = {"0": {"last_enqueued_collective": called, "last_completed_collective": completed}}
+        paths.append(tmp_path / f"rank_{rank}")
+        paths[-1].write_text(json.dumps(dump), encoding="utf-8")
+    verdict = autopsy(read_traces(paths))
+    assert verdict.culprits == (2, 3)
+    assert (verdict.findings[0].sequence, verdict.findings[0].called, verdict.findings[0].completed) == (11, 10, 7)
+
+
+@pytest.mark.parametrize("size", [0, 9, 300])
+def test_a_cut_dump_is_named_and_the_others_are_analysed(tmp_path: Path, size: int) -> None:
+    paths = write(tmp_path, {rank: entries([*STEP, waiting(STEP[0])]) for rank in range(3)}, WORLD)
+    paths[2].write_bytes(paths[2].read_bytes()[:size])
+    verdict = autopsy(read_traces(paths, without_damaged=True))
+    assert first(verdict) == (AutopsyCause.NO_DUMP, (2,), 4)
+    assert [(file.file, file.rank) for file in verdict.damaged] == [(str(paths[2]), 2)]
+    with pytest.raises(UsageError):
+        read_traces(paths)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trials import autopsy_nccl
 from benchmarks.trials.autopsy import KINDS, Trial, job_of
 from benchmarks.trials.series import ROOT, trials_in
 
@@ -33,3 +34,13 @@ def test_seeds_give_each_framework_and_variant_and_always_the_same_job() -> None
         assert jobs == [job_of(kind, seed) for seed in range(30)]
         assert {job.framework for job in jobs} == {"ddp", "fsdp"} and {job.ranks for job in jobs} == {2, 3, 4}
         assert len({(job.framework, job.variant) for job in jobs}) == 2 * len({job.variant for job in jobs})
+
+
+@pytest.mark.parametrize("kind", autopsy_nccl.KINDS)
+def test_no_innocent_rank_is_accused_of_a_simulated_job_and_none_that_hangs_is_fine(tmp_path: Path, kind: str) -> None:
+    for seed in range(4):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        trial, verdict = autopsy_nccl.play(kind, seed, folder, "")
+        assert (trial.right, trial.innocent, trial.false_fine) == (True, [], False), trial
+        assert (verdict.exit_code == 0) <= (kind == "healthy")

@@ -141,6 +141,17 @@ _HOSTILE = {
 }
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_dump_that_python_has_pickled_is_read(tmp_path: Path, protocol: int) -> None:
+    call = entries([("all_reduce", 4)])[0]
+    pair = ("0", "default_pg")  # a tuple that is stored once, and used twice
+    dump = document([{**call, "process_group": pair}, {**call, "process_group": pair, "record_id": 1}], {"0": range(2)})
+    path = tmp_path / "dump_rank_0"
+    path.write_bytes(pickle.dumps(dump, protocol))
+    rank = read_one(path)
+    assert (len(rank.operations), rank.groups[0].ranks, rank.groups[0].what) == (2, (0, 1), "default_pg")
+
+
 @pytest.mark.parametrize("ranks", ["[0, x", "[0, 18446744073709551616]", "[-1, 0]", "[0, 4294967296]", [0, "x"], 7])
 def test_damaged_ranks_of_a_group(tmp_path: Path, ranks: Any) -> None:
     path = tmp_path / "dump_rank_0.json"

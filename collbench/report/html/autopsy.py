@@ -14,6 +14,7 @@ from collbench.report.html.page import write_page
 from collbench.units import noun_of, plural
 
 _LONGEST = 400
+_MOST_FILES = 4
 _BADGES = {
     AutopsyResult.NOTHING_FOUND: (GOOD, "NOTHING FOUND"),
     AutopsyResult.FOUND: (BAD, "CAUSE FOUND"),
@@ -34,6 +35,7 @@ def first_screen_of(verdict: AutopsyVerdict, form: str) -> FirstScreen:
         LargeFigure(str(verdict.groups), noun_of(verdict.groups, "process group")),
     ]
     more = [short(advice(finding), _LONGEST) for finding in verdict.findings[:1]]
+    more += [short(f"Left out: {file.render()}.", _LONGEST) for file in verdict.damaged[:_MOST_FILES]]
     return FirstScreen(short(verdict.render(), _LONGEST), _BADGES[verdict.result], figures, f"autopsy of {form} traces", more)
 
 
