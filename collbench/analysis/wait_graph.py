@@ -65,7 +65,7 @@ class GroupCalls:
         self.created = np.maximum(self._values("created", UNKNOWN), UNKNOWN)
         self.has = calls != UNKNOWN
         self.last = np.where(self.has.any(axis=0), len(calls) - 1 - np.argmax(self.has[::-1], axis=0), -1) if len(calls) else self._none()
-        self.synchronizes: NDArray[Any] = np.isin(self._values("kind", NONE), [*_SYNCHRONIZES, NONE]).all(axis=1)
+        self.synchronizes = np.asarray(np.isin(self._values("kind", NONE), [*_SYNCHRONIZES, NONE]).all(axis=1))
         ended_before = self.synchronizes[:-1] & np.isin(self.state[:-1], (_COMPLETED, _RETIRED)).any(axis=1)
         self.is_whole = bool(members) or bool(ended_before.any())
         self._find_progress()
