@@ -99,7 +99,7 @@ def _served(dist: Any, host: str, timeout: timedelta, ranks: int) -> Any:
 def require_one_family(name: str, world: World, interface: str) -> None:
     """Raise UsageError if Gloo would use IPv4 on one host and IPv6 on another: it uses an interface's IPv4 address if there is one."""
     family = first_family(interface)
-    known: list[str | None] = world.allgather(family and family.value, f"opening {name}: the family of {interface}'s address")
+    known: list[str | None] = world.allgather(family and family.value, f"opening {name}: the address family of each host")
     first = {family: member.host for member, family in reversed(list(zip(world.members, known, strict=True))) if family}
     if len(first) > 1:
         each = ", ".join(f"{host} {family}" for family, host in sorted(first.items()))

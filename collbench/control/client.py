@@ -38,7 +38,7 @@ from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret, socket_event
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, bundles, other_step
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, RanksApart, bundles
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Entry, Joining, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -618,12 +618,18 @@ class Client:
             message = self._first(time.monotonic() + first_s)
         except Empty:
             message = self._later(what, end, deadline_s)
-        if message.step != step:
-            raise other_step(what, message.step, step)
+        if (message.step, message.what) != (step, what):
+            raise self._apart(message, step, what)
         try:
             return decoded(message.value)
         except Malformed as error:
             raise RunFailed(f"{what}: rank 0 sent an invalid answer ({error}): install the same version on all nodes", phase=what) from None
+
+    def _apart(self, message: wire.StepAnswer, step: int, what: str) -> CollbenchError:
+        """Return the error after rank 0 has ended the launch for it. So this rank exchanges nothing more, also if its caller continues."""
+        rank = self._info.rank
+        apart = RanksApart(str(self._me or f"rank {rank}"), what, step, str(self._hub or "rank 0"), message.what, message.step)
+        return self.abort(apart.render(), FAILED) or RunFailed(apart.render(), rank=rank, phase=what)
 
     def has_message(self) -> bool:
         """Return whether `receive` would find a message of rank 0, or an error."""

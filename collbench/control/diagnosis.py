@@ -567,7 +567,18 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
     odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == majority and one.phase != where and not one.waits))
     if odd and 2 * len(odd) < len(seen.answers):
         return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
+    apart = _apart(seen)
+    if apart:
+        return _hang(seen, HangCause.ELSEWHERE, apart, seen.answers[0].phase, detail=seen.answers[apart[0]].phase)
     return _hang(seen, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(seen.answers), iteration=majority[1])
+
+
+def _apart(seen: HangEvidence) -> tuple[int, ...]:
+    """Return the ranks that wait for rank 0 in another phase than that in which rank 0 waits for them."""
+    hub = seen.answers.get(0, RankState(0))
+    if not hub.waits:
+        return ()
+    return tuple(rank for rank, one in sorted(seen.answers.items()) if one.waits and one.step <= hub.step and one.phase != hub.phase)
 
 
 def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:

@@ -28,7 +28,7 @@ from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, allow_connections, other_step, out_of_files
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, RanksApart, allow_connections, out_of_files
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Joining, Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -317,7 +317,6 @@ def unreadable(why: str) -> str:
 # Rank 0's end of the control plane, as its main thread uses it. Every wait has a deadline, and ends with a result or an error.
 
 _QUERY_EVERY_S = 2.0
-_LONGEST = 200  # characters of a phase's name in a rank's message
 _INQUIRY_S = 8.0  # longer than any inquiry takes
 Take = Callable[[int, Any, Sequence[memoryview]], None]
 
@@ -419,7 +418,7 @@ class Server:
         missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
         self._keeper.do(lambda: self.part.request(step))
         for came in self._early.pop(step, []):
-            self._taken(came, what, missing, take)
+            self._taken(came, step, what, missing, take)
         while missing:
             try:
                 came = self._keeper.next(end)
@@ -427,21 +426,21 @@ class Server:
                 came = self._expired(what, end + patience_s)
             if not isinstance(came, wire.Values):
                 continue
-            if came.step < step:
-                raise other_step(what, came.step, step)
             if came.step > step:  # a fast rank may be one step ahead
                 self._early.setdefault(came.step, []).append(came)
             else:
-                self._taken(came, what, missing, take)
+                self._taken(came, step, what, missing, take)
             if came.size_bytes > LARGE_BYTES:
                 self._keeper.do(partial(self.part.made_room, came.size_bytes))
 
-    def _taken(self, came: wire.Values, what: str, missing: set[int], take: Take) -> None:
+    def _taken(self, came: wire.Values, step: int, what: str, missing: set[int], take: Take) -> None:
         for entry in came.entries:
+            if (came.step, entry.what) != (step, what):
+                me = str(self.part.members[0]) if self.part.members else "rank 0"
+                apart = RanksApart(str(self.part.joined[entry.rank]), entry.what, came.step, me, what, step)
+                raise self._end_launch(apart.render())
             if entry.rank not in missing:
                 raise self._invalid(what, entry.rank)
-            if entry.what != what:
-                raise _other_phase(what, str(self.part.joined[entry.rank]), entry.what)
             try:
                 value = decoded(entry.value)
             except Malformed:
@@ -449,8 +448,13 @@ class Server:
             missing.discard(entry.rank)
             take(entry.rank, value, entry.arrays)
 
-    def _invalid(self, what: str, rank: int) -> RunFailed:
-        return RunFailed(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes", phase=what)
+    def _invalid(self, what: str, rank: int) -> PeerFailed:
+        return self._end_launch(f"{what}: rank {rank} sent an invalid answer: install the same version on all nodes")
+
+    def _end_launch(self, sentence: str) -> PeerFailed:
+        """End the launch for this reason, also if the caller of an exchange handles its error: the ranks cannot exchange data any more."""
+        self._keeper.do(lambda: self.part.inquiries.conclude(sentence, FAILED))
+        return PeerFailed(sentence)
 
     def _expired(self, what: str, end: float) -> Any:
         """Query the state of every rank after the deadline. Return the awaited message if it arrives, else raise the diagnosis."""
@@ -464,9 +468,9 @@ class Server:
         except Empty:
             raise WaitExpired(f"{what}: some ranks did not answer") from None
 
-    def send(self, step: int, value: Any) -> None:
-        """Send the same value to every other rank."""
-        message = wire.StepAnswer(step, encoded(value))
+    def send(self, step: int, what: str, value: Any) -> None:
+        """Send the same value to every other rank, which must be in the same phase there."""
+        message = wire.StepAnswer(step, what, encoded(value))
         self._keeper.see_done(lambda: self.part.down.broadcast(message))
 
     def interrupt(self, sentence: str, code: int) -> None:
@@ -525,14 +529,6 @@ def _bind_here(down: Downlinks, place: str) -> None:
             f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
             "wait for its end, or give this launch its own MASTER_PORT"
         ) from None
-
-
-def _other_phase(what: str, name: str, phase: str) -> RunFailed:
-    return RunFailed(
-        f"{what}: {name} is in another phase, '{phase[:_LONGEST]}': an error occurred on that rank alone, or it was started with "
-        "other arguments",
-        phase=what,
-    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

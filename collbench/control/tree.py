@@ -62,9 +62,28 @@ class RankRestarted(Fact, frozen=True):
         )
 
 
-def other_step(what: str, other: int, own: int) -> RunFailed:
-    """Return the error for ranks that are in different steps of the control plane."""
-    return RunFailed(f"{what}: the ranks are in different steps ({other} and {own}): start all ranks with the same arguments", phase=what)
+_LONGEST = 200  # characters of a phase's name in a rank's message
+
+
+class RanksApart(Fact, frozen=True):
+    """Two ranks are at different exchanges of the control plane, or at different steps of exchanges with one name."""
+
+    name: str
+    phase: str
+    step: int
+    other: str
+    other_phase: str
+    other_step: int
+
+    def render(self) -> str:
+        """Return the sentence."""
+        same = self.phase == self.other_phase
+        here = f" (step {self.step})" if same else ""
+        there = f" (step {self.other_step})" if same else ""
+        return (
+            f"{self.name} is at '{self.phase[:_LONGEST]}'{here} while {self.other} is at '{self.other_phase[:_LONGEST]}'{there}: "
+            "an error occurred on one of them alone, or they were started with other arguments"
+        )
 
 
 # The open-file limit of this process: rank 0 has a connection to each node, and other programs may connect.

@@ -98,9 +98,10 @@ class Grant(Message, frozen=True):
 
 
 class StepAnswer(Message, frozen=True):
-    """Down: rank 0's value of a step, as JSON text."""
+    """Down: rank 0's value of a step, as JSON text, and its phase."""
 
     step: Step
+    what: str
     value: bytes
 
 

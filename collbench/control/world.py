@@ -86,7 +86,10 @@ class RankExchange(Members):
             self._patience_s = 0.0
 
     def gather(self, value: T, what: str) -> list[T] | None:
-        """Return every rank's `value` (JSON), by rank, at rank 0; None elsewhere. `what` names the phase in errors."""
+        """Return every rank's `value` (JSON), by rank, at rank 0; None elsewhere.
+
+        `what` names the phase in errors. It must be the same at all ranks, so it must not contain a value of one host.
+        """
         found: dict[int, T] = {self.rank: value}
         self._gather(value, (), what, lambda rank, said, _: found.update({rank: said}))
         return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
@@ -128,7 +131,7 @@ class RankExchange(Members):
         """Return rank 0's `value` (JSON) at every rank; the others' values are ignored."""
         self._step += 1
         if self._hub:
-            self._hub.send(self._step, value)
+            self._hub.send(self._step, what, value)
         elif self._spoke:
             with self.watchdog.elsewhere(what):
                 heard: T = self._spoke.receive(self._step, what, self.timeout_s, self.longest_s)
@@ -218,7 +221,7 @@ class World(RankExchange):
                 joined = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
             self._hub.expect(self.members, self._other_candidates())
-            self._hub.send(0, [asdict(member) for member in self.members])
+            self._hub.send(0, "joining", [asdict(member) for member in self.members])
         else:
             from collbench.control.client import Client
 

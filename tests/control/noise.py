@@ -57,7 +57,7 @@ REAL: tuple[Message, ...] = (
     ]),
     Offer(5, 1 << 20),
     Grant(5),
-    StepAnswer(5, encoded({"cells": list(range(2000))})),
+    StepAnswer(5, "gathering", encoded({"cells": list(range(2000))})),
     Beat([RankState(1, "allreduce 64 MiB on mpi: measuring", False, 41, 0.5, 7, 0.0)]),
     Stalled("allreduce 64 MiB on mpi"),
     Where(),

@@ -50,7 +50,7 @@ def carried(message: Message) -> Message:
 @given(JSON, ARRAYS, st.integers(0, 2**60))
 def test_a_message_comes_back_as_it_was(value: Any, arrays: list[bytes], step: int) -> None:
     assert decoded(encoded(value)) == value
-    answer = StepAnswer(step, encoded(value))
+    answer = StepAnswer(step, "gathering", encoded(value))
     assert carried(answer) == answer
     values = Values(step, [Entry(4, "gathering", encoded(value), [memoryview(array) for array in arrays]), Entry(5, "", b"null")])
     assert carried(values) == values and values.size_bytes == sum(map(len, arrays))
@@ -79,7 +79,7 @@ def test_no_rank_sends_for_others(ranks: list[int | None], own: set[int | None])
 @pytest.mark.in_turn
 def test_ten_thousand_ranks_fit_into_one_message_and_are_packed() -> None:
     members = [{"rank": rank, "host": f"node{rank // 8:05}", "pid": 4000 + rank, "cpus": list(range(256))} for rank in range(10_000)]
-    answer = StepAnswer(0, encoded(members))
+    answer = StepAnswer(0, "joining", encoded(members))
     assert len(answer.value) < MOST_UNPACKED_BYTES
     assert sum(map(len, frames(answer))) < 1 << 20
     assert carried(answer) == answer

@@ -33,7 +33,7 @@ def test_one_connection_a_node_and_all_ranks_are_heard() -> None:
         for rank, spoke in enumerate(spokes, 1):
             spoke.send(1, "asking", f"I am {rank}", [bytes([rank])])
         assert collected(hub, 1) == {rank: (f"I am {rank}", [bytes([rank])]) for rank in range(1, 6)}
-        hub.send(2, "go on")
+        hub.send(2, "listening", "go on")
         assert [spoke.receive(2, "listening", 10, 10) for spoke in spokes] == ["go on"] * 5
 
 

@@ -1,6 +1,7 @@
 """A world of real processes: its members, their exchanges, and what happens if a rank does not join."""
 
 import os
+import re
 import socket
 import time
 
@@ -153,20 +154,45 @@ def main(world):
 """
     found = together(body, 2, meeting)
     assert [one.code for one in found] == [4, 4]
-    assert "different steps (0 and 1)" in found[0].said[1]
+    assert re.search(r"rank 1 \(.*\) is at '' while rank 0 \(.*\) is at 'agreeing'", found[0].said[1])
 
 
-def test_a_rank_that_is_at_something_else_in_the_same_step_is_named(meeting):
+# Exchanges of rank 1 beside those of the other ranks, and the phases of both in the message.
+APART = {
+    "another gather": ('world.allgather(1, "B")', 'world.allgather(0, "A")', "B", "A"),
+    "another broadcast": ('world.broadcast(1, "B")', 'world.broadcast(0, "A")', "B", "A"),
+    "a gather instead of a broadcast": ('world.allgather(1, "B")', 'world.broadcast(0, "A")', "B", "opening gloo"),
+    "one exchange more": ('[world.allgather(1, what) for what in "BA"]', 'world.allgather(0, "A")', "B", "A"),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_ranks_at_different_exchanges_are_named_with_both_even_where_the_caller_handles_errors(meeting, case):
+    """Opening a backend handles errors: the reason is sent to all ranks. Without an exchange there is no way to send it."""
+    of_rank_1, of_others, phase, other_phase = APART[case]
+    body = f"""
+def main(world):
+    try:
+        {of_rank_1} if world.rank == 1 else {of_others}
+    except CollbenchError:
+        pass
+    return world.first_error(None, "opening gloo")
+"""
+    began = time.monotonic()
+    found = together(body, 3, meeting, timeout_s=20.0)
+    assert [one.code for one in found] == [4, 4, 4], found
+    assert re.search(rf"rank 1 \(.*\) is at '{phase}' while rank 0 \(.*\) is at '{other_phase}'", found[0].stderr + str(found[0].said))
+    assert time.monotonic() - began < 15
+
+
+def test_a_rank_that_waits_for_rank_0_while_rank_0_waits_for_it_is_named_at_the_deadline(meeting):
     body = """
 def main(world):
-    if world.rank == 1:
-        return world.first_error("no memory", "opening gloo")
-    return world.first_error(None, "opening gloo: looking for GPUs")
+    return world.broadcast(1, "choosing") if world.rank == 1 else world.allgather(0, "agreeing")
 """
-    found = together(body, 2, meeting)
-    assert [one.code for one in found] == [4, 4]
-    actual = "opening gloo: looking for GPUs: rank 1 ("
-    assert found[0].said[1].startswith(actual) and "'opening gloo'" in found[0].said[1]
+    found = together(body, 3, meeting, timeout_s=3.0)
+    assert [one.code for one in found] == [4, 4, 4], found
+    assert re.match(r"hang: agreeing: rank 1 \(.*\) is in another phase: choosing;", found[0].said[1])
 
 
 def test_two_processes_that_claim_one_rank(meeting):

@@ -13,16 +13,17 @@ from tests.conftest import sample
 from tests.launchers.stored import measured, stored
 from tests.testbeds import Hosts
 
-pytestmark = [pytest.mark.hosts, pytest.mark.in_turn]
+pytestmark = pytest.mark.hosts
 
 TORCHRUN, MPICH = BIN / "torchrun", BIN / "mpiexec"
-OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+OVER_THE_LINK = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eno1,ens3"}
 PORT = "29533"  # the hosts have their own network: no other server listens there
 
 
 @pytest.fixture
 def bed(hosts: Callable[..., Hosts]) -> Hosts:
-    return hosts(2, "1gbit")
+    """Two hosts with differently named interfaces, different numbers of them, and bridges that lead nowhere."""
+    return hosts(2, "1gbit", unlike=True)
 
 
 def short(folder: Path, size: str = "1K") -> list[str]:
@@ -30,6 +31,21 @@ def short(folder: Path, size: str = "1K") -> list[str]:
 
 
 @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+def test_hosts_with_different_interface_names(bed: Hosts, tmp_path: Path) -> None:
+    """Every exchange that the ranks make has one name on both hosts, and no library chooses an interface that leads nowhere."""
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}
+    line = ["timeout", "60", *PROGRAM, "p2p", "--sizes", "1K", "--backend", "gloo,socket,zmq", "--out", str(tmp_path / "run")]
+    ranks = [bed.start(host, line, environment({**variables, "RANK": str(host)})) for host in (0, 1)]
+    said = [rank.communicate(timeout=70) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    found = read_run(tmp_path / "run")
+    assert measured(found) == {"gloo": (2, 2, 0), "socket": (2, 2, 0), "zmq": (2, 2, 0)}
+    assert [member["address"] for member in found.info["rank_map"]] == bed.addresses
+    assert {row.ceiling.limited_by for row in found.rows if row.ceiling} == {f"NIC eno1 1 Gb/s, TCP of {bed.names[0]}"}
+
+
+@pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+@pytest.mark.in_turn
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("meeting", sample(["static", "c10d"], 1))
 def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
@@ -45,13 +61,14 @@ def test_torchrun(meeting: str, bed: Hosts, tmp_path: Path) -> None:
     found = read_run(tmp_path / "run")
     assert (found.info["launcher"], sorted(found.info["hosts"])) == ("torchrun", sorted(bed.names))
     assert measured(found)["gloo"] == (2, 2, 0) and "torchrun cannot start MPI" in str(measured(found)["mpi"])
-    assert {row.ceiling.limited_by for row in found.rows if row.ceiling} == {"NIC eth0 1 Gb/s, TCP"}
+    assert {row.ceiling.limited_by for row in found.rows if row.ceiling} == {f"NIC eno1 1 Gb/s, TCP of {bed.names[0]}"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(not MPICH.exists(), reason="no MPICH in this environment: pip install collbench[mpich]")
 class TestMpiexec:
     def launch(self, bed: Hosts, line: list[str], env: dict[str, str], timeout: float = 60) -> Finished:
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
+        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eno1", "-n", "2"]
         passed = [word for name, value in env.items() for word in ("-genv", name, value)]
         return bed.run(0, [str(MPICH), *reach, *passed, PROGRAM[0], *line], timeout, environment())
 
@@ -73,12 +90,13 @@ class TestMpiexec:
         assert "above_bound" in row.flags and row.percent_of_ceiling is None
 
 
+@pytest.mark.in_turn
 @pytest.mark.impi
 class TestMpiexecOfIntelMpi:
     """Its libfabric chooses TCP between the hosts; it does not find the memory that they share."""
 
     def launch(self, bed: Hosts, python: str, line: list[str], env: dict[str, str], *flags: str) -> Finished:
-        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eth0", "-n", "2"]
+        reach = ["-launcher", "ssh", "-launcher-exec", bed.rsh, "-hosts", ",".join(bed.names), "-ppn", "1", "-iface", "eno1", "-n", "2"]
         passed = [word for name, value in env.items() for word in ("-genv", name, value)]
         mpiexec = str(Path(python).parent / "mpiexec")
         return bed.run(0, [mpiexec, *flags, *reach, *passed, python, *line], 80, environment({"COLLBENCH_ITERATIONS": "10"}))

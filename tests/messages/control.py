@@ -8,7 +8,7 @@ from collbench.control.members import HostKilled, Member, addressed
 from collbench.control.path import PathFault, PathProblem
 from collbench.control.security import ConnectionsRefused, secret_of
 from collbench.control.server import unreadable
-from collbench.control.tree import RankRestarted, other_step
+from collbench.control.tree import RankRestarted, RanksApart
 from collbench.control.wire import Malformed, parsed
 from collbench.errors import Interrupted
 from collbench.launch.advice import ProcessPerGpu, RanksNotEnded, SingleTask
@@ -77,7 +77,8 @@ MESSAGES = {
     "refused from unknown": ConnectionsRefused(2),
     "open listener, loopback": OpenListener("node0", ("127.0.1.1",)),
     "open listener, other name": OpenListener("node0"),
-    "other step": lambda: other_step("gathering samples", 3, 4),
+    "ranks apart": RanksApart(NAMES[1], "opening gloo", 7, NAMES[0], "opening gloo: looking for GPUs", 7),
+    "ranks apart in steps of one name": RanksApart(NAMES[1], "gathering samples", 3, NAMES[0], "gathering samples", 4),
     "no family": lambda: addressed([
         Member(0, "a", 0, 1, ()), Member(1, "b", 0, 1, (), routes=(("10.0.0.2", "10.0.0.1"),)),
         Member(2, "c", 0, 1, (), routes=(("fd00::3", "fd00::1"),)),

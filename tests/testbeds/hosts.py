@@ -13,6 +13,7 @@ from tests.testbeds.bed import Bed, Finished
 HERE = Path(__file__).parent
 Family = Literal["IPv4", "IPv6", "dual"]
 _FEW = 16  # hosts that may learn the addresses of one another
+_UNLIKE = ("eno1", "ens3", "enp65s0f0np0", "bond0")  # names of interfaces that unlike hosts have, in turn
 
 
 class Hosts(Bed):
@@ -20,16 +21,25 @@ class Hosts(Bed):
 
     `burst` is what the shaper lets pass at once: too little does not reach 1 Gbit/s, too much does not limit short messages.
     `family` chooses the addresses of all hosts: "dual" gives each both. `own_name_at` puts a host's own name at that address in its
-    /etc/hosts, as Debian's installer does with 127.0.1.1.
+    /etc/hosts, as Debian's installer does with 127.0.1.1. `unlike` gives the hosts differently named interfaces, and what looks like a
+    network to some of them: every host has the bridge docker0 with one address, every second one virbr0 and a NIC of another network.
     """
 
     tools = ("ip", "tc", "nsenter", "unshare")
     package = "iproute2"
 
     def __init__(
-        self, count: int = 2, rate: str | None = "1gbit", burst: str = "256kb", family: Family = "IPv4", own_name_at: str = ""
+        self,
+        count: int = 2,
+        rate: str | None = "1gbit",
+        burst: str = "256kb",
+        family: Family = "IPv4",
+        own_name_at: str = "",
+        *,
+        unlike: bool = False,
     ) -> None:
         self.count, self.rate, self.burst, self.family, self.own_name_at = count, rate, burst, family, own_name_at
+        self.unlike = unlike
 
     @property
     def names(self) -> list[str]:
@@ -38,8 +48,13 @@ class Hosts(Bed):
 
     @property
     def addresses(self) -> list[str]:
-        """Return the hosts' addresses, on their eth0; IPv4 if they have both families."""
+        """Return the hosts' addresses, on their interfaces of `interfaces`; IPv4 if they have both families."""
         return self.ipv6_addresses if self.family == "IPv6" else self.ipv4_addresses
+
+    @property
+    def interfaces(self) -> list[str]:
+        """Return the name of each host's interface in the hosts' network."""
+        return [_UNLIKE[index % len(_UNLIKE)] if self.unlike else "eth0" for index in range(self.count)]
 
     @property
     def ipv4_addresses(self) -> list[str]:
@@ -75,7 +90,7 @@ class Hosts(Bed):
         self.must("ip", "address", "add", *_on(self.gateway, bridge))
         self.must("ip", "link", "set", bridge, "up")
         for index, name in enumerate(self.names):
-            self._connect(name, self._addresses_of(index), bridge)
+            self._connect(index, bridge)
         if self.count > _FEW:
             self._know_one_another()
 
@@ -85,10 +100,14 @@ class Hosts(Bed):
         All namespaces share the kernel's table of neighbors, which has room for 1024 (gc_thresh3) that are not permanent: 32 hosts that
         reach one another would overflow it, and wait seconds for addresses.
         """
-        known = [json.loads(self.must("ip", "-j", "-n", name, "link", "show", "eth0"))[0]["address"] for name in self.names]
+        nics = self.interfaces
+        known = [
+            json.loads(self.must("ip", "-j", "-n", name, "link", "show", nic))[0]["address"]
+            for name, nic in zip(self.names, nics, strict=True)
+        ]
         for own, name in enumerate(self.names):
             lines = [
-                f"neighbour add {address} lladdr {known[index]} dev eth0 nud permanent\n"
+                f"neighbour add {address} lladdr {known[index]} dev {nics[own]} nud permanent\n"
                 for index in range(self.count)
                 for address in self._addresses_of(index)
                 if index != own
@@ -124,18 +143,41 @@ class Hosts(Bed):
             lines += [f"{address} {name}" for address in addresses]
         return "\n".join(lines) + "\n"
 
-    def _connect(self, name: str, addresses: Sequence[str], bridge: str) -> None:
+    def _connect(self, index: int, bridge: str) -> None:
+        name, nic = self.names[index], self.interfaces[index]
         self.must("ip", "netns", "add", name)
-        self.must("ip", "link", "add", f"{name}p", "type", "veth", "peer", "name", "eth0", "netns", name)
+        if self.unlike:
+            self._add_dead_ends(index)
+        self.must("ip", "link", "add", f"{name}p", "type", "veth", "peer", "name", nic, "netns", name)
         self.must("ip", "link", "set", f"{name}p", "master", bridge, "up")
         self.must("ip", "-n", name, "link", "set", "lo", "up")
-        for address in addresses:
-            self.must("ip", "-n", name, "address", "add", *_on(address, "eth0"))
-        self.must("ip", "-n", name, "link", "set", "eth0", "up")
+        for address in self._addresses_of(index):
+            self.must("ip", "-n", name, "address", "add", *_on(address, nic))
+        self.must("ip", "-n", name, "link", "set", nic, "up")
         if self.rate:
             shape = ("root", "tbf", "rate", self.rate, "burst", self.burst, "latency", "50ms")
             self.must("tc", "qdisc", "add", "dev", f"{name}p", *shape)  # towards the host
-            self.must("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)  # from the host
+            self.must("tc", "-n", name, "qdisc", "add", "dev", nic, *shape)  # from the host
+
+    def _add_dead_ends(self, index: int) -> None:
+        """Add interfaces that are up and have an address that no other host can reach, before the NIC: lists of interfaces begin with them."""
+        name = self.names[index]
+        bridges = {"docker0": "172.17.0.1"} | ({"virbr0": "192.168.122.1"} if index % 2 else {})
+        for bridge, address in bridges.items():
+            self.must("ip", "-n", name, "link", "add", bridge, "type", "bridge")
+            self._add_dead_end(name, f"{bridge}p")
+            self.must("ip", "-n", name, "link", "set", f"{bridge}p", "master", bridge)  # a bridge without a port has no carrier
+            self.must("ip", "-n", name, "address", "add", *_on(address, bridge))
+            self.must("ip", "-n", name, "link", "set", bridge, "up")
+        if index % 2:
+            self._add_dead_end(name, "ens2")
+            self.must("ip", "-n", name, "address", "add", *_on(f"10.123.{self.number}.{index}", "ens2"))
+
+    def _add_dead_end(self, name: str, interface: str) -> None:
+        """Add an interface with a carrier, whose other end has no address."""
+        self.must("ip", "-n", name, "link", "add", interface, "type", "veth", "peer", "name", f"{interface}x")
+        self.must("ip", "-n", name, "link", "set", interface, "up")
+        self.must("ip", "-n", name, "link", "set", f"{interface}x", "up")
 
 
 class Bottleneck(Hosts):
