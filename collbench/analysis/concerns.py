@@ -25,13 +25,14 @@ DOUBTS = (
     "wrong_data", "simulated", "slowed", "not_run_on_hardware", "shared_gpu", "oversubscribed", "reference_disturbed", "above_bound",
     "ranks_doubtful",
     "other_path", "model_differs", "path_unproven", "clock_stepped",
-    "link_flapped", "retransmits", "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
+    "link_flapped", "port_errors", "lossy_path",
+    "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
     "cpu_shared", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
 # These are notes: the figure is valid.
 REMARKS = (
-    "unverified", "their_tool", "imported", "remeasured", "size_rounded", "pairs_at_once", "no_overlap", "asynchronous",
+    "unverified", "their_tool", "imported", "remeasured", "retransmits", "size_rounded", "pairs_at_once", "no_overlap", "asynchronous",
     "too_many_updates", "parts_left_out", "dip",
 )  # fmt: skip
 _WITHIN_A_LAUNCH = frozenset({"drift", "target_missed", "warmup_unsettled"})  # with several launches, their spread shows these

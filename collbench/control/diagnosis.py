@@ -45,6 +45,7 @@ class HangCause(Enum):
     PROCESS_SILENT = "process does not answer"
     BEHIND = "behind the others"
     ELSEWHERE = "in another phase"
+    ALL_PAUSED = "all ranks were paused"
     NOTHING_MOVES = "no rank is behind"
 
 
@@ -90,6 +91,7 @@ class HangDiagnosis(Fact, frozen=True):
     path       the fault of a path
     doing      the innermost calls of the first rank in `ranks`
     reporter   the rank that reports, if it is not rank 0
+    paused_s   for how long all ranks were paused, at least
     """
 
     cause: HangCause
@@ -109,6 +111,7 @@ class HangDiagnosis(Fact, frozen=True):
     path: PathFault | None = None
     doing: str = ""
     reporter: str = ""
+    paused_s: float = 0.0
 
     def render(self) -> str:
         """Return the sentence, on one line."""
@@ -124,6 +127,11 @@ class HangDiagnosis(Fact, frozen=True):
             return (
                 f"hang: {self.phase}: all {self.members} ranks answer, and no rank is behind the others{_iteration(self.iteration)}: "
                 f"the path between them carries nothing, or --timeout {self.timeout_s:g} is too short"
+            )
+        if self.cause is HangCause.ALL_PAUSED:
+            return (
+                f"hang: {self.phase}: all {self.members} ranks stood still for {self.paused_s:.0f} s: their job was suspended, or their "
+                f"machines slept, longer than --timeout {self.timeout_s:g} allows"
             )
         if self.cause is HangCause.PATH and self.path:
             return f"hang: {self.phase}: {self.path.render()} (--timeout {self.timeout_s:g})"
@@ -438,6 +446,7 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     step       number of control-plane steps that it has begun
     paused_s   seconds, in all, in which the whole process could not run (stopped, swapped out, its machine asleep)
     held       whether SIGSTOP or a debugger has stopped it; then the first rank of its node sends its last known state
+    recently_paused_s   of paused_s, those in pauses that ended within the last timeout
     """
 
     rank: Rank
@@ -448,6 +457,7 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     step: _Number = 0
     paused_s: _Seconds = 0.0
     held: bool = False
+    recently_paused_s: _Seconds = 0.0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -464,6 +474,7 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 #     a host does not answer           it is down, its link is cut, or only its control connection is lost
 #     a process does not answer        on this host it is stopped or its Python is blocked; on another host the path may drop packets
 #     a path loses packets             connections of the ranks show it
+#     all ranks were paused            their own timers show it, and without the pause the deadline would not have passed
 #     a rank is in another place       it answers, and is in another phase, or iterations behind
 #     none of these                    no rank is behind, so the measured path transfers nothing
 
@@ -559,6 +570,9 @@ def _more_than_control(path: PathFault) -> bool:
 
 def _behind(seen: HangEvidence) -> HangDiagnosis:
     majority, where = _majority(seen)
+    paused_s = min(one.recently_paused_s for one in seen.answers.values())
+    if paused_s > 0 and all(one.still_s - one.recently_paused_s <= seen.timeout_s for one in seen.answers.values()):
+        return _hang(seen, HangCause.ALL_PAUSED, (), where, waiting=0, members=len(seen.answers), paused_s=paused_s)
     late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < majority}
     if late and 2 * len(late) <= len(seen.answers):
         last = min(one.place for one in late.values())

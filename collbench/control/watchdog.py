@@ -160,6 +160,7 @@ class Watchdog:
         self._seen = -1
         self._since = self._looked = time.monotonic()
         self._paused_s = self._queued = 0.0
+        self._pauses: list[tuple[float, float]] = []  # the end and the seconds of each recent pause
         self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
         self._startup_watchdog = StartupWatchdog()
@@ -225,6 +226,12 @@ class Watchdog:
         """
         return self._paused_s + self._overdue_s(time.monotonic())
 
+    @property
+    def recently_paused_s(self) -> float:
+        """Return for how many seconds the process could not run, in pauses that ended within the last timeout."""
+        now = time.monotonic()
+        return sum(seconds for end, seconds in self._pauses if now - end <= self._timeout) + self._overdue_s(now)
+
     def _overdue_s(self, now: float) -> float:
         late = now - self._looked - self._pause
         held = late - (self._queued_s() - self._queued) if late > _NOTICED_S else 0.0
@@ -241,7 +248,11 @@ class Watchdog:
         self._startup_watchdog.arm(self._timeout + AFTER_S)
         while not self._stop.wait(self._pause):
             now = time.monotonic()
-            self._paused_s, self._looked, self._queued = self._paused_s + self._overdue_s(now), now, self._queued_s()
+            paused_s = self._overdue_s(now)
+            if paused_s:
+                recent = [pause for pause in self._pauses if now - pause[0] <= self._timeout]
+                self._pauses = [*recent, (now, paused_s)]
+            self._paused_s, self._looked, self._queued = self._paused_s + paused_s, now, self._queued_s()
             self._startup_watchdog.arm(self._timeout + AFTER_S)
             if self.still_s > self._timeout and self._phase is not None:
                 self._give_up(self.stalled())

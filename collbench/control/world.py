@@ -277,7 +277,16 @@ class World(RankExchange):
     def _standing(self) -> RankState:
         """Return this rank's state; called by the I/O thread."""
         dog = self.watchdog
-        return RankState(self.rank, dog.at[:LONGEST_PHASE], dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s)
+        return RankState(
+            self.rank,
+            dog.at[:LONGEST_PHASE],
+            dog.waits,
+            dog.iteration,
+            dog.still_s,
+            self._step,
+            dog.paused_s,
+            recently_paused_s=dog.recently_paused_s,
+        )
 
     def _end(self, sentence: str, code: int) -> None:
         """End this process instead of its main thread; rank 0 has reported for all."""

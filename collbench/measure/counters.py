@@ -210,18 +210,35 @@ def _port(folder: str) -> Counts:
     return {**own, **{name: value for name, value in standard.items() if name not in _DATA and value != _STUCK}, **data}
 
 
-# TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs).
+# TCP segments sent and retransmitted in this host's network namespace (RFC 4022: tcpOutSegs, tcpRetransSegs), and Linux's own counters
+# (Documentation/networking/snmp_counter.rst): retransmitted segments that had arrived before, and recoveries from a loss.
 
-_TCP_TABLE = "/proc/net/snmp"
-_TCP_COUNTERS = {"RetransSegs": "retransmitted", "OutSegs": "sent"}
+_TCP_TABLES = {
+    "/proc/net/snmp": ("Tcp:", {"RetransSegs": "retransmitted", "OutSegs": "sent"}),
+    "/proc/net/netstat": (
+        "TcpExt:",
+        {
+            "TCPDSACKRecv": "duplicates",
+            "TCPSackRecovery": "recoveries",
+            "TCPRenoRecovery": "recoveries",
+            "TCPTimeouts": "recoveries",
+            "TCPLossProbeRecovery": "recoveries",
+        },
+    ),
+}
 
 
 def read_tcp(root: str = "") -> Counts:
-    """Return the TCP segments "sent" and "retransmitted" so far; empty if the kernel does not count them."""
-    rows = [line.split()[1:] for line in text(f"{root}{_TCP_TABLE}").splitlines() if line.startswith("Tcp:")]
-    if len(rows) != 2 or len(rows[0]) != len(rows[1]):
-        return {}
-    return {_TCP_COUNTERS[name]: int(value) for name, value in zip(*rows, strict=True) if name in _TCP_COUNTERS and value.isdecimal()}
+    """Return the TCP segments "sent" and "retransmitted" so far, "duplicates" and "recoveries"; those that the kernel counts."""
+    found: Counts = {}
+    for path, (prefix, names) in _TCP_TABLES.items():
+        rows = [line.split()[1:] for line in text(f"{root}{path}").splitlines() if line.startswith(prefix)]
+        if len(rows) != 2 or len(rows[0]) != len(rows[1]):
+            continue
+        for name, value in zip(*rows, strict=True):
+            if name in names and value.isdecimal():
+                found[names[name]] = found.get(names[name], 0) + int(value)
+    return found
 
 
 _LIBRARY = "libnvidia-ml.so.1"

@@ -68,8 +68,17 @@ FLAGS = {
         ),
         Flag(
             "retransmits", "retransmits",
-            "a host retransmitted 0.1 % or more of its TCP segments, so packets were lost; evidence.network has the counts by host",
-            "check cables, optics, switch ports and full queues",
+            "0.1 % or more of a host's TCP segments were lost: normal on a full path; evidence.network has the counts by host",
+        ),
+        Flag(
+            "lossy_path", "lossy path",
+            "a host lost 0.3 % or more of its TCP segments, one by one: full queues do not explain it; evidence.network has the counts",
+            "check cables, optics and switch ports",
+        ),
+        Flag(
+            "port_errors", "port errors",
+            "a port counted damaged packets or errors of its link; evidence.network has the counters",
+            "check cables, optics and switch ports",
         ),
         Flag(
             "link_flapped", "link flapped",

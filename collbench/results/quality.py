@@ -133,7 +133,7 @@ RULES = (
     Rule(UNRELIABLE, "time", frozenset({"budget_exceeded"}), lambda row: _is_wide(row, MOST_NOISE) and not _is_disturbed(row)),
     Rule(UNRELIABLE, "time", applies=lambda row: _lacks_interval(row) and row.n < FEWEST),
     Rule(NOISY, "idle", applies=_is_disturbed),
-    Rule(NOISY, "network", frozenset({"retransmits", "link_flapped"})),
+    Rule(NOISY, "network", frozenset({"lossy_path", "port_errors", "link_flapped"})),
     Rule(NOISY, "time", frozenset({"no_interval"}), lambda row: _is_wide(row, NOISE) or _lacks_interval(row)),
     Rule(NOISY, "clock", frozenset({"constant"})),
     Rule(NOISY, "skew", applies=_has_skew),

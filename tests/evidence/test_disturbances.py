@@ -49,14 +49,15 @@ def change(tmp_path: Path, **after: int) -> dict[str, Any]:
 
 def test_a_quiet_host_has_no_flag(tmp_path: Path) -> None:
     found = of_host("n1", change(tmp_path, sent=9000, again=6))
-    assert found == HostNetwork("n1", 1, 8000)
+    assert (found.retransmitted, found.sent) == (1, 8000)
     assert flags([found]) == []
 
 
 def test_a_link_that_went_down_and_segments_sent_again_are_counted_by_host(tmp_path: Path) -> None:
     found = of_host("n4", change(tmp_path, sent=5000, again=75, carrier=4, dropped=9))
     assert found.as_json() == {
-        "tcp_retransmitted": 70, "tcp_sent": 4000, "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
+        "tcp_retransmitted": 70, "tcp_sent": 4000, "tcp_duplicates": 0, "tcp_recoveries": 0,
+        "carrier_changes": {"eth0": 2}, "errors": {"eth0": {"rx_dropped": 8}},
     }  # fmt: skip
     assert flags([HostNetwork("n1"), found]) == ["retransmits", "link_flapped"]
 
@@ -64,6 +65,32 @@ def test_a_link_that_went_down_and_segments_sent_again_are_counted_by_host(tmp_p
 @pytest.mark.parametrize(("again", "sent", "flagged"), [(2, 100, False), (3, 100, True), (3, 4000, False), (40, 4000, True)])
 def test_retransmits_are_flagged_from_three_segments_and_a_thousandth_on(again: int, sent: int, flagged: bool) -> None:
     assert HostNetwork("n1", again, sent).retransmits is flagged
+
+
+# Counts of one case on one host between two hosts, measured over shaped links: without loss, with queues that overflow, with 1 % of loss.
+COUNTS = {
+    "a host slow to acknowledge": (HostNetwork("n1", 23, 9275, duplicates=23), []),
+    "one large packet": (HostNetwork("n1", 47, 103161, duplicates=3, recoveries=1, packets=4100), []),
+    "a full queue of 5 ms": (HostNetwork("n1", 501, 22200, duplicates=15, recoveries=29, packets=22200), ["retransmits"]),
+    "three hosts send to one": (HostNetwork("n1", 646, 7489, duplicates=4, recoveries=21, packets=7489), ["retransmits"]),
+    "1 % of frames": (HostNetwork("n1", 132, 12061, duplicates=1, recoveries=96, packets=12061), ["retransmits", "lossy_path"]),
+    "1 % of large packets": (HostNetwork("n1", 1433, 129066, duplicates=1, recoveries=33, packets=5160), ["retransmits", "lossy_path"]),
+    "1 % of small messages": (HostNetwork("n1", 13, 822, duplicates=2, recoveries=11, packets=822), ["retransmits", "lossy_path"]),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_loss_is_told_from_full_queues(case: str) -> None:
+    network, expected = COUNTS[case]
+    assert flags([network]) == expected
+
+
+@pytest.mark.parametrize(
+    ("counters_of_port", "expected"),
+    [({"rx_errors": 3}, ["port_errors"]), ({"rx_dropped": 900}, []), ({"symbol_error": 7}, ["port_errors"])],
+)
+def test_errors_of_a_port_are_flagged_and_drops_are_not(counters_of_port: dict[str, int], expected: list[str]) -> None:
+    assert flags([HostNetwork("n1", errors={"eth0": counters_of_port})]) == expected
 
 
 @pytest.mark.parametrize("text", ["", "Tcp: OutSegs\n", "Tcp: OutSegs RetransSegs\nTcp: 1\n", "Tcp: OutSegs\nTcp: many\n"])
@@ -74,7 +101,7 @@ def test_a_kernel_that_does_not_count_gives_nothing(tmp_path: Path, text: str) -
 
 
 def test_the_running_kernel_counts() -> None:
-    assert set(counters.read_tcp()) == {"sent", "retransmitted"}
+    assert set(counters.read_tcp()) == {"sent", "retransmitted", "duplicates", "recoveries"}
 
 
 def test_a_stall_is_far_longer_than_the_median_also_in_warm_up() -> None:

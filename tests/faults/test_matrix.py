@@ -74,7 +74,7 @@ class TestRealRanks:
     @pytest.mark.parametrize(
         ("case", "flag"),
         [
-            (Case("loss 5", "timed", "gloo", "by hand", 1), "retransmits"),
+            (Case("loss 5", "timed", "gloo", "by hand", 1), "lossy_path"),
             (Case("link for a moment", "timed", "gloo", "by hand", 2), "link_flapped"),
         ],
         ids=["loss", "link"],

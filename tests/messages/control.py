@@ -61,6 +61,7 @@ MESSAGES = {
     "iterations behind": hang(HangCause.BEHIND, 1, iteration=41),
     "phases behind": hang(HangCause.BEHIND, 1, iteration=3, detail="broadcast 8 B on mpi: measuring"),
     "elsewhere": hang(HangCause.ELSEWHERE, 1, detail="work between two phases"),
+    "all paused": hang(HangCause.ALL_PAUSED, paused_s=84.2),
     "nothing moves": hang(HangCause.NOTHING_MOVES, iteration=41),
     "path": hang(HangCause.PATH, path=path(PathProblem.MTU)),
     "path of a host to itself": path(PathProblem.LOOPBACK),

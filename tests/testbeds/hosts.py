@@ -89,7 +89,7 @@ class Hosts(Bed):
         self.must("ip", "link", "add", bridge, "type", "bridge")
         self.must("ip", "address", "add", *_on(self.gateway, bridge))
         self.must("ip", "link", "set", bridge, "up")
-        for index, name in enumerate(self.names):
+        for index in range(self.count):
             self._connect(index, bridge)
         if self.count > _FEW:
             self._know_one_another()
@@ -160,7 +160,7 @@ class Hosts(Bed):
             self.must("tc", "-n", name, "qdisc", "add", "dev", nic, *shape)  # from the host
 
     def _add_dead_ends(self, index: int) -> None:
-        """Add interfaces that are up and have an address that no other host can reach, before the NIC: lists of interfaces begin with them."""
+        """Add interfaces with addresses that no other host can reach, before the NIC: lists of interfaces begin with them."""
         name = self.names[index]
         bridges = {"docker0": "172.17.0.1"} | ({"virbr0": "192.168.122.1"} if index % 2 else {})
         for bridge, address in bridges.items():
