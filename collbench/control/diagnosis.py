@@ -130,7 +130,7 @@ class HangDiagnosis(Fact, frozen=True):
             )
         if self.cause is HangCause.ALL_PAUSED:
             return (
-                f"hang: {self.phase}: all {self.members} ranks stood still for {self.paused_s:.0f} s: their job was suspended, or their "
+                f"hang: {self.phase}: all {self.members} ranks were paused for {self.paused_s:.0f} s: their job was suspended, or their "
                 f"machines slept, longer than --timeout {self.timeout_s:g} allows"
             )
         if self.cause is HangCause.PATH and self.path:

@@ -137,7 +137,7 @@ def test_a_standing_knows_which_of_two_ranks_is_behind(place):
     assert RankState(1, step=place[0], iteration=place[1]).place < RankState(0, step=3, iteration=41).place
 
 
-def test_ranks_that_all_stood_still_beyond_the_deadline_are_no_fault_of_the_path():
+def test_ranks_that_were_all_paused_beyond_the_deadline_are_no_fault_of_the_path():
     paused = [standing(rank, still_s=70.0, recently_paused_s=64.0 + rank) for rank in range(4)]
     found = diagnose(seen(paused))
     assert (found.cause, found.ranks, found.paused_s) == (HangCause.ALL_PAUSED, (), 64.0)
