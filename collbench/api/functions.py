@@ -138,23 +138,24 @@ def peak(
     nvlink_bytes_per_s: float | None = None,
     pcie: str | None = None,
     nvlink_domain: int | None = None,
-    nvls: bool = False,
+    nvls: bool | None = None,
     sharp: bool = False,
     oversubscription: float = 1.0,
     ceiling_bytes_per_s: float | None = None,
     ring_edges: int = 1,
     pairs: int | None = None,
 ) -> CollectiveCeilings:
-    """Return what an operation could reach on a job, as `collbench peak` does: `ring`, `bound` and `achievable`, in bytes per second.
+    """Return what an operation could reach on a job, as `collbench peak` does: `expected`, `bound` and `ring`, in bytes per second.
 
     operation            "allreduce", "broadcast", "alltoall" …
     machines             what `probe` returned, or files that describe the nodes: one machine for all nodes, or one each
     nodes                their number (None: 1, or as many as there are machines)
     gpus_per_node        GPUs that take part on each node (None: all)
-    nic, pcie            as "4x100Gb" and "gen4x16"
+    nic, pcie            as "4x100Gb/s" (bits) or "4x12.5GB/s" (bytes), and "gen4x16"
     nvlink_bytes_per_s   NVLink or xGMI of one GPU, one direction
     nvlink_domain        GPUs that one NVLink fabric joins across nodes
-    nvls, sharp          whether NVSwitches, or the switches between nodes, reduce data
+    nvls                 whether NVSwitches reduce data (None: with 5 GPUs or more on NVLinks of 450 GB/s or more each)
+    sharp                whether the switches between nodes reduce data
     oversubscription     the fabric carries a node's rate divided by this
     ceiling_bytes_per_s  take this as the ceiling
     ring_edges           sendrecv: edges that leave the busiest node

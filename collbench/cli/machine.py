@@ -104,7 +104,7 @@ def _add_peak_options(parser: Parser) -> None:
     )
     parser.add_argument("--nodes", type=positive, metavar="N", help="nodes (default: 1, or as many as --from has)")
     parser.add_argument("--gpus-per-node", type=positive, metavar="G", help="GPUs that take part on each node (default: all)")
-    parser.add_argument("--nic", metavar="KxRATE", help="NICs of a node, like 4x100Gb or 8x400Gb")
+    parser.add_argument("--nic", metavar="KxRATE", help="NICs of a node, like 4x100Gb/s (bits) or 8x50GB/s (bytes)")
     parser.add_argument("--nvlink", metavar="GB/s", help="NVLink or xGMI of one GPU, one direction")
     parser.add_argument("--pcie", metavar="GENxLANES", help="PCIe link of one GPU, like gen4x16")
     parser.add_argument(
@@ -113,7 +113,10 @@ def _add_peak_options(parser: Parser) -> None:
         metavar="GPUS",
         help="GPUs that one NVLink fabric joins across nodes, 72 on GB200 NVL72 (default: by the nodes' clique ids, else one node)",
     )
-    parser.add_argument("--nvls", action="store_true", help="the NVSwitches add (NVLink SHARP)")
+    parser.add_argument(
+        "--nvls", nargs="?", const="yes", choices=("yes", "no"),
+        help="whether the NVSwitches add (NVLink SHARP; without a value: yes; default: yes for 5 GPUs or more on 450 GB/s or more each)",
+    )  # fmt: skip
     parser.add_argument("--sharp", action="store_true", help="the switches between the nodes add (InfiniBand SHARP)")
     parser.add_argument(
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
@@ -149,6 +152,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     measured = given_rate("--measured", arguments.measured)
     found = ceilings(arguments.operation, job)
     check_ranks(arguments.operation, job)
+    if found.expected is not None and found.expected.bytes_per_s is None:
+        raise UsageError(f"peak {arguments.operation}: {found.expected.limited_by}")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
         from collbench.report.html.machine import peak_sections
@@ -186,28 +191,27 @@ def _override(arguments: argparse.Namespace) -> UserOverride:
         nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
         nvlink=given_rate("--nvlink", arguments.nvlink),
         pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
-        nvls=arguments.nvls,
+        nvls=None if arguments.nvls is None else arguments.nvls == "yes",
     )
 
 
 def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
     from dataclasses import asdict
 
-    from collbench.machine.peak.collective import assumed, chosen, doubtful_input, doubts, percents
+    from collbench.machine.peak.collective import assumed, doubtful_input, doubts, exceeds_bound, percents
+    from collbench.machine.peak.ceiling import percent_of
     from collbench.machine.peak.published import published
 
-    model, ceiling = chosen(measured, found)
-    rate = ceiling.bytes_per_s if ceiling else None
-    ring, bound = percents(measured, found)
-    ceilings = {"ring": found.ring, "bound": found.bound, "achievable": found.achievable}
+    share, of_bound = percents(measured, found)
+    doubtful = exceeds_bound(measured, found)
+    ceilings = {"expected": found.expected, "ring": found.ring, "bound": found.bound}
     return json.dumps({
         "operation": operation, "nodes": job.machines, "ranks": job.ranks, "nvlink_domains": len(job.nodes),
         **{name: each.as_json(complete=True) if each else None for name, each in ceilings.items()},
-        "library": found.library,
-        "measured_bytes_per_s": measured, "model": model if rate else None, "percent_of_ceiling": ring if model == "ring" else bound,
-        "percent_of_ring": ring, "percent_of_bound": bound,
+        "measured_bytes_per_s": measured, "percent_of_ceiling": share,
+        "percent_of_ring": None if doubtful else percent_of(measured, found.ring), "percent_of_bound": of_bound,
         "published": [asdict(figure) for figure in published(operation, job)],
-        "doubtful_input": doubtful_input(operation, job).render() if model == "doubtful" else None,
+        "doubtful_input": doubtful_input(operation, job).render() if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
     }, ensure_ascii=False)  # fmt: skip
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NOTHING = "–"
 ONE_RANK = "one rank: no bus"
 _SAME_RATE = 0.001
-_MODELS = {"bound": "hard limit"}
+_MODELS = {"bound": "hard limit", "nvls": "NVLS", "nvls_tree": "NVLS tree"}
 _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that name their kind in the text
 
 
@@ -189,8 +189,8 @@ def limited_by(row: Row) -> str:
         span = "–".join(dict.fromkeys(map(format_rate, (ceiling.low_bytes_per_s, ceiling.high_bytes_per_s))))
         return printable(f"{ceiling.limited_by} (measured {span})")
     kind = basis(ceiling)
-    if kind == "ring" and row.hard_bound is not None and _is_same(row.hard_bound, ceiling.bytes_per_s):
-        kind = "ring and hard limit"
+    if ceiling.model != "bound" and row.hard_bound is not None and _is_same(row.hard_bound, ceiling.bytes_per_s):
+        kind = f"{kind} and hard limit"
     return printable(with_basis(ceiling, kind))
 
 
@@ -200,7 +200,7 @@ def with_basis(ceiling: Ceiling, kind: str) -> str:
 
 
 def basis(ceiling: Ceiling) -> str:
-    """Return what kind of figure a ceiling is: "ring", "hard limit", "measured", "given"."""
+    """Return what kind of figure a ceiling is: "ring", "NVLS tree", "hard limit", "measured", "given"."""
     return _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
 
 

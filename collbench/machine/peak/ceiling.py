@@ -21,11 +21,14 @@ class Ceiling:
     kind          "measured" (a reference, not a limit), "network", "topology", "given" (--ceiling), "simulated" or "none"
     bytes_per_s   the rate; None when there is none, and then `limited_by` is the reason
     limited_by    the limiting link or copy as text: "NIC eth0 1 Gb/s", "memory copy and sum"
-    model         "ring" or "bound"
+    model         the algorithm that reaches the rate: "ring", "tree", "nvls", "nvls_tree" or "direct" (messages between all pairs);
+                  "bound" for the hard limit
     source        the origin of the rate: "measured before the first case", "tc qdisc on eth0", "--ceiling"
     low_bytes_per_s, high_bytes_per_s   the interval of a measured reference; None for all others
     disturbed     the repetitions of a measured reference did not agree: no percentage is shown
     limited_by_parts   the links of `limited_by`; empty if no link limits, and in rows stored by earlier versions
+    efficiency    the share of the wires' rate that the algorithm reaches by `constants`; None: the wires' rate itself
+    constants     the origin of `efficiency`: "NCCL's constants"; "" without one, and in rows stored by earlier versions
     """
 
     kind: str
@@ -37,9 +40,11 @@ class Ceiling:
     high_bytes_per_s: float | None = None
     disturbed: bool = False
     limited_by_parts: tuple[Limit, ...] = ()
+    efficiency: float | None = None
+    constants: str = ""
 
     def as_json(self, complete: bool = False) -> dict[str, Any]:
-        """Return it as JSON values. The interval, `disturbed` and the parts are omitted when empty, unless `complete`."""
+        """Return it as JSON values. The interval, `disturbed`, parts and efficiency are omitted when empty, unless `complete`."""
         values = {name: getattr(self, name) for name in CSV_FIELDS} | {"limited_by_parts": _as_json(self.limited_by_parts)}
         return values if complete else {name: value for name, value in values.items() if name not in _OPTIONAL or value}
 
@@ -53,7 +58,7 @@ def _as_json(parts: Sequence[Limit]) -> list[Any]:
     return found
 
 
-_OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limited_by_parts"})
+_OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limited_by_parts", "efficiency", "constants"})
 CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "limited_by_parts")
 
 

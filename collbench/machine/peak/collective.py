@@ -1,16 +1,27 @@
-"""Reference rates of a collective on a job: the ring reference, the hard limit, and the rate with NCCL's constants."""
+"""Reference rates of a collective on a job: the expected rate by the library's constants, and the hard limit by the wires."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collbench.errors import UsageError
+from collbench.machine.peak.algorithms import (
+    ALL_REDUCE,
+    Algorithm,
+    Throughput,
+    check_hypercube,
+    hypercube,
+    hypercube_bound,
+    message,
+    pairs_by_node,
+    ring,
+    slowest_pair,
+)
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, ceiling_from_rate, no_ceiling, percent_of
 from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy, NicLimit
 from collbench.machine.peak.links import NCCL, Link
@@ -24,14 +35,17 @@ from collbench.units import format_percent, format_rate, plural
 
 KIND = "topology"
 _EVEN = 0.01  # parts that differ by less are equal parts, rounded to elements
-_RINGS = ("allreduce", "allgather", "reducescatter", "hypercube", "broadcast", "reduce", "scan")
+_ROUNDING = 1e-9
+_RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "scan")
+_MESSAGES = ("p2p", "sendrecv", "neighbors", "multipair")
 # Operations that move the same bytes over the same links: one-sided messages of a pair; half a size to each of two ring neighbors.
-_LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "sendrecv", "neighbor-alltoall": "sendrecv"}
+_LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "neighbors", "neighbor-alltoall": "neighbors"}
 _LIKE["init"] = "barrier"  # groups are made: no data moves
 _LIKE["exscan"] = "scan"  # both need rank 0's data at all other ranks
 # Operations with a part of its own size for each rank, and the operation that they are with equal parts.
 _BY_RANK = {"allgatherv": "allgather", "gatherv": "gather", "scatterv": "scatter", "reducescatterv": "reducescatter"}
-OPERATIONS = (*_RINGS, "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", "multipair", *_BY_RANK, *_LIKE)
+_OTHERS = ("hypercube", "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", "multipair")
+OPERATIONS = (*_RINGS, *_OTHERS, *_BY_RANK, *_LIKE)
 
 
 @dataclass(frozen=True)
@@ -40,20 +54,22 @@ class CollectiveCeilings:
 
     None: the operation has none of this kind. A `Ceiling` without a rate has the reason.
 
-    ring          the rate of a ring on the slowest link
-    bound         the hard limit, which no algorithm can exceed
-    achievable    the ring (else the bound) with the constants of NCCL or RCCL for the links
-    library       the library of `achievable`
+    expected    what a healthy system approaches: the rate of the fastest algorithm (`model`), with `efficiency`, the share of the wires
+                that it reaches, by the `constants` of NCCL or RCCL; or the rate that the user gave
+    bound       the hard limit of the wires, which no algorithm can exceed
+    ring        what a ring reaches, by the same constants; the same as `expected` where a ring is the fastest algorithm
     """
 
-    ring: Ceiling | None
+    expected: Ceiling | None
     bound: Ceiling | None
-    achievable: Ceiling | None
-    library: str = NCCL
+    ring: Ceiling | None = None
 
 
 def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
-    """Return the reference rates for an operation of OPERATIONS. Raises UsageError for any other operation."""
+    """Return the reference rates for an operation of OPERATIONS.
+
+    Raises UsageError for any other operation, and for a hypercube of a number of ranks that is not a power of two.
+    """
     if operation not in OPERATIONS:
         raise UsageError(f"no ceiling is known for '{operation}': write one of {', '.join(OPERATIONS)}")
     alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
@@ -61,19 +77,28 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
     if cluster.traffic is None:
         operation = _BY_RANK.get(operation, operation)
     if cluster.ceiling_from_user is not None:
-        return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None, None)
+        return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None)
     if operation == "barrier":
-        return CollectiveCeilings(None, None, None)
+        return CollectiveCeilings(None, None)
     why = _why_none(cluster)
     if why:
-        return CollectiveCeilings(no_ceiling(why) if _has_ring(operation, cluster) else None, replace(no_ceiling(why), model="bound"), None)
+        return _none(operation, cluster, no_ceiling(why))
+    if operation == "hypercube":
+        check_hypercube(cluster)
     bound = _bound(operation, cluster)
     if bound.bytes_per_s is None:
-        return CollectiveCeilings(replace(bound, model="ring") if _has_ring(operation, cluster) else None, bound, None)
+        return _none(operation, cluster, bound)
+    expected = _expected(operation, cluster)
     if alone:
-        return CollectiveCeilings(None, replace(bound, bytes_per_s=2 * bound.bytes_per_s), None)
-    ring = _ring(cluster) if _has_ring(operation, cluster) else None
-    return CollectiveCeilings(ring, _no_less(bound, ring), _achievable(operation, cluster), _library(cluster))
+        bound, expected = (replace(each, bytes_per_s=2 * (each.bytes_per_s or 0.0)) for each in (bound, expected))
+    if not _has_ring(operation, cluster) and expected.efficiency is None and expected.bytes_per_s == bound.bytes_per_s:
+        return CollectiveCeilings(bound, bound)
+    return CollectiveCeilings(expected, _no_less(bound, expected), _ring(cluster) if _has_ring(operation, cluster) else None)
+
+
+def _none(operation: str, job: Job, why: Ceiling) -> CollectiveCeilings:
+    bound = replace(why, model="bound")
+    return CollectiveCeilings(replace(why, model="ring") if _has_ring(operation, job) else bound, bound)
 
 
 def _has_ring(operation: str, job: Job) -> bool:
@@ -138,11 +163,12 @@ def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | Sum
     limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
     if any(part.fabric != 1 for part in parts):
         return InputGiven(f"a fabric of {cluster.oversubscription:g}:1", "--oversubscription")
+    on_nvlink = any(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
+    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
+        return SumsNotCounted("--nvls")
     for link in limiting:
         if link.is_from_user:
             return InputGiven(link.name, link.source)
-    if operation == "allreduce" and not cluster.several and not any(node.nvls for node, _ in cluster.kinds):
-        return SumsNotCounted("--nvls")
     if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
         return SumsNotCounted("--sharp", limiting[0].name, limiting[0].source)
     doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
@@ -161,135 +187,123 @@ def _why_none(job: Job) -> str | None:
     return f"{_at(node.host)}{node.injection.name}" if node.injection.bytes_per_s is None else None
 
 
-def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
-    """Return the bound, at least the ring: rounding could put it slightly below."""
-    if ring and ring.bytes_per_s and bound.bytes_per_s and bound.bytes_per_s < ring.bytes_per_s:
-        return replace(bound, bytes_per_s=ring.bytes_per_s)
-    return bound
+def _no_less(bound: Ceiling, expected: Ceiling) -> Ceiling:
+    """Return the bound, at least the expected rate: rounding could put it slightly below."""
+    return replace(bound, bytes_per_s=max(bound.bytes_per_s or 0.0, expected.bytes_per_s or 0.0))
 
 
 def _at(host: str | None) -> str:
     return f"{host}: " if host else ""
 
 
+def _expected(operation: str, job: Job) -> Ceiling:
+    """Return what the fastest algorithm of NCCL or RCCL reaches by the constants of the library.
+
+    For a job of another library, whose links have no constants, it is what a ring reaches on the wires.
+    """
+    reached = job.as_nccl_takes_it()
+    if operation == "allreduce":
+        every = {name: algorithm(reached, True) for name, algorithm in ALL_REDUCE.items()}
+        name, best = max(((name, each) for name, each in every.items() if each), key=lambda pair: pair[1].bytes_per_s)
+        return _reached(job, name, best, ALL_REDUCE[name](job, False))
+    if _has_ring(operation, job):
+        return _ring(job)
+    if operation == "hypercube":
+        return _reached(job, "direct", hypercube(reached, True), hypercube(job, False))
+    if operation in _MESSAGES:
+        return _expected_message(operation, job)
+    found, on_wires = _bound(operation, reached), _bound(operation, job).bytes_per_s
+    return _with_efficiency(job, replace(found, model="direct"), on_wires or inf)
+
+
+def _expected_message(operation: str, job: Job) -> Ceiling:
+    link, count = _messages(operation, job, as_expected=True)
+    wires, _ = _messages(operation, job, as_expected=False)
+    rate = link.known * count
+    on_wires = rate * wires.known / link.known if link.part == wires.part else rate
+    return _reached(job, "direct", Throughput(rate, (link,)), Throughput(on_wires, (link,)))
+
+
 def _ring(job: Job) -> Ceiling:
-    """Return the rate of the slowest link that a ring has to cross."""
-    sides = [Side(1, node.injection.known, (node.injection,)) for node, _ in job.kinds]
-    sides += [side for partition, _ in job.partitions for side in partition]
-    slowest = min(sides, key=lambda side: side.bytes_per_s)
-    return _ceiling(job, slowest.bytes_per_s, slowest.links, "ring")
+    return _reached(job, "ring", ring(job.as_nccl_takes_it(), True), ring(job, False))
+
+
+def _reached(job: Job, algorithm: Algorithm, reached: Throughput, wires: Throughput | None) -> Ceiling:
+    """Return the rate of an algorithm as the expected one; wires: the same without the library's constants."""
+    found = _ceiling(job, reached.bytes_per_s, reached.links, algorithm)
+    return found if wires is None or found.bytes_per_s is None else _with_efficiency(job, found, wires.bytes_per_s)
+
+
+def _with_efficiency(job: Job, found: Ceiling, on_wires: float) -> Ceiling:
+    share = (found.bytes_per_s or 0.0) / on_wires
+    if not 0 < share < 1 - _ROUNDING:
+        return found
+    return replace(found, efficiency=share, constants=f"{_library(job)}'s constants")
+
+
+def _messages(operation: str, job: Job, as_expected: bool) -> tuple[Link, int]:
+    """Return the path of a message of an operation of _MESSAGES, and how many messages at once its busbw counts."""
+    if operation == "multipair":
+        return slowest_pair(job, as_expected), pairs_by_node(job).total
+    return message(operation, job, as_expected), 1
 
 
 def _bound(operation: str, job: Job) -> Ceiling:
-    if operation in ("sendrecv", "p2p"):
-        link = _flow(operation, job)
+    if operation in _MESSAGES:
+        link, count = _messages(operation, job, as_expected=False)
         if link.bytes_per_s is None:
             return replace(no_ceiling(link.name), model="bound")
-        return _ceiling(job, link.known, (link,), "bound")
-    if operation == "multipair":
-        link, pairs = _slowest_pair(job), pairs_by_node(job).total
-        if link.bytes_per_s is None:
-            return replace(no_ceiling(link.name), model="bound")
-        return _ceiling(job, link.known * pairs, (link,), "bound")
+        return _ceiling(job, link.known * count, (link,), "bound")
     if operation in ("alltoallv", *_BY_RANK) and job.traffic is not None:
         rate, side = uneven(operation, job)
         return (
             _ceiling(job, rate, side.links, "bound") if side else replace(no_ceiling("no byte crosses a link of known rate"), model="bound")
         )
-    adds = job.sharp or any(node.nvls for node, _ in job.kinds)
+    adds = job.sharp or any(node.reduces for node, _ in job.kinds)
     least = _of_singles(operation, job)
     for partition, between_nodes in job.partitions:
         one = least_time(operation, partition, job.sharp if between_nodes else adds)
         least = max(least, one, key=lambda found: found.seconds_per_byte)
     rate = BUS_FACTOR[operation](job.ranks) / least.seconds_per_byte if least.seconds_per_byte else inf
-    return _ceiling(job, rate, least.side.links if least.side else (), "bound")
+    links = least.side.links if least.side else ()
+    if operation == "hypercube":
+        rate, links = min(Throughput(rate, links), hypercube_bound(job), key=lambda each: each.bytes_per_s)
+    return _ceiling(job, rate, links, "bound")
 
 
 def _of_singles(operation: str, job: Job) -> LeastTime:
     """Return the least time with each GPU as its own set: its links within the node, and the NICs where they have a separate path."""
-    plain = least_time(operation, job.singles)
-    if operation != "allreduce" or not any(node.nvls for node, _ in job.kinds):
+    if operation != "allreduce":
+        return least_time(operation, job.singles)
+    plain = _with_sharp(job) if job.sharp and job.several else least_time(operation, job.singles)
+    if not any(node.reduces for node, _ in job.kinds):
         return plain
     each = [_with_nvls(job, node, side) for node, _ in job.kinds for side in node.singles]
     return min(plain, max(each, key=lambda least: least.seconds_per_byte), key=lambda least: least.seconds_per_byte)
 
 
+def _with_sharp(job: Job) -> LeastTime:
+    """Return the least time of the GPUs of the busiest node if only the switches between the nodes reduce data (InfiniBand SHARP).
+
+    Of each element a node sends p partial sums into the fabric, and q of its GPUs receive the sum from there. Inside, g-p values are added
+    to others, and g-q GPUs get the sum from others: 2g-p-q moves over the GPUs' links. The NICs carry p out and q in, so that a move over a
+    NIC replaces one move of each kind: the NICs count twice.
+    """
+    if not all(node.apart for node, _ in job.kinds):
+        return least_time("allreduce", job.singles, sums_in_the_network=True)
+    needs = []
+    for node, _ in job.kinds:
+        inside, nics = sum(side.times * side.bytes_per_s for side in node.singles), job.egress(node)
+        needs.append(LeastTime(2 * node.gpus / (inside + 2 * nics.known), replace(node.singles[0], links=(*node.singles[0].links, nics))))
+    return max(needs, key=lambda least: least.seconds_per_byte)
+
+
 def _with_nvls(job: Job, node: Node, side: Side) -> LeastTime:
     """Return the least time of a GPU with NVLink SHARP, which sends S(1 + 1/g): S, and its part of the sum for the multicast."""
     nics = job.egress(node).known / node.gpus if job.several and node.apart else 0.0
-    inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.nvls else side.bytes_per_s
-    links = tuple(link.under(nvls=node.nvls) if isinstance(link.part, GpuLinkLimit) else link for link in side.links)
+    inside = side.bytes_per_s * node.gpus / (node.gpus + 1) if node.reduces else side.bytes_per_s
+    links = tuple(link.under(nvls=node.reduces) if isinstance(link.part, GpuLinkLimit) else link for link in side.links)
     return LeastTime(1 / (inside + nics), replace(side, links=links))
-
-
-def _flow(operation: str, job: Job) -> Link:
-    """Return the path of messages between two ranks: inside a node the pair's links; between nodes the shared NICs and the GPU's PCIe link.
-
-    A single pair per node leaves even an oversubscribed fabric with enough capacity for the NICs' rate.
-    """
-    if not job.several:
-        return job.nodes[0].pair if operation == "p2p" else job.nodes[0].neighbours
-    pairs = operation == "p2p"
-    sharing = (job.pairs or 1) if pairs else job.ring_edges
-    leaving = [node.egress if pairs else job.egress(node) for node, _ in job.kinds]
-    links = [link.divided(sharing, shared_by=sharing, sharing="pairs" if pairs else "edges of the ring") for link in leaving]
-    links += [node.pcie for node, _ in job.kinds]
-    if not pairs:
-        links += [node.neighbours for node, _ in job.kinds if node.gpus > 1]
-    return min(links, key=lambda link: link.known)
-
-
-class PairsByNode(NamedTuple):
-    """The pairs of multipair: rank i sends to rank i + n/2. By node: how many pairs send out of it, into it, and stay inside."""
-
-    total: int
-    out: NDArray[np.int64]
-    into: NDArray[np.int64]
-    inside: NDArray[np.int64]
-
-
-def pairs_by_node(job: Job) -> PairsByNode:
-    """Return the first `job.pairs` pairs of a job (None: all), with the ranks in blocks on the nodes."""
-    ends = np.cumsum(np.fromiter((node.gpus for node in job.nodes), np.int64, len(job.nodes)))
-    starts = np.concatenate([[0], ends[:-1]])
-    half = job.ranks // 2
-    total = min(job.pairs or half, half)
-
-    def ranks_within(ends: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.maximum(np.minimum(ends, first + total) - np.maximum(starts, first), 0)
-        return found
-
-    inside = ranks_within(ends - half, 0)
-    return PairsByNode(total, ranks_within(ends, 0) - inside, ranks_within(ends, half) - inside, inside)
-
-
-def _slowest_pair(job: Job) -> Link:
-    """Return the path of the slowest pair of multipair, as a pair's part of it. The time of all pairs ends with this pair.
-
-    An oversubscribed fabric is not counted, as in `_flow`: which pairs share its links is not known.
-    """
-    found = pairs_by_node(job)
-    busiest: dict[int, int] = {}
-    links = []
-    for node, sharing, inside in zip(job.nodes, np.maximum(found.out, found.into).tolist(), found.inside.tolist(), strict=True):
-        if inside:
-            links.append(node.pair)
-        if sharing > busiest.get(id(node), 0):
-            busiest[id(node)] = sharing
-            links += [node.egress.divided(sharing, shared_by=sharing, sharing="pairs"), node.pcie]
-    return min(links, key=lambda link: link.known)
-
-
-def _achievable(operation: str, job: Job) -> Ceiling | None:
-    """Return the rate with NCCL's constants; None if NCCL has no constant for a known link, or not the operation."""
-    if operation == "scan":
-        return None
-    links = [link for node, _ in job.kinds for link in (node.injection, *((node.egress,) if job.several else ()))]
-    if any(link.bytes_per_s is not None and link.nccl_bytes_per_s is None for link in links):
-        return None
-    as_nccl = job.as_nccl_takes_it()
-    found = _ring(as_nccl) if _has_ring(operation, job) else _bound(operation, as_nccl)
-    return replace(found, source=f"{_library(job)}'s constants for these links") if found.bytes_per_s else None
 
 
 def _library(job: Job) -> str:
@@ -307,57 +321,66 @@ def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceilin
     return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=named)
 
 
-# A rate compared with its references, as text: "42.0 of 50.0 GB/s: 84 % of the ring reference, 65 % of the hard limit (64.6 GB/s)".
+# A rate compared with its references, as text: "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)".
 
-Model = Literal["ring", "bound", "doubtful"]
-_NAMES = {"ring": "ring reference", "bound": "hard limit"}
+_NAMES = {"bound": "hard limit", "nvls": "NVLS", "nvls_tree": "NVLS tree"}
 
 
-def chosen(measured: float | None, found: CollectiveCeilings) -> tuple[Model, Ceiling | None]:
-    """Return the first ceiling of an operation, the ring reference where it has one; "doubtful" for a rate above the hard limit."""
-    ring, bound = found.ring, found.bound
-    if measured is not None and bound is not None and bound.bytes_per_s is not None and measured > bound.bytes_per_s * TOLERANCE:
-        return "doubtful", bound
-    return ("ring", ring) if ring is not None and (ring.bytes_per_s is not None or bound is None) else ("bound", bound)
+def name_of_model(model: str) -> str:
+    """Return the name of a ceiling's model for users: "NVLS tree", "hard limit"."""
+    return _NAMES.get(model, model)
+
+
+def exceeds_bound(measured: float | None, found: CollectiveCeilings) -> bool:
+    """Return whether a rate is above the hard limit, so that an input of it is doubtful."""
+    limit = found.bound.bytes_per_s if found.bound else None
+    return measured is not None and limit is not None and measured > limit * TOLERANCE
 
 
 def percents(measured: float | None, found: CollectiveCeilings) -> tuple[float | None, float | None]:
-    """Return the percentages of the ring reference and of the hard limit; none for a rate above the hard limit."""
-    if chosen(measured, found)[0] == "doubtful":
+    """Return the percentages of the expected rate and of the hard limit; none for a rate above the hard limit."""
+    if exceeds_bound(measured, found):
         return None, None
-    return percent_of(measured, found.ring), percent_of(measured, found.bound)
+    return percent_of(measured, found.expected), percent_of(measured, found.bound)
 
 
 def headline(measured: float | None, found: CollectiveCeilings) -> str:
-    """Return one line: the rate, and its percentages of the ring reference and of the hard limit, for any rate."""
-    model, ceiling = chosen(measured, found)
+    """Return one line: the rate, and its percentages of the expected rate and of the hard limit, for any rate."""
+    ceiling = found.expected
     if ceiling is None or ceiling.bytes_per_s is None:
         why = ceiling.limited_by if ceiling else "this operation moves no bytes"
         return f"{format_rate(measured)} GB/s, no ceiling: {why}" if measured is not None else f"no ceiling: {why}"
-    if model == "doubtful":
-        return (
-            f"{format_rate(measured or 0.0)} GB/s is above the hard limit of {format_rate(ceiling.bytes_per_s)} GB/s: model inputs doubtful"
-        )
+    if measured is not None and found.bound is not None and exceeds_bound(measured, found):
+        limit = format_rate(found.bound.bytes_per_s or 0.0)
+        return f"{format_rate(measured)} GB/s is above the hard limit of {limit} GB/s: model inputs doubtful"
     known = _known(found)
     if measured is None:
         return ", ".join(f"{format_rate(each.bytes_per_s or 0.0)} GB/s {name}" for name, each in known)
     (name, first), *rest = known
-    shares = [f"{_percent(measured, first)} of the {name}"]
-    shares += [f"{_percent(measured, each)} of the {name} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
+    shares = [f"{_percent(measured, first)} of {_with_article(name)}"]
+    shares += [f"{_percent(measured, each)} of {_with_article(name)} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
     return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
 
 
 def lines(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> list[str]:
-    """Return the headline, what limits, the rate with the library's constants, published results, and doubts and assumptions."""
-    model, _ = chosen(measured, found)
+    """Return the headline, what limits, a ring beside a faster algorithm, published results, and doubts and assumptions."""
     shown = [headline(measured, found)]
-    if model == "doubtful":
+    if exceeds_bound(measured, found):
         shown.append(f"check first: {doubtful_input(operation, job).render()}")
-    shown += [f"{name} limited by {each.limited_by} ({each.source})" for name, each in _known(found) if each.kind != "given"]
-    if found.achievable and found.achievable.bytes_per_s:
-        shown.append(f"{found.library}'s own constants allow {format_rate(found.achievable.bytes_per_s)} GB/s")
+    shown += [f"{name} limited by {_limit_of(each)}" for name, each in _known(found) if each.kind != "given"]
+    ring = found.ring
+    if ring and ring.bytes_per_s and found.expected and found.expected.model != "ring":
+        shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
     shown += [f"published: {figure.render()}" for figure in published(operation, job)]
     return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+
+
+def _limit_of(ceiling: Ceiling) -> str:
+    """Return "NVLink 450 GB/s (--nvlink), at 82 % of the wires' rate by NCCL's constants"."""
+    limit = f"{ceiling.limited_by} ({ceiling.source})"
+    if ceiling.efficiency is None:
+        return limit
+    return f"{limit}, at {format_percent(100 * ceiling.efficiency)} of the wires' rate by {ceiling.constants}"
 
 
 def assumed(operation: str, job: Job) -> list[str]:
@@ -371,6 +394,11 @@ def assumed(operation: str, job: Job) -> list[str]:
         clique = f" (clique {node.clique})" if node.clique else ""
         found.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
     found += _of_fabric(operation, job)
+    if operation == "allreduce" and any(node.uses_nvls and node.nvls != "given" for node in nodes):
+        found.append("NCCL lets the NVSwitches reduce data, as it does for 5 GPUs or more (NVLink SHARP; else --nvls no)")
+    rails = max(node.rails for node in nodes)
+    if operation in _MESSAGES and job.several and rails > 1:
+        found.append(f"each GPU has its own NIC, so that a message between nodes gets 1/{rails} of the NICs' rate")
     for kind, links in (("links inside the nodes", [node.injection for node in nodes]), ("PCIe links", [node.pcie for node in nodes])):
         why = next((link.name for link in links if link.bytes_per_s is None), None)
         if job.several and why is not None:
@@ -383,9 +411,11 @@ def assumed(operation: str, job: Job) -> list[str]:
         found.append("a part of the same size for each rank")
     if operation == "scan" and job.several:
         found.append("ranks in blocks, so that the sums enter and leave a node once")
-    if operation == "sendrecv" and any(node.neighbours.known < node.injection.known for node in nodes):
+    if operation == "hypercube" and job.several and job.placement is None:
+        found.append("ranks in blocks, so that the last steps leave the nodes")
+    if operation in ("sendrecv", "neighbors") and any(node.neighbours.known < node.injection.known for node in nodes):
         found.append("ranks in the order of the GPUs")
-    if operation == "sendrecv" and job.several and job.ring_edges == 1:
+    if operation in ("sendrecv", "neighbors") and job.several and job.ring_edges == 1:
         found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
     return found
 
@@ -418,9 +448,21 @@ def doubts(job: Job) -> list[str]:
 
 
 def _known(found: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
-    """Return the ceilings that have a rate, with their names, the ring reference first."""
-    both = [(_NAMES["ring"], found.ring), (_NAMES["bound"], found.bound)]
-    return [("given ceiling" if each.kind == "given" else name, each) for name, each in both if each and each.bytes_per_s]
+    """Return the ceilings that have a rate, with their names, the expected rate first."""
+    both = [(_name_of(found.expected), found.expected)] if found.expected else []
+    if found.bound and found.bound is not found.expected:
+        both.append((_NAMES["bound"], found.bound))
+    return [(name, each) for name, each in both if each.bytes_per_s]
+
+
+def _name_of(ceiling: Ceiling) -> str:
+    if ceiling.kind == "given":
+        return "given ceiling"
+    return _NAMES["bound"] if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})"
+
+
+def _with_article(name: str) -> str:
+    return name if name.startswith("expected") else f"the {name}"
 
 
 def _percent(measured: float, ceiling: Ceiling) -> str:

@@ -76,4 +76,4 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
 def _on_host(machine: Machine, ranks: int) -> Node:
     """Return a node with only the links that leave the host. Its memory is not known from files."""
     inside = unknown("what memory carries between ranks of a host is measured, and in no file")
-    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link, neighbours=inside, host=machine.hostname)
+    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link.without_constants(), neighbours=inside, host=machine.hostname)

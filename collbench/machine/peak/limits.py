@@ -26,7 +26,7 @@ class LimitPart(Fact, frozen=True, kw_only=True, omit_defaults=True):
     nodes: int = 1
     fabric: float = 1.0
     shared_by: int = 1
-    sharing: Literal["pairs", "edges of the ring", "edges of the rings", "groups"] = "pairs"
+    sharing: Literal["pairs", "edges of the ring", "edges of the rings", "groups", "GPUs"] = "pairs"
     host: str | None = None
 
     def alone(self: P) -> P:

@@ -13,7 +13,7 @@ from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
-from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, pcie, rates, xgmi
+from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.readers.pci import is_with_cpu
 
 # A capacity with its name: the element of every reference rate.
@@ -30,7 +30,7 @@ class Link:
     bytes_per_s         None when it is unknown, and then `name` is the reason
     name                as text: "NVLink 12×25 GB/s", "NIC 4×100 Gb/s", "PCIe Gen4 x16"
     source              "counted" from hardware, the option that set it ("--nic"), or the file that has it
-    nccl_bytes_per_s    the rate that NCCL (for AMD: RCCL) assumes; None when it has no constant for it
+    nccl_bytes_per_s    the rate that NCCL (for AMD: RCCL) reaches by its own constants; None when it has no constant for it
     library             the library of that constant: "NCCL" or "RCCL"
     part                the link as a value, of which `name` is the text; None if it is unknown or absent
     """
@@ -58,8 +58,12 @@ class Link:
         return inf if self.bytes_per_s is None else self.bytes_per_s
 
     def as_nccl_takes_it(self) -> Link:
-        """Return the same link with NCCL's constant as its rate."""
-        return replace(self, bytes_per_s=self.nccl_bytes_per_s)
+        """Return the same link with NCCL's constant as its rate; without a constant the same rate."""
+        return self if self.nccl_bytes_per_s is None else replace(self, bytes_per_s=self.nccl_bytes_per_s)
+
+    def without_constants(self) -> Link:
+        """Return the same link for a library other than NCCL and RCCL: what it reaches on the link is not known."""
+        return replace(self, nccl_bytes_per_s=None)
 
     def divided(self, by: float, **conditions: Any) -> Link:
         """Return the link with its rate divided by `by`. `conditions`: fields of its part that give the reason, such as `fabric`."""
@@ -145,6 +149,11 @@ class PcieTree:
             self.doubts.append(f"{bridge}: {speed:g} GT/s x{width} above faster devices is not taken literally")
             return inf
         return rate
+
+    def nccl_share(self, bridge: str) -> float:
+        """Return the share of a bridge's upward link that NCCL's constant reaches; 1 for an unknown link."""
+        row = pcie(_speed(self.devices[bridge])) if bridge in self.devices else None
+        return row.nccl_bytes_per_s(16) / row.bytes_per_s(16) if row else 1.0
 
     def _generation(self, device: PciDevice) -> Pcie | None:
         """Return the generation at the maximum speed of both ends; None when it is unknown."""
@@ -308,11 +317,12 @@ def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link
     amd = xgmi(gpu.architecture) if row[0].kind == "xgmi" else None
     printed = min((link.bytes_per_s for link in row if link.bytes_per_s), default=None)
     rate = net_of_printed(printed) if printed else known.gb_per_s * 1e9 if known else amd.gb_per_s * 1e9 if amd else None
-    nccl = known.nccl_gb_per_s if known else amd.rccl_gb_per_s if amd else None
     if rate is None:
         what = f"{_kind(row)} ×{count}"
         return unknown(f"{what}: no source has the GPU's model, so the rate of a link is unknown; add --nvlink")
-    return Link(rate, _kind(row), source, nccl * 1e9 if nccl else None, RCCL if amd else NCCL)
+    like = known or (None if row[0].kind == "xgmi" else nvlink_of_rate(count * rate / 1e9))
+    share = like.nccl_gb_per_s / like.gb_per_s if like else amd.rccl_gb_per_s / amd.gb_per_s if amd else None
+    return Link(rate, _kind(row), source, None if share is None else share * rate, RCCL if amd else NCCL)
 
 
 def _place(wires: Wires, machine: Machine, gpu: Gpu, row: Sequence[GpuLink], chosen: set[str]) -> None:
@@ -398,6 +408,11 @@ _DOWN = frozenset({"disabled", "polling", "sleep", "down"})
 _OTHER_FABRIC = 0.5  # an Ethernet port below half the fastest port's rate is for storage or management
 
 
+def nccl_of_nics(bytes_per_s: float) -> float:
+    """Return what NCCL's channels take of the data rate of NICs."""
+    return rates().algorithms.nic * bytes_per_s
+
+
 @dataclass(frozen=True, slots=True)
 class NicRate:
     """A slot with its NIC: rates of the active ports in bits per second, the payload fraction, and the slot's capacity."""
@@ -421,7 +436,7 @@ class NicRate:
     @property
     def link(self) -> Link:
         """The slower of ports and slot."""
-        nccl = self.wire if self.slot.nccl_bytes_per_s is None else min(self.wire, self.slot.nccl_bytes_per_s)
+        nccl = min(self.wire, nccl_of_nics(sum(self.port_bits_per_s) / 8), self.slot.nccl_bytes_per_s or inf)
         return Link(min(self.wire, self.slot.known), self.name, nccl_bytes_per_s=nccl)
 
 
@@ -518,7 +533,7 @@ def _together(slots: Sequence[NicRate], source: str) -> Link:
         interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
         slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
     )
-    return Link.of(total, part, source, sum(link.nccl_bytes_per_s or link.known for link in links))
+    return Link.of(total, part, source, sum(link.as_nccl_takes_it().known for link in links))
 
 
 # The parts of a machine that limit a rate, so that a diagram can mark them.

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf, isclose, isinf
+from typing import Literal
 
 from collbench.errors import UsageError
 from collbench.machine.model import Gpu, Machine
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitPart, NicLimit
 from collbench.machine.peak.links import (
-    COUNTED,
     NCCL,
     RCCL,
     Egress,
@@ -24,12 +24,13 @@ from collbench.machine.peak.links import (
     egress_of,
     gen,
     narrowest,
+    nccl_of_nics,
     source_of,
     uncounted,
     unknown,
     wires_of,
 )
-from collbench.machine.peak.rates import gpu_model, rates
+from collbench.machine.peak.rates import gpu_model, links_of_rate, nvlink, nvlink_of_rate, rates
 
 # Cuts: sets of ranks, the rate out of each set, and the least time of an operation across the cut.
 #
@@ -62,6 +63,15 @@ class Side:
     def all_at_once(self) -> float:
         """The total rate of these sets when all of them send."""
         return self.times * (self.bytes_per_s if self.at_once is None else self.at_once)
+
+    def as_nccl_takes_it(self) -> Side:
+        """Return the same set, its rate lowered to the share of its links that NCCL's constants reach."""
+        wires = sum(link.known for link in self.links)
+        if not self.links or isinf(wires) or not wires:
+            return self
+        links = tuple(link.as_nccl_takes_it() for link in self.links)
+        share = sum(link.known for link in links) / wires
+        return replace(self, bytes_per_s=share * self.bytes_per_s, links=links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +160,13 @@ def mesh_cuts(wires: Wires, keys: Sequence[str]) -> list[Partition]:
     even = len(rates) == 1 and all(len(wires.mesh.get(key, {})) == len(keys) - 1 for key in keys)
     if wires.switch or even or not 3 < len(keys) <= _MOST_FOR_MESH_CUTS:
         return []
-    source = next((one.source for one in wires.one.values()), COUNTED)
+    one = next(iter(wires.one.values()), Link(None, ""))
+    share = one.nccl_bytes_per_s / one.bytes_per_s if one.nccl_bytes_per_s and one.bytes_per_s else None
     found: list[Partition] = []
     for side, rate in _phase_cuts(wires.mesh, keys):
         sets = (len(side), len(keys) - len(side))
-        link = Link.of(rate, GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="sets", sets=sets), source)
+        part = GpuLinkLimit(link=wires.kind, bytes_per_s=rate, way="sets", sets=sets)
+        link = Link.of(rate, part, one.source, None if share is None else share * rate, one.library)
         halves = Side(sets[0], rate, (link,)), Side(sets[1], rate, (link,))
         found.append(halves if keys[0] in side else halves[::-1])  # the root is on the first GPU
     return found
@@ -228,11 +240,14 @@ def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic
     out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
     out += sum(wires.switch.get(key, 0.0) for key in keys)
     rate = up + out + nic_rates.get(bridge, 0.0)
-    return Side(len(keys), rate, (Link.of(rate, BridgeLimit(address=bridge), source_of(tree.machine, f"pci/{bridge}/link")),))
+    link = Link.of(rate, BridgeLimit(address=bridge), source_of(tree.machine, f"pci/{bridge}/link"), tree.nccl_share(bridge) * rate)
+    return Side(len(keys), rate, (link,))
 
 
 NO_PCIE_RATE = unknown("the GPUs' PCIe links are not given")
 _NVLS_FROM = 90  # sm_90: the third NVSwitch is the first that sums
+_NVLS_GPUS = 5  # NCCL uses NVLink SHARP from so many GPUs on; with fewer a ring is as fast
+_NVLS_RATE = 450e9  # bytes per second of a GPU's NVLinks, from which on they are taken to lead to switches that sum: those of an H100
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +261,10 @@ class Node:
     pcie            the slowest GPU's PCIe link
     pair            the fastest direct path from one GPU to another; neighbors: the slowest between GPUs i and i+1
     nics            each slot with its NIC; egress: all of them, limited by the PCIe links of the job's GPUs
-    nvls            whether its NVSwitches reduce data (NVLink SHARP)
+    rails           equal parts of egress, one for each GPU of the machine where it has as many NICs; else 1
+    nvls            whether its NVSwitches reduce data (NVLink SHARP): "counted" from hardware, "given" by the user, "likely" by the rate
+                    of the links
+    nvls_share      the share of NCCL's rate of injection at which data passes an all-reduce over NVLink SHARP
     cuts            partitions of its GPUs, single GPUs first
     host, doubts    its name, if known, and unreliable values
     machines        the number of nodes that a multi-node NVLink domain joins to this one, including itself
@@ -261,7 +279,9 @@ class Node:
     neighbours: Link = NO_PCIE_RATE
     apart: bool = True
     nics: tuple[NicRate, ...] = ()
-    nvls: bool = False
+    rails: int = 1
+    nvls: Literal["no", "counted", "given", "likely"] = "no"
+    nvls_share: float = 0.0
     cuts: tuple[Partition, ...] = ()
     host: str | None = None
     doubts: tuple[str, ...] = ()
@@ -273,10 +293,21 @@ class Node:
         """The partition with each GPU as its own set."""
         return self.cuts[0] if self.cuts else (Side(1, self.injection.known, (self.injection,), self.gpus),)
 
+    @property
+    def reduces(self) -> bool:
+        """Whether its switches may reduce data, so that the hard limit counts it."""
+        return self.nvls in ("counted", "given") or self.uses_nvls
+
+    @property
+    def uses_nvls(self) -> bool:
+        """Whether NCCL is expected to let its switches reduce data."""
+        return self.nvls == "given" or (self.nvls != "no" and self.gpus >= _NVLS_GPUS)
+
     def as_nccl_takes_it(self) -> Node:
-        """Return the node with NCCL's constants as the rates of its links; its cuts are those of a ring only."""
+        """Return the node with NCCL's constants as the rates of its links."""
         changed = {name: getattr(self, name).as_nccl_takes_it() for name in ("injection", "egress", "pcie", "pair", "neighbours")}
-        return replace(self, **changed, cuts=(), nvls=False)
+        return replace(self, **changed, cuts=tuple(tuple(side.as_nccl_takes_it() for side in cut) for cut in self.cuts))
+
 
 
 def node_of(
@@ -310,6 +341,7 @@ def node_of(
         inside,
         injection=replace(inside.injection, library=_library(chosen)),
         egress=capped(egress.link, list(own.values())),
+        rails=rails_of(egress.link, len(machine.gpus)),
         nics=egress.nics,
         host=machine.hostname,
         clique=clique,
@@ -387,8 +419,11 @@ def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Li
     single = tuple(Side(1, link.known, (link,)) for link in out)
     cuts = (single, *mesh_cuts(wires, keys)) if silent is None else (single,)
     versions = [(gpu.architecture or "").removeprefix("sm_") for gpu in gpus]
-    nvls = bool(wires.switch) and all(version.isdecimal() and int(version) >= _NVLS_FROM for version in versions)
-    return Node(len(gpus), injection, unknown(""), slowest, *_ways(wires, keys, own), nvls=nvls, cuts=cuts)
+    node = Node(len(gpus), injection, unknown(""), slowest, *_ways(wires, keys, own), cuts=cuts)
+    if not wires.switch or not all(version.isdecimal() and int(version) >= _NVLS_FROM for version in versions):
+        return node
+    like = nvlink(gpus[0].architecture, None, 0) or nvlink_of_rate(injection.known / 1e9, reduces=True)
+    return replace(node, nvls="counted", nvls_share=like.nvls_share or 0.0)
 
 
 def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:
@@ -398,7 +433,8 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
     slowest = narrowest(own.values())
     shared = min((side for cut in cuts[1:] for side in cut), key=lambda side: side.bytes_per_s, default=None)
     if shared and shared.bytes_per_s < slowest.known:
-        slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=None)
+        nccl = shared.as_nccl_takes_it().bytes_per_s
+        slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=nccl)
     doubts = ("the links between sockets are not counted: no source has their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
     pair, neighbours = _ways(wires, keys, own)
     return Node(len(gpus), slowest, unknown(""), narrowest(own.values()), pair, neighbours, apart=False, cuts=tuple(cuts), doubts=doubts)
@@ -436,16 +472,23 @@ def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
 
 def capped(egress: Link, own: Sequence[Link]) -> Link:
     """Return the NICs' link, limited by the PCIe links of the job's GPUs."""
-    total = sum(link.known for link in own)
-    if egress.bytes_per_s is None or total >= egress.bytes_per_s:
+    total, nccl = sum(link.known for link in own), sum(link.as_nccl_takes_it().known for link in own)
+    if egress.bytes_per_s is None:
         return egress
-    nccl = sum(link.nccl_bytes_per_s or link.known for link in own)
+    if total >= egress.bytes_per_s:
+        return replace(egress, nccl_bytes_per_s=None if egress.nccl_bytes_per_s is None else min(egress.nccl_bytes_per_s, nccl))
     return replace(own[0].under(gpus=len(own)), bytes_per_s=total, nccl_bytes_per_s=nccl)
+
+
+def rails_of(egress: Link, gpus: int) -> int:
+    """Return into how many parts the NICs fall, one for each GPU of the machine; 1 if there are fewer NICs than GPUs."""
+    nics = sum(count for count, _ in egress.part.ports) if isinstance(egress.part, NicLimit) else 0
+    return gpus if 0 < gpus <= nics else 1
 
 
 # Nodes given with options instead of probed: `--nic 4x100Gb --nvlink 150 --pcie gen4x16`.
 
-_NIC = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*(?:gb|gbit|g)(?:/s|ps)?", re.IGNORECASE)
+_NIC = re.compile(r"(?:(\d{1,4})\s*[xX×*]\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*(?:(Gb|[Gg]bit)|GB)(?:/s|ps)?")  # bits or bytes
 _PCIE = re.compile(r"(?:pcie\s*)?gen\s*([1-6])\s*x\s*(1|2|4|8|16)", re.IGNORECASE)
 _MOST_GBIT = 10_000
 _MOST_GB = 100_000
@@ -458,13 +501,13 @@ class UserOverride:
     nic         (number, bits per second of each)
     nvlink      bytes per second of one GPU, one direction
     pcie        the link of one GPU
-    nvls        whether its NVSwitches reduce data
+    nvls        whether its NVSwitches reduce data (NVLink SHARP); None: not given
     """
 
     nic: tuple[int, float] | None = None
     nvlink: float | None = None
     pcie: Link | None = None
-    nvls: bool = False
+    nvls: bool | None = None
 
     @property
     def nics(self) -> Link | None:
@@ -473,16 +516,18 @@ class UserOverride:
             return None
         count, bits_per_s = self.nic
         total = count * bits_per_s / 8
-        return Link.of(total, NicLimit(ports=((count, bits_per_s),)), "--nic", total)
+        return Link.of(total, NicLimit(ports=((count, bits_per_s),)), "--nic", nccl_of_nics(total))
 
 
 def parse_nic(text: str) -> tuple[int, float]:
-    """Return number and bits per second of "4x100Gb", "8x400Gb", "25Gb". Raises UsageError."""
+    """Return number and bits per second of "4x100Gb", "8x400Gb/s", "4x50GB/s" (bytes). Raises UsageError, also without a unit."""
     match = _NIC.fullmatch(text.strip())
-    count, gbit = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
+    count, rate = (int(match[1] or 1), float(match[2])) if match else (0, 0.0)
+    gbit = rate if match and match[3] else 8 * rate
     if not 0 < count <= 1024 or not 0 < gbit <= _MOST_GBIT:
         raise UsageError(
-            f"--nic '{_short(text)}' is not a valid number of NICs and rate: use e.g. 4x100Gb or 8x400Gb (Gb/s, at most 10000)"
+            f"--nic '{_short(text)}' is not a valid number of NICs and rate: use e.g. 4x100Gb/s (bits) or 4x12.5GB/s (bytes), "
+            "at most 10000 Gb/s"
         )
     return count, gbit * 1e9
 
@@ -508,34 +553,42 @@ def parse_gigabytes(option: str, text: str) -> float:
 
 def node_from_user(gpus: int, override: UserOverride) -> Node:
     """Return a node of `gpus` GPUs with only the hardware that the user gave."""
-    pcie, egress = override.pcie, override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb")
+    pcie, egress = override.pcie, override.nics or unknown("the NICs are unknown: add --nic, such as --nic 4x100Gb/s")
     node = Node(gpus, unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"), egress)
     if pcie is not None:
         node = Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False)
-    return with_override(node, override)
+    return with_override(replace(node, rails=rails_of(egress, gpus)), override)
 
 
 def with_override(node: Node, override: UserOverride) -> Node:
     """Return the node with the GPU links that the user gave in place of the probed ones."""
     if override.nvlink and node.gpus > 1:
-        link = _between_gpus(override.nvlink, node.gpus)
+        link, share = _between_gpus(override.nvlink, node.gpus, override.nvls is True)
+        likely = link.library == NCCL and override.nvlink >= _NVLS_RATE
         node = replace(node, injection=link, pair=link, neighbours=link, apart=True, cuts=())
-    return replace(node, nvls=node.nvls or override.nvls)
+        node = replace(node, nvls="likely" if likely else "no", nvls_share=share)
+    if override.nvls is None:
+        return node
+    if not override.nvls:
+        return replace(node, nvls="no")
+    on_switch = node.apart and node.injection.bytes_per_s is not None and node.injection.library == NCCL
+    like = nvlink_of_rate(node.injection.known / 1e9, reduces=True) if on_switch else None
+    return replace(node, nvls="given", nvls_share=node.nvls_share or (like.nvls_share if like else None) or 0.0)
 
 
-def _between_gpus(rate: float, gpus: int) -> Link:
-    """Return the links of one GPU, with the library's constant: NCCL's of NVLinks that add up to this rate, else RCCL's of xGMI links.
+def _between_gpus(rate: float, gpus: int, reduces: bool) -> tuple[Link, float]:
+    """Return the links of one GPU with the library's constant, and `nvls_share`.
 
-    AMD's GPUs have one link to each other one: 448 GB/s are 7 links of 64 GB/s on 8 MI300X.
+    A whole number of NVLinks of a generation, else of xGMI links: AMD's GPUs have one link to each other one, so that 448 GB/s are
+    7 links of 64 GB/s on 8 MI300X. reduces: the links lead to switches that reduce data.
     """
-    by_architecture = {architecture: row for row in rates().nvlink for architecture in row.architectures}
-    models = [(gpu.links, by_architecture[gpu.architecture]) for gpu in rates().gpu if gpu.architecture in by_architecture]
-    same = [links * row.nccl_gb_per_s * 1e9 for links, row in models if links * row.gb_per_s * 1e9 == rate]
+    row = nvlink_of_rate(rate / 1e9, reduces)
     xgmi = next((row for row in rates().xgmi if isclose((gpus - 1) * row.gb_per_s * 1e9, rate, rel_tol=1e-6)), None)
-    if same or xgmi is None:
-        return Link.of(rate, GpuLinkLimit(link="NVLink", bytes_per_s=rate), "--nvlink", min(same, default=None))
+    if links_of_rate(row, rate / 1e9) or xgmi is None:
+        nccl = row.nccl_gb_per_s / row.gb_per_s * rate
+        return Link.of(rate, GpuLinkLimit(link="NVLink", bytes_per_s=rate), "--nvlink", nccl), row.nvls_share or 0.0
     part = GpuLinkLimit(link="xGMI", count=gpus - 1, bytes_per_s=xgmi.gb_per_s * 1e9)
-    return Link.of(rate, part, "--nvlink", (gpus - 1) * xgmi.rccl_gb_per_s * 1e9, RCCL)
+    return Link.of(rate, part, "--nvlink", (gpus - 1) * xgmi.rccl_gb_per_s * 1e9, RCCL), 0.0
 
 
 def _short(text: str) -> str:
@@ -553,6 +606,7 @@ class Job:
     pairs               p2p: how many pairs send over the busiest node's NICs in the same direction at once (None: 1);
                         multipair: how many pairs there are in all (None: ranks/2)
     ceiling_from_user   a rate that the user gave, bytes per second
+    placement           hypercube: the index of each rank's node; None: ranks in blocks
     traffic             bytes of an uneven operation, ranks in the nodes' order; alltoallv: from rank (row) to rank (column); others: one
                         row with the part of each rank; None: even
     """
@@ -563,6 +617,7 @@ class Job:
     ring_edges: int = 1
     pairs: int | None = None
     ceiling_from_user: float | None = None
+    placement: tuple[int, ...] | None = None
     traffic: Sequence[Sequence[float]] | None = None
 
     @cached_property

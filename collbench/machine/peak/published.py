@@ -43,7 +43,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             parse_nic(self.nic) if self.nic else None,
             self.nvlink_gb_per_s * 1e9 if self.nvlink_gb_per_s else None,
             parse_pcie(self.pcie) if self.pcie else None,
-            self.nvls,
+            False if self.algorithm else True if self.nvls else None,
         )
         nodes = (node_from_user(self.gpus_per_node, override),) * self.nodes
         return Job(joined(nodes, self.nvlink_domain) if self.nvlink_domain else nodes)

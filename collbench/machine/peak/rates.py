@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
+from math import isclose
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -23,8 +24,20 @@ class _SourcedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     verified: bool
 
 
+class Algorithms(_SourcedRow, frozen=True):
+    """What NCCL's algorithms reach of the rates that it takes links for; the fields are explained in rates.toml."""
+
+    tree: float
+    nvls_channels: int
+    nic: float
+    nic_source: str
+
+
 class NvLink(_SourcedRow, frozen=True):
-    """An NVLink generation: GB/s of one link in one direction, net; as `nvidia-smi nvlink -s` prints it; as NCCL takes it."""
+    """An NVLink generation: GB/s of one link in one direction, net; as `nvidia-smi nvlink -s` prints it; as NCCL takes it.
+
+    nvls_efficiency   the share of NCCL's rate that NVLink SHARP reaches by NCCL; None: the switches cannot reduce data
+    """
 
     generation: int
     gb_per_s: float
@@ -32,6 +45,19 @@ class NvLink(_SourcedRow, frozen=True):
     architectures: list[str]
     nccl_source: str
     printed_gb_per_s: float | None = None
+    nvls_efficiency: float | None = None
+    nvls_source: str | None = None
+
+    @property
+    def nvls_share(self) -> float | None:
+        """The share of NCCL's rate of these links at which data passes an all-reduce over NVLink SHARP; None: not possible."""
+        channels = rates().algorithms.nvls_channels
+        return None if self.nvls_efficiency is None else self.nvls_efficiency * (channels - 1) / channels
+
+    @property
+    def most_links(self) -> int:
+        """The links of the GPU model of this generation that has the most."""
+        return max((gpu.links for gpu in rates().gpu if gpu.architecture in self.architectures), default=0)
 
 
 class GpuModel(_SourcedRow, frozen=True):
@@ -80,6 +106,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The whole table of hardware rates."""
 
     schema: Literal[1]
+    algorithms: Algorithms
     nvlink: tuple[NvLink, ...]
     gpu: tuple[GpuModel, ...]
     xgmi: tuple[Xgmi, ...]
@@ -123,6 +150,27 @@ def nvlink(architecture: str | None, model: str | None, count: int) -> NvLink | 
 def xgmi(architecture: str | None) -> Xgmi | None:
     """Return the link between AMD GPUs of this architecture; None when unknown."""
     return next((row for row in rates().xgmi if architecture in row.architectures), None)
+
+
+@cache
+def nvlink_of_rate(gb_per_s: float, reduces: bool = False) -> NvLink:
+    """Return the oldest generation with a whole number of links of this rate together; else the oldest that is fast enough, or the newest.
+
+    reduces   only generations with switches that reduce data
+    """
+    known = sorted((row for row in rates().nvlink if row.most_links and (row.nvls_efficiency or not reduces)), key=_fastest)
+    fast_enough = next((row for row in known if _fastest(row) >= gb_per_s), known[-1])
+    return next((row for row in known if links_of_rate(row, gb_per_s)), fast_enough)
+
+
+def links_of_rate(row: NvLink, gb_per_s: float) -> int | None:
+    """Return how many links of a generation have this rate together; None if no GPU has that many, or it is not a whole number."""
+    count = round(gb_per_s / row.gb_per_s)
+    return count if 0 < count <= row.most_links and isclose(count * row.gb_per_s, gb_per_s, rel_tol=1e-6) else None
+
+
+def _fastest(row: NvLink) -> float:
+    return row.most_links * row.gb_per_s
 
 
 @cache

@@ -408,23 +408,24 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
 
 def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> FirstScreen:
     """Return the first screen of peak: the expected rate and its limit; with a measured rate its percentage."""
-    from collbench.machine.peak.collective import assumed, chosen, doubts, headline, percents
+    from collbench.machine.peak.collective import assumed, doubts, exceeds_bound, headline, name_of_model, percents
 
-    model, ceiling = chosen(measured, found)
+    ceiling = found.expected
     of = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"
     more = [*(f"assumed: {each}" for each in assumed(operation, job)), *(f"doubt: {each}" for each in doubts(job))]
     if ceiling is None or not (expected := _rate_of(ceiling)):
         return FirstScreen(f"{of}: {headline(measured, found)}", (DOUBT, "UNKNOWN"), (), "", more, "machine")
     limited = "" if ceiling.kind == "given" else f", limited by {ceiling.limited_by}"
     rate, bound = f"{format_rate(expected)} GB/s", _rate_of(found.bound)
-    figures = [LargeFigure(rate, "expected" if model == "ring" else "hard limit")]
-    figures += [LargeFigure(f"{format_rate(bound)} GB/s", "hard limit")] if model == "ring" and bound > expected else []
-    if measured is None:
+    limit = f"{format_rate(bound)} GB/s"
+    if measured is not None and exceeds_bound(measured, found):
+        title = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {limit}{limited}"
+        return FirstScreen(title, (DOUBT, "DOUBTFUL"), [LargeFigure(limit, "hard limit")], "", more, "machine")
+    figures = [LargeFigure(rate, "hard limit" if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})")]
+    figures += [LargeFigure(limit, "hard limit")] if bound > expected else []
+    share = percents(measured, found)[0]
+    if measured is None or share is None:
         return FirstScreen(f"{of}: at most {rate} expected{limited}", None, figures, "", more, "machine")
-    share = next((percent for percent in percents(measured, found) if percent is not None), None)
-    if model == "doubtful" or share is None:
-        title = f"{of}: the measured {format_rate(measured)} GB/s exceed the hard limit of {rate}{limited}"
-        return FirstScreen(title, (DOUBT, "DOUBTFUL"), figures, "", more, "machine")
     title = f"{of}: {format_rate(measured)} of {rate} ({format_percent(share)}){limited}"
     return FirstScreen(title, None, [LargeFigure(format_percent(share), "of expected"), *figures], "", more, "machine")
 

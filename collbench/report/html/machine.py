@@ -98,8 +98,7 @@ _MOST_DRAWN, _MOST_LIMITS = 4, 40
 _OF_LINKS = ("network", "topology")  # kinds of ceilings from links, not from a measured or given rate
 _METHOD = (
     "Read from the machine when the run began (topology.json beside the rows; `collbench probe` prints the same). Equal machines are drawn "
-    "once. Marked is what limits the rows: the slowest link that a ring crosses, or, where a backend is faster than a ring can be, the "
-    "link that every algorithm needs."
+    "once. Marked is what limits the expected rates of the rows."
 )
 
 
@@ -129,10 +128,10 @@ def _drawings(machines: Sequence[Machine], ceiling: Ceiling | None) -> Section:
 def node_ceiling(machine: Machine) -> Ceiling | None:
     """Return the expected all-reduce bandwidth between two machines like this one; None if it is unknown."""
     try:
-        ring = ceilings("allreduce", Job((node_of(machine),) * 2)).ring
+        expected = ceilings("allreduce", Job((node_of(machine),) * 2)).expected
     except UsageError:
         return None
-    return ring if ring is not None and ring.bytes_per_s else None
+    return expected if expected is not None and expected.bytes_per_s else None
 
 
 def _limits(rows: Iterable[Row]) -> dict[str, tuple[Limit, ...]]:
@@ -213,4 +212,4 @@ def peak_sections(
 ) -> list[Section]:
     """Return how the expected rate follows, and drawings of the machines with its limit marked."""
     texts = [f"{text}." for text in lines(operation, measured, found, job)]
-    return [Section("rates", "How it follows", texts), _drawings(machines, found.ring or found.bound)]
+    return [Section("rates", "How it follows", texts), _drawings(machines, found.expected)]

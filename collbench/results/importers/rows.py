@@ -71,9 +71,10 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
         known = ceilings(name, job)
     except UsageError as error:
         return no_ceiling(str(error)), None
-    if pairs > 1 and not together and known.ring and known.ring.kind == "given":
-        return replace(known.ring, limited_by=f"{known.ring.limited_by} shared by {pairs} pairs"), None
-    return known.ring or known.bound, known.bound if known.bound and known.bound.bytes_per_s else None
+    expected = known.expected
+    if pairs > 1 and not together and expected and expected.kind == "given":
+        return replace(expected, limited_by=f"{expected.limited_by} shared by {pairs} pairs"), None
+    return expected, known.bound if known.bound and known.bound.bytes_per_s else None
 
 
 def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
