@@ -25,9 +25,10 @@ _MOST_BACKENDS = 4
 class LinkCeiling(NamedTuple):
     """A ceiling that comes from links, with the columns that it depends on.
 
-    model        "ring" or "bound"
+    model        the algorithm of the expected bandwidth, such as "ring"; "bound" for the hard limit
     bytes_per_s  its rate
     limited_by   the link, as text for users
+    constants    the origin of the share of the links' rate that the algorithm reaches; "" for the rate itself
     """
 
     operation: str
@@ -39,16 +40,17 @@ class LinkCeiling(NamedTuple):
     model: str
     bytes_per_s: float
     limited_by: str
+    constants: str = ""  # with this default last, so that stored baselines load
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Return the columns that two ceilings must have in common to be compared."""
-        return self[:7]
+        return (*self[:7], self.constants)
 
 
 @dataclass(frozen=True)
 class CeilingChange:
-    """A lower ceiling of an operation on a backend than before; `model` is "ring" or "bound", rates are in bytes per second."""
+    """A lower ceiling of an operation on a backend than before; `model` as in `Ceiling`, rates in bytes per second."""
 
     operation: str
     backend: str
@@ -92,10 +94,10 @@ class CeilingDrops:
 def ceiling_sentences(changes: Iterable[CeilingChange]) -> list[str]:
     """Return "expected bandwidth of allreduce on gloo, mpi: 0.120 → 0.0956 GB/s (-20 %), limited by NIC …", one for each rate."""
     known_changes = list(changes)
-    rings = {(each.operation, each.backend) for each in known_changes if each.model == "ring"}
+    expected = {(each.operation, each.backend) for each in known_changes if each.model != "bound"}
     groups: dict[tuple[str, float, float, str], list[str]] = {}
     for each in known_changes:
-        if each.model == "ring" or (each.operation, each.backend) not in rings:  # a hard limit follows its ring reference
+        if each.model != "bound" or (each.operation, each.backend) not in expected:  # a hard limit follows the expected bandwidth
             groups.setdefault((each.operation, each.before, each.after, each.limited_after), []).append(each.backend)
     sentences = []
     for (operation, before, after, limited), backends in groups.items():
@@ -112,7 +114,7 @@ def link_ceilings(rows: Iterable[Row]) -> tuple[LinkCeiling, ...]:
         for ceiling in (row.ceiling, row.hard_bound):
             if ceiling is not None and ceiling.kind in OF_LINKS and known(ceiling.bytes_per_s) and ceiling.bytes_per_s:
                 place = (row.operation, row.backend, row.group, row.ranks, row.nodes, row.traffic)
-                each = LinkCeiling(*place, ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by)
+                each = LinkCeiling(*place, ceiling.model, float(ceiling.bytes_per_s), ceiling.limited_by, ceiling.constants)
                 found.setdefault(each.key, set()).add(each)
     return tuple(next(iter(each)) for each in found.values() if len(each) == 1)
 

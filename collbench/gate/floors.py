@@ -35,7 +35,7 @@ class Floor:
     """A required share of the ceiling.
 
     asked    as it was typed: "ring:80@64M-"
-    model    "ring": the ring reference; "hard": the hard limit; else the ceiling's kind, which is the source of its figure
+    model    "ring": the expected bandwidth by an algorithm; "hard": the hard limit; else the ceiling's kind, the source of its figure
     percent  of the ceiling, at least
     smallest, largest   the sizes it applies to, in bytes; None: unlimited
     operation, backend  patterns (`*` is anything) of the cases it applies to
@@ -111,7 +111,7 @@ def _against(
     """Return the share of the baseline's ceiling where that is higher, with that ceiling."""
     if ceiling is None or not ceiling.bytes_per_s or ceiling.kind not in OF_LINKS:
         return percent, ceiling
-    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model))
+    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
     if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
     share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
@@ -125,7 +125,7 @@ def _share(floor: Floor, shown: ShownFigures | None) -> tuple[float | None, Ceil
     if floor.model != HARD:
         return (
             (shown.percent, shown.ceiling)
-            if floor.model in (shown.ceiling.kind, "ring" if shown.ceiling.model == "ring" else "")
+            if floor.model in (shown.ceiling.kind, "" if shown.ceiling.model == "bound" else "ring")
             else (None, None)
         )
     bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound

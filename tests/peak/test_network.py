@@ -46,8 +46,8 @@ def test_an_interface_carries_its_speed_less_the_headers(interface: Interface, r
 def test_no_rate_that_means_anything_is_no_ceiling(interface: Interface, why: str) -> None:
     found = ceilings("allreduce", job(TEN, interface))
     sentence = f"interface {interface.name}: {why}; give one with --ceiling GB/s"
-    assert found.ring and (found.ring.kind, found.ring.bytes_per_s) == ("none", None)
-    assert found.ring.limited_by.endswith(f": h1: {sentence}")
+    assert found.expected and (found.expected.kind, found.expected.bytes_per_s) == ("none", None)
+    assert found.expected.limited_by.endswith(f": h1: {sentence}")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_no_rate_that_means_anything_is_no_ceiling(interface: Interface, why: st
 )
 def test_the_slowest_share_of_a_link_limits_and_is_named(operation: str, found: Job, rate: float, by: str) -> None:
     both = ceilings(operation, found)
-    limit = both.bound if operation == "p2p" else both.ring
+    limit = both.expected
     assert (both.ring is None) == (operation == "p2p")
     assert limit and limit.bytes_per_s == pytest.approx(rate)
     assert (limit.model, limit.limited_by) == ("bound" if operation == "p2p" else "ring", by)

@@ -18,12 +18,12 @@ def test_a_switch():
     assert node.injection.nccl_bytes_per_s == pytest.approx(370.8e9)
     assert (node.egress.bytes_per_s, node.egress.name) == (400e9, "NIC 8×400 Gb/s")
     assert node.pcie.name == "PCIe Gen5 x16"
-    assert (node.nvls, node.apart, node.doubts) == (True, True, ())
+    assert (node.nvls, node.rails, node.apart, node.doubts) == ("counted", 8, True, ())
 
 
 def test_only_switches_from_sm_90_on_add():
-    assert not node_of(switched(8, 12, "sm_80")).nvls
-    assert not node_of(wired(gpus(4, "sm_90"), {(i, j): 6 for i in range(4) for j in range(i)})).nvls
+    assert node_of(switched(8, 12, "sm_80")).nvls == "no"
+    assert node_of(wired(gpus(4, "sm_90"), {(i, j): 6 for i in range(4) for j in range(i)})).nvls == "no"
 
 
 def test_a_printed_raw_rate_is_made_net():

@@ -4,9 +4,22 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.published import PublishedFigures
-from collbench.machine.peak.rates import FILE, Rates, gpu_model, net_of_printed, nvlink, parse, pcie, rates, xgmi
+from collbench.machine.peak.rates import (
+    FILE,
+    Rates,
+    gpu_model,
+    links_of_rate,
+    net_of_printed,
+    nvlink,
+    nvlink_of_rate,
+    parse,
+    pcie,
+    rates,
+    xgmi,
+)
 
-ROWS = [(name, row) for name in Rates.__struct_fields__ if name != "schema" for row in getattr(rates(), name)]
+TABLES = ("nvlink", "gpu", "xgmi", "pcie")
+ROWS = [("algorithms", rates().algorithms), *((name, row) for name in TABLES for row in getattr(rates(), name))]
 TEXT = FILE.read_text(encoding="utf-8")
 FIGURE = "[[published]]\nmachine = 'x'\noperation = 'reduce'\ngpus_per_node = 8\nsource = 'https://x'\nbusbw_gb_per_s = "
 
@@ -15,8 +28,27 @@ FIGURE = "[[published]]\nmachine = 'x'\noperation = 'reduce'\ngpus_per_node = 8\
 def test_every_row_has_a_source_and_reports_whether_it_was_checked(section, row):
     assert row.source.startswith("https://")
     assert isinstance(row.verified, bool)
-    for other in ("nccl_source", "rccl_source"):
-        assert getattr(row, other, "https://").startswith("https://")
+    for other in ("nccl_source", "rccl_source", "nic_source", "nvls_source"):
+        assert (getattr(row, other, None) or "https://").startswith("https://")
+
+
+def test_nvlink_sharp_needs_hopper_or_newer():
+    """NCCL v2.30.7 src/graph/tuning.cc line 139, and one of 16 channels without data."""
+    shares = {architecture: row.nvls_share for row in rates().nvlink for architecture in row.architectures}
+    assert shares["sm_80"] is None
+    assert (shares["sm_90"], shares["sm_100"]) == (pytest.approx(0.85 * 15 / 16), pytest.approx(0.74 * 15 / 16))
+
+
+@pytest.mark.parametrize(
+    ("gb", "reduces", "architecture", "links"),
+    [(450, False, "sm_90", 18), (900, False, "sm_100", 18), (300, False, "sm_80", 12), (150, False, "sm_70", 6), (80, False, "sm_60", 4),
+     (200, False, "sm_80", 8), (200, True, "sm_90", 8), (50, False, "sm_70", 2), (425, False, "sm_90", 17), (440, False, "sm_90", None),
+     (1800, False, "sm_100", None), (448, False, "sm_90", None)],
+)  # fmt: skip
+def test_the_generation_of_a_rate_that_is_typed(gb, reduces, architecture, links):
+    row = nvlink_of_rate(gb, reduces)
+    assert architecture in row.architectures
+    assert links_of_rate(row, gb) == links
 
 
 @pytest.mark.parametrize(
