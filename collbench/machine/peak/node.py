@@ -606,6 +606,7 @@ class Job:
     pairs               p2p: how many pairs send over the busiest node's NICs in the same direction at once (None: 1);
                         multipair: how many pairs there are in all (None: ranks/2)
     ceiling_from_user   a rate that the user gave, bytes per second
+    own_nics            whether a GPU alone sends over its own NIC only, where there are as many; else over all NICs of the node
     placement           hypercube: the index of each rank's node; None: ranks in blocks
     traffic             bytes of an uneven operation, ranks in the nodes' order; alltoallv: from rank (row) to rank (column); others: one
                         row with the part of each rank; None: even
@@ -617,6 +618,7 @@ class Job:
     ring_edges: int = 1
     pairs: int | None = None
     ceiling_from_user: float | None = None
+    own_nics: bool = False
     placement: tuple[int, ...] | None = None
     traffic: Sequence[Sequence[float]] | None = None
 
@@ -674,13 +676,14 @@ class Job:
         if not (self.several and node.apart) or isinf(side.bytes_per_s):
             return side
         nics = self.egress(node)
-        alone, shared = side.bytes_per_s + nics.known, side.bytes_per_s + nics.known * side.ranks / node.gpus
+        of_side = min(1.0, side.ranks / node.rails) if self.own_nics else 1.0
+        alone, shared = side.bytes_per_s + nics.known * of_side, side.bytes_per_s + nics.known * side.ranks / node.gpus
         return Side(side.ranks, alone, (*side.links, nics), side.times, shared)
 
     def as_nccl_takes_it(self) -> Job:
         """Return the same job with NCCL's constants as the rates of its links."""
         changed = {id(node): node.as_nccl_takes_it() for node, _ in self.kinds}
-        return replace(self, nodes=tuple(changed[id(node)] for node in self.nodes))
+        return replace(self, nodes=tuple(changed[id(node)] for node in self.nodes), own_nics=True)
 
     def host_of(self, limits: Sequence[LimitPart]) -> str | None:
         """Return the host of a node that has these links, where the nodes differ; else None."""
