@@ -134,7 +134,8 @@ def _add_peak_options(parser: Parser) -> None:
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
-    from collbench.machine.peak.collective import ceilings, lines
+    from collbench.machine.peak.collective import ceilings
+    from collbench.machine.peak.comparison import lines
     from collbench.machine.peak.job import check_ranks, nodes_of
     from collbench.machine.peak.node import Job
     from collbench.report.frame import Line
@@ -198,8 +199,8 @@ def _override(arguments: argparse.Namespace) -> UserOverride:
 def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
     from dataclasses import asdict
 
-    from collbench.machine.peak.collective import assumed, doubtful_input, doubts, exceeds_bound, percents
     from collbench.machine.peak.ceiling import percent_of
+    from collbench.machine.peak.comparison import assumed, doubtful_input, doubts, exceeds_bound, percents
     from collbench.machine.peak.published import published
 
     share, of_bound = percents(measured, found)

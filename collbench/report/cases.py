@@ -8,7 +8,7 @@ from math import isclose
 from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import WHERE_NONE, forced, known
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, name_of_model
 from collbench.report.frame import printable
 from collbench.report.plan import PlanSummary, is_several, operation_name
 from collbench.results.flags import DOUBTFUL, WITHIN_A_LAUNCH, flag_names
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 NOTHING = "–"
 ONE_RANK = "one rank: no bus"
 _SAME_RATE = 0.001
-_MODELS = {"bound": "hard limit", "nvls": "NVLS", "nvls_tree": "NVLS tree"}
 _NAMES_ITS_KIND = ("given", "simulated")  # kinds of expected bandwidth that name their kind in the text
 
 
@@ -201,7 +200,7 @@ def with_basis(ceiling: Ceiling, kind: str) -> str:
 
 def basis(ceiling: Ceiling) -> str:
     """Return what kind of figure a ceiling is: "ring", "NVLS tree", "hard limit", "measured", "given"."""
-    return _MODELS.get(ceiling.model, ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
+    return name_of_model(ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
 
 
 def wrong(row: Row) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from collbench.machine.peak.collective import InputGiven, InputRead, SumsNotCounted, ceilings, lines
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.comparison import InputGiven, InputRead, SumsNotCounted, lines
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, LimitedBy, NicLimit, PcieLimit
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_gigabytes, parse_nic, parse_pcie
 from tests.messages import Message

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink, Port
-from collbench.machine.peak.collective import OPERATIONS, ceilings, headline, lines
+from collbench.machine.peak.collective import OPERATIONS, ceilings
+from collbench.machine.peak.comparison import headline, lines
 from collbench.machine.peak.node import Job, node_of
 
 KEYS = [f"0000:{i:02x}:00.0" for i in range(6)]

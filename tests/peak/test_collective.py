@@ -8,18 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import (
-    OPERATIONS,
-    CollectiveCeilings,
-    InputGiven,
-    InputRead,
-    SumsNotCounted,
-    assumed,
-    ceilings,
-    doubtful_input,
-    like,
-    pairs_by_node,
-)
+from collbench.machine.peak.collective import OPERATIONS, CollectiveCeilings, ceilings, like, pairs_by_node
+from collbench.machine.peak.comparison import InputGiven, InputRead, SumsNotCounted, assumed, doubtful_input
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from collbench.operations.case import Case
@@ -118,29 +108,29 @@ def test_alltoall_leaves_a_gpu_by_nvlink_and_by_nics():
 
 
 @pytest.mark.parametrize(
-    ("nvlink", "each", "nvls", "model", "expected", "bound"),
+    ("nvlink", "each", "nvls", "model", "both_rates"),
     [
-        (450, 8, None, "nvls", 517.09, 700),  # 18·20.6·0.85·15/16·7/4; 450·7/4·8/9
-        (450, 8, True, "nvls", 517.09, 700),
-        (450, 8, False, "ring", 370.8, 450),
-        (450, 5, None, "nvls", 472.77, 600),
-        (450, 4, None, "ring", 370.8, 450),  # NCCL does not use NVLink SHARP
-        (450, 2, True, "ring", 370.8, 450),  # 2(N-1)/N·g/(g+1) is 2/3: a ring is faster
-        (900, 8, None, "nvls", 876.31, 1400),  # 18·40.1·0.74·15/16·7/4
-        (300, 8, None, "ring", 240, 300),  # A100
-        (200, 8, True, "nvls", 229.82, 311.11),  # H800: 8·20.6; published 217
-        (448, 8, None, "ring", 336, 448),  # MI300X: xGMI
-        (537.6, 8, None, "ring", 336, 537.6),  # MI350: faster than an H100's NVLinks, and no switch
-        (150, 8, None, "ring", 120, 150),
-        (440, 8, None, "ring", 362.56, 440),  # not a whole number of links: the share of the oldest generation that is fast enough
-        (1800, 8, None, "nvls", 1752.62, 2800),  # a generation without constants yet: those of the newest one
+        (450, 8, None, "nvls", (517.09, 700)),  # 18·20.6·0.85·15/16·7/4; 450·7/4·8/9
+        (450, 8, True, "nvls", (517.09, 700)),
+        (450, 8, False, "ring", (370.8, 450)),
+        (450, 5, None, "nvls", (472.77, 600)),
+        (450, 4, None, "ring", (370.8, 450)),  # NCCL does not use NVLink SHARP
+        (450, 2, True, "ring", (370.8, 450)),  # 2(N-1)/N·g/(g+1) is 2/3: a ring is faster
+        (900, 8, None, "nvls", (876.31, 1400)),  # 18·40.1·0.74·15/16·7/4
+        (300, 8, None, "ring", (240, 300)),  # A100
+        (200, 8, True, "nvls", (229.82, 311.11)),  # H800: 8·20.6; published 217
+        (448, 8, None, "ring", (336, 448)),  # MI300X: xGMI
+        (537.6, 8, None, "ring", (336, 537.6)),  # MI350: faster than an H100's NVLinks, and no switch
+        (150, 8, None, "ring", (120, 150)),
+        (440, 8, None, "ring", (362.56, 440)),  # not a whole number of links: the share of the oldest generation that is fast enough
+        (1800, 8, None, "nvls", (1752.62, 2800)),  # a generation without constants yet: those of the newest one
     ],
 )
-def test_all_reduce_inside_a_domain(nvlink, each, nvls, model, expected, bound):
+def test_all_reduce_inside_a_domain(nvlink, each, nvls, model, both_rates):
     job = Job((typed(None, nvlink, nvls=nvls, each=each),))
     found = ceilings("allreduce", job).expected
-    assert (found.model, rates("allreduce", job)) == (model, (expected, bound))
-    assert found.efficiency == pytest.approx(expected / nvlink / (2 * (each - 1) / each if model == "nvls" else 1), rel=1e-4)
+    assert (found.model, rates("allreduce", job)) == (model, both_rates)
+    assert found.efficiency == pytest.approx(both_rates[0] / nvlink / (2 * (each - 1) / each if model == "nvls" else 1), rel=1e-4)
     assert found.constants.endswith("CCL's constants")
 
 
@@ -178,17 +168,17 @@ def test_without_a_librarys_constants_a_ring_on_the_wires_is_expected():
 
 
 @pytest.mark.parametrize(
-    ("each", "nodes", "nic", "nvlink", "nvls", "bound"),
+    ("nodes", "node", "bound"),
     [
-        (2, 16, "2x400Gb", 50.0, None, 145.3125),  # (N-1)/N·(Bg + 2·Bn/g)
-        (8, 16, "8x400Gb", 450.0, False, 545.7),
-        (8, 16, "8x400Gb", 450.0, True, 793.75),  # Bn·2(N-1)/N
-        (8, 4, "4x100Gb", 300.0, None, 96.875),
+        (16, typed("2x400Gb", 50.0, each=2, nvls=None), 145.3125),  # (N-1)/N·(Bg + 2·Bn/g)
+        (16, typed("8x400Gb", 450.0, each=8, nvls=False), 545.7),
+        (16, typed("8x400Gb", 450.0, each=8, nvls=True), 793.75),  # Bn·2(N-1)/N
+        (4, typed("4x100Gb", 300.0, each=8, nvls=None), 96.875),
     ],
 )
-def test_sharp_in_the_fabric(each, nodes, nic, nvlink, nvls, bound):
+def test_sharp_in_the_fabric(nodes, node, bound):
     """Part of the data may go from each GPU into the fabric's sums, and the rest be summed inside the node first."""
-    job = Job((typed(nic, nvlink, each=each, nvls=nvls),) * nodes)
+    job = Job((node,) * nodes)
     assert ceilings("allreduce", replace(job, sharp=True)).bound.bytes_per_s == pytest.approx(bound * 1e9, rel=1e-4)
     assert rates("allgather", replace(job, sharp=True)) == rates("allgather", job)
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collbench.machine.model import SWITCH, GpuLink, Machine, PcieLink
-from collbench.machine.peak.collective import InputGiven, assumed, ceilings, doubtful_input
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.comparison import InputGiven, assumed, doubtful_input
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, node_of
 from tests.peak.made import GEN3, GEN5, endpoints, gpus, infiniband, switched, wired

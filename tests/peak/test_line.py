@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.machine.peak.collective import ceilings, headline, lines
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.comparison import headline, lines
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of, parse_gigabytes, parse_nic, parse_pcie
 from tests.peak.made import gpus, wired
 

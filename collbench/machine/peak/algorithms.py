@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.machine.peak.links import Link
-from collbench.machine.peak.node import Job, Node, Side
+from collbench.machine.peak.node import Job, Node
 from collbench.machine.peak.rates import rates
 
 Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "direct"]

@@ -62,6 +62,14 @@ _OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limi
 CSV_FIELDS = tuple(field.name for field in fields(Ceiling) if field.name != "limited_by_parts")
 
 
+_MODEL_NAMES = {"bound": "hard limit", "nvls": "NVLS", "nvls_tree": "NVLS tree"}
+
+
+def name_of_model(model: str) -> str:
+    """Return the name of a ceiling's model for users: "ring", "NVLS tree", "hard limit"."""
+    return _MODEL_NAMES.get(model, model)
+
+
 def ceiling_from_rate(gigabytes_per_s: float) -> Ceiling:
     """Return the ceiling that the user gave, in GB/s."""
     return Ceiling("given", gigabytes_per_s * 1e9, "the ceiling given", source="--ceiling")

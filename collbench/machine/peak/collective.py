@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
-from typing import Literal
 
 import numpy as np
 
@@ -22,13 +21,10 @@ from collbench.machine.peak.algorithms import (
     ring,
     slowest_pair,
 )
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, ceiling_from_rate, no_ceiling, percent_of
-from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy, NicLimit
+from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
+from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy
 from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, LeastTime, Node, Side, least_time
-from collbench.machine.peak.published import published
-from collbench.reason import Fact, Text
-from collbench.units import format_percent, format_rate, plural
 
 # The ranks of a job on its nodes, and the partitions of ranks from which the rates are computed.
 
@@ -37,15 +33,15 @@ KIND = "topology"
 _EVEN = 0.01  # parts that differ by less are equal parts, rounded to elements
 _ROUNDING = 1e-9
 _RINGS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "scan")
-_MESSAGES = ("p2p", "sendrecv", "neighbors", "multipair")
+MESSAGES = ("p2p", "sendrecv", "neighbors", "multipair")
 # Operations that move the same bytes over the same links: one-sided messages of a pair; half a size to each of two ring neighbors.
 _LIKE = {"put": "p2p", "get": "p2p", "accumulate": "p2p", "neighbor-allgather": "neighbors", "neighbor-alltoall": "neighbors"}
 _LIKE["init"] = "barrier"  # groups are made: no data moves
 _LIKE["exscan"] = "scan"  # both need rank 0's data at all other ranks
 # Operations with a part of its own size for each rank, and the operation that they are with equal parts.
-_BY_RANK = {"allgatherv": "allgather", "gatherv": "gather", "scatterv": "scatter", "reducescatterv": "reducescatter"}
+BY_RANK = {"allgatherv": "allgather", "gatherv": "gather", "scatterv": "scatter", "reducescatterv": "reducescatter"}
 _OTHERS = ("hypercube", "alltoall", "alltoallv", "barrier", "gather", "scatter", "sendrecv", "p2p", "multipair")
-OPERATIONS = (*_RINGS, *_OTHERS, *_BY_RANK, *_LIKE)
+OPERATIONS = (*_RINGS, *_OTHERS, *BY_RANK, *_LIKE)
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
     alone = operation == "neighbor-allgather" and cluster.ranks == 2  # both neighbors are the same rank, which needs the same bytes once
     operation = like(operation)
     if cluster.traffic is None:
-        operation = _BY_RANK.get(operation, operation)
+        operation = BY_RANK.get(operation, operation)
     if cluster.ceiling_from_user is not None:
         return CollectiveCeilings(ceiling_from_rate(cluster.ceiling_from_user / 1e9), None)
     if operation == "barrier":
@@ -105,7 +101,7 @@ def _has_ring(operation: str, job: Job) -> bool:
     """Return whether a ring is a reference for the operation: not where the parts of the ranks differ by more than rounding."""
     if operation in _RINGS:
         return True
-    if _BY_RANK.get(operation) not in _RINGS or job.traffic is None:
+    if BY_RANK.get(operation) not in _RINGS or job.traffic is None:
         return False
     parts = job.traffic[0]
     return max(parts) <= (1 + _EVEN) * min(parts)
@@ -114,67 +110,6 @@ def _has_ring(operation: str, job: Job) -> bool:
 def like(operation: str) -> str:
     """Return the operation with the same reference rates; mostly the operation itself."""
     return _LIKE.get(operation, operation)
-
-
-class InputGiven(Fact, frozen=True):
-    """A value behind the hard limit was set with an option. If a rate exceeds the limit, check this option first."""
-
-    what: str
-    option: str
-
-    def render(self) -> str:
-        """Return "NIC 4×100 Gb/s was given with --nic"."""
-        return f"{self.what} was given with {self.option}"
-
-
-class InputRead(Fact, frozen=True):
-    """A value behind the hard limit was read from a file or tool. If a rate exceeds the limit, check this source first."""
-
-    what: str
-    source: str
-
-    def render(self) -> str:
-        """Return "NIC 4×100 Gb/s is from SOURCE"."""
-        return f"{self.what} is from {self.source}"
-
-
-class SumsNotCounted(Fact, frozen=True):
-    """The hard limit does not include reductions inside switches (NVLink SHARP, InfiniBand SHARP), because no source shows them.
-
-    If the job uses them, a rate can exceed the limit. Add `--nvls` or `--sharp` to include them.
-    """
-
-    option: Literal["--nvls", "--sharp"]
-    link: str = ""
-    source: str = ""
-
-    def render(self) -> str:
-        """Return the sentence with the option that counts them."""
-        where = f"{self.link} is from {self.source}, and " if self.link else ""
-        kind = "NVLink SHARP" if self.option == "--nvls" else "InfiniBand SHARP"
-        return f"{where}reductions inside switches ({kind}) are not counted: add {self.option} if they are in use"
-
-
-def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | SumsNotCounted | Text:
-    """Return the input to check first when a rate exceeds the hard limit: first what is not counted from hardware."""
-    bound = ceilings(operation, cluster).bound
-    parts = bound.limited_by_parts if bound else ()
-    links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
-    limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
-    if any(part.fabric != 1 for part in parts):
-        return InputGiven(f"a fabric of {cluster.oversubscription:g}:1", "--oversubscription")
-    on_nvlink = any(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
-    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
-        return SumsNotCounted("--nvls")
-    for link in limiting:
-        if link.is_from_user:
-            return InputGiven(link.name, link.source)
-    if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
-        return SumsNotCounted("--sharp", limiting[0].name, limiting[0].source)
-    doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
-    if doubt is not None:
-        return Text(doubt)
-    return InputRead(limiting[0].name, limiting[0].source) if limiting else Text("the number of ranks, or the measured rate")
 
 
 def _why_none(job: Job) -> str | None:
@@ -210,7 +145,7 @@ def _expected(operation: str, job: Job) -> Ceiling:
         return _ring(job)
     if operation == "hypercube":
         return _reached(job, "direct", hypercube(reached, True), hypercube(job, False))
-    if operation in _MESSAGES:
+    if operation in MESSAGES:
         return _expected_message(operation, job)
     found, on_wires = _bound(operation, reached), _bound(operation, job).bytes_per_s
     return _with_efficiency(job, replace(found, model="direct"), on_wires or inf)
@@ -242,19 +177,19 @@ def _with_efficiency(job: Job, found: Ceiling, on_wires: float) -> Ceiling:
 
 
 def _messages(operation: str, job: Job, as_expected: bool) -> tuple[Link, int]:
-    """Return the path of a message of an operation of _MESSAGES, and how many messages at once its busbw counts."""
+    """Return the path of a message of an operation of MESSAGES, and how many messages at once its busbw counts."""
     if operation == "multipair":
         return slowest_pair(job, as_expected), pairs_by_node(job).total
     return message(operation, job, as_expected), 1
 
 
 def _bound(operation: str, job: Job) -> Ceiling:
-    if operation in _MESSAGES:
+    if operation in MESSAGES:
         link, count = _messages(operation, job, as_expected=False)
         if link.bytes_per_s is None:
             return replace(no_ceiling(link.name), model="bound")
         return _ceiling(job, link.known * count, (link,), "bound")
-    if operation in ("alltoallv", *_BY_RANK) and job.traffic is not None:
+    if operation in ("alltoallv", *BY_RANK) and job.traffic is not None:
         rate, side = uneven(operation, job)
         return (
             _ceiling(job, rate, side.links, "bound") if side else replace(no_ceiling("no byte crosses a link of known rate"), model="bound")
@@ -319,154 +254,6 @@ def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceilin
     named = tuple(part.of(host=host) for part in parts)
     text = LimitedBy(named).render() if len(parts) == len(links) else " and ".join(link.name for link in links)
     return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=named)
-
-
-# A rate compared with its references, as text: "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)".
-
-_NAMES = {"bound": "hard limit", "nvls": "NVLS", "nvls_tree": "NVLS tree"}
-
-
-def name_of_model(model: str) -> str:
-    """Return the name of a ceiling's model for users: "NVLS tree", "hard limit"."""
-    return _NAMES.get(model, model)
-
-
-def exceeds_bound(measured: float | None, found: CollectiveCeilings) -> bool:
-    """Return whether a rate is above the hard limit, so that an input of it is doubtful."""
-    limit = found.bound.bytes_per_s if found.bound else None
-    return measured is not None and limit is not None and measured > limit * TOLERANCE
-
-
-def percents(measured: float | None, found: CollectiveCeilings) -> tuple[float | None, float | None]:
-    """Return the percentages of the expected rate and of the hard limit; none for a rate above the hard limit."""
-    if exceeds_bound(measured, found):
-        return None, None
-    return percent_of(measured, found.expected), percent_of(measured, found.bound)
-
-
-def headline(measured: float | None, found: CollectiveCeilings) -> str:
-    """Return one line: the rate, and its percentages of the expected rate and of the hard limit, for any rate."""
-    ceiling = found.expected
-    if ceiling is None or ceiling.bytes_per_s is None:
-        why = ceiling.limited_by if ceiling else "this operation moves no bytes"
-        return f"{format_rate(measured)} GB/s, no ceiling: {why}" if measured is not None else f"no ceiling: {why}"
-    if measured is not None and found.bound is not None and exceeds_bound(measured, found):
-        limit = format_rate(found.bound.bytes_per_s or 0.0)
-        return f"{format_rate(measured)} GB/s is above the hard limit of {limit} GB/s: model inputs doubtful"
-    known = _known(found)
-    if measured is None:
-        return ", ".join(f"{format_rate(each.bytes_per_s or 0.0)} GB/s {name}" for name, each in known)
-    (name, first), *rest = known
-    shares = [f"{_percent(measured, first)} of {_with_article(name)}"]
-    shares += [f"{_percent(measured, each)} of {_with_article(name)} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
-    return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
-
-
-def lines(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> list[str]:
-    """Return the headline, what limits, a ring beside a faster algorithm, published results, and doubts and assumptions."""
-    shown = [headline(measured, found)]
-    if exceeds_bound(measured, found):
-        shown.append(f"check first: {doubtful_input(operation, job).render()}")
-    shown += [f"{name} limited by {_limit_of(each)}" for name, each in _known(found) if each.kind != "given"]
-    ring = found.ring
-    if ring and ring.bytes_per_s and found.expected and found.expected.model != "ring":
-        shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
-    shown += [f"published: {figure.render()}" for figure in published(operation, job)]
-    return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
-
-
-def _limit_of(ceiling: Ceiling) -> str:
-    """Return "NVLink 450 GB/s (--nvlink), at 82 % of the wires' rate by NCCL's constants"."""
-    limit = f"{ceiling.limited_by} ({ceiling.source})"
-    if ceiling.efficiency is None:
-        return limit
-    return f"{limit}, at {format_percent(100 * ceiling.efficiency)} of the wires' rate by {ceiling.constants}"
-
-
-def assumed(operation: str, job: Job) -> list[str]:
-    """Return what the reference rates assume, one sentence each."""
-    operation, nodes = like(operation), [node for node, _ in job.kinds]
-    unknown = job.several and any(node.egress.bytes_per_s is None for node in nodes)
-    if job.ceiling_from_user is not None or operation == "barrier" or unknown:
-        return []
-    found = []
-    for node in (node for node in nodes if node.machines > 1):
-        clique = f" (clique {node.clique})" if node.clique else ""
-        found.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
-    found += _of_fabric(operation, job)
-    if operation == "allreduce" and any(node.uses_nvls and node.nvls != "given" for node in nodes):
-        found.append("NCCL lets the NVSwitches reduce data, as it does for 5 GPUs or more (NVLink SHARP; else --nvls no)")
-    rails = max(node.rails for node in nodes)
-    if operation in _MESSAGES and job.several and rails > 1:
-        found.append(f"each GPU has its own NIC, so that a message between nodes gets 1/{rails} of the NICs' rate")
-    for kind, links in (("links inside the nodes", [node.injection for node in nodes]), ("PCIe links", [node.pcie for node in nodes])):
-        why = next((link.name for link in links if link.bytes_per_s is None), None)
-        if job.several and why is not None:
-            found.append(f"{kind} that are no slower than the NICs: {why}")
-    if operation == "alltoallv" and job.traffic is None:
-        found.append("the same number of bytes between all ranks")
-    if operation == "multipair":
-        found += _of_pairs(job)
-    if operation in _BY_RANK and job.traffic is None:
-        found.append("a part of the same size for each rank")
-    if operation == "scan" and job.several:
-        found.append("ranks in blocks, so that the sums enter and leave a node once")
-    if operation == "hypercube" and job.several and job.placement is None:
-        found.append("ranks in blocks, so that the last steps leave the nodes")
-    if operation in ("sendrecv", "neighbors") and any(node.neighbours.known < node.injection.known for node in nodes):
-        found.append("ranks in the order of the GPUs")
-    if operation in ("sendrecv", "neighbors") and job.several and job.ring_edges == 1:
-        found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
-    return found
-
-
-def _of_fabric(operation: str, job: Job) -> list[str]:
-    """Return what the rates assume of the fabric between the nodes."""
-    if not job.several:
-        return []
-    if job.oversubscription == 1:
-        return ["a non-blocking fabric between the nodes (else --oversubscription)"]
-    if operation == "multipair":
-        return ["pairs that do not share the fabric's links, so that --oversubscription does not lower the rate"]
-    if operation == "p2p":
-        return []
-    return [f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)"]
-
-
-def _of_pairs(job: Job) -> list[str]:
-    """Return what the rate of several pairs assumes."""
-    by_node = pairs_by_node(job)
-    found = [f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}" + (", ranks in blocks" if job.several else "")]
-    if (by_node.out + by_node.into).max() > max(by_node.out.max(), by_node.into.max()):
-        found.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
-    return found
-
-
-def doubts(job: Job) -> list[str]:
-    """Return what is unreliable in the readings of the nodes, without duplicates."""
-    return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
-
-
-def _known(found: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
-    """Return the ceilings that have a rate, with their names, the expected rate first."""
-    both = [(_name_of(found.expected), found.expected)] if found.expected else []
-    if found.bound and found.bound is not found.expected:
-        both.append((_NAMES["bound"], found.bound))
-    return [(name, each) for name, each in both if each.bytes_per_s]
-
-
-def _name_of(ceiling: Ceiling) -> str:
-    if ceiling.kind == "given":
-        return "given ceiling"
-    return _NAMES["bound"] if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})"
-
-
-def _with_article(name: str) -> str:
-    return name if name.startswith("expected") else f"the {name}"
-
-
-def _percent(measured: float, ceiling: Ceiling) -> str:
-    return format_percent(percent_of(measured, ceiling) or 0.0)
 
 
 # Uneven operations with known parts: the busiest node's bytes through its NICs, the busiest GPU's bytes through its links.

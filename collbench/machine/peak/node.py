@@ -309,7 +309,6 @@ class Node:
         return replace(self, **changed, cuts=tuple(tuple(side.as_nccl_takes_it() for side in cut) for cut in self.cuts))
 
 
-
 def node_of(
     machine: Machine,
     gpus: int | Sequence[str] | None = None,

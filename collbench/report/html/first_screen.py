@@ -408,7 +408,8 @@ def of_probe(machines: Sequence[Machine], differences: Sequence[str], findings: 
 
 def of_peak(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> FirstScreen:
     """Return the first screen of peak: the expected rate and its limit; with a measured rate its percentage."""
-    from collbench.machine.peak.collective import assumed, doubts, exceeds_bound, headline, name_of_model, percents
+    from collbench.machine.peak.ceiling import name_of_model
+    from collbench.machine.peak.comparison import assumed, doubts, exceeds_bound, headline, percents
 
     ceiling = found.expected
     of = f"{operation} on {plural(job.machines, 'node')}, {plural(job.ranks, 'rank')}"

@@ -16,7 +16,8 @@ from collbench.machine.doctor.gpus import states
 from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.machine.peak.collective import CollectiveCeilings, ceilings, lines
+from collbench.machine.peak.collective import CollectiveCeilings, ceilings
+from collbench.machine.peak.comparison import lines
 from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of

@@ -1,0 +1,227 @@
+"""A rate compared with its references, as text: percentages, limits, published results, assumptions, and the input to doubt."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from collbench.machine.peak.algorithms import pairs_by_node
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, name_of_model, percent_of
+from collbench.machine.peak.collective import BY_RANK, MESSAGES, CollectiveCeilings, ceilings, like
+from collbench.machine.peak.limits import GpuLinkLimit, NicLimit
+from collbench.machine.peak.node import Job
+from collbench.machine.peak.published import published
+from collbench.reason import Fact, Text
+from collbench.units import format_percent, format_rate, plural
+
+# Texts: "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)".
+
+
+def exceeds_bound(measured: float | None, found: CollectiveCeilings) -> bool:
+    """Return whether a rate is above the hard limit, so that an input of it is doubtful."""
+    limit = found.bound.bytes_per_s if found.bound else None
+    return measured is not None and limit is not None and measured > limit * TOLERANCE
+
+
+def percents(measured: float | None, found: CollectiveCeilings) -> tuple[float | None, float | None]:
+    """Return the percentages of the expected rate and of the hard limit; none for a rate above the hard limit."""
+    if exceeds_bound(measured, found):
+        return None, None
+    return percent_of(measured, found.expected), percent_of(measured, found.bound)
+
+
+def headline(measured: float | None, found: CollectiveCeilings) -> str:
+    """Return one line: the rate, and its percentages of the expected rate and of the hard limit, for any rate."""
+    ceiling = found.expected
+    if ceiling is None or ceiling.bytes_per_s is None:
+        why = ceiling.limited_by if ceiling else "this operation moves no bytes"
+        return f"{format_rate(measured)} GB/s, no ceiling: {why}" if measured is not None else f"no ceiling: {why}"
+    if measured is not None and found.bound is not None and exceeds_bound(measured, found):
+        limit = format_rate(found.bound.bytes_per_s or 0.0)
+        return f"{format_rate(measured)} GB/s is above the hard limit of {limit} GB/s: model inputs doubtful"
+    known = _known(found)
+    if measured is None:
+        return ", ".join(f"{format_rate(each.bytes_per_s or 0.0)} GB/s {name}" for name, each in known)
+    (name, first), *rest = known
+    shares = [f"{_percent(measured, first)} of {_with_article(name)}"]
+    shares += [f"{_percent(measured, each)} of {_with_article(name)} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
+    return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
+
+
+def lines(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> list[str]:
+    """Return the headline, what limits, a ring beside a faster algorithm, published results, and doubts and assumptions."""
+    shown = [headline(measured, found)]
+    if exceeds_bound(measured, found):
+        shown.append(f"check first: {doubtful_input(operation, job).render()}")
+    shown += [f"{name} limited by {_limit_of(each)}" for name, each in _known(found) if each.kind != "given"]
+    ring = found.ring
+    if ring and ring.bytes_per_s and found.expected and found.expected.model != "ring":
+        shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
+    shown += [f"published: {figure.render()}" for figure in published(operation, job)]
+    return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+
+
+def _limit_of(ceiling: Ceiling) -> str:
+    """Return "NVLink 450 GB/s (--nvlink), at 82 % of the wires' rate by NCCL's constants"."""
+    limit = f"{ceiling.limited_by} ({ceiling.source})"
+    if ceiling.efficiency is None:
+        return limit
+    return f"{limit}, at {format_percent(100 * ceiling.efficiency)} of the wires' rate by {ceiling.constants}"
+
+
+def assumed(operation: str, job: Job) -> list[str]:
+    """Return what the reference rates assume, one sentence each."""
+    operation, nodes = like(operation), [node for node, _ in job.kinds]
+    unknown = job.several and any(node.egress.bytes_per_s is None for node in nodes)
+    if job.ceiling_from_user is not None or operation == "barrier" or unknown:
+        return []
+    found = []
+    for node in (node for node in nodes if node.machines > 1):
+        clique = f" (clique {node.clique})" if node.clique else ""
+        found.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
+    found += _of_fabric(operation, job)
+    if operation == "allreduce" and any(node.uses_nvls and node.nvls != "given" for node in nodes):
+        found.append("NCCL lets the NVSwitches reduce data, as it does for 5 GPUs or more (NVLink SHARP; else --nvls no)")
+    for kind, links in (("links inside the nodes", [node.injection for node in nodes]), ("PCIe links", [node.pcie for node in nodes])):
+        why = next((link.name for link in links if link.bytes_per_s is None), None)
+        if job.several and why is not None:
+            found.append(f"{kind} that are no slower than the NICs: {why}")
+    if operation == "alltoallv" and job.traffic is None:
+        found.append("the same number of bytes between all ranks")
+    if operation == "multipair":
+        found += _of_pairs(job)
+    if operation in BY_RANK and job.traffic is None:
+        found.append("a part of the same size for each rank")
+    return [*found, *_of_placement(operation, job)]
+
+
+def _of_placement(operation: str, job: Job) -> list[str]:
+    """Return what the rates assume of the order of the ranks, and of the NICs that they use."""
+    nodes = [node for node, _ in job.kinds]
+    found = []
+    if operation in ("sendrecv", "neighbors") and any(node.neighbours.known < node.injection.known for node in nodes):
+        found.append("ranks in the order of the GPUs")
+    if not job.several:
+        return found
+    rails = max(node.rails for node in nodes)
+    if operation in MESSAGES and rails > 1:
+        found.append(f"each GPU has its own NIC, so that a message between nodes gets 1/{rails} of the NICs' rate")
+    if operation == "scan":
+        found.append("ranks in blocks, so that the sums enter and leave a node once")
+    if operation == "hypercube" and job.placement is None:
+        found.append("ranks in blocks, so that the last steps leave the nodes")
+    if operation in ("sendrecv", "neighbors") and job.ring_edges == 1:
+        found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
+    return found
+
+
+def _of_fabric(operation: str, job: Job) -> list[str]:
+    """Return what the rates assume of the fabric between the nodes."""
+    if not job.several:
+        return []
+    if job.oversubscription == 1:
+        return ["a non-blocking fabric between the nodes (else --oversubscription)"]
+    if operation == "multipair":
+        return ["pairs that do not share the fabric's links, so that --oversubscription does not lower the rate"]
+    if operation == "p2p":
+        return []
+    return [f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)"]
+
+
+def _of_pairs(job: Job) -> list[str]:
+    """Return what the rate of several pairs assumes."""
+    by_node = pairs_by_node(job)
+    found = [f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}" + (", ranks in blocks" if job.several else "")]
+    if (by_node.out + by_node.into).max() > max(by_node.out.max(), by_node.into.max()):
+        found.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
+    return found
+
+
+def doubts(job: Job) -> list[str]:
+    """Return what is unreliable in the readings of the nodes, without duplicates."""
+    return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
+
+
+def _known(found: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
+    """Return the ceilings that have a rate, with their names, the expected rate first."""
+    both = [(_name_of(found.expected), found.expected)] if found.expected else []
+    if found.bound and found.bound is not found.expected:
+        both.append((name_of_model("bound"), found.bound))
+    return [(name, each) for name, each in both if each.bytes_per_s]
+
+
+def _name_of(ceiling: Ceiling) -> str:
+    if ceiling.kind == "given":
+        return "given ceiling"
+    return name_of_model("bound") if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})"
+
+
+def _with_article(name: str) -> str:
+    return name if name.startswith("expected") else f"the {name}"
+
+
+def _percent(measured: float, ceiling: Ceiling) -> str:
+    return format_percent(percent_of(measured, ceiling) or 0.0)
+
+
+# The input to check first when a rate exceeds the hard limit.
+
+
+class InputGiven(Fact, frozen=True):
+    """A value behind the hard limit was set with an option. If a rate exceeds the limit, check this option first."""
+
+    what: str
+    option: str
+
+    def render(self) -> str:
+        """Return "NIC 4×100 Gb/s was given with --nic"."""
+        return f"{self.what} was given with {self.option}"
+
+
+class InputRead(Fact, frozen=True):
+    """A value behind the hard limit was read from a file or tool. If a rate exceeds the limit, check this source first."""
+
+    what: str
+    source: str
+
+    def render(self) -> str:
+        """Return "NIC 4×100 Gb/s is from SOURCE"."""
+        return f"{self.what} is from {self.source}"
+
+
+class SumsNotCounted(Fact, frozen=True):
+    """The hard limit does not include reductions inside switches (NVLink SHARP, InfiniBand SHARP), because no source shows them.
+
+    If the job uses them, a rate can exceed the limit. Add `--nvls` or `--sharp` to include them.
+    """
+
+    option: Literal["--nvls", "--sharp"]
+    link: str = ""
+    source: str = ""
+
+    def render(self) -> str:
+        """Return the sentence with the option that counts them."""
+        where = f"{self.link} is from {self.source}, and " if self.link else ""
+        kind = "NVLink SHARP" if self.option == "--nvls" else "InfiniBand SHARP"
+        return f"{where}reductions inside switches ({kind}) are not counted: add {self.option} if they are in use"
+
+
+def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | SumsNotCounted | Text:
+    """Return the input to check first when a rate exceeds the hard limit: first what is not counted from hardware."""
+    bound = ceilings(operation, cluster).bound
+    parts = bound.limited_by_parts if bound else ()
+    links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
+    limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
+    if any(part.fabric != 1 for part in parts):
+        return InputGiven(f"a fabric of {cluster.oversubscription:g}:1", "--oversubscription")
+    on_nvlink = any(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
+    if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
+        return SumsNotCounted("--nvls")
+    for link in limiting:
+        if link.is_from_user:
+            return InputGiven(link.name, link.source)
+    if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
+        return SumsNotCounted("--sharp", limiting[0].name, limiting[0].source)
+    doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
+    if doubt is not None:
+        return Text(doubt)
+    return InputRead(limiting[0].name, limiting[0].source) if limiting else Text("the number of ranks, or the measured rate")
