@@ -44,6 +44,7 @@ class WordPage:
     group    one of GROUPS
     word     as in the list of words
     names    other spellings that find the page
+    beginnings   how texts begin that the page explains: "NIC " of "NIC 4×100 Gb/s"
     means    what it means
     check    how to check it by hand; may be empty
     remedy   what to do; may be empty
@@ -55,6 +56,7 @@ class WordPage:
     means: str
     title: str = ""
     names: tuple[str, ...] = ()
+    beginnings: tuple[str, ...] = ()
     check: str = ""
     remedy: str = ""
     sources: tuple[str, ...] = ()
@@ -79,10 +81,13 @@ def pages() -> tuple[WordPage, ...]:
 def page(word: str) -> list[WordPage]:
     """Return the pages of a word, in any case ("-", "_" and spaces are alike); a few words have several, such as `latency`.
 
+    Texts that begin as those of a page, such as "NIC 4×100 Gb/s", have that page.
     Raises UsageError for a word without a page; it names the most similar words.
     """
     wanted = plain(word)
     if found := [each for each in pages() if wanted in map(plain, (each.word, *each.names))]:
+        return found
+    if found := [each for each in pages() if word.startswith(each.beginnings)]:
         return found
     from collbench.machine.readers.text import printable
 
@@ -131,7 +136,7 @@ def word_table() -> Iterator[WordPage]:
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     for group, words in table.items():
         for word, fields in words.items():
-            yield WordPage(group=group, word=word, **{**fields, "names": tuple(fields.get("names", ()))})
+            yield WordPage(group=group, word=word, **{name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()})
 
 
 def _of_operations() -> Iterator[WordPage]:

@@ -94,7 +94,7 @@ class Row:
     message_rate: of multipair, messages per second of all pairs together, in both directions if both are busy.
     traffic, streams are the case's: the name of an uneven operation's traffic, and TCP connections per pair.
     call is the case's call form: "nonblocking" or "persistent"; None for blocking calls.
-    ceiling is the ring reference where the operation has one (else the hard limit), a measured reference or a given rate; hard_bound the
+    ceiling is the expected rate of the fastest algorithm (else the hard limit), a measured reference or a given rate; hard_bound the
     hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
     """

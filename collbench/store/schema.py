@@ -248,7 +248,7 @@ CEILINGS = StoreTable(
         _id("ceiling_id", "number in this store"),
         StoreColumn("content", "text", "all of it as JSON", null=False),
         _text("kind", "measured, network, topology, given, simulated or none"),
-        _text("model", "ring or bound"),
+        _text("model", "algorithm, or bound"),
         _text("limited_by", "limiting link or copy"),
         _text("source", "origin of the rate"),
     ),
