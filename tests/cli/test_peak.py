@@ -12,7 +12,7 @@ from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
 
-FIGURES = ("42.0 of 50.0 GB/s: ", "84 %", "65 %", "64.6 GB/s")
+FIGURES = ("42.0 of 48.0 GB/s: ", "88 %", "65 %", "64.6 GB/s")
 FOUR = ("--nodes", "4", "--gpus-per-node", "8", "--nic", "4x100Gb", "--nvlink", "150")
 TWO = ("--nodes", "2", "--gpus-per-node", "8", "--nic")
 XML = """<system version="1"><cpu numaid="0" affinity="f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
@@ -43,22 +43,25 @@ def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out.splitlines()
     assert all(figure in printed[0] for figure in FIGURES)
     assert any("NIC 4×100 Gb/s (--nic)" in line for line in printed)
-    assert any("NCCL" in line and "50.0 GB/s" in line for line in printed)
+    assert any("NCCL's constants" in line and "96 %" in line for line in printed)
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("allreduce", *FOUR, "--measured", "42", "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["ring"]["bytes_per_s"], found["ring"]["limited_by"], found["model"]) == (50e9, "NIC 4×100 Gb/s", "ring")
-    assert (found["ranks"], found["percent_of_ceiling"], found["doubtful_input"]) == (32, 84.0, None)
+    assert (found["expected"]["bytes_per_s"], found["expected"]["limited_by"]) == (48e9, "NIC 4×100 Gb/s")
+    assert (found["expected"]["model"], found["expected"]["constants"], found["ring"]) == ("ring", "NCCL's constants", found["expected"])
+    assert found["expected"]["efficiency"] == pytest.approx(0.96)
+    assert (found["ranks"], found["percent_of_ceiling"], found["doubtful_input"]) == (32, 87.5, None)
     assert "non-blocking" in found["assumed"][0]
-    assert (found["percent_of_ring"], round(found["percent_of_bound"]), found["library"]) == (84.0, 65, "NCCL")
+    assert (found["percent_of_ring"], round(found["percent_of_bound"])) == (87.5, 65)
 
 
-def test_json_above_the_ring_reference_keeps_its_base_and_has_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_above_the_ring_has_what_was_published(capsys: pytest.CaptureFixture[str]) -> None:
     call("allreduce", "--gpus-per-node", "8", "--nvlink", "450", "--nvls", "--measured", "482.3", "--format", "json")
     found = json.loads(capsys.readouterr().out)
-    assert (found["model"], round(found["percent_of_ceiling"]), round(found["percent_of_bound"])) == ("ring", 107, 69)
+    assert (found["expected"]["model"], found["ring"]["model"]) == ("nvls", "ring")
+    assert [round(found[f"percent_of_{name}"]) for name in ("ceiling", "ring", "bound")] == [93, 130, 69]
     first = found["published"][0]
     assert (first["busbw_bytes_per_s"], first["machine"], first["nvls"]) == ([475e9, 482.26e9], "H200", True)
     assert all(source.startswith("https://") for source in first["sources"])
@@ -68,12 +71,12 @@ def test_an_nvlink_domain_of_18_nodes(capsys: pytest.CaptureFixture[str]) -> Non
     rack = ("--gpus-per-node", "4", "--nvlink", "900", "--nvlink-domain", "72")
     call("allreduce", "--nodes", "18", *rack, "--measured", "840")
     one = capsys.readouterr().out.splitlines()
-    assert one[0].startswith("840 of 900 GB/s: 93 % ")
+    assert one[0].startswith("840 of 988 GB/s: 85 % ")
     assert any(line.startswith("assumed: ") and "18 nodes" in line for line in one)
     assert [line.split(" (")[0] for line in one if line.startswith("published")] == ["published: 835–847 GB/s on 18×4 GB200 NVL72"]
     call("allreduce", "--nodes", "36", *rack, "--nic", "4x400Gb", "--format", "json")
     two = json.loads(capsys.readouterr().out)
-    assert (two["nodes"], two["ranks"], two["nvlink_domains"], two["ring"]["bytes_per_s"]) == (36, 144, 2, 900e9)
+    assert (two["nodes"], two["ranks"], two["nvlink_domains"], two["expected"]["model"]) == (36, 144, 2, "nvls_tree")
 
 
 @pytest.mark.parametrize("operation", [name for name in operation_commands() if name != "pairs"])
@@ -90,14 +93,15 @@ def test_a_rate_above_the_hard_limit_has_the_doubtful_input_and_no_percentage(ca
     assert "NIC 4×100 Gb/s" in second and "--nic" in second
     call("allreduce", *FOUR, "--measured", "70", "--format", "json")
     found = json.loads(capsys.readouterr().out)
-    assert (found["model"], found["percent_of_ceiling"]) == ("doubtful", None)
+    assert (found["percent_of_ceiling"], found["percent_of_ring"], found["percent_of_bound"]) == (None, None, None)
+    assert "--nic" in found["doubtful_input"]
 
 
 @pytest.mark.parametrize(
     ("options", "figures"),
     [
-        (("--oversubscription", "2"), ("25.0 GB/s", "32.3 GB/s")),
-        (("--sharp",), ("50.0 GB/s", "96.9 GB/s")),
+        (("--oversubscription", "2"), ("24.0 GB/s", "32.3 GB/s")),
+        (("--sharp",), ("48.0 GB/s", "96.9 GB/s")),
         (("--ceiling", "84", "--measured", "42"), ("42.0 of 84.0 GB/s: 50 %",)),
     ],
 )
@@ -112,8 +116,8 @@ def test_nvls_pcie_and_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     call("allreduce", "--gpus-per-node", "3", "--pcie", "gen4x16", "--measured", "20")
     call("p2p", "--nodes", "2", "--gpus-per-node", "8", "--nic", "4x100Gb", "--pairs", "4")
     printed = capsys.readouterr().out
-    assert "482 of 450 GB/s: 107 % " in printed and "(700 GB/s)" in printed
-    assert "20.0 of 31.5 GB/s: 63 % " in printed
+    assert "482 of 517 GB/s: 93 % " in printed and "(700 GB/s)" in printed
+    assert "20.0 of 24.0 GB/s: 83 % " in printed
     assert "\n12.5 GB/s " in printed
 
 

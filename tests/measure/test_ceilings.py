@@ -135,17 +135,19 @@ def of_gpus(operation: str, groups: list[list[int]], by_turns: bool = False, gpu
 def test_pairs_of_gpus_inside_their_hosts_are_not_set_against_the_network() -> None:
     across, _ = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]])
     inside, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 3]], by_turns=True)
-    assert across.limited_by == "PCIe Gen5 x16 of 2 GPUs shared by 2 pairs"
-    assert (inside.limited_by, bound.bytes_per_s) == ("NVLink 18×25 GB/s", 450e9)
+    assert across.limited_by == "NIC 16×180 Gb/s shared by 8 GPUs"
+    assert (inside.bytes_per_s, inside.limited_by) == (pytest.approx(370.8e9), "NVLink 18×25 GB/s")
+    assert bound.bytes_per_s == 450e9
     mixed, bound = of_gpus("p2p_bandwidth", [[0, 2], [1, 2]], by_turns=True)
-    assert (mixed.bytes_per_s, mixed.limited_by, bound) == (pytest.approx(63.02e9, rel=1e-3), "PCIe Gen5 x16", mixed)
+    assert (mixed.bytes_per_s, mixed.limited_by) == (pytest.approx(45e9), "NIC 16×180 Gb/s shared by 8 GPUs")
+    assert (bound.bytes_per_s, bound.limited_by) == (pytest.approx(63.02e9, rel=1e-3), "PCIe Gen5 x16")
 
 
-@pytest.mark.parametrize(("operation", "rate"), [("allreduce", 450e9), ("sendrecv", 450e9), ("p2p_bandwidth", 450e9)])
+@pytest.mark.parametrize(("operation", "rate"), [("allreduce", 370.8e9), ("sendrecv", 370.8e9), ("p2p_bandwidth", 370.8e9)])
 def test_hosts_in_one_nvlink_domain_are_not_limited_by_their_nics(operation: str, rate: float) -> None:
     groups = [[0, 2], [1, 3]] if operation.startswith("p2p") else [[0, 1, 2, 3]]
     ceiling, _ = of_gpus(operation, groups, clique="rack-1/7")
-    assert (ceiling.bytes_per_s, ceiling.limited_by.partition(" of")[0]) == (rate, "NVLink 18×25 GB/s")
+    assert (ceiling.bytes_per_s, ceiling.limited_by.partition(" of")[0]) == (pytest.approx(rate), "NVLink 18×25 GB/s")
     assert of_gpus(operation, groups)[0].bytes_per_s < rate
 
 
@@ -401,22 +403,23 @@ def on_gpus(hosts, name, split=None, machine=TWO, **case):
 
 
 def test_each_group_of_gpus_has_its_own_job():
-    """Inside a host NVLink; across, half of the NICs' 50 GB/s each."""
+    """Inside a host NVLink; across, half of the NICs' 50 GB/s each, of which NCCL takes 96 %."""
     assert on_gpus("aabb", "allreduce", "DIV 2")[0].limited_by == "NVLink 12×25 GB/s"
     across, bound = on_gpus("aabb", "allreduce", "MOD 2")
-    assert (across.bytes_per_s, bound.bytes_per_s) == pytest.approx((25e9, 25e9))
+    assert (across.bytes_per_s, bound.bytes_per_s) == pytest.approx((24e9, 25e9))
     assert across.limited_by == "NIC 2×200 Gb/s shared by 2 groups"
 
 
 def test_all_gpus_at_once_have_the_nics_for_themselves():
     whole, _ = on_gpus("aabb", "allreduce")
-    assert (whole.bytes_per_s, whole.limited_by) == (50e9, "NIC 2×200 Gb/s")
+    assert (whole.model, whole.limited_by) == ("tree", "NIC 2×200 Gb/s")
+    assert whole.bytes_per_s == pytest.approx(0.92 * 2 * 3 / 4 * 48e9)
 
 
 def test_one_gpu_a_host_is_limited_by_its_pcie_link_before_its_part_of_fast_nics():
     fast = switched(2, 12, "sm_80", nics=infiniband(8, 200))
     found, _ = on_gpus("aabb", "allreduce", "MOD 2", machine=fast)
-    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(31.5e9, rel=1e-2), "PCIe Gen4 x16")
+    assert (found.bytes_per_s, found.limited_by) == (pytest.approx(24e9), "PCIe Gen4 x16")
 
 
 def test_a_ring_inside_a_host_uses_the_links_between_its_neighbours():

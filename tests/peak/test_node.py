@@ -18,7 +18,9 @@ def test_a_switch():
     assert node.injection.nccl_bytes_per_s == pytest.approx(370.8e9)
     assert (node.egress.bytes_per_s, node.egress.name) == (400e9, "NIC 8×400 Gb/s")
     assert node.pcie.name == "PCIe Gen5 x16"
-    assert (node.nvls, node.rails, node.apart, node.doubts) == ("counted", 8, True, ())
+    assert (node.nvls, node.apart, node.doubts) == ("counted", True, ())
+    assert (node.own_nic.bytes_per_s, node.own_nic.name) == (50e9, "NIC 8×400 Gb/s shared by 8 GPUs")
+    assert node_of(switched(8, 18, "sm_90", GEN5, infiniband(8, 400)), 1).own_nic.bytes_per_s == 50e9  # one GPU of the job
 
 
 def test_only_switches_from_sm_90_on_add():

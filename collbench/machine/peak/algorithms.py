@@ -182,16 +182,16 @@ def message(operation: str, job: Job, as_expected: bool) -> Link:
     for node, _ in job.kinds:
         leaving = node.egress if pairs else job.egress(node)
         links += [_part_of(leaving, sharing, "pairs" if pairs else "edges of the ring"), node.pcie]
-        if as_expected:
+        if as_expected and node.own_nic:
             halves = 2 if operation == "neighbors" and node.gpus > 1 else 1  # each of two GPUs sends half a size to another node
-            links.append(_part_of(leaving, node.rails / halves, "GPUs"))
+            links.append(node.own_nic.divided(1 / halves))
         if not pairs and node.gpus > 1:
             links.append(node.neighbours.as_nccl_takes_it() if as_expected else node.neighbours)
     return min(links, key=lambda link: link.known)
 
 
-def _part_of(link: Link, parts: float, sharing: str) -> Link:
-    return link.divided(parts, shared_by=max(1, round(parts)), sharing=sharing)
+def _part_of(link: Link, parts: int, sharing: str) -> Link:
+    return link.divided(parts, shared_by=parts, sharing=sharing)
 
 
 class PairsByNode(NamedTuple):
@@ -232,5 +232,5 @@ def slowest_pair(job: Job, as_expected: bool) -> Link:
         if sharing > busiest.get(id(node), 0):
             busiest[id(node)] = sharing
             links += [_part_of(node.egress, sharing, "pairs"), node.pcie]
-            links += [_part_of(node.egress, node.rails, "GPUs")] if as_expected else []
+            links += [node.own_nic] if as_expected and node.own_nic else []
     return min(links, key=lambda link: link.known)

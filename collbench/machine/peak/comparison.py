@@ -102,9 +102,8 @@ def _of_placement(operation: str, job: Job) -> list[str]:
         found.append("ranks in the order of the GPUs")
     if not job.several:
         return found
-    rails = max(node.rails for node in nodes)
-    if operation in MESSAGES and rails > 1:
-        found.append(f"each GPU has its own NIC, so that a message between nodes gets 1/{rails} of the NICs' rate")
+    if operation in MESSAGES and any(node.own_nic and node.own_nic.known < node.egress.known for node in nodes):
+        found.append("each GPU has its own NIC, so that a message between nodes gets its part of the NICs' rate")
     if operation == "scan":
         found.append("ranks in blocks, so that the sums enter and leave a node once")
     if operation == "hypercube" and job.placement is None:

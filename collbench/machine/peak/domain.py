@@ -58,7 +58,7 @@ def _one(nodes: Sequence[Node]) -> Node:
         pair=injection,
         neighbours=injection,
         nics=tuple(nic for node in nodes for nic in node.nics),
-        rails=sum(node.rails for node in nodes),
+        own_nic=narrowest(node.own_nic for node in nodes if node.own_nic) if all(node.own_nic for node in nodes) else None,
         nvls=nodes[0].nvls if len({node.nvls for node in nodes}) == 1 else "no",
         cuts=(),
         doubts=tuple(dict.fromkeys(doubt for node in nodes for doubt in node.doubts)),

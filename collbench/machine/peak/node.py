@@ -261,7 +261,7 @@ class Node:
     pcie            the slowest GPU's PCIe link
     pair            the fastest direct path from one GPU to another; neighbors: the slowest between GPUs i and i+1
     nics            each slot with its NIC; egress: all of them, limited by the PCIe links of the job's GPUs
-    rails           equal parts of egress, one for each GPU of the machine where it has as many NICs; else 1
+    own_nic         each GPU's part of all NICs where the machine has as many NICs as GPUs; else None
     nvls            whether its NVSwitches reduce data (NVLink SHARP): "counted" from hardware, "given" by the user, "likely" by the rate
                     of the links
     nvls_share      the share of NCCL's rate of injection at which data passes an all-reduce over NVLink SHARP
@@ -279,7 +279,7 @@ class Node:
     neighbours: Link = NO_PCIE_RATE
     apart: bool = True
     nics: tuple[NicRate, ...] = ()
-    rails: int = 1
+    own_nic: Link | None = None
     nvls: Literal["no", "counted", "given", "likely"] = "no"
     nvls_share: float = 0.0
     cuts: tuple[Partition, ...] = ()
@@ -340,7 +340,7 @@ def node_of(
         inside,
         injection=replace(inside.injection, library=_library(chosen)),
         egress=capped(egress.link, list(own.values())),
-        rails=rails_of(egress.link, len(machine.gpus)),
+        own_nic=own_nic(egress.link, len(machine.gpus)),
         nics=egress.nics,
         host=machine.hostname,
         clique=clique,
@@ -479,10 +479,10 @@ def capped(egress: Link, own: Sequence[Link]) -> Link:
     return replace(own[0].under(gpus=len(own)), bytes_per_s=total, nccl_bytes_per_s=nccl)
 
 
-def rails_of(egress: Link, gpus: int) -> int:
-    """Return into how many parts the NICs fall, one for each GPU of the machine; 1 if there are fewer NICs than GPUs."""
-    nics = sum(count for count, _ in egress.part.ports) if isinstance(egress.part, NicLimit) else 0
-    return gpus if 0 < gpus <= nics else 1
+def own_nic(nics: Link, gpus: int) -> Link | None:
+    """Return each GPU's part of the NICs of a machine; None if there are fewer NICs than GPUs."""
+    count = sum(count for count, _ in nics.part.ports) if isinstance(nics.part, NicLimit) else 0
+    return nics.divided(gpus, shared_by=gpus, sharing="GPUs") if 0 < gpus <= count else None
 
 
 # Nodes given with options instead of probed: `--nic 4x100Gb --nvlink 150 --pcie gen4x16`.
@@ -556,7 +556,7 @@ def node_from_user(gpus: int, override: UserOverride) -> Node:
     node = Node(gpus, unknown("the links between the GPUs are unknown: add --nvlink GB/s or --pcie gen4x16"), egress)
     if pcie is not None:
         node = Node(gpus, pcie, capped(egress, [pcie] * gpus), pcie, pcie, pcie, apart=False)
-    return with_override(replace(node, rails=rails_of(egress, gpus)), override)
+    return with_override(replace(node, own_nic=own_nic(egress, gpus)), override)
 
 
 def with_override(node: Node, override: UserOverride) -> Node:
@@ -675,7 +675,7 @@ class Job:
         if not (self.several and node.apart) or isinf(side.bytes_per_s):
             return side
         nics = self.egress(node)
-        of_side = min(1.0, side.ranks / node.rails) if self.own_nics else 1.0
+        of_side = min(1.0, side.ranks * node.own_nic.known / node.egress.known) if self.own_nics and node.own_nic else 1.0
         alone, shared = side.bytes_per_s + nics.known * of_side, side.bytes_per_s + nics.known * side.ranks / node.gpus
         return Side(side.ranks, alone, (*side.links, nics), side.times, shared)
 
