@@ -136,7 +136,9 @@ def word_table() -> Iterator[WordPage]:
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     for group, words in table.items():
         for word, fields in words.items():
-            yield WordPage(group=group, word=word, **{name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()})
+            yield WordPage(
+                group=group, word=word, **{name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
+            )
 
 
 def _of_operations() -> Iterator[WordPage]:

@@ -73,7 +73,7 @@ def test_an_nvlink_domain_of_18_nodes(capsys: pytest.CaptureFixture[str]) -> Non
     one = capsys.readouterr().out.splitlines()
     assert one[0].startswith("840 of 988 GB/s: 85 % ")
     assert any(line.startswith("assumed: ") and "18 nodes" in line for line in one)
-    assert [line.split(" (")[0] for line in one if line.startswith("published")] [:1] == ["published: 835–847 GB/s on 18×4 GB200 NVL72"]
+    assert [line.split(" (")[0] for line in one if line.startswith("published")][:1] == ["published: 835–847 GB/s on 18×4 GB200 NVL72"]
     call("allreduce", "--nodes", "36", *rack, "--nic", "4x400Gb", "--format", "json")
     two = json.loads(capsys.readouterr().out)
     assert (two["nodes"], two["ranks"], two["nvlink_domains"], two["expected"]["model"]) == (36, 144, 2, "nvls_tree")
@@ -144,7 +144,9 @@ def test_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("collbench.machine.sources")
     call("allreduce", "--from", str(file), "--nodes", "2")
     first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first.startswith("16.6 GB/s expected (tree)") and "18.8 GB/s" in first and "NIC 1×100 Gb/s" in second and "nccl-topo.xml" in second
+    assert (
+        first.startswith("16.6 GB/s expected (tree)") and "18.8 GB/s" in first and "NIC 1×100 Gb/s" in second and "nccl-topo.xml" in second
+    )
     call("allreduce", "--from", str(file))
     assert capsys.readouterr().out.splitlines()[0] == "240 GB/s expected (ring), 300 GB/s hard limit"
     call("allreduce", "--from", str(file), "--nodes", "2", "--nic", "8x400Gb")
