@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import collbench
 from collbench.errors import UsageError
@@ -139,6 +139,10 @@ def word_table() -> Iterator[WordPage]:
             yield WordPage(
                 group=group, word=word, **{name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
             )
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _of_operations() -> Iterator[WordPage]:

@@ -200,7 +200,7 @@ def _bound(operation: str, job: Job) -> Ceiling:
         one = least_time(operation, partition, job.sharp if between_nodes else adds)
         least = max(least, one, key=lambda found: found.seconds_per_byte)
     rate = BUS_FACTOR[operation](job.ranks) / least.seconds_per_byte if least.seconds_per_byte else inf
-    links = least.side.links if least.side else ()
+    links: Sequence[Link] = least.side.links if least.side else ()
     if operation == "hypercube":
         rate, links = min(Throughput(rate, links), hypercube_bound(job), key=lambda each: each.bytes_per_s)
     return _ceiling(job, rate, links, "bound")
