@@ -136,9 +136,7 @@ def word_table() -> Iterator[WordPage]:
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     for group, words in table.items():
         for word, fields in words.items():
-            yield WordPage(
-                group=group, word=word, **{name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
-            )
+            yield WordPage(group=group, word=word, **_with_tuples(fields))
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
