@@ -34,6 +34,8 @@ VARIABLES = (
     Variable("COLLBENCH_RANK", "the rank in a start on this host", COLLBENCH),
     Variable("COLLBENCH_RANKS", "the number of ranks in a start on this host; also the variable of `--ranks`", COLLBENCH),
     Variable("COLLBENCH_WORKER", "the rank of a further process of this task", COLLBENCH),
+    Variable("COLLBENCH_CRASHED_BACKEND", "the backend with which ranks ended while they opened it, in the start without it", COLLBENCH),
+    Variable("COLLBENCH_EXAMINED", "the process that a tool of a hang diagnosis examines, and its state before, in the tool", COLLBENCH),
     Variable("COLLBENCH_RECORDING", "what the ranks of a job under `collbench trace` record, as JSON", COLLBENCH),
     Variable("COLLBENCH_LAUNCH_INDEX", "the number of this launch among those of `--launches`, from 0", COLLBENCH),
     Variable("COLLBENCH_TTY", "which output of the parent process is a terminal: `stdout`, `stderr`, both, or `0`", COLLBENCH),

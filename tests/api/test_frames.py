@@ -204,8 +204,8 @@ def test_damaged_records_are_errors_unless_they_are_allowed(tmp_path: Path) -> N
         assert len(getattr(allowed, table)()) and any(f"{file}.jsonl" in text for text in allowed.warnings)
 
 
-def test_text_that_utf_8_does_not_have_becomes_question_marks(tmp_path: Path) -> None:
+def test_text_that_utf_8_does_not_have_is_replaced(tmp_path: Path) -> None:
     runs = collbench.read(store(tmp_path / "run", [make_row(8, operation="\ud800", flags=("\ud800",))]))
-    assert runs.frame()["operation"].to_list() == ["?"]
+    assert runs.frame()["operation"].to_list() == ["\ufffd"]
     pytest.importorskip("pyarrow", reason="no pyarrow here: pip install 'collbench[pandas]'")
-    assert runs.to_arrow()["operation"].to_pylist() == ["?"]
+    assert runs.to_arrow()["operation"].to_pylist() == ["\ufffd"]

@@ -79,7 +79,7 @@ def test_text_that_databases_reject_is_replaced(name: str, tmp_path: Path) -> No
     hostile = "a\0b\ud800'; DROP TABLE runs; --"
     row = make_row(8, flags=("drift\0",))
     added(name, run(tmp_path / "one", [row], hosts=[hostile], allocation_id=hostile, command=["collbench", hostile], software=[hostile]))
-    assert rows(name, "SELECT name FROM nodes") == [("a?b?'; DROP TABLE runs; --",)]
+    assert rows(name, "SELECT name FROM nodes") == [("a?b\ufffd'; DROP TABLE runs; --",)]
     assert rows(name, "SELECT flags FROM history") == [("drift?",)]
 
 
