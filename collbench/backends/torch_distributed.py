@@ -275,7 +275,7 @@ class GlooBackend(TorchBackend):
     def open(self, world: World, settings: Settings) -> None:
         """Import torch and form its default group over a store on rank 0."""
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns about every address without a name
-        missing = missing_interface(os.environ)
+        missing = missing_interface(os.environ, world.me.host)
         if wrong := world.first_error(missing and missing.render(), "opening gloo: looking for its interface"):
             raise UsageError(wrong)
         self._chosen = os.environ.setdefault(GLOO_INTERFACE, interface_with(world.me.address))

@@ -14,11 +14,14 @@ class SingleTask(Fact, frozen=True):
 
 
 class RanksNotEnded(Fact, frozen=True):
-    """Slurm does not end the other ranks when one fails."""
+    """Slurm may not end the other ranks when one fails: a task cannot see srun's option, only its variable."""
 
     def render(self) -> str:
         """Return the sentence that users see."""
-        return "Slurm does not end the other ranks when one fails: use srun --kill-on-bad-exit=1 (or export SLURM_KILL_BAD_EXIT=1)"
+        return (
+            "without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails "
+            "(export SLURM_KILL_BAD_EXIT=1 has the same effect, and removes this note)"
+        )
 
 
 class ProcessPerGpu(Fact, frozen=True):

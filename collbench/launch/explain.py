@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from collbench.addresses import Family, families_of, is_loopback, is_loopback_up, is_numeric, own_addresses, resolve, route_to
+from collbench.addresses import Family, families_of, is_loopback, is_numeric, own_addresses, resolve, route_to
 from collbench.errors import UsageError
 from collbench.launch import slurm
 from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, forced, managers, mpi_mismatch, mpi_name, with_chosen
-from collbench.launch.network import LOOPBACK_DOWN, missing_interface
+from collbench.launch.network import loopback_down, missing_interface
 from collbench.launch.software import SoftwareDiffers, differing, version_of
 from collbench.untrusted import parse_json
 
@@ -532,8 +532,8 @@ def explained(env: Mapping[str, str]) -> Explanation:
     problems = [*of_launch, *_of_host_names(names, info, env), *_of_mpirun(found, loaded), *_of_srun(found, loaded)]
     if wrong := missing_interface(env):
         problems.append(Problem("warning", wrong.render()))
-    if not is_loopback_up():
-        problems.append(Problem("severe", LOOPBACK_DOWN))
+    if no_lo := loopback_down():
+        problems.append(Problem("severe", no_lo))
     if loaded.problem:
         problems.append(Problem("warning" if loaded.mpi4py else "note", loaded.problem))
     serves = not any(problem.severity == "severe" for problem in of_launch)

@@ -14,7 +14,7 @@ from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.launch.failed_start import BackendStartFailed, earlier_crash, recorded_opening
 from collbench.launch.mpi import LibraryFailed
-from collbench.launch.network import loopback_fault
+from collbench.launch.network import loopback_down
 from collbench.launch.shared_memory import remove_names
 from collbench.measure.request import Request
 from collbench.operations.case import Case
@@ -112,7 +112,8 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], 
     if missing:
         note(BackendSkipped(name, missing))
         return None
-    fault = loopback_fault(len(world.on_host(world.me.host))) if kind.local_path == "loopback" else None
+    host = world.me.host
+    fault = loopback_down(host) if kind.local_path == "loopback" and len(world.on_host(host)) > 1 else None
     if fault := world.first_error(fault, f"opening {name}: looking at lo"):
         if requested:
             raise UsageError(fault)

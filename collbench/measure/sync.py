@@ -16,14 +16,19 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from collbench.addresses import listen_at
 from collbench.control.world import World
 from collbench.errors import RunFailed, WaitExpired
+from collbench.launch.shared_memory import shortage
 from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
 from collbench.operations.program import NativeCall, Program
+
+T = TypeVar("T")
 
 # Memory that the ranks of a host share, for the barrier before a sample and for the state probe.
 
@@ -31,26 +36,45 @@ _FOLDER = Path("/dev/shm")
 
 
 def shared_page(world: World, size_bytes: int) -> mmap.mmap:
-    """Return zeroed memory that the ranks of a host share. All ranks must call it. Its file in /dev/shm is removed before use."""
+    """Return zeroed memory that the ranks of a host share. All ranks must call it. Its file in /dev/shm is removed before use.
+
+    Raises RunFailed at all ranks if some host cannot share memory.
+    """
     leader = world.on_host()[0].rank == world.rank
     name = _FOLDER / f"collbench-{secrets.token_hex(8)}"
     names = dict(world.allgather((world.me.host, str(name)) if leader else ("", ""), "sharing memory"))
     name = Path(names[world.me.host])
-    if leader:
-        name.write_bytes(bytes(size_bytes))
-    world.allgather(None, "sharing memory")
+    try:
+        _at_all_ranks(world, partial(name.write_bytes, bytes(size_bytes)) if leader else lambda: None)
+        return _at_all_ranks(world, partial(_mapped, name, size_bytes))
+    finally:
+        if leader:
+            with suppress(OSError):  # of a folder that is missing or not writable
+                name.unlink()
+
+
+def _mapped(name: Path, size_bytes: int) -> mmap.mmap:
     handle = os.open(name, os.O_RDWR)
-    page = mmap.mmap(handle, size_bytes)
-    os.close(handle)
-    world.allgather(None, "sharing memory")
-    if leader:
-        name.unlink(missing_ok=True)
-    return page
+    try:
+        return mmap.mmap(handle, size_bytes)
+    finally:
+        os.close(handle)
+
+
+def _at_all_ranks(world: World, step: Callable[[], T]) -> T:
+    """Return the result of the step, which all ranks call, once all have it. Raises RunFailed at all ranks if it fails at one."""
+    wrong = None
+    try:
+        result = step()
+    except OSError as error:
+        remedy = shortage() or f"check that they share {_FOLDER}"
+        wrong = f"the ranks of {world.me.host} cannot share memory in {_FOLDER} ({error.strerror}): {remedy}"
+    if wrong := world.first_error(wrong, "sharing memory"):
+        raise RunFailed(wrong)
+    return result
 
 
 # Tasks that run at the same time, each in its own thread.
-
-T = TypeVar("T")
 
 
 def at_once(tasks: Sequence[Callable[[], T]], what: str, patience_s: float | None = None) -> list[T]:

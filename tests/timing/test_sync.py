@@ -86,6 +86,30 @@ def main(world):
     assert [one.said for one in found] == [[], []], found
 
 
+NOT_SHARED = """
+from pathlib import Path
+from collbench.errors import RunFailed
+from collbench.measure import sync
+def main(world):
+    sync._FOLDER = Path("{folder}")
+    sync.shortage = lambda: ""
+    if world.rank == 1:
+        sync._mapped = lambda name, size_bytes: open("{folder}/of another container")
+    try:
+        sync.shared_page(world, 64)
+    except RunFailed as error:
+        return [str(error), [path.name for path in Path("{folder}").glob("collbench-*")]]
+"""
+
+
+@pytest.mark.parametrize("folder", [".", "missing"])
+def test_hosts_that_share_no_memory_end_all_ranks_with_the_reason(tmp_path, folder):
+    found = together(NOT_SHARED.replace("{folder}", str(tmp_path / folder)), 2, Meeting("ipc", tmp_path))
+    reasons, left = zip(*(one.said for one in found), strict=True)
+    assert "No such file or directory" in reasons[0] and reasons[0] == reasons[1]
+    assert left == ([], [])
+
+
 def barrier(shared, leader, ranks=2, to=(), from_=()):
     """One rank's barrier over memory of this process, in thread."""
     sockets = [(ctypes.c_int32 * len(some))(*some) for some in (to, from_)]
