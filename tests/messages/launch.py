@@ -35,7 +35,7 @@ from collbench.launch.failed_start import BackendStartFailed, crash_in_opening
 from collbench.launch.info import LaunchInfo
 from collbench.launch.limits import RankLimit, refuse_few_files, refuse_too_many
 from collbench.launch.mpi import initialise, mpi_mismatch, size_disagrees, start_failure
-from collbench.launch.network import LOOPBACK_DOWN, InterfaceMissing
+from collbench.launch.network import InterfaceMissing, loopback_down
 from collbench.launch.spawn import default_ranks, exit_meaning, mpiexec_family, node_workers, start_local
 from collbench.launch.supervise import SupervisedProcess, Supervisor
 from tests.launch import captured
@@ -175,6 +175,11 @@ def few_files() -> None:
         refuse_few_files(4, "--ranks", ["mpi", "gloo"])
 
 
+def without_loopback() -> str | None:
+    with patch("collbench.launch.network.is_loopback_up", lambda: False):
+        return loopback_down("n2")
+
+
 def failing_init() -> None:
     mpi = SimpleNamespace(
         Is_initialized=lambda: False, Get_library_version=lambda: "Intel(R) MPI Library 2021.10", THREAD_SINGLE=0, __file__="libmpi.so",
@@ -283,9 +288,9 @@ MESSAGES: dict[str, Message] = {
     "end, mpiexec failed": lambda: exit_meaning(213, "MPICH"),
     "end, while opening": lambda: str(crash_in_opening("gloo", exit_meaning(7, "MPICH"), "")),
     "backend does not start": BackendStartFailed("gloo", "RuntimeError: no device"),
-    "interface, missing": InterfaceMissing("eth7", "eth7", ("lo", "eth0")),
+    "interface, missing": InterfaceMissing("eth7", "eth7", ("lo", "eth0"), "n2"),
     "interface, missing in a list": InterfaceMissing("^lo,eth", "^lo", tuple(f"eth{i}" for i in range(13))),
-    "lo is down": lambda: LOOPBACK_DOWN,
+    "lo is down": without_loopback,
     "limit, open files": few_files,
     "end, killed child": killed_child,
     "end, late child": reported(late_child),
