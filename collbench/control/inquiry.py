@@ -46,7 +46,8 @@ _MOST_LOOKED_AT = 2
 _LOOK_AGAIN_S = 0.05
 _MOST_PROBED = 3
 _REPORT_S = 4.0  # maximal age of a rank's report of its connections when the inquiry begins
-_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result or a signal interrupts it
+_MAIN_S = 0.5  # time for rank 0's main thread to report, if it waits for the result
+_INTERRUPTED_S = 0.05  # the same, if a signal interrupts it: prterun kills all ranks 0.25 s after a signal
 _SIGNAL_CODES = (INTERRUPTED, TERMINATED)
 
 
@@ -334,8 +335,8 @@ class HangInquiries:
         """End the launch for this reason. The main thread reports it; this thread does if the main thread is inside a call."""
         if self._reason is None and not self._hub.ending.begun:
             self.now, self._reason = None, (sentence, code)
-            reports = (self._hub.stand().waits or code in _SIGNAL_CODES) and not self._hub.gone
-            self._report_at = time.monotonic() + _MAIN_S if reports else 0.0
+            waits_s = _MAIN_S if self._hub.stand().waits else _INTERRUPTED_S if code in _SIGNAL_CODES else 0.0
+            self._report_at = time.monotonic() + (0.0 if self._hub.gone else waits_s)
             self._hub.inbox.put(PeerFailed(sentence, code))
 
     def tick(self, now: float) -> float:

@@ -17,7 +17,7 @@ from collbench import __version__
 from collbench.backends.backend import Backend
 from collbench.control.diagnosis import Hang
 from collbench.control.world import World
-from collbench.errors import FAILED, CollbenchError, UsageError
+from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals, software
 from collbench.launch.spawn import record_run
 from collbench.measure.ceilings import Ceilings
@@ -494,6 +494,8 @@ def run_task(task: Task, request: Request, world: World, listener: ProgressListe
         code = session.measure(task, plan)
     except BaseException as error:
         signals.settle()
+        if isinstance(error, Interrupted) and session.folder:
+            session.folder.expect_end(error.exit_code)  # prterun kills all ranks 0.25 s after a signal
         why = world.explained(error)
         session.break_off(why)  # first: a launcher may kill this process as soon as other ranks know of the error
         if why is error:

@@ -258,6 +258,13 @@ class RunFolder:
             self.run.update(facts)
             replace(self.path / RUN, to_page(self.run))
 
+    def expect_end(self, code: int) -> None:
+        """Store the exit code of a signal before its cause is known: a launcher may kill all ranks meanwhile. `end_early` completes it."""
+        with suppress(CollbenchError), self._safely():
+            if "exit_code" not in self.run:
+                self.run["exit_code"] = code
+                replace(self.path / RUN, to_page(self.run))
+
     def finish(self, **facts: Any) -> None:
         """Complete run.json with the end time, the number of rows and `facts` (the runner gives exit_code)."""
         try:

@@ -91,6 +91,19 @@ class TestMpiexec:
 
 
 @pytest.mark.in_turn
+@pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+def test_an_interface_of_one_host_only(bed: Hosts, tmp_path: Path) -> None:
+    """Gloo reports the host that lacks it, also if rank 0 is on another host."""
+    assert bed.run(0, ["ip", "link", "add", "only1", "type", "bridge"]).returncode == 0
+    assert bed.run(0, ["ip", "address", "add", "10.98.0.1/24", "dev", "only1"]).returncode == 0
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "only1"}
+    line = ["timeout", "60", *PROGRAM, *short(tmp_path)[2:], "--backend", "gloo"]
+    ranks = [bed.start(host, line, environment({**place, "RANK": str(host)})) for host in range(2)]
+    said = "".join(err for _, err in [rank.communicate(timeout=70) for rank in ranks])
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert f"GLOO_SOCKET_IFNAME=only1 names no interface of {bed.names[1]} (" in said and "Traceback" not in said
+
+
 @pytest.mark.impi
 class TestMpiexecOfIntelMpi:
     """Its libfabric chooses TCP between the hosts; it does not find the memory that they share."""

@@ -95,6 +95,16 @@ def test_an_early_end_gives_the_reason_and_how_much_there_is(run: RunFolder) -> 
     assert [(event["kind"], event["text"], event["ranks"]) for event in stored.events] == [("hang", "rank 1 is stopped", [1])]
 
 
+def test_a_signal_is_stored_before_its_cause_and_the_cause_replaces_it(run: RunFolder) -> None:
+    run.expect_end(143)
+    killed_now = read_run(run.path)
+    assert (killed_now.info["exit_code"], killed_now.finished, len(killed_now.rows)) == (143, False, 2)
+    run.end_early("abort", "rank 1 was killed", 4)
+    run.expect_end(143)
+    stored = read_run(run.path)
+    assert (stored.info["exit_code"], stored.finished) == (4, True)
+
+
 class TestVanished:
     """Writes to the open files of a deleted folder succeed: only its path shows the loss."""
 
