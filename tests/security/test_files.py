@@ -301,6 +301,7 @@ OWN_JSON = {
     "measure/telemetry.py",
     "measure/tasks/frameworks.py",
     "backends/horovod.py",
+    "launch/failed_start.py",
 }
 
 

@@ -6,7 +6,6 @@ has its port's GUID. A cable is listed once for each end. One entry is enough, s
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ from collbench.machine.readers.rdma import (
 )
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, printable, several, whole
 from collbench.units import plural
-from collbench.untrusted import read_file
+from collbench.untrusted import parse_json, read_file
 
 # The output of `iblinkinfo`: the connections of hosts and switches with width and speed. Each section lists the ports of one node.
 
@@ -376,7 +375,7 @@ def _rdma_link_ports(text: str, name: str) -> Iterator[Facts]:
     if _RDMA_LINK_JSON.search(text[:HEAD]):
         begin = text.find("[")
         try:
-            entries = json.loads(text[begin : text.rfind("]") + 1])
+            entries = parse_json(text[begin : text.rfind("]") + 1])
         except (ValueError, RecursionError):
             raise Unreadable(f"{printable(name)}: invalid JSON, perhaps cut off: save the output of `rdma -j link` again") from None
         for entry in entries if isinstance(entries, list) else ():
