@@ -255,12 +255,16 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 
 
 def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
-    """Print the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, each sentence once."""
+    """Print wrong data and the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, once each."""
+    from collbench.report.answer import verification_of
     from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:
         shown = [(f"{paths[0]} … {paths[-1].name}", sum(number for _, number in shown))]
+    verification = verification_of([row for run in runs for row in run.rows])
+    if verification.wrong:
+        print(verification.render())
     for name, number in shown:
         print(f"{name}: {number} row{'' if number == 1 else 's'}")
     for sentence in dict.fromkeys(sentence for run in runs for sentence in import_notes(run.info)):

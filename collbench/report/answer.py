@@ -10,6 +10,7 @@ from collbench.reason import Fact
 from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
+from collbench.results.importers.importer import IMPORTED
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
 from collbench.results.row import Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
@@ -67,12 +68,14 @@ class Verification(Fact, frozen=True):
     """In how many of the measured cases the received data was compared with the expected data, and in how many it was wrong.
 
     files_left_open: of cases that make and free groups, which have no data, the most files of a rank that stayed open; else None.
+    imported: whether another tool measured the cases, so that collbench's option -c 0 cannot be the reason.
     """
 
     cases: int
     verified: int
     wrong: int = 0
     files_left_open: int | None = None
+    imported: bool = False
 
     def render(self) -> str:
         """Return "data verified", "not verified (-c 0)" or "WRONG DATA in 2 cases"."""
@@ -82,7 +85,9 @@ class Verification(Fact, frozen=True):
             return f"{plural(self.files_left_open, 'file') if self.files_left_open > 0 else 'no file'} left open"
         if self.verified == self.cases:
             return "data verified"
-        return f"data verified in {self.verified} of {self.cases} cases" if self.verified else "not verified (-c 0)"
+        if self.verified:
+            return f"data verified in {self.verified} of {self.cases} cases"
+        return "not verified by the tool" if self.imported else "not verified (-c 0)"
 
 
 class CommunicatorMemory(Fact, frozen=True):
@@ -117,7 +122,8 @@ class Answer(Fact, frozen=True):
     def result(self) -> str:
         """Return the answer without its name."""
         if self.missing:
-            return f"not measured ({self.missing})"
+            wrong = f"{self.verification.render()} · " if self.verification is not None and self.verification.wrong else ""
+            return f"{wrong}not measured ({self.missing})"
         return " · ".join(each.render() for each in (self.rate, self.latency, self.verification, self.memory) if each is not None)
 
     def render(self) -> str:
@@ -149,11 +155,11 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
     how = tuple(f"{name} {value_of(first, name)}" if name in ("group", "ranks", "nodes") else value_of(first, name) for name in names)
     how += (FLAGS[_UNTRIED].name,) if any(_UNTRIED in row.flags for row in rows) else ()
     measured = [row for row in rows if time_of(row) is not None]
-    if not measured:
-        return Answer(first.operation, first.backend, how, missing=printable(first.na or "no time"))
     cases = [row for row in rows if time_of(row) is not None or row.wrong]  # wrong data may have ended a case before it had a time
-    checked = [row for row in cases if row.wrong is not None]
-    verification = Verification(len(cases), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(measured))
+    verification = verification_of(cases)
+    if not measured:
+        reason = printable(first.na or "no time")
+        return Answer(first.operation, first.backend, how, verification=verification if verification.wrong else None, missing=reason)
     best = _rate(measured)
     return Answer(
         first.operation,
@@ -164,6 +170,13 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
         verification,
         _communicator_memory(measured),
     )
+
+
+def verification_of(rows: Sequence[Row]) -> Verification:
+    """Return in how many of these rows the data was verified, and in how many it was wrong."""
+    checked = [row for row in rows if row.wrong is not None]
+    imported = any(IMPORTED in row.flags for row in rows)
+    return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(rows), imported)
 
 
 def _files_left_open(rows: Sequence[Row]) -> int | None:

@@ -20,6 +20,9 @@ TIME, IDLE = QualityReason("time", 7, 20), QualityReason("idle", 12)
 MESSAGES = {
     "answer": Answer("allreduce", "mpi", (), RATE, Latency((0.25e-6,), 8), Verification(12, 12)),
     "answer of one of several modes": Answer("allreduce", "mpi", ("batched",), RATE, Latency((0.25e-6,), 8), Verification(12, 12)),
+    "answer of a case that wrong data ended": Answer(
+        "memcpy", "cuda", verification=Verification(1, 1, 1, imported=True), missing="wrong data: Invalid value"
+    ),
     "answer of a barrier": Answer("barrier", "mpi", (), None, Latency((1.2e-6,)), Verification(1, 1)),
     "answer without a figure": Answer("allreduce", "nccl", missing="no GPU"),
     "rate": RATE,
@@ -43,6 +46,7 @@ MESSAGES = {
     "verified": Verification(12, 12),
     "verified in part": Verification(12, 5),
     "not verified": Verification(12, 0),
+    "not verified by another tool": Verification(12, 0, imported=True),
     "wrong data": Verification(12, 12, 1),
     "next command": NextCommand("runs/my run"),
     "overlap: few blocks": TooFewBlocks(3),

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from collbench.machine.readers.text import printable
-from collbench.results.importers.importer import ImportedTable, split_prefix
+from collbench.results.importers.importer import ImportedTable, Skipped, UnsupportedTool, split_prefix
 from collbench.results.importers.notes import AbortedRun, FailedValidation, ImportDoubt
 from collbench.results.row import Row
 
@@ -126,22 +126,53 @@ def _failure(number: int, line: str, forms: Iterable[_Form]) -> FailureLine | No
     return None
 
 
-def with_failures(runs: Sequence[ImportedTable], failures: Sequence[FailureLine]) -> list[ImportedTable]:
-    """Return the tables with what these lines report: wrong rows, and a doubt about each table with a failure.
+def with_failures(
+    runs: Sequence[ImportedTable], failures: Sequence[FailureLine], skipped: Sequence[Skipped] = ()
+) -> tuple[list[ImportedTable], list[Skipped]]:
+    """Return (the tables with what these lines report: wrong rows, and a doubt about each table with a failure; the skipped tables).
 
-    A failure belongs to the last table that begins before it, or else to the first table.
+    A failure belongs to the last table that begins before it, or else to the first table. The reason of a skipped table names its failures.
     """
-    of_table: dict[int, list[FailureLine]] = {}
-    for failure in failures:
-        if runs:
-            of_table.setdefault(_table_of(runs, failure), []).append(failure)
-    return [_with(run, of_table[index]) if index in of_table else run for index, run in enumerate(runs)]
+    of_run: dict[int, list[FailureLine]] = {}
+    of_skipped: dict[int, list[FailureLine]] = {}
+    for failure in failures if runs else ():
+        run, begin = _run_of(runs, failure)
+        place = _skipped_of(skipped, failure, begin)
+        if place is None:
+            of_run.setdefault(run, []).append(failure)
+        else:
+            of_skipped.setdefault(place, []).append(failure)
+    return (
+        [_with(run, of_run[index]) if index in of_run else run for index, run in enumerate(runs)],
+        [_with_reason(each, of_skipped[index]) if index in of_skipped else each for index, each in enumerate(skipped)],
+    )
 
 
-def _table_of(runs: Sequence[ImportedTable], failure: FailureLine) -> int:
+def _run_of(runs: Sequence[ImportedTable], failure: FailureLine) -> tuple[int, int]:
+    """Return (the index of the table, the line from which on another table may have the failure instead)."""
     before = [index for index, run in enumerate(runs) if run.line <= failure.number]
     named = [index for index in before if failure.name and runs[index].program.lower().endswith(failure.name.lower())]
-    return max(named or before or [0], key=lambda index: (runs[index].line, index)) if before else 0
+    if not before:
+        return 0, 0
+    index = max(named or before, key=lambda index: (runs[index].line, index))
+    return index, failure.number if named else runs[index].line
+
+
+def _skipped_of(skipped: Sequence[Skipped], failure: FailureLine, begin: int) -> int | None:
+    """Return the last skipped table between both; output of an unsupported tool cannot report wrong data in the form of another tool."""
+    fitting = [
+        index
+        for index, each in enumerate(skipped)
+        if begin < each.line <= failure.number and (failure.report is Report.ABORT or not isinstance(each, UnsupportedTool))
+    ]
+    return max(fitting, key=lambda index: skipped[index].line) if fitting else None
+
+
+def _with_reason(skipped: Skipped, failures: Sequence[FailureLine]) -> Skipped:
+    wrong = [failure for failure in failures if failure.report is not Report.ABORT]
+    first = wrong[0] if wrong else failures[0]
+    what = "WRONG DATA" if wrong else "failed"
+    return replace(skipped, reason=f"{skipped.reason} ({what}: line {first.number}: {first.text})")
 
 
 def _with(run: ImportedTable, failures: Sequence[FailureLine]) -> ImportedTable:

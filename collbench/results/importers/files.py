@@ -51,7 +51,7 @@ def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> lis
     try:
         lines = lines_of(data)
         readings = read_lines(lines, format, replace(known, file=name))
-        skipped = tuple(each for _, reading in readings for each in reading.skipped)
+        skipped = [each for _, reading in readings for each in reading.skipped]
         tables = [(reader, run) for reader, reading in readings for run in reading.runs]
         if not tables:
             reader = readings[0][0].name
@@ -60,9 +60,10 @@ def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> lis
             raise UsageError(f"{skipped[0].reason} (with --strict no table is skipped; {len(skipped)} cannot be read)")
     except UsageError as error:
         raise UsageError(f"{short(name)} cannot be imported: {error}") from error
-    runs = with_failures([run for _, run in tables], failure_lines(lines))
-    sources = [Source(short(name), len(data), hashlib.sha256(data).hexdigest(), reader.name) for reader, _ in tables]
-    return [FileTable(source, run, () if number else skipped) for number, (source, run) in enumerate(zip(sources, runs, strict=True))]
+    runs, skipped = with_failures([run for _, run in tables], failure_lines(lines), skipped)
+    sha256 = hashlib.sha256(data).hexdigest()
+    sources = [Source(short(name), len(data), sha256, reader.name) for reader, _ in tables]
+    return [FileTable(source, run, () if number else tuple(skipped)) for number, (source, run) in enumerate(zip(sources, runs, strict=True))]
 
 
 def _bytes(path: Path) -> bytes:

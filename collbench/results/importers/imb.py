@@ -17,6 +17,7 @@ from collbench.results.importers.importer import ImportedTable, Importer, Readin
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
 from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
+    NO_FIGURES,
     MOST_RANKS,
     MPI_COLLECTIVES,
     Meaning,
@@ -95,6 +96,8 @@ def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tup
         else:
             by_case.setdefault(size, []).append((line, found))
     rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_case.items()]
+    if not rows and not bad:
+        rows.append(without_figures(kind, 0, 0, block.number, NO_FIGURES))
     return rows, statistic, sorted(bad)
 
 
@@ -273,7 +276,7 @@ def knows(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per block. Raises UsageError if no block has the number of --ranks."""
     state = _state(without_prefixes(lines))
-    blocks = [block for block in state.blocks if block.lines or block.bad]
+    blocks = [block for block in state.blocks if block.columns]
     if user_input.ranks is not None and blocks and user_input.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
         raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -28,6 +30,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]")
 _PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # PowerShell's > writes it
 _ENDS = (b"\n", b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")  # of str.splitlines
+_DOCKER = b'{"log":'
 _LONGEST_LINE = 16 << 20  # bytes; each may take four in memory
 _MOST_LINES = 1 << 22  # an empty line takes one byte in the file, and 8 in memory
 
@@ -42,7 +45,7 @@ def lines_of(data: bytes) -> list[str]:
         raise UsageError(f"the file is compressed: unpack it first ({tool})")
     if len(data) > _MOST_LINES and sum(map(data.count, _ENDS)) > _MOST_LINES:
         raise UsageError(f"the file has more than {_MOST_LINES:,} lines: extract the part with the tables")
-    lines = _lines(data)
+    lines = _without_docker(_lines(data)) if _DOCKER in data else _lines(data)
     return _with_tags([_COLOURS.sub("", line) for line in lines] if b"\x1b" in data else list(lines))
 
 
@@ -55,6 +58,35 @@ def _lines(data: bytes) -> Iterator[str]:
         if len(piece) > _LONGEST_LINE:
             raise UsageError(f"line {number} is longer than {_LONGEST_LINE >> 20} MiB: extract the part with the tables")
         yield from piece.decode(errors="replace").splitlines()
+
+
+def _without_docker(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the texts in the records of Docker's log driver json-file: {"log": "text\\n", "stream": "stdout", "time": …}.
+
+    Docker cuts lines of 16 KiB into records; the text without a line end is continued in the next record, and its line is empty.
+    """
+    begun = ""
+    for line in lines:
+        text = _docker_text(line)
+        if text is None:
+            yield line
+        elif text.endswith("\n") or len(begun) > _LONGEST_LINE:
+            yield (begun + text).rstrip("\r\n")
+            begun = ""
+        else:
+            begun += text
+            yield ""
+    if begun:
+        yield begun
+
+
+def _docker_text(line: str) -> str | None:
+    if not line.lstrip().startswith('{"log":'):
+        return None
+    with suppress(ValueError, RecursionError):
+        text = json.loads(line).get("log")
+        return text if isinstance(text, str) else None
+    return None
 
 
 # Removal of what launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
@@ -175,6 +207,10 @@ class Skipped:
 
     line: int
     reason: str
+
+
+class UnsupportedTool(Skipped):
+    """Output of a tool that cannot be imported."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from collbench.results.importers.notes import (
     NotInOutput,
 )
 from collbench.results.importers.rows import (
+    NO_FIGURES,
     MPI_COLLECTIVES,
     JobExtent,
     Meaning,
@@ -251,6 +252,8 @@ def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
             row = _row(table, kind, (line, size), figures if window is None else {"MB/s": figures[window]})
             if row is not None:
                 rows.append(row if window is None else row.with_figures(window=whole(window)))
+    if not table.lines and not table.bad:
+        rows.append(without_figures(kind, 0, 0, table.number, NO_FIGURES))
     return rows, statistic
 
 
@@ -326,7 +329,7 @@ def knows(lines: Sequence[str]) -> bool:
 def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
-    tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad]
+    tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad or not table.facts.get("skip")]
     return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], "OSU's tests")
 
 

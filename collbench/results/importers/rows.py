@@ -337,6 +337,9 @@ def of_all_pairs(row: Row, pairs: int, ways: int) -> Row:
     )
 
 
+NO_FIGURES = "no line of figures: the test failed, or the output was cut"
+
+
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
     """Return the row of a case without usable figures."""
     row = kind.row(size_bytes, 1.0, count=count, line=line)

@@ -25,6 +25,7 @@ from collbench.results.importers.importer import (
     Importer,
     Reading,
     Skipped,
+    UnsupportedTool,
     UserInput,
     split_prefix,
     without_prefixes,
@@ -45,34 +46,48 @@ from collbench.units import plural
 
 # Tools with output that is recognized but cannot be imported: errors name them.
 
-_FORMS = {
-    "p2pBandwidthLatencyTest (CUDA samples)": r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth",
-    "bandwidthTest (CUDA samples)": r"\[CUDA Bandwidth Test\] - Starting",
-    "SuperBench": r'"(?:nccl-bw|rccl-bw|ib-validation|gpu-copy-bw)[\w:-]{0,40}/|superbench',
-    "iperf3": r"\[ ID\] Interval\s+Transfer\s+(?:Bitrate|Bandwidth)|Connecting to host \S+, port \d+",
-    "qperf": r"^(?:tcp|ud|rc|uc|rds|sctp|udp)_(?:bw|lat|bi_bw):\s*$",
-    "netperf": r"MIGRATED (?:TCP|UDP)_\w+ (?:TEST|REQUEST)|TCP STREAM TEST",
-    "sockperf": r"sockperf: ",
-    "TransferBench": r"TransferBench v?\d",
-    "rocm_bandwidth_test": r"RocmBandwidthTest Version|Inter-Device (?:Access|Numa Distance)|Unidirectional copy peak bandwidth",
-    "nccom-test (AWS Neuron)": r"nccom-test|size\(B\)\s+count\(elems\)\s+type\s+time",
-    "hccl_test (Ascend)": r"data_size\(Bytes\)\s*:?\s*\|?\s*aveg_time|the minbytes is \d+, maxbytes is \d+",
-    "UCC's ucc_perftest": r"Collective:\s+\w+|Count\s+Size\s+Time, us",
-    "NVSHMEM's perftest": r"nvshmem.{0,40}perftest|#(?:put|get|shmem)_(?:bw|latency|p_\w+)|\|\s*size\(B\)\s*\|.{0,40}latency\(us\)",
-    "oneCCL's benchmark": r"oneCCL benchmark|#bytes\s+#repetitions\s+t_min\[usec\]\s+t_max\[usec\]\s+t_avg\[usec\]\s+stddev\[%\]",
-    "NCCL's Inspector for Prometheus (set NCCL_INSPECTOR_PROM_DUMP=0)": r"^nccl_(?:bus_bandwidth_gbs|p2p_\w+|collective_\w+)\{",
-    "nixlbench": r"nixlbench|Block Size \(B\)\s+Batch Size\s+B/W",
-    "mpiBench": r"START mpiBench",
-    "netgauge": r"\bNetgauge v",
-    "Sandia's SMB": r"job size:\s+\d+|msgsize\s+iterations\s+iter_t\s+work_t",
-    "a web page": r"<!DOCTYPE html|<html|<HTML",
-}
+_UNSUPPORTED = (
+    # (name, words of which a line has one, form of the line)
+    ("p2pBandwidthLatencyTest (CUDA samples)", ("GPU Bandwidth Latency Test", "Bidirectional P2P="),
+     r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth"),
+    ("bandwidthTest (CUDA samples)", ("[CUDA Bandwidth Test]",), r"\[CUDA Bandwidth Test\] - Starting"),
+    ("SuperBench", ("nccl-bw", "rccl-bw", "ib-validation", "gpu-copy-bw", "superbench"),
+     r'"(?:nccl-bw|rccl-bw|ib-validation|gpu-copy-bw)[\w:-]{0,40}/|superbench'),
+    ("iperf3", ("[ ID]", "Connecting to host "), r"\[ ID\] Interval\s+Transfer\s+(?:Bitrate|Bandwidth)|Connecting to host \S+, port \d+"),
+    ("qperf", ("_bw:", "_lat:"), r"^(?:tcp|ud|rc|uc|rds|sctp|udp)_(?:bw|lat|bi_bw):\s*$"),
+    ("netperf", ("MIGRATED ", "TCP STREAM TEST"), r"MIGRATED (?:TCP|UDP)_\w+ (?:TEST|REQUEST)|TCP STREAM TEST"),
+    ("sockperf", ("sockperf: ",), r"sockperf: "),
+    ("TransferBench", ("TransferBench ",), r"TransferBench v?\d"),
+    ("rocm_bandwidth_test", ("RocmBandwidthTest", "Inter-Device ", "Unidirectional copy"),
+     r"RocmBandwidthTest Version|Inter-Device (?:Access|Numa Distance)|Unidirectional copy peak bandwidth"),
+    ("nccom-test (AWS Neuron)", ("nccom-test", "size(B)"), r"nccom-test|size\(B\)\s+count\(elems\)\s+type\s+time"),
+    ("hccl_test (Ascend)", ("data_size(Bytes)", "the minbytes is "),
+     r"data_size\(Bytes\)\s*:?\s*\|?\s*aveg_time|the minbytes is \d+, maxbytes is \d+"),
+    ("UCC's ucc_perftest", ("Collective:", "Time, us"), r"Collective:\s+\w+|Count\s+Size\s+Time, us"),
+    ("NVSHMEM's perftest", ("nvshmem", "#put_", "#get_", "#shmem_", "size(B)"),
+     r"nvshmem.{0,40}perftest|#(?:put|get|shmem)_(?:bw|latency|p_\w+)|\|\s*size\(B\)\s*\|.{0,40}latency\(us\)"),
+    ("oneCCL's benchmark", ("oneCCL benchmark", "stddev[%]"),
+     r"oneCCL benchmark|#bytes\s+#repetitions\s+t_min\[usec\]\s+t_max\[usec\]\s+t_avg\[usec\]\s+stddev\[%\]"),
+    ("NCCL's Inspector for Prometheus (set NCCL_INSPECTOR_PROM_DUMP=0)", ("nccl_bus_", "nccl_p2p_", "nccl_collective_"),
+     r"^nccl_(?:bus_bandwidth_gbs|p2p_\w+|collective_\w+)\{"),
+    ("nixlbench", ("nixlbench", "Block Size (B)"), r"nixlbench|Block Size \(B\)\s+Batch Size\s+B/W"),
+    ("mpiBench", ("START mpiBench",), r"START mpiBench"),
+    ("netgauge", ("Netgauge v",), r"\bNetgauge v"),
+    ("Sandia's SMB", ("job size:", "msgsize "), r"job size:\s+\d+|msgsize\s+iterations\s+iter_t\s+work_t"),
+    ("a web page", ("<!DOCTYPE html", "<html", "<HTML"), r"<!DOCTYPE html|<html|<HTML"),
+)  # fmt: skip
 _LONGEST = 4096
 
 
-def unread_tool(lines: Sequence[str]) -> str | None:
-    """Return the name of the tool that printed these lines, if it is known but cannot be imported."""
-    return next((name for name, form in _FORMS.items() if any(re.search(form, line[:_LONGEST]) for line in lines)), None)
+def unread_tools(lines: Sequence[str]) -> dict[str, int]:
+    """Return the tools that printed some of these lines and cannot be imported: the first line (its index) of each."""
+    text = "\n".join(lines)
+    found: dict[str, int] = {}
+    for name, words, form in _UNSUPPORTED:
+        if any(word in text for word in words):  # a log of 100,000 lines has none, and this is fast
+            index = next((index for index, line in enumerate(lines) if re.search(form, line[:_LONGEST])), None)
+            found |= {} if index is None else {name: index}
+    return found
 
 
 # All readers, and the choice of the reader for a file.
@@ -100,9 +115,9 @@ def reader_for(lines: Sequence[str], name: str | None) -> Importer:
         head = without_prefixes(lines[start : start + HEAD])
         if (found := next((reader for reader in READERS if reader.knows(head)), None)) is not None:
             return found
-    tool = unread_tool(lines[: 10 * HEAD])
-    if tool is not None:
-        raise UsageError(f"output of {tool} is not supported: supported formats are {names}")
+    tools = unread_tools(lines[: 10 * HEAD])
+    if tools:
+        raise UsageError(f"output of {next(iter(tools))} is not supported: supported formats are {names}")
     raise UsageError(f"unknown format: use --as FORMAT ({names})")
 
 
@@ -122,16 +137,29 @@ class _Mark:
     reader: Importer
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """Some lines of a file: their indexes, and their texts without prefixes."""
+
+    indexes: list[int]
+    texts: list[str]
+
+
 def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer, Reading]]:
     """Return the content of the lines by reader: the one called `name`, else each one that recognizes lines and reads a row from them.
 
     Raises UsageError if no reader can read them.
     """
     first = reader_for(lines, name)
-    marks = [] if name is not None or first in _ALONE else _marks(lines)
+    if name is not None or first in _ALONE:
+        return [(first, first.read(lines, user_input))]
+    chunks = [_chunk(lines, start) for start in range(0, len(lines), HEAD)]
+    skipped = _unread(chunks)
+    marks = _marks(chunks, first)
     readers = list(dict.fromkeys([first, *(mark.reader for mark in marks)]))
     if len(readers) == 1:
-        return [(first, first.read(lines, user_input))]
+        reading = first.read(lines, user_input)
+        return [(first, replace(reading, skipped=(*reading.skipped, *skipped)))]
     found: list[tuple[Importer, Reading]] = []
     failed: list[tuple[Importer, UsageError]] = []
     for reader in readers:
@@ -143,19 +171,36 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
         raise failed[0][1]
     for reader, reason in failed:
         line = next((mark.index + 1 for mark in marks if mark.reader is reader), 0)
-        skipped = Skipped(line, f"lines of {reader.name} (from line {line}): {reason}")
-        found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, skipped)))
+        skipped.append(Skipped(line, f"lines of {reader.name} (from line {line}): {reason}"))
+    found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, *skipped)))
     return found
 
 
-def _marks(lines: Sequence[str]) -> list[_Mark]:
-    """Return the recognized lines, each with the first reader that recognizes it."""
+def _chunk(lines: Sequence[str], start: int) -> _Chunk:
+    """Return the lines from this index on, without those of NCCL's log, which no reader recognizes."""
+    end = min(start + HEAD, len(lines))
+    indexes = [index for index in range(start, end) if " NCCL INFO " not in lines[index]]
+    return _Chunk(indexes, without_prefixes(lines[index] for index in indexes))
+
+
+def _unread(chunks: Sequence[_Chunk]) -> list[Skipped]:
+    """Return a note for each tool that printed some of the lines and cannot be imported."""
+    found: dict[str, int] = {}
+    for chunk in chunks:
+        for name, place in unread_tools(chunk.texts).items():
+            found.setdefault(name, chunk.indexes[place] + 1)
+    return [UnsupportedTool(line, f"output of {name} (from line {line}) is not supported") for name, line in found.items()]
+
+
+def _marks(chunks: Sequence[_Chunk], first: Importer) -> list[_Mark]:
+    """Return the recognized lines, each with the first reader that recognizes it; none if only `first` recognizes lines."""
+    recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(chunk.texts)] for chunk in chunks]
+    if all(readers == [first] for readers in recognizing):
+        return []
     found: list[_Mark] = []
-    for start in range(0, len(lines), HEAD):
-        chunk = without_prefixes("" if " NCCL INFO " in line else line for line in lines[start : start + HEAD])
-        possible = [reader for reader in _TOGETHER if reader.knows(chunk)]
-        for index, line in enumerate(chunk if possible else (), start):
-            reader = next((reader for reader in possible if reader.knows([line])), None)
+    for chunk, readers in zip(chunks, recognizing, strict=True):
+        for index, text in zip(chunk.indexes, chunk.texts, strict=True):
+            reader = next((reader for reader in readers if reader.knows([text])), None)
             found += [_Mark(index, reader)] if reader else []
     return found
 

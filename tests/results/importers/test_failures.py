@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from collbench.results.importers.files import read_tables
-from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import AbortedRun, FailedValidation
+from collbench.results.importers.importer import ImportedTable, UserInput, lines_of
+from collbench.results.importers.notes import AbortedRun, FailedValidation, SkippedLines, SkippedReason
+from collbench.results.importers.store import unread_tools
 
 IMB = """\
 # Benchmarking Reduce_scatter
@@ -37,6 +40,17 @@ ASSERT in expression h_errorFlag == 0 in void memcmpPatternHelper() : memcpy.cpp
 """
 OSU = "# OSU MPI Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n2    1.10\n"
 NCCL = "  1073741824  268435456  float  sum  -1  5000.00  214.75  375.81  0  5000.00  214.75  375.81  0\n"
+NO_DEFECT = (
+    "       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]      defects\n"
+    "            4         1000         0.15         0.27         0.19         0.00\n"
+)
+BROKEN_REDUCE = f"# #processes = 4\n{NO_DEFECT.splitlines()[0]}\n3: Error Reduce,size = 4,sample #0\n"
+OSU_BANDWIDTH = "# OSU MPI Bandwidth Test v7.4\n# Size      Bandwidth (MB/s)\n"
+IPERF3 = """\
+Connecting to host 192.0.2.9, port 5201
+[ ID] Interval           Transfer     Bitrate         Retr
+[  5]   0.00-10.00  sec  11.0 GBytes  9.42 Gbits/sec    0             sender
+"""
 FABTESTS = (
     "$ fi_rdm_pingpong -p tcp -v n2\nbytes   iters   total  time  MB/sec  usec/xfer  Mxfers/sec\n64  1k  125k  0.04s  3.20  20.00  0.05\n"
 )
@@ -53,6 +67,73 @@ def test_an_error_line_of_imb_makes_the_row_after_it_wrong(tmp_path: Path) -> No
     assert [row.wrong for row in table.rows] == [0, 1, 0]
     assert list(map(type, table.doubts)) == [FailedValidation, AbortedRun]
     assert isinstance(table.doubts[1], AbortedRun) and (table.doubts[1].line, table.doubts[1].message) == (10, ABORT)
+
+
+def test_a_failure_before_the_first_figures_is_of_the_test_that_runs(tmp_path: Path) -> None:
+    complete, failed = tables(tmp_path, f"{IMB.splitlines()[0]}\n# #processes = 4\n{NO_DEFECT}# Benchmarking Reduce\n{BROKEN_REDUCE}")
+    assert [(row.size_bytes, row.wrong) for row in complete.rows] == [(16, 0)]
+    assert [(row.operation, row.ranks, row.wrong, row.time_s) for row in failed.rows] == [("reduce", 4, 1, None)]
+    latency, bandwidth = tables(tmp_path, f"{OSU}{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
+    assert [row.wrong for row in latency.rows] == [None, None]
+    assert [(row.size_bytes, row.wrong, row.time_s) for row in bandwidth.rows] == [(0, None, None), (1, 1, None)]
+
+
+def test_a_second_run_of_osu_that_is_cut_is_a_row_without_figures(tmp_path: Path) -> None:
+    latency, bandwidth = tables(tmp_path, f"{OSU}{OSU_BANDWIDTH}")
+    assert [row.na for row in latency.rows] == [None, None]
+    assert [(row.operation, row.na is not None, row.wrong) for row in bandwidth.rows] == [("p2p_bandwidth", True, None)]
+    _, again = tables(tmp_path, f"{OSU}{OSU[:-5]}")
+    assert [row.size_bytes for row in again.rows] == [1]
+    assert again.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 8)]
+
+
+def test_wrong_data_of_a_skipped_table_is_in_its_reason_and_not_in_other_rows(tmp_path: Path) -> None:
+    file = tmp_path / "out.txt"
+    error = "DATA VALIDATION ERROR: osu_allreduce exited with status 1 on message size 1."
+    file.write_text(f"{OSU}# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n1    1.00\n{error}\n")
+    (table,) = read_tables([file], UserInput(), None)
+    assert [row.wrong for row in table.run.rows] == [None, None]
+    (skipped,) = table.skipped
+    assert skipped.line == 5 and "WRONG DATA" in skipped.reason and error in skipped.reason
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_unsupported_tool_beside_a_supported_one_is_named(order: tuple[int, int], tmp_path: Path) -> None:
+    parts = [OSU, IPERF3]
+    file = tmp_path / "out.txt"
+    file.write_text("".join(parts[index] for index in order))
+    (table,) = read_tables([file], UserInput(), None)
+    assert [row.size_bytes for row in table.run.rows] == [1, 2]
+    (skipped,) = table.skipped
+    assert (skipped.line, "iperf3" in skipped.reason) == (5 if order[0] == 0 else 1, True)
+
+
+@pytest.mark.parametrize("sample", sorted((Path(__file__).parent / "samples").iterdir()), ids=lambda sample: sample.name)
+def test_no_sample_of_a_supported_tool_is_taken_for_an_unsupported_one(sample: Path) -> None:
+    assert unread_tools(lines_of(sample.read_bytes())) == {}
+
+
+def docker(text: str) -> str:
+    records = [{"log": f"{line}\n", "stream": "stdout", "time": "2026-05-04T12:00:00.1Z"} for line in text.splitlines()]
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+WRAPPERS: dict[str, Callable[[str], str]] = {
+    "docker": docker,
+    "docker, cut records": lambda text: docker(text).replace('1.57  ', '1.5", "stream": "stdout"}\n{"log": "7  '),
+    "mail": lambda text: "".join(f"> > {line}\n" for line in text.splitlines()),
+    "mixed line ends": lambda text: "".join(line + ("\r\n" if number % 2 else "\n") for number, line in enumerate(text.splitlines())),
+    "ranks": lambda text: "".join(f"[1,{15 if 'r' in line[:12] else 0}]<stdout>: {line}\n" for line in text.splitlines()),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper: str, tmp_path: Path) -> None:
+    (imb,) = tables(tmp_path, WRAPPERS[wrapper](IMB))
+    assert [(row.size_bytes, row.wrong) for row in imb.rows] == [(0, 0), (64, 1), (128, 0)]
+    assert [row.time_s and round(row.time_s.p50 * 1e6, 2) for row in imb.rows] == [0.27, 4.66, 4.66]
+    *_, broken = tables(tmp_path, WRAPPERS[wrapper](NVBANDWIDTH + BROKEN))
+    assert [row.wrong for row in broken.rows] == [1]
 
 
 def test_a_test_case_of_nvbandwidth_without_figures_is_a_row(tmp_path: Path) -> None:
