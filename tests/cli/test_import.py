@@ -14,6 +14,7 @@ from collbench.analysis.outcome import Doubt, Outcome
 from collbench.cli import results
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
+from collbench.report.answer import Verification, answers
 from collbench.report.runs import report_run
 from collbench.results.reader import read_run
 from tests.machines import captures
@@ -50,6 +51,29 @@ def test_a_log_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     first, second = said.err.splitlines()
     assert "nccl-tests" in first and table["statistic"] in first and missing and all(each in second for each in missing)
     assert (run.info["command"][:2], run.info["hosts"]) == (["collbench", "import"], ["node01"])
+
+
+BROKEN = "nvbandwidth Version: v0.8\nRunning device_to_host_memcpy_ce.\n Invalid value when checking the pattern at 0x1\n"
+UCX = "$ ucx_perftest n2 -t tag_lat -s 8\nFinal:  1000  1.000  1.000  1.000  7.63  7.63  1000000  1000000\n"
+
+
+@pytest.mark.parametrize("text", [BROKEN, "{ok}{wrong}"])
+def test_wrong_data_is_in_the_first_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ok = HEAD + RANKS.format(host="n1") + LINE.format(time="63896", rate="134.44") + "# Collective test concluded: all_reduce_perf\n"
+    wrong = ok.replace("     0  N/A", "     7  N/A").replace("NVIDIA A100", "NVIDIA H100")
+    (tmp_path / "a.log").write_text(text.format(ok=ok, wrong=wrong))
+    call(str(tmp_path / "a.log"), "--out", str(tmp_path / "a"))
+    assert capsys.readouterr().out.splitlines()[0] == Verification(2, 2, 1).render()
+
+
+def test_wrong_data_that_ended_a_case_is_in_the_answer_and_the_tool_is_what_did_not_verify(tmp_path: Path) -> None:
+    for name, text in (("broken", BROKEN), ("ucx", UCX)):
+        (tmp_path / f"{name}.log").write_text(text)
+        call(str(tmp_path / f"{name}.log"), "--out", str(tmp_path / name))
+    (broken,), (unverified,) = (answers(read_run(tmp_path / name).rows) for name in ("broken", "ucx"))
+    assert (broken.verification, broken.rate, broken.latency) == (Verification(1, 1, 1, imported=True), None, None)
+    assert broken.missing and Verification(1, 1, 1).render() in broken.result()
+    assert unverified.verification == Verification(1, 0, imported=True)
 
 
 def test_a_copy_of_a_file_is_not_a_second_launch(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.operations.dtypes import dtype_named
 from collbench.results.folder import CELLS, RUN
-from collbench.results.importers.failures import failure_lines, with_failures
+from collbench.results.importers.failures import FailureLine, Report, failure_lines, with_failures
 from collbench.results.importers.importer import UserInput, lines_of
 from collbench.results.importers.rows import operation_named, short
 from collbench.results.importers.store import FileTable, Source, read_lines
@@ -48,22 +48,32 @@ def read_tables(paths: Iterable[Path], known: UserInput, format: str | None = No
 def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> list[FileTable]:
     data = _bytes(path)
     name = "stdin" if path == STDIN else path.name
+    failures: list[FailureLine] = []
     try:
         lines = lines_of(data)
+        failures = failure_lines(lines)
         readings = read_lines(lines, format, replace(known, file=name))
         skipped = [each for _, reading in readings for each in reading.skipped]
         tables = [(reader, run) for reader, reading in readings for run in reading.runs]
         if not tables:
             reader = readings[0][0].name
             raise UsageError(f"as {reader} output it has no table with a size and a time: name the whole output, or use --as FORMAT")
+        runs, skipped = with_failures([run for _, run in tables], failures, skipped)
         if skipped and strict:
             raise UsageError(f"{skipped[0].reason} (with --strict no table is skipped; {len(skipped)} cannot be read)")
     except UsageError as error:
-        raise UsageError(f"{short(name)} cannot be imported: {error}") from error
-    runs, skipped = with_failures([run for _, run in tables], failure_lines(lines), skipped)
+        raise UsageError(f"{short(name)} cannot be imported: {error}{_wrong_data(failures)}") from error
     sha256 = hashlib.sha256(data).hexdigest()
     sources = [Source(short(name), len(data), sha256, reader.name) for reader, _ in tables]
-    return [FileTable(source, run, () if number else tuple(skipped)) for number, (source, run) in enumerate(zip(sources, runs, strict=True))]
+    return [
+        FileTable(source, run, () if number else tuple(skipped)) for number, (source, run) in enumerate(zip(sources, runs, strict=True))
+    ]
+
+
+def _wrong_data(failures: Sequence[FailureLine]) -> str:
+    """Return the addition to an error about a file that reports wrong data, since no row has it."""
+    wrong = [failure for failure in failures if failure.report is not Report.ABORT]
+    return f" (the file reports wrong data: line {wrong[0].number}: {wrong[0].text})" if wrong else ""
 
 
 def _bytes(path: Path) -> bytes:

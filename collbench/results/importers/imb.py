@@ -17,9 +17,9 @@ from collbench.results.importers.importer import ImportedTable, Importer, Readin
 from collbench.results.importers.log_context import Contexts, LogContext, start_facts, with_hosts
 from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.rows import (
-    NO_FIGURES,
     MOST_RANKS,
     MPI_COLLECTIVES,
+    NO_FIGURES,
     Meaning,
     RowKind,
     is_size,
@@ -277,6 +277,8 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per block. Raises UsageError if no block has the number of --ranks."""
     state = _state(without_prefixes(lines))
     blocks = [block for block in state.blocks if block.columns]
+    if not any(block.lines or block.bad for block in blocks):
+        blocks = []
     if user_input.ranks is not None and blocks and user_input.ranks not in {block.ranks for block in blocks}:
         found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
         raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")

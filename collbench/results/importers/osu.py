@@ -24,8 +24,8 @@ from collbench.results.importers.notes import (
     NotInOutput,
 )
 from collbench.results.importers.rows import (
-    NO_FIGURES,
     MPI_COLLECTIVES,
+    NO_FIGURES,
     JobExtent,
     Meaning,
     RowKind,
@@ -330,6 +330,8 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
     """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
     contexts = Contexts(lines)
     tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad or not table.facts.get("skip")]
+    if not any(table.lines or table.bad for table in tables):
+        tables = []
     return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], "OSU's tests")
 
 

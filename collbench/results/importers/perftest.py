@@ -206,7 +206,10 @@ def _run(test: _Test, user_input: UserInput) -> ImportedTable:
 
 
 def _in_cycles(test: _Test) -> bool:
-    """Return whether the times are cycles: by their titles, or in JSON, which has no unit, because all are multiples of half a cycle."""
+    """Return whether the times are cycles: by their titles, or in JSON, which has no unit, because all are multiples of half a cycle.
+
+    Microseconds have two digits: one in 50 is such a multiple, so all five of them in at most one of 100,000 outputs (three that differ).
+    """
     if any("[cycles]" in title for title in test.columns):
         return True
     titles = [*_QUANTILES.values(), "t_typical[usec]", "99.9% percentile[usec]"]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.errors import UsageError
 from collbench.results.importers.files import read_tables
 from collbench.results.importers.importer import ImportedTable, UserInput, lines_of
-from collbench.results.importers.notes import AbortedRun, FailedValidation, SkippedLines, SkippedReason
+from collbench.results.importers.notes import AbortedRun, FailedValidation, MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.store import unread_tools
 
 IMB = """\
@@ -51,6 +52,10 @@ Connecting to host 192.0.2.9, port 5201
 [ ID] Interval           Transfer     Bitrate         Retr
 [  5]   0.00-10.00  sec  11.0 GBytes  9.42 Gbits/sec    0             sender
 """
+PERFTEST = (
+    "  RDMA_Write BW Test\n #bytes  #iterations  BW peak[Gb/sec]  BW average[Gb/sec]  MsgRate[Mpps]\n"
+    " 65536  5000  0.00  390.12  0.744095\n 131072  5000  0.00  390.12  0.372048\n"
+)
 FABTESTS = (
     "$ fi_rdm_pingpong -p tcp -v n2\nbytes   iters   total  time  MB/sec  usec/xfer  Mxfers/sec\n64  1k  125k  0.04s  3.20  20.00  0.05\n"
 )
@@ -87,6 +92,13 @@ def test_a_second_run_of_osu_that_is_cut_is_a_row_without_figures(tmp_path: Path
     assert again.doubts == [SkippedLines(1, SkippedReason.INCOMPLETE, 8)]
 
 
+def test_wrong_data_is_reported_if_no_table_can_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "out.txt"
+    file.write_text(f"{OSU_BANDWIDTH}DATA VALIDATION ERROR: osu_bw exited with status 1 on message size 1.\n")
+    with pytest.raises(UsageError, match=r"wrong data: line 3: DATA VALIDATION ERROR"):
+        read_tables([file], UserInput(), None)
+
+
 def test_wrong_data_of_a_skipped_table_is_in_its_reason_and_not_in_other_rows(tmp_path: Path) -> None:
     file = tmp_path / "out.txt"
     error = "DATA VALIDATION ERROR: osu_allreduce exited with status 1 on message size 1."
@@ -120,7 +132,7 @@ def docker(text: str) -> str:
 
 WRAPPERS: dict[str, Callable[[str], str]] = {
     "docker": docker,
-    "docker, cut records": lambda text: docker(text).replace('1.57  ', '1.5", "stream": "stdout"}\n{"log": "7  '),
+    "docker, cut records": lambda text: docker(text).replace("1.57  ", '1.5", "stream": "stdout"}\n{"log": "7  '),
     "mail": lambda text: "".join(f"> > {line}\n" for line in text.splitlines()),
     "mixed line ends": lambda text: "".join(line + ("\r\n" if number % 2 else "\n") for number, line in enumerate(text.splitlines())),
     "ranks": lambda text: "".join(f"[1,{15 if 'r' in line[:12] else 0}]<stdout>: {line}\n" for line in text.splitlines()),
@@ -136,6 +148,37 @@ def test_wrong_data_is_found_in_logs_of_all_kinds(wrapper: str, tmp_path: Path) 
     assert [row.wrong for row in broken.rows] == [1]
 
 
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("3: Error Bcast,size = 8,sample #2\nProcess 3: Got invalid buffer:\n", [0, 0, 1]),
+        ("[2] CHECK FAILURES: rank 2: 5\n", [0, 0, 1]), ("[2] CHECK FAILURES: rank 2: 0\n", [0, 0, 0]),
+        ("Application error code 1 occurred\n", [0, 0, 0]),
+    ],
+)  # fmt: skip
+def test_error_lines_of_any_benchmark_of_imb(lines: str, wrong: list[int], tmp_path: Path) -> None:
+    head, *rows = IMB.replace("Reduce_scatter", "Bcast").splitlines(keepends=True)
+    rows = [row for row in rows if not row.startswith(("15:", "Process", "pos"))]
+    (table,) = tables(tmp_path, "".join([head, *rows[:-1], lines, rows[-1]]))
+    assert [(row.operation, row.size_bytes) for row in table.rows] == [("broadcast", 0), ("broadcast", 4), ("broadcast", 8)]
+    assert [row.wrong for row in table.rows] == wrong
+    assert [type(doubt) for doubt in table.doubts] == ([FailedValidation] if any(wrong) else [AbortedRun] if "Application" in lines else [])
+
+
+@pytest.mark.parametrize("error", [" Invalid value when checking the pattern at 0x1\n", "ASSERT in expression h_errorFlag == 0 in f()\n"])
+def test_wrong_data_of_the_first_test_case_of_nvbandwidth(error: str, tmp_path: Path) -> None:
+    title, *passing = NVBANDWIDTH.splitlines(keepends=True)[:-1]
+    failed, passed = tables(tmp_path, "".join([title, "Running device_to_host_memcpy_ce.\n", error, *passing]))
+    assert [(row.operation, row.wrong, row.time_s) for row in failed.rows] == [("device_to_host_memcpy_ce", 1, None)]
+    assert [(row.checked, row.wrong) for row in passed.rows] == [(1, 0), (1, 0)]
+
+
+def test_skipped_verification_of_nvbandwidth_is_not_verified(tmp_path: Path) -> None:
+    host, _ = tables(tmp_path, f"$ ./nvbandwidth -t 0 --skipVerification\n{NVBANDWIDTH}")
+    assert [(row.checked, row.wrong) for row in host.rows] == [(0, None), (0, None)]
+    assert NotInOutput(MissingItem.VERIFICATION) in host.missing
+
+
 def test_a_test_case_of_nvbandwidth_without_figures_is_a_row(tmp_path: Path) -> None:
     host, waived, broken = tables(tmp_path, NVBANDWIDTH + BROKEN)
     assert [(row.checked, row.wrong) for row in host.rows] == [(1, 0), (1, 0)]
@@ -149,6 +192,7 @@ def test_a_test_case_of_nvbandwidth_without_figures_is_a_row(tmp_path: Path) -> 
     ("text", "line", "wrong"),
     [
         (OSU, "DATA VALIDATION ERROR: osu_latency exited with status 1 on message size 2.", [None, 1]),
+        (PERFTEST, "VALIDATION: FAILED", [1, 1]),
         (FABTESTS, "Data check error (a!=b) at byte 3 for buffer size 4096", [0, 1]),
     ],
 )

@@ -112,3 +112,27 @@ def test_it_is_known_by_its_headings() -> None:
 
 def test_nothing_meets_between_iterations_and_one_thread_is_no_series_of_its_own() -> None:
     assert {(row.mode, row.streams) for row in run("alltoall").rows} == {("pipelined", None)}
+
+
+@pytest.mark.parametrize(
+    ("titles", "figures", "quantiles"),
+    [
+        # of 2017: what is titled p99 is the 90th percentile, and max the 99th
+        ("   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples", "  100  10  20  30  40  1000", (10e-6, 20e-6, 40e-6, None)),
+        (
+            "   elements   minL (us)   p50 (us)   p99 (us)   maxL (us)   minBW (GB/s)   p50 (GB/s)   p99 (GB/s)   maxBW (GB/s)   samples",
+            "  100  10  20  30  40  1.0  2.0  3.0  4.0  1000", (10e-6, 20e-6, 30e-6, 40e-6),
+        ),
+    ],
+)  # fmt: skip
+def test_old_heads_have_the_algorithm_and_options_of_their_table(titles: str, figures: str, quantiles: tuple[float | None, ...]) -> None:
+    head = ["Device:      tcp, iface=eth0", "Algorithm:   allreduce_ring", "Options:     processes=4, inputs=1, verify=true"]
+    second = [head[0], head[1].replace("allreduce_ring", "broadcast_one_to_all"), head[2].replace("verify=true", "verify=false")]
+    found = runs([*head, "", titles, figures, *second, "", titles, figures])
+    assert [(run.program, run.rows[0].operation, run.rows[0].algorithm, run.rows[0].ranks) for run in found] == [
+        ("allreduce_ring", "allreduce", "ring", 4), ("broadcast_one_to_all", "broadcast", "one_to_all", 4),
+    ]  # fmt: skip
+    assert [(run.rows[0].size_bytes, run.rows[0].checked, run.rows[0].wrong) for run in found] == [(400, 1, 0), (400, 0, None)]
+    times = found[0].rows[0].time_s
+    assert times is not None
+    assert (times.min, times.p50, times.p99, times.max) == tuple(value and pytest.approx(value) for value in quantiles)

@@ -9,7 +9,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, Reading, UserInput, lines_of
-from collbench.results.importers.notes import MissingItem, NotInOutput
+from collbench.results.importers.notes import MissingItem, MixedMemory, NotInOutput
 from collbench.results.importers.store import reader_for
 from collbench.results.row import Row
 
@@ -127,6 +127,52 @@ def test_fabtests_need_the_programs_name() -> None:
     assert found.rows[0].operation == "p2p_bandwidth"
 
 
+FABTESTS = "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec"
+PINGPONG = "name      bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec"
+
+
+@pytest.mark.parametrize(
+    ("command", "operation", "provider", "size"),
+    [
+        ("$ fi_rdm_pingpong -p tcp -S 65536 192.0.2.9", "p2p_latency", "tcp", 65536),
+        ("./fi_rdm_bw -p verbs -S 65800 -d mlx5_0", "p2p_bandwidth", "verbs", 65800),
+        ("$ /opt/fabtests/bin/fi_msg_pingpong -p verbs -I 10 n2", "p2p_latency", "verbs", 65536),
+        ("[u@n1 ~]$ FI_PROVIDER=shm ./fi_rma_bw -S 65536 -o write", "p2p_bandwidth", "shm", 65536),
+        ("$ fi_rdm_bw -p tcp -S 131072 -I 10 192.0.2.9", "p2p_bandwidth", "tcp", 65536),  # not the size of the row
+    ],
+)
+def test_a_command_with_as_many_words_as_columns_begins_another_table(command: str, operation: str, provider: str, size: int) -> None:
+    row = "64k     2k      125m        0.02s   6189.06      {}       0.09"
+    lines = ["$ fi_rdm_tagged_bw -p efa 192.0.2.9", FABTESTS, row.format("10.59"), command, FABTESTS, row.format("26.21")]
+    first, second = (found.rows for found in reader_for(lines, None).read(lines, NOTHING).runs)
+    assert [(row.operation, row.protocol, row.size_bytes, us(row)) for row in first] == [("p2p_bandwidth", "efa", 65536, 10.59)]
+    assert [(row.operation, row.protocol, row.size_bytes, us(row)) for row in second] == [(operation, provider, size, 26.21)]
+
+
+def test_a_truncated_size_is_the_one_of_the_command() -> None:
+    rows = ["95m   1k    95g    6.37s   15760.00    6345.27      0.00", "9.5k   1k    9m    0.01s   972.80    10.00      0.10"]
+    sizes = []
+    for size, row in zip((100_000_000, 9800), rows, strict=True):
+        lines = [f"$ fi_rdm_bw -p verbs -S {size} -d mlx5_0 n2", FABTESTS, row]
+        sizes += [row.size_bytes for found in reader_for(lines, None).read(lines, NOTHING).runs for row in found.rows]
+    assert sizes == [100_000_000, 9800]
+
+
+@pytest.mark.parametrize(
+    ("command", "header", "row", "verified"),
+    [
+        ("$ fi_rdm_pingpong -p tcp -v n2", FABTESTS, "64  1k  125k  0.04s  3.20  20.00  0.05", (1, 0)),
+        ("$ fi_rdm_pingpong -p tcp -c n2", FABTESTS, "64  1k  125k  0.04s  3.20  20.00  0.05", (0, None)),
+        ("$ fi_pingpong -p tcp -c n2", PINGPONG[10:], "64  1k  =1k  125k  0.04s  3.20  20.00  0.05", (1, 0)),
+        ("$ fi_pingpong -p tcp -v n2", PINGPONG[10:], "64  1k  =1k  125k  0.04s  3.20  20.00  0.05", (0, None)),
+    ],
+)
+def test_the_options_of_libfabrics_programs_that_verify(command: str, header: str, row: str, verified: tuple[int, int | None]) -> None:
+    lines = [command, header, row]
+    (found,) = reader_for(lines, None).read(lines, NOTHING).runs
+    assert [(row.checked, row.wrong) for row in found.rows] == [verified]
+
+
 def test_ucx_perftest_of_both_kinds() -> None:
     latency, bandwidth = reading("ucx_perftest.txt").runs
     assert [(row.operation, row.size_bytes, us(row), row.device) for row in latency.rows] == [("p2p_latency", 1024, 2.0, "cuda")]
@@ -141,6 +187,62 @@ def test_ucx_perftest_without_its_head_has_the_size_of_the_command_line() -> Non
     assert (found.rows[0].size_bytes, found.rows[0].operation, found.doubts) == (10_000_000, "p2p_bandwidth", [])
     with pytest.raises(UsageError, match=r"line 2: .*message size"):
         reader_for(lines[1:], None).read(lines[1:], NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("command", "size", "device", "mixed"),
+    [
+        ("my-host$ UCX_LOG_LEVEL=info ucx_perftest -t ucp_am_bw -m host,host -c 0 -s 7990 -n 10000 192.0.2.44", 7990, "cpu", False),
+        ("[u@n2 ompi]$ ucx_perftest n3 -t tag_bw -m cuda -s $((4 * 1024 * 1024)) -n 1000", 4 << 20, "cuda", False),
+        ("$ ucx_perftest n3 -t tag_bw -m rocm-managed -s $((1024*10))", 10240, "rocm", False),
+        ("# taskset -c 1 ucx_perftest n3 -t tag_bw -m host,cuda -s 8,16:3", 56, "cuda", True),
+        ("$ kubectl exec pod -- ucx_perftest n3 -t tag_bw -s 65536 | tee log", 65536, "cpu", False),
+        ("$ ssh n2 bash -c 'ucx_perftest n3 -t tag_bw -s 2048'", 2048, "cpu", False),
+        ("$ mpirun -np 2 --map-by node ucx_perftest -t tag_bw -m cuda-managed -s 512", 512, "cuda", False),
+        ("n1:/opt/ucx> numactl -N 0 ./bin/ucx_perftest n3 -t tag_bw --size=4096", 4096, "cpu", False),
+    ],
+)
+def test_ucx_perftest_has_size_and_memory_of_its_command(command: str, size: int, device: str, mixed: bool) -> None:
+    rate = 1000.0
+    final = f"Final:  1000  0.000  {1e6 / rate:.3f}  {1e6 / rate:.3f}  {rate * size / 2**20:.2f}  {rate * size / 2**20:.2f}  1000  1000"
+    lines = [command, UCX_HEAD, final]
+    (found,) = reader_for(lines, None).read(lines, NOTHING).runs
+    assert [(row.operation, row.size_bytes, row.device) for row in found.rows] == [("p2p_bandwidth", size, device)]
+    assert [type(doubt) for doubt in found.doubts] == [MixedMemory] * mixed
+
+
+RCCL_RECORD = {
+    "name": "AllReduce", "size": 1048576, "type": "float", "redop": "sum", "inPlace": 0, "time": 55.66, "algBw": 18.84, "busBw": 32.97,
+}  # fmt: skip
+RCCL_HEADER = "numCycle,name,nodes,ranks,ranksPerNode,gpusPerRank,size,type,redop,inPlace,time,algBw,busBw,#wrong"
+RCCL_LINE = '0,"AllReduce",1,8,8,1,1048576,"float","sum",0,55.66,18.84,32.97,"{}"'
+
+
+@pytest.mark.parametrize(
+    ("lines", "values"),
+    [
+        ([json.dumps({**RCCL_RECORD, "gpus": 8, "#wrong": "0"})], [("allreduce", 1048576, 8, 1, 0, False)]),
+        ([json.dumps({**RCCL_RECORD, "gpus": 8, "#wrong": "5", "inPlace": 1})], [("allreduce", 1048576, 8, 1, 5, True)]),
+        ([json.dumps({**RCCL_RECORD, "gpus": 8, "#wrong": "N/A"})], [("allreduce", 1048576, 8, 1, None, False)]),
+        (
+            json.dumps([{**RCCL_RECORD, "nodes": 2, "ranks": 8, "wrong": wrong} for wrong in ("0", "3")], indent=1).splitlines(),
+            [("allreduce", 1048576, 8, 2, 0, False), ("allreduce", 1048576, 8, 2, 3, False)],
+        ),
+        (
+            [RCCL_HEADER, RCCL_LINE.format(0), RCCL_LINE.format(2)],
+            [("allreduce", 1048576, 8, 1, 0, False), ("allreduce", 1048576, 8, 1, 2, False)],
+        ),
+        ([RCCL_HEADER.replace("nodes,", ""), RCCL_LINE.format(1)], [("allreduce", 1048576, 8, 1, 1, False)]),  # a misaligned header
+    ],
+)  # fmt: skip
+def test_the_file_of_rccl_tests_in_its_forms(lines: list[str], values: list[tuple[object, ...]]) -> None:
+    found = reader_for(lines, None).read(lines, NOTHING).runs
+    rows = [row for run in found for row in run.rows]
+    assert [(row.operation, row.size_bytes, row.ranks, row.nodes, row.wrong, row.in_place) for row in rows] == values
+    assert {(row.backend, row.device, row.dtype, row.redop, us(row), gigabytes(row)) for row in rows} == {
+        ("rccl", "rocm", "float32", "sum", 55.66, 32.968)
+    }
+    assert {run.tool for run in found} == {"rccl-tests"} and not any(run.doubts for run in found)
 
 
 def test_a_step_of_mpigraph_has_its_slowest_rank() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import MessageRateMismatch, SkippedLines, SkippedReason
+from collbench.results.importers.notes import MessageRateMismatch, MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.results.importers.perftest import PERFTEST
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -108,3 +108,63 @@ def test_memory_of_a_gpu() -> None:
 def test_it_runs_between_two() -> None:
     with pytest.raises(UsageError, match=r"--ranks 8 .*perftest"):
         runs(lines_of("perftest-several.txt"), 8)
+
+
+RATES = " #bytes     #iterations    BW peak[{unit}/sec]    BW average[{unit}/sec]   MsgRate[Mpps]"
+
+
+@pytest.mark.parametrize(
+    ("title", "unit", "figures", "per_direction"),
+    [
+        ("RDMA_Write Bidirectional BW", "Gb", ("390.10  0.005813", "195.60  0.002915", "194.50  0.002898"), 390.10e9 / 16),
+        ("Send Bidirectional BW", "MiB", ("46504.00  0.005813", "23320.00  0.002915", "23184.00  0.002898"), 46504 * 2**19),
+    ],
+)
+def test_report_both_has_one_row_of_both_directions(title: str, unit: str, figures: tuple[str, str, str], per_direction: float) -> None:
+    lines = [f"      {title} Test"]
+    for heading, printed in zip(("", " Local results: ", " Remote results: "), figures, strict=True):
+        lines += [heading, "-----", RATES.format(unit=unit), f" 8388608    1000    0.00    {printed}", "-----"]
+    (found,) = runs(lines)
+    assert [(row.operation, row.size_bytes, row.busbw_bytes_per_s) for row in found.rows] == [
+        ("p2p_bidirectional", 8388608, pytest.approx(per_direction))
+    ]
+    assert found.doubts == []
+
+
+@pytest.mark.parametrize("others", [("results_local", "results_remote"), ("results_remote",), ("cpu_util_results",)])
+def test_other_parts_of_the_json_do_not_replace_the_results(others: tuple[str, ...]) -> None:
+    figures = {"MsgSize": 8388608, "n_iterations": 1000, "BW_peak": 391.20, "BW_average": 390.10, "MsgRate": 0.005813}
+    half = {**figures, "BW_average": 195.60, "MsgRate": 0.002915}
+    parts = [("test_info", {"test": "Send_Bidirectional_BW_Test"}), ("results", figures), *((name, half) for name in others)]
+    text = "{" + ",\n".join(f'"{name}": {json.dumps(values, indent=1)}' for name, values in parts) + "}"
+    (found,) = runs(text.splitlines())
+    assert [row.busbw_bytes_per_s for row in found.rows] == [pytest.approx(390.10e9 / 16)]
+
+
+CYCLES = {"t_min": 5000.5, "t_max": 91230, "t_typical": 5210.5, "t_avg": 5300.21, "percentile_99": 7000, "percentile_99.9": 8000.5}
+
+
+@pytest.mark.parametrize(("changed", "cycles"), [({}, True), ({"t_max": 91230.13}, False), ({"t_min": 0.5}, False)])
+def test_times_in_cycles_are_refused_in_json_which_has_no_unit(changed: dict[str, float], cycles: bool) -> None:
+    results = {"MsgSize": 2, "n_iterations": 1000, **CYCLES, **changed}
+    lines = json.dumps({"test_info": {"test": "Send_Latency_Test"}, "results": results}, indent=1).splitlines()
+    if cycles:
+        with pytest.raises(UsageError, match="cycles"):
+            runs(lines)
+    else:
+        assert [row.time_s and row.time_s.p50 for row in runs(lines)[0].rows] == [pytest.approx(5210.5e-6)]
+
+
+def test_a_table_in_cycles_is_skipped_and_one_in_microseconds_stays() -> None:
+    title, figures = "       RDMA_Read Latency Test", " 2  1000  2.00  9.00  2.50  2.50  0.50  3.00  8.00"
+    reading = PERFTEST.read([title, LAT.replace("usec", "cycles"), figures, title, LAT, figures], UserInput())
+    assert [row.time_s and row.time_s.p50 for run in reading.runs for row in run.rows] == [pytest.approx(2.5e-6)]
+    assert [(skipped.line, "cycles" in skipped.reason) for skipped in reading.skipped] == [(1, True)]
+
+
+@pytest.mark.parametrize(("line", "verified"), [("VALIDATION: PASSED", (1, 0)), ("", (0, None))])
+def test_data_is_verified_only_if_the_tool_prints_it(line: str, verified: tuple[int, int | None]) -> None:
+    lines = ["   RDMA_Write_imm BW Test", RATES.format(unit="Gb"), " 65536  5000  0.00  390.12  0.744095", line]
+    (found,) = runs(lines)
+    assert [(row.checked, row.wrong) for row in found.rows] == [verified]
+    assert (NotInOutput(MissingItem.VERIFICATION) in found.missing) == (line == "")
