@@ -337,7 +337,7 @@ def of_all_pairs(row: Row, pairs: int, ways: int) -> Row:
     )
 
 
-NO_FIGURES = "no line of figures: the test failed, or the output was cut"
+NO_FIGURES = "no line of figures: the test failed, the output was cut, or this test prints none"
 
 
 def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
