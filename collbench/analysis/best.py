@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from collbench.analysis.latency import reason
 from collbench.analysis.launches import forced, grouped, is_time, known, median_of, sort_time, time_of
 from collbench.operations.registry import operations
 from collbench.results.quality import is_unreliable
@@ -170,6 +169,8 @@ def judged(rows: Iterable[Row]) -> list[JudgedChoice]:
 
 
 def _judged(members: Sequence[Row]) -> JudgedChoice:
+    from collbench.analysis.latency import reason  # a measurement without forced algorithms fits nothing
+
     losses, as_good, unknown, within = [], [], [], 0.0
     for size in sorted({row.size_bytes for row in members}):
         sound = [row for row in members if row.size_bytes == size and not reason(row) and not row.wrong]

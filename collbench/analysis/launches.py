@@ -13,10 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from collbench.analysis.differences import apart
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.results.dips import with_dips
 from collbench.results.folder import ROUNDS
 from collbench.results.reader import Run, read_run
 from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
@@ -204,6 +202,8 @@ def repetitions(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
 
     Launches with different software, settings, hosts or links are kept separate: they do not repeat one another.
     """
+    from collbench.analysis.differences import apart  # a measurement needs no comparison of runs
+
     groups: list[list[Run]] = []
     sentences: list[str] = []
     for run in runs:
@@ -227,6 +227,8 @@ def allocation_of(run: Run) -> str | None:
 
 def combined_rows(runs: Sequence[Run]) -> list[Row]:
     """Return one row per case, in the order of first appearance, with the flag `dip` where it applies."""
+    from collbench.results.dips import with_dips  # a measurement flags nothing afterwards
+
     if len(runs) == 1:
         return with_dips(runs[0].rows)
     each = [{case_of(row): row for row in run.rows} for run in runs]

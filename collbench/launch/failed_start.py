@@ -1,12 +1,10 @@
-"""A backend whose library fails to start: which backend a rank opens, and the launch without a backend that ended its ranks."""
+"""A backend with a library that fails to start: its fact, and the launch without a backend that ended its ranks."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 
 from collbench.errors import RunFailed
 from collbench.launch.mpi import start_remedy
@@ -32,29 +30,6 @@ class StartCrashed(RunFailed):
         self.fact = fact
 
 
-# The marks of the ranks, in the folder of a start on this host.
-
-
-@contextmanager
-def recorded_opening(backend: str, env: Mapping[str, str]) -> Iterator[None]:
-    """Store for the parent of a start on this host that this rank opens the backend, for the block."""
-    folder = env.get("COLLBENCH_LOCAL", "")
-    if not Path(folder).is_dir() or not folder:
-        yield
-        return
-    mark = Path(folder) / f"opening-{os.getpid()}"
-    mark.write_text(backend, encoding="utf-8")
-    try:
-        yield
-    finally:
-        mark.unlink(missing_ok=True)
-
-
-def backend_in_opening(folder: Path) -> str | None:
-    """Return the backend that ranks opened when they ended; None if they did not open one."""
-    return next((path.read_text(encoding="utf-8") for path in sorted(folder.glob("opening-*"))), None)
-
-
 def crash_in_opening(backend: str, how: str, hint: str) -> StartCrashed:
     """Return the error. how: what the exit code of the launcher shows; hint: what may have caused it, or ""."""
     remedy = start_remedy(os.environ) if backend == "mpi" else hint or "see the lines of the library above"
@@ -63,15 +38,15 @@ def crash_in_opening(backend: str, how: str, hint: str) -> StartCrashed:
 
 # The next launch, without the backend.
 
-_CRASHED = "COLLBENCH_CRASHED_BACKEND"
+CRASHED_BACKEND = "COLLBENCHCRASHED_BACKEND_BACKEND"
 
 
 def without_crashed(env: Mapping[str, str], crash: StartCrashed) -> dict[str, str]:
     """Return the environment in which ranks do not open the backend of this crash."""
-    return {**env, _CRASHED: json.dumps([crash.fact.backend, crash.fact.detail])}
+    return {**env, CRASHED_BACKEND: json.dumps([crash.fact.backend, crash.fact.detail])}
 
 
 def earlier_crash(env: Mapping[str, str]) -> BackendStartFailed | None:
     """Return the crash of an earlier launch of this command, or None."""
-    text = env.get(_CRASHED)
+    text = env.get(CRASHED_BACKEND)
     return BackendStartFailed(*json.loads(text)) if text else None

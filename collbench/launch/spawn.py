@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
-from collbench.launch.failed_start import backend_in_opening, crash_in_opening
+from collbench.launch.failed_start import crash_in_opening
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
 from collbench.launch.mpi import CHOSEN, chosen_mpiexec
 from collbench.launch.shared_memory import remove_left, shortage_behind
@@ -249,6 +249,26 @@ def record_exit(code: int, env: Mapping[str, str]) -> None:
     Each rank calls it last. Does nothing outside a local start.
     """
     _record("exit", code, env)
+
+
+@contextlib.contextmanager
+def recorded_opening(backend: str, env: Mapping[str, str]) -> Iterator[None]:
+    """Store for the parent of a start on this host that this rank opens the backend, for the block."""
+    folder = env.get("COLLBENCH_LOCAL", "")
+    if not Path(folder).is_dir() or not folder:
+        yield
+        return
+    mark = Path(folder) / f"opening-{os.getpid()}"
+    mark.write_text(backend, encoding="utf-8")
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def backend_in_opening(folder: Path) -> str | None:
+    """Return the backend that ranks opened when they ended; None if they did not open one."""
+    return next((path.read_text(encoding="utf-8") for path in sorted(folder.glob("opening-*"))), None)
 
 
 def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> bool:

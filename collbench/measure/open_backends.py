@@ -12,10 +12,11 @@ from collbench.backends.registry import backend_class
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
-from collbench.launch.failed_start import BackendStartFailed, earlier_crash, recorded_opening
+from collbench.launch.failed_start import CRASHED_BACKEND, BackendStartFailed, earlier_crash
 from collbench.launch.mpi import LibraryFailed
 from collbench.launch.network import loopback_down
 from collbench.launch.shared_memory import remove_names
+from collbench.launch.spawn import recorded_opening
 from collbench.measure.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
@@ -103,7 +104,7 @@ def first_available(request: Request, world: World, note: Callable[[Fact], None]
 def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
     """Return the backend, open or with the reason why not; None for a missing one that was not requested by name."""
     kind, requested = backend_class(name), name in request.requested
-    crash = earlier_crash(os.environ)
+    crash = earlier_crash(os.environ) if CRASHED_BACKEND in os.environ else None
     if crash and crash.backend == name:
         return OpenBackend(name, None, crash)
     missing = missing_anywhere(name, kind, world)

@@ -20,10 +20,8 @@ from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
 from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, csv_record, csv_text, flattened, printable, text_lines
-from collbench.report.guidelines import dip_sentence
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import write_line
-from collbench.results.dips import dips
 from collbench.results.flags import explain, flag_name
 from collbench.results.quality import SHOWN_FLAGS, quality_of, run_quality
 from collbench.results.reader import Run
@@ -119,7 +117,7 @@ class TableWriter(RowWriter):
         else:
             lines += other_flags(rows)
         if not self._rows:
-            lines += [*map(printable, choice_sentences(rows)), *map(dip_sentence, dips(rows)), *self._stragglers()]
+            lines += [*map(printable, choice_sentences(rows)), *_dip_sentences(rows), *self._stragglers()]
         foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
         answer = [] if self._rows else list(answer_lines(rows, self._room, plan.run))
         return [*foot, *([Line("")] if answer else []), *answer]
@@ -131,6 +129,15 @@ class TableWriter(RowWriter):
 
         run = Run(Path(self._plan.run), {"rank_map": list(self._plan.rank_map)}, self._printed)
         return [printable(each.sentence()) for each in stragglers(run)]
+
+
+def _dip_sentences(rows: Sequence[Row]) -> list[str]:
+    if len(rows) < 2:
+        return []
+    from collbench.report.guidelines import dip_sentence
+    from collbench.results.dips import dips
+
+    return [printable(dip_sentence(dip)) for dip in dips(rows)]
 
 
 def other_flags(rows: Iterable[Row]) -> list[str]:

@@ -287,7 +287,7 @@ def test_the_code_of_ranks_that_store_none_is_a_failure(tmp_path, code):
 
 OPENING = """
 import os, sys
-from collbench.launch.failed_start import recorded_opening
+from collbench.launch.spawn import recorded_opening
 with recorded_opening("mpi", os.environ):
     if sys.argv[1] == "exit":
         os._exit(143)
