@@ -18,6 +18,7 @@ from collbench.machine.cluster import folded
 from collbench.machine.distance import Capability, Distances, capability
 from collbench.machine.doctor.finding import SEVERITIES, Finding
 from collbench.machine.model import SWITCH, Gpu, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, known_none
+from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
@@ -606,12 +607,7 @@ def _slot(machine: Machine, part: Part, distances: Distances) -> str:
         return f"PCIe {unknown(machine, f'pci/{part.address}') if part.address else 'unknown (no PCI address)'}"
     if device.virtual:
         return "PCIe link of a virtual function: unknown"
-    above, link = distances.device(device.parent), device.link
-    if above is not None and not above.virtual:
-        speeds = [each for each in (link.max_speed_gt_per_s, above.link.max_speed_gt_per_s) if each]
-        widths = [each for each in (link.max_width, above.link.max_width) if each]
-        most_speed, most_width = min(speeds) if link.max_speed_gt_per_s else None, min(widths) if link.max_width else None
-        link = replace(link, max_speed_gt_per_s=most_speed, max_width=most_width)
+    link = PcieLinks(machine).of(device)
     text = pcie(link, isinstance(part, Gpu))
     return f"PCIe {unknown(machine, f'pci/{device.address}/link') if text == 'unknown' else text}"
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.peak.rates import pcie
 
 # The page of each code (pages.toml): its meaning, how to check it by hand, what to do, and its sources.
@@ -76,7 +77,8 @@ class MachineView:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.pci = {device.address: device for device in machine.pci}
+        self.pcie_links = PcieLinks(machine)
+        self.pci = self.pcie_links.devices
         self.distances = Distances(machine)
         self._nearest: dict[str, tuple[str, tuple[Nic, ...]] | None] = {}
 

@@ -86,10 +86,9 @@ def slow_slots(view: MachineView) -> Iterator[Finding]:
         if any(device and (device.class_id or 0) >> 8 == _WIFI for device in devices):
             continue
         wire = sum({(nic.guid or nic.name, port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}.values()) / 8
-        slot = _slot(view, nics[0])
+        speed, width = _slot(view, nics[0])
+        slot = bytes_per_s(speed, width)
         if slot and wire and slot < _SLACK * wire:
-            link = view.pci[nics[0].address or ""].link
-            speed, width = (link.max_speed_gt_per_s or link.speed_gt_per_s), (link.max_width or link.width)
             what = f"{listed([nic.name for nic in nics])}: the slot carries {gigabytes(slot)} of the {gigabytes(wire)} of its wire"
             evidence = f"PCIe {speed or 0:g} GT/s x{width} = {gigabytes(slot)}; ports {listed(_rates(nics))}"
             remedy = "use a slot with more lanes or a newer generation; otherwise expect no more than the slot"
@@ -213,16 +212,13 @@ def _module(device: PciDevice | None) -> str:
     return {AMAZON: "efa", INTEL: "hfi1"}.get(vendor or 0, "mlx5_ib")
 
 
-def _slot(view: MachineView, nic: Nic) -> float | None:
-    """Return the maximum rate of the card's PCIe link; None when unknown."""
+def _slot(view: MachineView, nic: Nic) -> tuple[float | None, int | None]:
+    """Return the maximum GT/s and lanes of the card's PCIe link; None for what is unknown."""
     device = view.pci.get(nic.address or "")
     if device is None or device.virtual:
-        return None
-    path = view.path_to(device.address)
-    ends = [device.link, *([path[1].link] if len(path) > 1 and not path[1].virtual else [])]
-    best = [bytes_per_s(end.max_speed_gt_per_s, end.max_width) for end in ends]
-    known = [each for each in best if each]
-    return min(known) if known else bytes_per_s(device.link.speed_gt_per_s, device.link.width)
+        return None, None
+    link = view.pcie_links.of(device)
+    return link.max_speed_gt_per_s or link.speed_gt_per_s, link.max_width or link.width
 
 
 def _rates(nics: list[Nic]) -> list[str]:

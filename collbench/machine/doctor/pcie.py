@@ -22,13 +22,12 @@ class _Wire:
     device: PciDevice
     port: PciDevice | None
     carries: tuple[PciDevice, ...]
+    link: PcieLink
 
     @property
     def could(self) -> tuple[float | None, int | None]:
         """The maximum GT/s and lanes of both ends, as far as known."""
-        own, port = self.device.link, self.port.link if self.port else PcieLink()
-        speed, width = own.max_speed_gt_per_s, own.max_width
-        return speed and min(speed, port.max_speed_gt_per_s or speed), width and min(width, port.max_width or width)
+        return self.link.max_speed_gt_per_s, self.link.max_width
 
     @property
     def both_ends(self) -> bool:
@@ -130,16 +129,14 @@ def slower_above(view: MachineView) -> Iterator[Finding]:
 
 
 def _wires(view: MachineView) -> list[_Wire]:
-    """Return the links that GPU and NIC data crosses, each once. Every second step up is a link; the others are inside a switch."""
+    """Return the links that GPU and NIC data crosses, each once."""
     if view.virtual_machine:
         return []
     found: dict[str, tuple[PciDevice, PciDevice | None, list[PciDevice]]] = {}
     for endpoint in view.endpoints:
-        path = view.path_to(endpoint.address)
-        for place in range(0, len(path), 2):
-            port = path[place + 1] if place + 1 < len(path) else None
-            found.setdefault(path[place].address, (path[place], port, []))[2].append(endpoint)
-    wires = [_Wire(device, port, tuple(carried)) for device, port, carried in found.values()]
+        for device, port in view.pcie_links.above(endpoint.address):
+            found.setdefault(device.address, (device, port, []))[2].append(endpoint)
+    wires = [_Wire(device, port, tuple(carried), view.pcie_links.of(device)) for device, port, carried in found.values()]
     return [wire for wire in wires if not wire.device.virtual and not (wire.port and wire.port.virtual)]
 
 

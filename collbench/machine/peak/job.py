@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from collbench.errors import UsageError
 from collbench.machine.model import Machine
 from collbench.machine.peak.domain import joined, joined_by_clique
-from collbench.machine.peak.links import PcieTree, egress_of, unknown
+from collbench.machine.peak.links import PcieTree, egress_of, reachable, unknown
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, with_override
 from collbench.units import plural
 
@@ -76,4 +76,6 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
 def _on_host(machine: Machine, ranks: int) -> Node:
     """Return a node with only the links that leave the host. Its memory is not known from files."""
     inside = unknown("what memory carries between ranks of a host is measured, and in no file")
-    return Node(ranks, inside, egress_of(machine, PcieTree(machine)).link.without_constants(), neighbours=inside, host=machine.hostname)
+    tree = PcieTree(machine)
+    egress = reachable(egress_of(machine, tree), tree, None)
+    return Node(ranks, inside, egress.without_constants(), neighbours=inside, host=machine.hostname)

@@ -10,6 +10,7 @@ from collbench.reason import Fact
 from collbench.units import plural
 
 P = TypeVar("P", bound="LimitPart")
+_WAYS = {"pair": " of a pair", "cpu": " to the CPU"}
 
 
 class LimitPart(Fact, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,13 +60,16 @@ class PcieLimit(LimitPart, frozen=True):
 
 
 class BridgeLimit(LimitPart, frozen=True):
-    """The PCIe link above a switch limits the rate. The devices below the switch share it."""
+    """The PCIe link above a switch limits the rate. The devices below the switch share it. others: the number of other such links."""
 
     address: str
+    others: int = 0
 
     def render(self) -> str:
-        """Return "the PCIe link above 0000:01:00.0"."""
-        return self._with_conditions(f"the PCIe link above {self.address}")
+        """Return "the PCIe link above 0000:01:00.0", "the PCIe links above 0000:01:00.0 and 3 other bridges"."""
+        if not self.others:
+            return self._with_conditions(f"the PCIe link above {self.address}")
+        return self._with_conditions(f"the PCIe links above {self.address} and {plural(self.others, 'other bridge')}")
 
 
 class NicLimit(LimitPart, frozen=True):
@@ -93,14 +97,15 @@ class GpuLinkLimit(LimitPart, frozen=True):
 
     count        number of links of one GPU (or of the pair); None if only their total rate is known
     bytes_per_s  rate of one link, or of all where `count` is None; one direction
-    way          the links of one GPU, of a pair of GPUs, of a path through a third GPU, or between two sets of GPUs (`sets`)
+    way          the links of one GPU to others, of a pair of GPUs, of a path through a third GPU, between two sets of GPUs (`sets`), or
+                 of a GPU to its CPU
     nvls         whether the switches reduce data (NVLink SHARP)
     """
 
     link: Literal["NVLink", "xGMI"]
     bytes_per_s: float
     count: int | None = None
-    way: Literal["gpu", "pair", "third_gpu", "sets"] = "gpu"
+    way: Literal["gpu", "pair", "third_gpu", "sets", "cpu"] = "gpu"
     sets: tuple[int, int] | None = None
     nvls: bool = False
 
@@ -115,7 +120,7 @@ class GpuLinkLimit(LimitPart, frozen=True):
             return self._with_conditions(f"{self.link} over a third GPU")
         if self.sets is not None:
             return self._with_conditions(f"{self.link} between {self.sets[0]} and {self.sets[1]} GPUs, {rate}")
-        name = f"{self.link} {rate}{' of a pair' if self.way == 'pair' else ''}"
+        name = f"{self.link} {rate}{_WAYS.get(self.way, '')}"
         return self._with_conditions(f"{name} with NVLink SHARP" if self.nvls else name)
 
 

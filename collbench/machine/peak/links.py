@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from itertools import pairwise
+from math import inf, isinf
 from typing import Any, Literal
 
 from collbench.errors import UsageError
 from collbench.machine.interfaces import Interface
 from collbench.machine.merge import origin
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
+from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
 from collbench.machine.readers.pci import is_with_cpu
@@ -85,6 +87,7 @@ def unknown(why: str) -> Link:
 # PCIe of a machine: the capacity of each device's link, and of the links above that devices share.
 
 _IDLE = 2.5  # GT/s of idle GPUs and emulated bridges
+_ROUNDING = 1e-9
 
 
 @dataclass
@@ -94,10 +97,14 @@ class PcieTree:
     machine: Machine
     doubts: list[str] = field(default_factory=list)
     devices: dict[str, PciDevice] = field(init=False)
+    _gpus: dict[str, Gpu] = field(init=False)
+    _links: PcieLinks = field(init=False)
     _fastest_below: dict[str, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.devices = {device.address: device for device in self.machine.pci}
+        self._gpus = {gpu.key: gpu for gpu in self.machine.gpus}
+        self._links = PcieLinks(self.machine)
+        self.devices = self._links.devices
         self._fastest_below = {}
         for device in self.machine.pci:
             row, width = pcie(_speed(device)), _width(device)
@@ -113,20 +120,33 @@ class PcieTree:
             device = self.devices[device.parent]
         return found
 
+    def above_gpu(self, key: str) -> list[str]:
+        """Return the addresses of the bridges between a GPU and its CPU, nearest first; none if other links than PCIe connect them."""
+        gpu = self._gpus[key]
+        return [] if _is_beside_cpu(gpu) or gpu.cpu_links else self.above(gpu.address)
+
+    def has_place_of(self, key: str) -> bool:
+        """Return whether it is known which links connect a GPU to its CPU."""
+        gpu = self._gpus[key]
+        return bool(_is_beside_cpu(gpu) or gpu.cpu_links or gpu.address in self.devices)
+
     def own(self, address: str | None) -> Link:
         """Return the link of a GPU or NIC to the bridge above it, at the maximum speed of both ends and the current width."""
         device = self.devices.get(address or "")
         if device is None:
             return unknown(f"the PCIe link{f' of {address} is' if address else 's are'} in none of the sources; give --pcie")
-        row, width = self._generation(device), _width(device)
+        row = self._generation(device)
+        width = device.link.width or self._links.of(device).max_width
         if device.virtual or row is None or width is None:
             return unknown(f"the PCIe link of {device.address} shows no speed and width that mean anything; give --pcie")
         return _of_generation(row, width, source_of(self.machine, f"pci/{device.address}/link"))
 
     def of_gpu(self, gpu: Gpu) -> Link:
-        """Return a GPU's own link. A speed or width above the capability of its model is rejected."""
+        """Return the link between a GPU and its CPU or switch. A speed or width above the capability of its model is rejected."""
+        if gpu.cpu_links:
+            return self._to_cpu(gpu, gpu.cpu_links)
         link, model = self.own(gpu.address), gpu_model(gpu.model)
-        if (model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links:
+        if _is_beside_cpu(gpu):
             return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
         device = self.devices.get(gpu.address or "")
         row = self._generation(device) if device else None
@@ -136,6 +156,16 @@ class PcieTree:
             self.doubts.append(f"{gpu.key}: PCIe Gen{row.generation} was read for a {gpu.model}, which supports Gen{model.pcie_generation}")
             return gen(model.pcie_generation, _width(device) or 16, link.source)
         return link
+
+    def _to_cpu(self, gpu: Gpu, count: int) -> Link:
+        """Return the NVLinks between a GPU and its CPU (POWER8, POWER9)."""
+        row = nvlink(gpu.architecture, gpu.model, 0)
+        one = gpu.cpu_link_bytes_per_s or (row.gb_per_s * 1e9 if row else None)
+        if one is None:
+            return unknown(f"the rate of the NVLinks between {gpu.key} and its CPU is unknown: no source has the GPU's model; give --pcie")
+        nccl = count * one * row.nccl_gb_per_s / row.gb_per_s if row else None
+        part = GpuLinkLimit(link="NVLink", count=count, bytes_per_s=one, way="cpu")
+        return Link.of(count * one, part, source_of(self.machine, f"gpus/{gpu.key}/cpu_links"), nccl)
 
     def shared(self, bridge: str) -> float:
         """Return the bytes per second of a bridge's upward link; infinity when unknown, virtual, or implausibly slow."""
@@ -150,18 +180,35 @@ class PcieTree:
             return inf
         return rate
 
-    def nccl_share(self, bridge: str) -> float:
-        """Return the share of a bridge's upward link that NCCL's constant reaches; 1 for an unknown link."""
-        row = pcie(_speed(self.devices[bridge])) if bridge in self.devices else None
-        return row.nccl_bytes_per_s(16) / row.bytes_per_s(16) if row else 1.0
+    def uplink(self, bridge: str) -> Link:
+        """Return a bridge's upward link, which all devices below it share; without a rate where `shared` is infinite."""
+        rate = self.shared(bridge)
+        row = pcie(_speed(self.devices[bridge]))
+        if isinf(rate) or row is None:
+            return unknown(f"the rate of the PCIe link above {bridge} is unknown")
+        nccl = rate * row.nccl_bytes_per_s(16) / row.bytes_per_s(16)
+        return Link.of(rate, BridgeLimit(address=bridge), source_of(self.machine, f"pci/{bridge}/link"), nccl)
+
+    def between(self, a: str, b: str) -> list[Link]:
+        """Return the links above bridges that data passes from one GPU to another over PCIe; not the GPUs' own links."""
+        up = self.above_gpu(a)
+        down = self.above_gpu(b)
+        return [self.uplink(bridge) for bridge in (*up, *down) if (bridge in up) != (bridge in down)]
 
     def _generation(self, device: PciDevice) -> Pcie | None:
         """Return the generation at the maximum speed of both ends; None when it is unknown."""
-        speed, parent = _speed(device), self.devices.get(device.parent or "")
+        speed = _speed(device)
         if speed == _IDLE and device.link.max_speed_gt_per_s is None:
             return None
-        above = parent.link.max_speed_gt_per_s if parent and not parent.virtual else None
+        port = self._links.port_above(device)
+        above = port.link.max_speed_gt_per_s if port and not port.virtual else None
         return pcie(min(speed, above) if speed and above and above > _IDLE else speed)
+
+
+def _is_beside_cpu(gpu: Gpu) -> bool:
+    """Return whether the GPU is on a module with its CPU, which it reaches over NVLink-C2C."""
+    model = gpu_model(gpu.model)
+    return bool((model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links)
 
 
 def gen(generation: int, lanes: int, source: str) -> Link:
@@ -534,6 +581,82 @@ def _together(slots: Sequence[NicRate], source: str) -> Link:
         slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
     )
     return Link.of(total, part, source, sum(link.as_nccl_takes_it().known for link in links))
+
+
+# What reaches the NICs: data from GPUs or from host memory crosses the links above the switches between them.
+
+_HOST = ""  # the place of host memory in the PCIe tree, above all bridges
+
+
+def reachable(egress: Egress, tree: PcieTree, senders: Mapping[str, Link] | None) -> Link:
+    """Return the NICs' link, limited by the PCIe links from the senders to the NICs.
+
+    senders    the link of each GPU to its CPU or switch, by the GPU's key; None: the data is in host memory
+
+    A GPU and a NIC below one switch do not use the link above the switch. All other traffic of the devices below shares that link.
+    """
+    nics = egress.link
+    if nics.bytes_per_s is None:
+        return nics
+    flow = _Flow(tree, senders, egress.nics)
+    rate = flow.rate(lambda link: link.known)
+    nccl = flow.rate(lambda link: link.as_nccl_takes_it().known)
+    if rate >= (1 - _ROUNDING) * nics.bytes_per_s:
+        return replace(nics, nccl_bytes_per_s=None if nics.nccl_bytes_per_s is None else min(nics.nccl_bytes_per_s, nccl))
+    own = list((senders or {}).values())
+    if own and rate >= (1 - _ROUNDING) * sum(link.known for link in own):
+        return replace(own[0].under(gpus=len(own)), bytes_per_s=rate, nccl_bytes_per_s=nccl)
+    first, *others = flow.full()
+    return Link.of(rate, BridgeLimit(address=first, others=len(others)), source_of(tree.machine, f"pci/{first}/link"), nccl)
+
+
+class _Flow:
+    """The greatest flow of data from senders to NICs in the PCIe tree: what can stay below a switch does so."""
+
+    def __init__(self, tree: PcieTree, senders: Mapping[str, Link] | None, nics: Sequence[NicRate]) -> None:
+        self.bridges: dict[str, str] = {}  # the bridge above each, or _HOST
+        placed = all(map(tree.has_place_of, senders or ()))
+        places = {key: tree.above_gpu(key) if placed else [] for key in senders or ()}
+        self.sources = [(self._place(places[key]), link) for key, link in (senders or {}).items()] or [(_HOST, unknown("host memory"))]
+        self.targets = [(self._place(tree.above(nic.address) if placed else []), nic.link) for nic in nics]
+        self.uplinks = {bridge: tree.uplink(bridge) for bridge in self.bridges}
+        self.lowest_first = sorted(self.bridges, key=lambda bridge: -len(tree.above(bridge)))
+
+    def _place(self, chain: Sequence[str]) -> str:
+        """Return the first bridge of a chain up to the root."""
+        self.bridges.update(pairwise([*chain, _HOST]))
+        return chain[0] if chain else _HOST
+
+    def rate(self, known: Callable[[Link], float]) -> float:
+        """Return the flow in bytes per second. known: the rate of a link."""
+        return self._solve(known)[0]
+
+    def full(self) -> list[str]:
+        """Return the bridges with a link that the flow fills: those above the senders if the NICs could take more, else above the NICs."""
+        _, above_senders, above_nics, nics_could_take_more = self._solve(lambda link: link.known)
+        return (above_senders if nics_could_take_more else above_nics) or above_senders or above_nics
+
+    def _solve(self, known: Callable[[Link], float]) -> tuple[float, list[str], list[str], bool]:
+        out: dict[str, float] = dict.fromkeys([*self.bridges, _HOST], 0.0)
+        into = dict(out)
+        for place, link in self.sources:
+            out[place] += known(link)
+        for place, link in self.targets:
+            into[place] += known(link)
+        total = 0.0
+        above_senders: list[str] = []
+        above_nics: list[str] = []
+        for bridge in self.lowest_first:
+            inside = min(out[bridge], into[bridge])
+            uplink = known(self.uplinks[bridge])
+            total += inside
+            for rates, full in ((out, above_senders), (into, above_nics)):
+                left = rates[bridge] - inside
+                if left > uplink:
+                    full.append(bridge)
+                rates[self.bridges[bridge]] += min(left, uplink)
+        total += min(out[_HOST], into[_HOST])
+        return total, above_senders, above_nics, into[_HOST] > out[_HOST]
 
 
 # The parts of a machine that limit a rate, so that a diagram can mark them.

@@ -25,6 +25,7 @@ from collbench.machine.peak.links import (
     gen,
     narrowest,
     nccl_of_nics,
+    reachable,
     source_of,
     uncounted,
     unknown,
@@ -214,33 +215,37 @@ def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str
         Side(len(group), sum(own[key].known for key in group), (own[group[0]].under(gpus=len(group)),)) for group in wires.groups(keys)
     )
     cuts = [single] if 1 < len(groups) == len(keys) else [single, groups]
-    return [cut for cut in [*cuts, *_levels(gpus, wires, tree, nics)] if len(cut) > 1]
+    return [cut for cut in [*cuts, *_levels(gpus, wires, tree, own, nics)] if len(cut) > 1]
 
 
-def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, nics: Sequence[NicRate]) -> list[Partition]:
+def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
     """Return the GPUs grouped by the bridge above them, for each depth of the PCI tree: every tree link that splits the ranks."""
-    chains = {gpu.key: tree.above(gpu.address)[::-1] for gpu in gpus}
+    chains = {gpu.key: tree.above_gpu(gpu.key)[::-1] for gpu in gpus}
     nic_rates: dict[str, float] = {}
     for nic in nics:
         for bridge in tree.above(nic.address):
             nic_rates[bridge] = nic_rates.get(bridge, 0.0) + nic.link.known
+    single = {gpu.key: own[gpu.key].known + wires.out_of(gpu.key).known for gpu in gpus}
     found = []
     for depth in range(max(map(len, chains.values()), default=0)):
         below: dict[str, list[str]] = {}
         for key, chain in chains.items():
             below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
-        if 1 < len(below) < len(gpus):
-            found.append(tuple(_subtree(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items()))
+        sides = tuple(_subtree(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
+        alone = len(below) == len(gpus)
+        if len(below) > 1 and (not alone or any(side.bytes_per_s < single[keys[0]] for side, keys in zip(sides, below.values(), strict=True))):
+            found.append(sides)
     return found
 
 
 def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
-    up = tree.shared(bridge) if bridge in tree.devices else inf
+    up = tree.uplink(bridge) if bridge in tree.devices else unknown("")
     inside = set(keys)
     out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
     out += sum(wires.switch.get(key, 0.0) for key in keys)
-    rate = up + out + nic_rates.get(bridge, 0.0)
-    link = Link.of(rate, BridgeLimit(address=bridge), source_of(tree.machine, f"pci/{bridge}/link"), tree.nccl_share(bridge) * rate)
+    rate = up.known + out + nic_rates.get(bridge, 0.0)
+    share = up.as_nccl_takes_it().known / up.known if up.bytes_per_s else 1.0
+    link = Link.of(rate, BridgeLimit(address=bridge), up.source, share * rate)
     return Side(len(keys), rate, (link,))
 
 
@@ -339,7 +344,7 @@ def node_of(
     return replace(
         inside,
         injection=replace(inside.injection, library=_library(chosen)),
-        egress=capped(egress.link, list(own.values())),
+        egress=capped(egress.link, list(own.values())) if nics else reachable(egress, tree, own),
         own_nic=own_nic(egress.link, len(machine.gpus)),
         nics=egress.nics,
         host=machine.hostname,
@@ -361,7 +366,7 @@ def neighbours_of(machine: Machine, keys: Sequence[str], edges: Sequence[tuple[s
     tree = PcieTree(machine)
     own = {gpu.key: tree.of_gpu(gpu) for gpu in chosen}
     wires = wires_of(machine, keys)
-    return narrowest([_way(wires, a, b, own) for a, b in edges])
+    return narrowest([_way(wires, a, b, own, tree) for a, b in edges])
 
 
 def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
@@ -418,7 +423,7 @@ def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Li
     single = tuple(Side(1, link.known, (link,)) for link in out)
     cuts = (single, *mesh_cuts(wires, keys)) if silent is None else (single,)
     versions = [(gpu.architecture or "").removeprefix("sm_") for gpu in gpus]
-    node = Node(len(gpus), injection, unknown(""), slowest, *_ways(wires, keys, own), cuts=cuts)
+    node = Node(len(gpus), injection, unknown(""), slowest, *_ways(wires, keys, own, tree), cuts=cuts)
     if not wires.switch or not all(version.isdecimal() and int(version) >= _NVLS_FROM for version in versions):
         return node
     like = nvlink(gpus[0].architecture, None, 0) or nvlink_of_rate(injection.known / 1e9, reduces=True)
@@ -435,27 +440,28 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
         nccl = shared.as_nccl_takes_it().bytes_per_s
         slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=nccl)
     doubts = ("the links between sockets are not counted: no source has their rate",) if len({gpu.numa for gpu in gpus}) > 1 else ()
-    pair, neighbours = _ways(wires, keys, own)
+    pair, neighbours = _ways(wires, keys, own, tree)
     return Node(len(gpus), slowest, unknown(""), narrowest(own.values()), pair, neighbours, apart=False, cuts=tuple(cuts), doubts=doubts)
 
 
-def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link]) -> tuple[Link, Link]:
+def _ways(wires: Wires, keys: Sequence[str], own: dict[str, Link], tree: PcieTree) -> tuple[Link, Link]:
     """Return the fastest direct path between two GPUs, and the slowest between consecutive GPUs."""
-    hops = [_way(wires, a, b, own) for a, b in pairwise(keys)]
+    hops = [_way(wires, a, b, own, tree) for a, b in pairwise(keys)]
     switched = sorted((key for key in keys if key in wires.switch), key=lambda key: -wires.switch[key])[:2]
-    fastest = [_way(wires, switched[0], switched[1], own)] if len(switched) == 2 else []
-    fastest += [_way(wires, a, max(peers, key=peers.__getitem__), own) for a, peers in wires.mesh.items() if peers]
+    fastest = [_way(wires, switched[0], switched[1], own, tree)] if len(switched) == 2 else []
+    fastest += [_way(wires, a, max(peers, key=peers.__getitem__), own, tree) for a, peers in wires.mesh.items() if peers]
     return max([*fastest, *hops], key=lambda link: link.bytes_per_s or 0.0), narrowest(hops)
 
 
-def _way(wires: Wires, a: str, b: str, own: dict[str, Link]) -> Link:
+def _way(wires: Wires, a: str, b: str, own: dict[str, Link], tree: PcieTree) -> Link:
     """Return the path from GPU a to b: the switch, direct links, or PCIe; over a third GPU where that is faster than PCIe."""
     if a in wires.switch and b in wires.switch:
         return narrowest([wires.out_of(a), wires.out_of(b)])
     rate, one = wires.between(a, b), wires.one.get(a)
     if one and b in wires.mesh.get(a, {}):
         return _of_pair(wires, rate, one)
-    direct, around = narrowest([own[a], own[b]]), wires.around(a, b)
+    direct = narrowest([own[a], own[b], *tree.between(a, b)])
+    around = wires.around(a, b)
     through = GpuLinkLimit(link=wires.kind, bytes_per_s=around, way="third_gpu")
     return Link.of(around, through, one.source) if one and around > direct.known else direct
 

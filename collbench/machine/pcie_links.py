@@ -1,0 +1,61 @@
+"""PCIe links of a machine: the two ends of each, and what both ends support."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from collbench.machine.merge import origin
+from collbench.machine.model import Machine, PciDevice, PcieLink, is_nccl_topology
+
+_Figure = TypeVar("_Figure", int, float)
+
+
+class PcieLinks:
+    """The PCI functions of a machine by address, and the links between them.
+
+    A switch has an upstream port and one downstream port for each device. NCCL's files show it as one bridge with the link of its upstream
+    port. That link does not limit the devices below, which are on other links.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.devices = {device.address: device for device in machine.pci}
+        buses: dict[str, set[str]] = {}
+        for device in machine.pci:
+            if device.parent and not device.virtual:  # virtual functions may be on the next bus
+                buses.setdefault(device.parent, set()).add(device.address.rpartition(":")[0])
+        self._whole_switches = {address for address, below in buses.items() if len(below) > 1}
+
+    def port_above(self, device: PciDevice) -> PciDevice | None:
+        """Return the port at the upper end of a device's link; None if it is unknown, or if the source does not show ports of switches."""
+        port = self.devices.get(device.parent or "")
+        source = origin(self.machine, f"pci/{device.address}/parent") or next(iter(self.machine.sources), "")
+        return None if port is None or port.address in self._whole_switches or is_nccl_topology(source) else port
+
+    def of(self, device: PciDevice) -> PcieLink:
+        """Return the link above a device, its maximum speed and width lowered to those of the port at the other end."""
+        link, port = device.link, self.port_above(device)
+        if port is None or port.virtual:
+            return link
+        return replace(
+            link,
+            max_speed_gt_per_s=_lower(link.max_speed_gt_per_s, port.link.max_speed_gt_per_s),
+            max_width=_lower(link.max_width, port.link.max_width),
+        )
+
+    def above(self, address: str | None) -> Iterator[tuple[PciDevice, PciDevice | None]]:
+        """Yield each link between a device and the root as its lower end and the port at its upper end, if that is known."""
+        device = self.devices.get(address or "")
+        passed: set[str] = set()
+        while device is not None and device.address not in passed:
+            passed.add(device.address)
+            port = self.port_above(device)
+            yield device, port
+            device = self.devices.get((port or device).parent or "")
+
+
+def _lower(own: _Figure | None, other: _Figure | None) -> _Figure | None:
+    """Return the lower of two maxima; None if that of the device itself is unknown."""
+    return own if own is None or not other else min(own, other)
