@@ -123,6 +123,7 @@ class Port:
     shaped_bits_per_s  rate limit of a traffic shaper
     lanes              lanes in use (4 of "4X"); max_lanes: the most that are supported and enabled
     counters           error and congestion counters by the kernel's names
+    guid               of the port
     """
 
     number: int = 1
@@ -138,6 +139,7 @@ class Port:
     counters: Mapping[str, int] = field(default_factory=dict)
     lanes: int | None = None
     max_lanes: int | None = None
+    guid: str | None = None
 
     @property
     def key(self) -> str:
@@ -156,6 +158,7 @@ class Nic:
     virtual        why it is not a physical port ("veth", "scif", "bond"); None for physical ones
     gdr            whether the source reports that GPUs can reach it directly
     guid           shared by the ports of one device
+    card_guid      the system image GUID: shared by the devices of one card, with some drivers by all devices of a host
     rdma_missing   the card supports RDMA, but the kernel has no RDMA device for it: a driver is not loaded
     """
 
@@ -171,6 +174,7 @@ class Nic:
     gdr: bool | None = None
     guid: str | None = None
     rdma_missing: bool = False
+    card_guid: str | None = None
 
     @property
     def key(self) -> str:

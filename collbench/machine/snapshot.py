@@ -92,7 +92,10 @@ def _plain(value: Any) -> Any:
 
 
 def _without_identity(machine: Machine) -> Machine:
-    nics = [replace(nic, guid=None, ports=tuple(replace(port, lid=None, counters={}) for port in nic.ports)) for nic in machine.nics]
+    nics = [
+        replace(nic, guid=None, card_guid=None, ports=tuple(replace(port, lid=None, guid=None, counters={}) for port in nic.ports))
+        for nic in machine.nics
+    ]
     return replace(machine, hostname=None, gpus=tuple(replace(gpu, uuid=None) for gpu in machine.gpus), nics=tuple(nics))
 
 

@@ -382,6 +382,7 @@ _FACTS = {
     "address": "PCI address",
     "bytes_per_s": "speed of a link",
     "command_line": "kernel's command line",
+    "card_guid": "GUID of the card",
     "container": "container or not",
     "cores": "number of cores",
     "cpu_model": "processor",

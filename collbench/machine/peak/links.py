@@ -16,6 +16,7 @@ from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevic
 from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.peak.limits import BridgeLimit, GpuLinkLimit, Limit, LimitPart, NicLimit, PcieLimit
 from collbench.machine.peak.rates import Pcie, gpu_model, net_of_printed, nvlink, nvlink_of_rate, pcie, rates, xgmi
+from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
 from collbench.machine.readers.pci import is_with_cpu
 
 # A capacity with its name: the element of every reference rate.
@@ -498,10 +499,14 @@ class Egress:
 
 def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     """Return the sum over slots of min(ports, slot), one direction; unknown, with the reason, when a counted NIC has no rate."""
-    candidates = [nic for nic in machine.nics if not nic.virtual and any(_up(port) for port in nic.ports)]
+    management = nvlink_management(machine)
+    candidates = [nic for nic in machine.nics if not nic.virtual and nic.name not in management and any(_up(port) for port in nic.ports)]
     if not candidates:
-        return Egress(unknown(_why_none(machine)))
+        return Egress(unknown(_why_none(machine, management)))
     fabric, doubts = _fabric(candidates)
+    doubts += (f"not counted: {_of_management(management)}",) if management else ()
+    shared = shared_ports(machine)
+    doubts += _of_shared_ports(shared, {nic.name for nic in fabric})
     cards = [nic.name for nic in machine.nics if nic.rdma_missing]
     if cards:
         doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
@@ -511,17 +516,33 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     if silent:
         why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
         return Egress(unknown(f"NIC {silent.name}: {why}; give one with --nic"), (), doubts)
-    slots = _by_slot(fabric, tree)
+    slots = _by_slot(fabric, tree, [port for port in shared if port.certain])
     return Egress(_together(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
 
 
-def _why_none(machine: Machine) -> str:
+def _of_management(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} (ports to the NVLink switches, for their management)"
+
+
+def _of_shared_ports(shared: Sequence[SharedPort], counted: set[str]) -> tuple[str, ...]:
+    """Return what is assumed of devices that are, or may be, functions of one port."""
+    found = [port for port in shared if counted.issuperset(port.names)]
+    one = [" and ".join(port.names) for port in found if port.certain]
+    open_ = [" and ".join(port.names) for port in found if not port.certain]
+    texts = (f"counted as one port, by the GUID or place of their card: {'; '.join(one)}",) if one else ()
+    return texts + (
+        (f"counted as two ports, which may be one port with two PCIe functions: {'; '.join(open_)}; give --nic if so",) if open_ else ()
+    )
+
+
+def _why_none(machine: Machine, management: Sequence[str] = ()) -> str:
     if not machine.nics:
         return "no source lists a NIC; add --nic"
     if any(not nic.virtual and not nic.ports for nic in machine.nics):
         return "the NICs' rates are in none of the sources; give them with --nic"
-    down = [nic.name for nic in machine.nics if not nic.virtual]
-    return f"no port is up: {', '.join(down)}" if down else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
+    down = [nic.name for nic in machine.nics if not nic.virtual and nic.name not in management]
+    beside = f"; not counted: {_of_management(management)}" if management else ""
+    return f"no port is up: {', '.join(down)}{beside}" if down else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
 
 
 def _up(port: Port) -> bool:
@@ -552,22 +573,46 @@ def _fastest(nics: Sequence[Nic]) -> list[Nic]:
     return sorted((nic for nic in nics if rates[nic.key] >= most * _OTHER_FABRIC), key=lambda nic: -rates[nic.key])
 
 
-def _by_slot(nics: Iterable[Nic], tree: PcieTree) -> tuple[NicRate, ...]:
-    """Return the NICs grouped by slot. Functions of one card share a slot; that of virtual functions is unknown."""
+def _by_slot(nics: Iterable[Nic], tree: PcieTree, shared: Sequence[SharedPort]) -> tuple[NicRate, ...]:
+    """Return the NICs grouped by card. Functions of one card share its slots; that of virtual functions is unknown.
+
+    shared    devices that are one port: their card has a slot for each
+    """
+    first_of = {name: port.names[0] for port in shared for name in port.names}
+    slot_of = {nic.name: _slot_name(nic, tree) for nic in nics}
     cards: dict[str, list[Nic]] = {}
     for nic in nics:
-        device = tree.devices.get(nic.address or "")
-        alone = nic.address is None or device is None or device.virtual
-        cards.setdefault(nic.address or nic.name if alone else str(nic.address).rpartition(".")[0], []).append(nic)
-    return tuple(_slot(card, tree) for card in cards.values())
+        first = first_of.get(nic.name, nic.name)
+        cards.setdefault(slot_of.get(first, slot_of[nic.name]), []).append(nic)
+    return tuple(_card(card, tree, first_of) for card in cards.values())
 
 
-def _slot(card: Sequence[Nic], tree: PcieTree) -> NicRate:
+def _slot_name(nic: Nic, tree: PcieTree) -> str:
+    device = tree.devices.get(nic.address or "")
+    alone = nic.address is None or device is None or device.virtual
+    return nic.address or nic.name if alone else str(nic.address).rpartition(".")[0]
+
+
+def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> NicRate:
     first = card[0]
-    bits = tuple(rate for nic in card for port in nic.ports if _up(port) and (rate := _bits(port)))
+    counted = {first_of.get(nic.name, nic.name): nic for nic in reversed(card)}
+    bits = tuple(rate for nic in card if nic in counted.values() for port in nic.ports if _up(port) and (rate := _bits(port)))
     tcp = not any(nic.rdma or nic.gdr or any(port.link_layer == "infiniband" for port in nic.ports) for nic in card)
     payload = tcp_efficiency(first.ports[0].mtu_bytes or 1500, bool(first.ports[0].shaped_bits_per_s)) if tcp else 1.0
-    return NicRate(tuple(nic.name for nic in card), first.address, bits, payload, tree.own(first.address))
+    slots = {_slot_name(nic, tree): tree.own(nic.address) for nic in reversed(card)}
+    names = tuple(nic.name for nic in card)
+    if len(slots) == 1:
+        return NicRate(names, first.address, bits, payload, tree.own(first.address))
+    return NicRate(names, None, bits, payload, _all_of(list(slots.values())))
+
+
+def _all_of(links: Sequence[Link]) -> Link:
+    """Return equal links together; unknown if one of them is."""
+    first = narrowest(links)
+    if any(link.bytes_per_s is None for link in links):
+        return unknown(first.name)
+    nccl = sum(link.as_nccl_takes_it().known for link in links)
+    return replace(first, bytes_per_s=sum(link.known for link in links), nccl_bytes_per_s=nccl)
 
 
 def _together(slots: Sequence[NicRate], source: str) -> Link:

@@ -157,7 +157,7 @@ def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: No
         interfaces=() if rdma else (name,),
         virtual=virtual,
         gdr={"0": False, "1": True}.get(element.get("gdr", "")),
-        guid=_guid(element.get("guid", ""), device) if rdma else None,
+        card_guid=_guid(element.get("guid", ""), device) if rdma else None,  # ncclIbDevs[].guid is the system image GUID
     )
 
 

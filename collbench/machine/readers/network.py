@@ -18,7 +18,6 @@ from collbench.machine.readers.pci import adapter_name
 from collbench.machine.readers.rdma import (
     IS_DOWN,
     MTUS,
-    NO_LID,
     LinkLayer,
     falls_back,
     link_layer,
@@ -26,6 +25,7 @@ from collbench.machine.readers.rdma import (
     parse_lid,
     port_rate,
     state,
+    why_no_lid,
     why_software,
 )
 from collbench.machine.readers.text import Notes, few, numa_of, pci_address, printable, whole
@@ -107,7 +107,7 @@ def _read_port(place: PortPlace, notes: Notes) -> Port:
     mtu = next((size for size in MTUS if most and size <= most - _ROCE_HEADERS), None)
     lid = parse_lid(place.text("lid")) if fabric else None
     reasons = {
-        "lid": NO_LID if fabric and lid is None else None,
+        "lid": why_no_lid(place.text("lid")) if fabric and lid is None else None,
         "rate_bits_per_s": None if rate else why_rate,
         "mtu_bytes": None if mtu else IS_DOWN if down else "sysfs does not hold it: give the output of ibv_devinfo",
     }
@@ -215,6 +215,7 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
         virtual=virtual,
         firmware=_word(files, f"{folder}/fw_ver"),
         guid=parse_guid(files.text(f"{folder}/node_guid")),
+        card_guid=parse_guid(files.text(f"{folder}/sys_image_guid")),
     )
 
 

@@ -89,7 +89,6 @@ def fabric_rate(width: int | None, signalling_bits_per_s: float | None) -> float
 
 MTUS = (4096, 2048, 1024, 512, 256)  # InfiniBand's, bytes of payload
 IS_DOWN = "the port is down: what is printed for it is not in use"
-NO_LID = "no subnet manager has given it a LID"
 
 _LAYERS: dict[str, LinkLayer] = {"infiniband": "infiniband", "ib": "infiniband", "ethernet": "ethernet"}
 _SOFTWARE = {"rxe": "software RDMA (rxe)", "siw": "software RDMA (siw)", "scif": "scif"}
@@ -126,6 +125,11 @@ def parse_guid(text: str | None) -> str | None:
 def parse_lid(text: str | None) -> int | None:
     """Return a local identifier assigned by a subnet manager; None for 0 and 65535, which mean unassigned."""
     return whole(text, 1, 0xFFFE)
+
+
+def why_no_lid(text: str | None) -> str:
+    """Return why a port has no LID, by the text that a source has for it."""
+    return "it is not in the files" if text is None else "no subnet manager has given it a LID"
 
 
 def why_software(name: str) -> str | None:

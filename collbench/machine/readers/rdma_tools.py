@@ -20,7 +20,6 @@ from collbench.machine.readers.rdma import (
     IS_DOWN,
     LANES,
     MTUS,
-    NO_LID,
     WIDTHS,
     LinkLayer,
     fabric_rate,
@@ -31,6 +30,7 @@ from collbench.machine.readers.rdma import (
     parse_lid,
     port_rate,
     state,
+    why_no_lid,
     why_software,
 )
 from collbench.machine.readers.text import HEAD, Reader, Unreadable, decoded, few, printable, several, whole
@@ -224,7 +224,7 @@ IBPORTSTATE = Reader(IBPORTSTATE_KIND, looks_like_ibportstate, read_ibportstate)
 _MOST_DEVICES = 1024
 _DEVICE, _OF_PORT = "<device>", "<port>"  # the keys of lines that begin a device and a port
 _IBV_KEYS = {"hca_id": _DEVICE, "port": _OF_PORT}
-_SAME_KEYS = {"base lid": "port lid", "physical state": "phys state", "firmware version": "fw ver"}
+_SAME_KEYS = {"base lid": "port lid", "sys image guid": "system image guid", "physical state": "phys state", "firmware version": "fw ver"}
 _KEY_LINE = re.compile(r"^([A-Za-z][A-Za-z _]{1,30}):\s*(\S.*)$")
 _IBSTAT_HEAD = re.compile(r"^[ \t]*(CA:? '|Infiniband device ')", re.MULTILINE)
 _IBSTAT_DEVICE = re.compile(r"^(?:CA:? '([^']*)'|Infiniband device '([^']*)' port (\d{1,3}) status:)$")
@@ -458,6 +458,7 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
             virtual=why_software(device.name),
             firmware=printable(facts.get("fw ver", ""), 60) or None,
             guid=parse_guid(facts.get("node guid")),
+            card_guid=parse_guid(facts.get("system image guid")),
         )
         nics.append(nic)
     return Machine(sources=(source,), nics=tuple(nics), unknown=unknown, doubts=few(doubts))
@@ -471,7 +472,7 @@ def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dic
     mtu = whole(lines.get("active mtu", "").partition(" ")[0])
     mtu = mtu if mtu in MTUS and not down else None
     reasons = {} if mtu else {"mtu_bytes": IS_DOWN if down and "active mtu" in lines else no_mtu}
-    reasons |= {"lid": NO_LID} if infiniband and local is None else {}
+    reasons |= {"lid": why_no_lid(lines.get("port lid"))} if infiniband and local is None else {}
     port = Port(
         number=number,
         state=logical,
@@ -480,6 +481,7 @@ def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dic
         mtu_bytes=mtu,
         lid=local,
         sm_lid=whole(lines.get("sm lid"), 0, 0xFFFF) if infiniband else None,
+        guid=parse_guid(lines.get("port guid")),
     )
     return port, reasons
 

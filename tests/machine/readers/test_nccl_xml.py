@@ -31,7 +31,7 @@ class TestADump:
 
     def test_the_nic_and_its_port(self):
         (found,) = self.machine.nics
-        assert (found.name, found.address, found.rdma, found.gdr, found.guid) == ("mlx5_0", ADDRESS, True, True, "58a2:e103:00b1:7ca8")
+        assert (found.name, found.address, found.rdma, found.gdr, found.card_guid) == ("mlx5_0", ADDRESS, True, True, "58a2:e103:00b1:7ca8")
         (port,) = found.ports
         assert (port.number, port.rate_bits_per_s, port.rate_text, port.link_layer) == (1, 400e9, "400000 Mb/s", "infiniband")
 
@@ -150,7 +150,7 @@ class TestPorts:
     def test_two_nets_on_one_function_are_one_pci_device_with_one_guid(self):
         machine = topology(nic(ADDRESS, net("mlx5_0"), net("mlx5_1", port=2)))
         assert [(nic.name, nic.ports[0].number) for nic in machine.nics] == [("mlx5_0", 1), ("mlx5_1", 2)]
-        assert {(nic.address, nic.guid) for nic in machine.nics} == {(ADDRESS, "58a2:e103:00b1:7ca8")}
+        assert {(nic.address, nic.card_guid) for nic in machine.nics} == {(ADDRESS, "58a2:e103:00b1:7ca8")}
         assert len(machine.pci) == 1
 
     def test_two_ports_of_one_name_are_one_nic(self):
@@ -168,7 +168,7 @@ class TestPorts:
 
     @pytest.mark.parametrize("guid", ["0xb8599f030007053a", "0x3a050700039f59b8"])
     def test_a_guid_reads_the_same_in_both_byte_orders(self, guid):
-        assert topology(nic(ADDRESS, net("mlx5_0", more=f'guid="{guid}"'))).nics[0].guid == "b859:9f03:0007:053a"
+        assert topology(nic(ADDRESS, net("mlx5_0", more=f'guid="{guid}"'))).nics[0].card_guid == "b859:9f03:0007:053a"
 
     def test_a_card_without_a_port_is_a_nic_whose_rate_is_unknown(self):
         machine = topology(pci(ADDRESS, "", "0x020000", 'vendor="0x1d0f" device="0xefa0"'))

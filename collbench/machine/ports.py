@@ -1,0 +1,136 @@
+"""RDMA devices that are not ports of the network of their own: second functions of one port, and ports of the NVLink switches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from collbench.machine.model import Machine, Nic
+from collbench.machine.readers.pci import MELLANOX
+
+# A card with several PCIe interfaces ("socket direct", DGX Spark) has one function for each port at each interface. Their ports are one
+# port of the network. The Mellanox driver reports one system image GUID for all functions of a card; others report one for a host.
+
+_NAME = re.compile(r"^(?:roce|ib|en)(?:P(\d{1,5}))?p(\d{1,5})s(\d{1,5})(?:f(\d{1,3}))?")
+_MELLANOX_MODEL = re.compile(r"^(ConnectX|Connect-IB|BlueField|MT\d)")
+_ONE_PORT_TWICE = re.compile(r"\bGB10\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPort:
+    """Functions of one card that are one port of the network, or perhaps two ports.
+
+    names      of the devices, in the machine's order
+    certain    False: no source shows whether they are one port or two
+    """
+
+    names: tuple[str, ...]
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """The slot (domain, bus, device) and the function number of a PCI function."""
+
+    domain: str
+    bus: str
+    number: str
+
+
+def shared_ports(machine: Machine) -> tuple[SharedPort, ...]:
+    """Return the groups of RDMA devices that are one port, each device once, then the pairs that may be one."""
+    nics = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and not _is_virtual_function(machine, nic)]
+    groups: list[list[str]] = []
+    doubtful: list[SharedPort] = []
+    for a, b in combinations(nics, 2):
+        same = _are_one_port(machine, a, b)
+        group = next((group for group in groups if a.name in group), None)
+        if same and group is None:
+            groups.append([a.name, b.name])
+        elif same and group is not None and b.name not in group:
+            group.append(b.name)
+        elif same is None:
+            doubtful.append(SharedPort((a.name, b.name), certain=False))
+    return (*(SharedPort(tuple(group), certain=True) for group in groups), *doubtful)
+
+
+def _is_virtual_function(machine: Machine, nic: Nic) -> bool:
+    return any(device.virtual for device in machine.pci if device.address == nic.address)
+
+
+def _are_one_port(machine: Machine, a: Nic, b: Nic) -> bool | None:
+    """Return whether two devices are one port; None if the sources leave it open."""
+    places = _function(a), _function(b)
+    other_domain = None not in places and places[0] != places[1] and _without_domain(places[0]) == _without_domain(places[1])
+    if any(_ONE_PORT_TWICE.search(gpu.model or "") or gpu.architecture == "sm_121" for gpu in machine.gpus):
+        return other_domain
+    if a.card_guid is None or b.card_guid is None:
+        by_name = other_domain and not machine.gpus and not (a.address and b.address)
+        return None if by_name and a.card_guid is b.card_guid is None else False
+    if a.card_guid != b.card_guid or not (_is_mellanox(machine, a) and _is_mellanox(machine, b)):
+        return False
+    lids = _lids(a), _lids(b)
+    if lids[0] and lids[0] == lids[1] or _port_guids(a) & _port_guids(b):
+        return True
+    by_lid = None if not all(lids) else False  # ports of one card with LIDs of their own
+    if places[0] is None or places[1] is None:
+        return by_lid
+    if (places[0].domain, places[0].bus) == (places[1].domain, places[1].bus):
+        return False
+    return by_lid is None if places[0].number == places[1].number else False
+
+
+def _function(nic: Nic) -> _Function | None:
+    """Return the place of a device by its PCI address, else by its name: "rocep1s0f0", "roceP2p1s0f0"."""
+    if nic.address:
+        domain, bus, rest = nic.address.split(":")
+        return _Function(domain, f"{bus}:{rest.partition('.')[0]}", rest.partition(".")[2])
+    match = _NAME.match(nic.name)
+    return _Function(match[1] or "0", f"{match[2]}:{match[3]}", match[4] or "0") if match else None
+
+
+def _without_domain(place: _Function | None) -> tuple[str, str] | None:
+    return (place.bus, place.number) if place else None
+
+
+def _is_mellanox(machine: Machine, nic: Nic) -> bool:
+    vendor = next((device.vendor_id for device in machine.pci if device.address == nic.address), None)
+    return vendor == MELLANOX if vendor is not None else bool(_MELLANOX_MODEL.match(nic.model or "")) or nic.name.startswith("mlx")
+
+
+def _lids(nic: Nic) -> set[int]:
+    return {port.lid for port in nic.ports if port.lid}
+
+
+def _port_guids(nic: Nic) -> set[str]:
+    return {port.guid for port in nic.ports if port.guid}
+
+
+# HGX B200 and B300 have ConnectX-7 functions through which the host manages the NVLink switches. They show as InfiniBand at 100 Gb/s, with
+# the subnet manager of the NVLink fabric on the host itself.
+
+_BOARDS = re.compile(r"\bB[23]00\b")
+_BRIDGE_MODEL = "ConnectX-7"
+_NEWER_MODELS = re.compile(r"^(ConnectX-[89]|ConnectX-\d\d|MT4131)")
+_BRIDGE_BITS_PER_S = 100e9
+
+
+def nvlink_management(machine: Machine) -> tuple[str, ...]:
+    """Return the names of the RDMA devices that lead to the NVLink switches of an HGX B200 or B300, not to the network.
+
+    Where no source lists the GPUs, only beside cards of a later generation.
+    """
+    here = {port.lid for nic in machine.nics for port in nic.ports if port.lid}
+    bridges = tuple(nic.name for nic in machine.nics if nic.model == _BRIDGE_MODEL and nic.ports and all(_is_bridge(nic, here)))
+    others = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and nic.name not in bridges]
+    newer = any(_NEWER_MODELS.match(nic.model or "") for nic in others)
+    on_board = any(_BOARDS.search(gpu.model or "") or gpu.architecture in ("sm_100", "sm_103") for gpu in machine.gpus)
+    return bridges if (others and on_board) or (newer and not machine.gpus) else ()
+
+
+def _is_bridge(nic: Nic, here: set[int]) -> Iterator[bool]:
+    """Yield, for each port, whether it is an InfiniBand port at 100 Gb/s with the subnet manager at one of the host's own LIDs."""
+    for port in nic.ports:
+        yield port.link_layer == "infiniband" and port.rate_bits_per_s == _BRIDGE_BITS_PER_S and port.sm_lid in here
