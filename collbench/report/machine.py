@@ -19,6 +19,7 @@ from collbench.machine.distance import Capability, Distances, capability
 from collbench.machine.doctor.finding import SEVERITIES, Finding
 from collbench.machine.model import SWITCH, Gpu, Machine, Nic, NumaNode, PciDevice, PcieLink, Port, System, known_none
 from collbench.machine.pcie_links import PcieLinks
+from collbench.machine.ports import nvlink_management, shared_ports
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
 from collbench.machine.snapshot import topology_json
@@ -139,7 +140,10 @@ def gpus_text(machine: Machine) -> str:
 
 def nics_text(machine: Machine) -> str:
     """Return "8 NICs at 400 Gb/s InfiniBand, 1 down"; a NIC with several ports counts by its fastest."""
-    speeds = Counter(_nic_speed(nic) for nic in machine.nics if nic.virtual is None)
+    management = nvlink_management(machine)
+    again = {name for port in shared_ports(machine) if port.certain for name in port.names[1:]}
+    real = [nic for nic in machine.nics if nic.virtual is None and nic.name not in again]
+    speeds = Counter("to the NVLink switches" if nic.name in management else _nic_speed(nic) for nic in real)
     texts = [f"{count} {'' if place else 'NIC ' if count == 1 else 'NICs '}{speed}" for place, (speed, count) in enumerate(speeds.items())]
     if texts:
         return ", ".join(texts)
@@ -598,6 +602,9 @@ def _described(machine: Machine, each: Switch | Part, distances: Distances) -> P
     kind = f"{safe(each.model or 'model unknown')}, {'RDMA' if each.rdma else without}"
     interfaces = f" ({first_of(map(safe, each.interfaces), 12)})" if each.interfaces not in ((), (each.name,)) else ""
     ports = [port_text(port) for port in each.ports] or [f"ports {unknown(machine, f'nics/{each.key}/ports')}"]
+    ports += ["leads to the NVLink switches, not to the network"] if each.name in nvlink_management(machine) else []
+    shared = next((port.names[0] for port in shared_ports(machine) if port.certain and each.name in port.names[1:]), None)
+    ports += [f"another function of the port of {safe(shared)}"] if shared else []
     return PartText("NIC", f"{nic_name(each)}{interfaces}", (*address, kind, slot), tuple(ports))
 
 

@@ -12,6 +12,7 @@ from collbench.machine.distance import Distances, closeness
 from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.peak.rates import pcie
+from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
 
 # The page of each code (pages.toml): its meaning, how to check it by hand, what to do, and its sources.
 
@@ -112,9 +113,20 @@ class MachineView:
         return tuple(nic for nic in real if nic not in shares or _bus(nic.address) not in whole)
 
     @cached_property
+    def network(self) -> tuple[Nic, ...]:
+        """The physical RDMA devices without those that lead to NVLink switches."""
+        management = nvlink_management(self.machine)
+        return tuple(nic for nic in self.rdma if nic.name not in management)
+
+    @cached_property
     def usable(self) -> tuple[Nic, ...]:
-        """The physical RDMA devices except those that a source reports as down."""
-        return tuple(nic for nic in self.rdma if not nic.ports or any(not is_down(port) for port in nic.ports))
+        """The RDMA devices of the network except those that a source reports as down."""
+        return tuple(nic for nic in self.network if not nic.ports or any(not is_down(port) for port in nic.ports))
+
+    @cached_property
+    def shared_ports(self) -> tuple[SharedPort, ...]:
+        """Devices that are, or may be, functions of one port."""
+        return shared_ports(self.machine)
 
     @cached_property
     def endpoints(self) -> tuple[PciDevice, ...]:

@@ -9,6 +9,7 @@ from statistics import median
 from collbench.machine.distance import CLOSE
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down
 from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
+from collbench.machine.ports import nvlink_management
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
 
@@ -77,39 +78,75 @@ def slow_slots(view: MachineView) -> Iterator[Finding]:
     """CB2201: the ports of a card together are faster than the maximum of its slot."""
     if view.virtual_machine:
         return
-    slots: dict[str, list[Nic]] = {}  # the functions of one device share a slot
+    first_of = {name: shared.names[0] for shared in view.shared_ports if shared.certain for name in shared.names}
+    slot_of = {nic.name: _card(nic) for nic in view.real_nics if nic.address}
+    cards: dict[str, list[Nic]] = {}  # the functions of one device share a slot; those of one port may have a slot each
     for nic in view.real_nics:
         if nic.address:
-            slots.setdefault(_card(nic), []).append(nic)
-    for nics in slots.values():
+            cards.setdefault(slot_of.get(first_of.get(nic.name, nic.name), slot_of[nic.name]), []).append(nic)
+    for nics in cards.values():
         devices = [view.pci.get(nic.address or "") for nic in nics]
         if any(device and (device.class_id or 0) >> 8 == _WIFI for device in devices):
             continue
-        wire = sum({(nic.guid or nic.name, port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}.values()) / 8
-        speed, width = _slot(view, nics[0])
-        slot = bytes_per_s(speed, width)
-        if slot and wire and slot < _SLACK * wire:
+        ports = {(first_of.get(nic.name, nic.address), port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}
+        wire = sum(ports.values()) / 8
+        links = {slot_of[nic.name]: _slot(view, nic) for nic in nics}
+        rates = [bytes_per_s(*link) for link in links.values()]
+        slot = sum(rate for rate in rates if rate)
+        if all(rates) and wire and slot < _SLACK * wire:
             what = f"{listed([nic.name for nic in nics])}: the slot carries {gigabytes(slot)} of the {gigabytes(wire)} of its wire"
-            evidence = f"PCIe {speed or 0:g} GT/s x{width} = {gigabytes(slot)}; ports {listed(_rates(nics))}"
+            slots = [f"PCIe {speed or 0:g} GT/s x{width} = {gigabytes(rate or 0)}" for (speed, width), rate in zip(links.values(), rates, strict=True)]
+            evidence = f"{' and '.join(slots)}; ports {listed(_rates(nics))}"
             remedy = "use a slot with more lanes or a newer generation; otherwise expect no more than the slot"
             yield view.finding("CB2201", "warning", what, evidence, remedy)
 
 
 def down(view: MachineView) -> Iterator[Finding]:
     """CB2202: an RDMA device without an active port. A second port or function of a card in use may be unused."""
-    dead = [nic for nic in view.rdma if nic.ports and all(is_down(port) and port.state not in {"init", "armed"} for port in nic.ports)]
+    dead = [nic for nic in view.network if nic.ports and all(is_down(port) and port.state not in {"init", "armed"} for port in nic.ports)]
     in_use = {_card(nic) for nic in view.rdma if any(port.state == "active" for port in nic.ports)}
+    unused = _unused_ports(view, dead)
+    for names in unused:
+        what = f"{listed(list(names))} {'is' if len(names) == 1 else 'are'} down: perhaps an unused port of a card in use"
+        evidence = "all functions of the port are down, and another port of the card is active"
+        yield view.finding("CB2202", "note", what, evidence, "connect the port, or leave it out with NCCL_IB_HCA")
     for nic in dead:
-        if _card(nic) in in_use:
+        if _card(nic) in in_use or any(nic.name in names for names in unused):
             continue
         port = nic.ports[0]
         states = ", ".join(word for word in (port.state, port.phys_state) if word)
         manager = f"; no subnet manager seen (sm_lid {port.sm_lid})" if port.sm_lid == 0 and port.link_layer == "infiniband" else ""
-        others = f"{len(view.usable)} of {len(view.rdma)} RDMA devices are up"
+        others = f"{len(view.usable)} of {len(view.network)} RDMA devices are up"
         remedy = (
             "check the cable, the switch port and `ibstat` or `ip link`; a port that is unused on purpose: leave it out with NCCL_IB_HCA"
         )
         yield view.finding("CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}", remedy)
+
+
+def _unused_ports(view: MachineView, dead: list[Nic]) -> list[tuple[str, ...]]:
+    """Return the ports with two PCIe functions that are all down, on a card that has another port which is active."""
+    active = {nic.card_guid for nic in view.usable if nic.card_guid and any(port.state == "active" for port in nic.ports)}
+    down = {nic.name: nic for nic in dead}
+    shared = [port.names for port in view.shared_ports if port.certain]
+    return [names for names in shared if down.keys() >= set(names) and down[names[0]].card_guid in active]
+
+
+def one_port_twice(view: MachineView) -> Iterator[Finding]:
+    """CB2211: PCIe functions of one port, which share its rate."""
+    ports = [port.names for port in view.shared_ports if port.certain]
+    if ports:
+        what = f"{'; '.join(listed(list(names)) for names in ports)}: PCIe functions of one port{' each' if len(ports) > 1 else ''}"
+        remedy = "count the rate of a port once; `ibstat` shows the system image GUID of the card"
+        yield view.finding("CB2211", "note", what, "they are on the same card, by its GUID or its place on the PCI bus", remedy)
+
+
+def nvlink_bridges(view: MachineView) -> Iterator[Finding]:
+    """CB2212: RDMA devices that lead to the NVLink switches of the board, not to the network."""
+    names = nvlink_management(view.machine)
+    if names:
+        what = f"{listed(list(names))} lead to the NVLink switches of the board, not to the network"
+        evidence = "ConnectX-7 at 100 Gb/s with the subnet manager on this host, beside other adapters"
+        yield view.finding("CB2212", "note", what, evidence, f"leave them out: NCCL_IB_HCA=^={','.join(names)}")
 
 
 def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
@@ -253,4 +290,4 @@ def lost_lanes(view: MachineView) -> Iterator[Finding]:
 
 
 RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes, no_rdma_device,
-         high_counters, waits)  # fmt: skip
+         one_port_twice, nvlink_bridges, high_counters, waits)  # fmt: skip
