@@ -9,6 +9,7 @@ from typing import TypeVar
 from collbench.machine.merge import origin
 from collbench.machine.model import Machine, PciDevice, PcieLink, is_nccl_topology
 
+_BRIDGES = frozenset({"switch", "bridge", "root"})
 _Figure = TypeVar("_Figure", int, float)
 
 
@@ -27,6 +28,10 @@ class PcieLinks:
             if device.parent and not device.virtual:  # virtual functions may be on the next bus
                 buses.setdefault(device.parent, set()).add(device.address.rpartition(":")[0])
         self._whole_switches = {address for address, below in buses.items() if len(below) > 1}
+        self._cards_below: dict[str, set[str]] = {}
+        for device in machine.pci:
+            for bridge in () if device.virtual or device.kind in _BRIDGES else self.bridges_above(device.address):
+                self._cards_below.setdefault(bridge, set()).add(device.address.rpartition(".")[0])
 
     def port_above(self, device: PciDevice) -> PciDevice | None:
         """Return the port at the upper end of a device's link; None if it is unknown, or if the source does not show ports of switches."""
@@ -34,16 +39,37 @@ class PcieLinks:
         source = origin(self.machine, f"pci/{device.address}/parent") or next(iter(self.machine.sources), "")
         return None if port is None or port.address in self._whole_switches or is_nccl_topology(source) else port
 
+    def bridges_above(self, address: str | None) -> list[str]:
+        """Return the addresses of the bridges above a device, nearest first, up to an unknown or repeated parent."""
+        found: list[str] = []
+        device = self.devices.get(address or "")
+        while device and device.parent in self.devices and device.parent not in found and device.parent != address:
+            found.append(device.parent)
+            device = self.devices[device.parent]
+        return found
+
+    def of_card_alone(self, address: str | None) -> list[str]:
+        """Return the bridges above a device that no other card shares, such as those of the switch on an AMD GPU's card."""
+        found = []
+        for bridge in self.bridges_above(address):
+            if len(self._cards_below.get(bridge, ())) != 1:
+                break
+            found.append(bridge)
+        return found
+
     def of(self, device: PciDevice) -> PcieLink:
-        """Return the link above a device, its maximum speed and width lowered to those of the port at the other end."""
-        link, port = device.link, self.port_above(device)
-        if port is None or port.virtual:
-            return link
-        return replace(
-            link,
-            max_speed_gt_per_s=_lower(link.max_speed_gt_per_s, port.link.max_speed_gt_per_s),
-            max_width=_lower(link.max_width, port.link.max_width),
-        )
+        """Return the link above a device, its maximum speed and width lowered to those of the port at the other end.
+
+        Links above that no other card shares lower it as well.
+        """
+        link = device.link
+        others = [self.devices[bridge] for bridge in self.of_card_alone(device.address)] if device.kind not in _BRIDGES else []
+        port = self.port_above(device)
+        for other in [port, *others] if port else others:
+            if not other.virtual:
+                speed = _lower(link.max_speed_gt_per_s, other.link.max_speed_gt_per_s)
+                link = replace(link, max_speed_gt_per_s=speed, max_width=_lower(link.max_width, other.link.max_width))
+        return link
 
     def above(self, address: str | None) -> Iterator[tuple[PciDevice, PciDevice | None]]:
         """Yield each link between a device and the root as its lower end and the port at its upper end, if that is known."""

@@ -116,11 +116,12 @@ def summarize(log: NcclLog) -> LogSummary:
     """Return the summary of a log."""
     release, job = log.release, log.job
     layers = hcas_in(log)
+    ranks = job.ranks if job else log.ranks or sum(log.ranks_of_hosts.values()) or None
     return LogSummary(
         log.name, log.library.value, log.version, release.text if release else None, log.net,
         tuple(next(iter(layers.values()), ())), log.interfaces, log.hosts,
-        job.ranks if job else log.ranks, None if job or log.ranks else log.ranks_at_least,
-        job.nodes if job else None, job.local_ranks if job else None,
+        ranks, None if ranks else log.ranks_at_least,
+        job.nodes if job else len(log.ranks_of_hosts) or None, job.local_ranks if job else None,
         gpudirect_of(log), log.nvls_available, job.multi_node_nvlink if job else None, log.collnet, dict(log.stated),
         dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices_in(log), log.settings, _plugins(log),
         next((each.path for each in log.startup_of(TopologyFile)), None), next((each.name for each in log.startup_of(Platform)), None),

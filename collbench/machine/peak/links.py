@@ -113,13 +113,8 @@ class PcieTree:
                 self._fastest_below[device.parent] = max(row.bytes_per_s(width), self._fastest_below.get(device.parent, 0.0))
 
     def above(self, address: str | None) -> list[str]:
-        """Return the addresses of the bridges above a device, nearest first, up to an unknown or repeated parent."""
-        found: list[str] = []
-        device = self.devices.get(address or "")
-        while device and device.parent in self.devices and device.parent not in found and device.parent != address:
-            found.append(device.parent)
-            device = self.devices[device.parent]
-        return found
+        """Return the addresses of the bridges above a device, nearest first."""
+        return self._links.bridges_above(address)
 
     def above_gpu(self, key: str) -> list[str]:
         """Return the addresses of the bridges between a GPU and its CPU, nearest first; none if other links than PCIe connect them."""
@@ -140,7 +135,16 @@ class PcieTree:
         width = device.link.width or self._links.of(device).max_width
         if device.virtual or row is None or width is None:
             return unknown(f"the PCIe link of {device.address} shows no speed and width that mean anything; give --pcie")
-        return _of_generation(row, width, source_of(self.machine, f"pci/{device.address}/link"))
+        link = _of_generation(row, width, source_of(self.machine, f"pci/{device.address}/link"))
+        return narrowest([link, *map(self._as_slot, self._links.of_card_alone(address))])
+
+    def _as_slot(self, bridge: str) -> Link:
+        """Return the link above a bridge as the link of the only card below it; unknown as of `shared`."""
+        device = self.devices[bridge]
+        row = pcie(_speed(device))
+        if isinf(self.shared(bridge)) or row is None:
+            return unknown(f"the rate of the PCIe link above {bridge} is unknown")
+        return _of_generation(row, _width(device) or 1, source_of(self.machine, f"pci/{bridge}/link"))
 
     def of_gpu(self, gpu: Gpu) -> Link:
         """Return the link between a GPU and its CPU or switch. A speed or width above the capability of its model is rejected."""

@@ -305,7 +305,7 @@ def text(part: bytes) -> str:
 MOST_CHANNELS = 16384  # connections that are stored one by one: those of 512 ranks with 16 channels, in both directions
 _MOST = 4096  # of names with counts: transports, sizes, widths
 _MOST_HOSTS = 65536
-_LIMITS = {"startup": _MOST_HOSTS, "listed": _MOST_HOSTS, "nics": _MOST_HOSTS, "hosts": _MOST_HOSTS, "warnings": 100, "unexplained": 100}
+_LIMITS = {"startup": _MOST_HOSTS, "listed": _MOST_HOSTS, "listed_ranks": _MOST_HOSTS, "nics": _MOST_HOSTS, "hosts": _MOST_HOSTS, "warnings": 100, "unexplained": 100}
 _COUNTED = frozenset({"transports", "choices", "paths"})  # tables with the number of lines by key
 _LARGEST = frozenset({"ranks", "groups", "listings", "stated"})  # of several communicators the one with the most
 _LAST = frozenset({"networks", "provider"})  # the last one in the log becomes the last entry
@@ -315,6 +315,7 @@ _LONGEST_PATH = 120
 _MOST_REMEMBERED = 8192  # cached results, which only save time
 _BELOW_SWITCH = b"LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
+_LISTED_RANK = re.compile(rb"^#?\s*Rank\s+(\d{1,7}) (?:Group\s+(\d{1,7}) )?Pid\s+\d{1,10} on\s+(\S{1,256}) device\s")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _COMPLETE = b"Init COMPLETE"
 _RESULT = b"# Avg bus bandwidth"  # of nccl-tests and rccl-tests, which print it at their successful end
@@ -397,6 +398,8 @@ class LogFacts:
             self.rccl = self.rccl or only_rccl(line)
             for fact in head_facts(line.strip()):
                 self._enter("startup", fact, None)
+            if listed := _LISTED_RANK.match(line):
+                self._enter("listed_ranks", (int(listed[2] or 0), int(listed[1])), printable(listed[3].decode("utf-8", "replace"), 256))
         of_torch = self._of_torch
         self._of_torch = line.rstrip().endswith(_LAST_ERROR)
         if of_torch and self.messages.add(line, line, "warning", self.number):
@@ -552,6 +555,7 @@ class NcclLog:
     sockets         "data" where data goes over TCP, "bootstrap" where TCP only connects ranks at the start
     dma_buf         whether NCCL's plug-in registers memory through dma-buf; False does not exclude a peer-memory module
     ranks           as printed; ranks_at_least from truncated listings
+    ranks_of_hosts  the number of ranks of each host, as nccl-tests lists all of them under "Using devices"
     graph           width in GB/s of the links that NCCL assumes, by kind ("PCI", "SYS"); paths: number of paths by kind
     default_speed   interfaces with an unreadable speed, which NCCL assumes as 10 Gb/s ("?" where the line has no name)
     nics, nic_groups    what a libfabric plug-in found
@@ -585,6 +589,7 @@ class NcclLog:
     relaxed_ordering: bool | None = None
     ranks: int | None = None
     ranks_at_least: int | None = None
+    ranks_of_hosts: Mapping[str, int] = field(default_factory=dict)
     graph: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     paths: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -687,6 +692,19 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
     return _nccl_log(facts, printable(name))
 
 
+def _ranks_of_hosts(listed: Mapping[tuple[int, int], str]) -> Mapping[str, int]:
+    """Return the number of ranks of each host, of the largest group that nccl-tests lists; {} where ranks are missing from the list.
+
+    listed    the host of each (group, rank)
+    """
+    ranks = {rank for _, rank in listed}
+    if len(ranks) != max(ranks, default=-1) + 1 or len(listed) == _MOST_HOSTS:
+        return {}
+    groups = Counter(group for group, _ in listed)
+    largest = max(groups, key=lambda group: groups[group], default=0)
+    return Counter(host for (group, _), host in listed.items() if group == largest)
+
+
 def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
     tables, net = facts.tables, _net(facts)
     ranks = max(tables["ranks"].get(None, 0), tables["listings"].get(False, 0)) or None
@@ -721,6 +739,7 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         relaxed_ordering=_all_of(tables["ordering"]),
         ranks=ranks,
         ranks_at_least=max(tables["listings"].values(), default=ranks),
+        ranks_of_hosts=_ranks_of_hosts(tables["listed_ranks"]),
         graph={link: tuple(widths) for link, widths in graph.items()},
         paths=tables["paths"],
         warnings=tuple(tables["warnings"]),

@@ -216,6 +216,7 @@ class ParsedTopology(Notes):
     gpus: dict[str, tuple[Gpu, Element | None]] = field(default_factory=dict)
     links: list[GpuLink] = field(default_factory=list)
     nics: dict[str, Nic] = field(default_factory=dict)
+    guids: dict[str | None, set[str]] = field(default_factory=dict)  # as the file spells each
 
 
 def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
@@ -232,13 +233,24 @@ def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
         for element, inside in nested(cpu, {"pci", "nic", "net"}):
             parent = functions.get(inside)
             if element.tag == "net":
-                _take_net(_nic(element, parent, numa, found), found)
+                nic = _nic(element, parent, numa, found)
+                found.guids.setdefault(nic.card_guid, set()).add(element.get("guid", ""))
+                _take_net(nic, found)
             functions[element] = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
     _link_tree(found)
     _name_kinds(found, nics_alone)
     _drop_impossible_links(found)
     _add_bare_nics(found)
+    _drop_mixed_guids(found)
     return found
+
+
+def _drop_mixed_guids(found: ParsedTopology) -> None:
+    """Drop GUIDs that the file spells in both byte orders. One NCCL does not write both: the file was edited."""
+    for name, nic in found.nics.items():
+        if nic.card_guid and len(found.guids.get(nic.card_guid, ())) > 1:
+            found.nics[name] = replace(nic, card_guid=None)
+            found.doubt("its GUID is in the file in two byte orders, and was left out", name)
 
 
 def _take_function(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> PciDevice:
