@@ -49,6 +49,7 @@ class Distances:
         self.machine = machine
         self._pci = {device.address: device for device in machine.pci}
         self._shortened = _shortened(machine)
+        self._in_matrix = {key for pair in machine.paths for key in pair}
         self._parts: dict[str, Gpu | Nic] = {**{nic.key: nic for nic in machine.nics}, **{gpu.key: gpu for gpu in machine.gpus}}
         self._links: Counter[tuple[str, str | None, str]] = Counter()
         for link in machine.gpu_links:
@@ -146,6 +147,8 @@ class Distances:
         whys: list[str] = []
         for key in (a, b):
             part = self._parts.get(key)
+            if part is not None and not part.address and self._in_matrix and key not in self._in_matrix:
+                return None, "the matrix of distances has no row for it"
             if part is None or not part.address:
                 return None, f"{key} has no known PCI address" if part else f"{key} is not among the machine's parts"
             chain = self._chain(part.address)

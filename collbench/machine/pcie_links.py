@@ -71,6 +71,11 @@ class PcieLinks:
                 link = replace(link, max_speed_gt_per_s=speed, max_width=_lower(link.max_width, other.link.max_width))
         return link
 
+    def has_both_ends(self, device: PciDevice) -> bool:
+        """Return whether the maximum of the port at the other end of a device's link is known."""
+        port = self.port_above(device)
+        return port is not None and bool(port.link.max_speed_gt_per_s and port.link.max_width)
+
     def above(self, address: str | None) -> Iterator[tuple[PciDevice, PciDevice | None]]:
         """Yield each link between a device and the root as its lower end and the port at its upper end, if that is known."""
         device = self.devices.get(address or "")

@@ -51,14 +51,19 @@ def unknown(machine: Machine, path: str) -> str:
     return f"unknown ({safe(why)})" if why else "unknown"
 
 
-def pcie(link: PcieLink, gpu: bool = False) -> str:
-    """Return "Gen5 x16", "Gen4 x8 of Gen4 x16 (downtrained)", "Gen1 x16 of Gen5 x16 (idle GPUs slow down)"; "unknown" without figures."""
+def pcie(link: PcieLink, gpu: bool = False, both_ends: bool = True) -> str:
+    """Return "Gen5 x16", "Gen4 x8 of Gen4 x16 (downtrained)", "Gen1 x16 of Gen5 x16 (idle GPUs slow down)"; "unknown" without figures.
+
+    both_ends    False: the maximum is that of the card alone, and its slot may have less
+    """
     now, most = pcie_short(link)
     if not now:
         return f"unknown, at most {most}" if most else "unknown"
     if not slower(link):
         return now
-    return f"{now} of {most} ({'idle GPUs slow down' if idle(link, gpu) else 'downtrained'})"
+    if idle(link, gpu):
+        return f"{now} of {most} (idle GPUs slow down)"
+    return f"{now} of {most} ({'downtrained' if both_ends else 'downtrained, or its slot has less'})"
 
 
 def pcie_short(link: PcieLink) -> tuple[str, str]:
@@ -615,8 +620,8 @@ def _slot(machine: Machine, part: Part, distances: Distances) -> str:
         return f"PCIe {unknown(machine, f'pci/{part.address}') if part.address else 'unknown (no PCI address)'}"
     if device.virtual:
         return "PCIe link of a virtual function: unknown"
-    link = PcieLinks(machine).of(device)
-    text = pcie(link, isinstance(part, Gpu))
+    links = PcieLinks(machine)
+    text = pcie(links.of(device), isinstance(part, Gpu), links.has_both_ends(device))
     return f"PCIe {unknown(machine, f'pci/{device.address}/link') if text == 'unknown' else text}"
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
@@ -17,6 +17,7 @@ from xml.sax.saxutils import escape, quoteattr
 from collbench.errors import UsageError
 from collbench.machine.distance import Distances
 from collbench.machine.model import SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, Port
+from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.snapshot import topology_json
 from collbench.report.frame import printable
 from collbench.report.machine import (
@@ -427,7 +428,8 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     domains = arrange(drawn, distances)
     empty = [domain for domain in domains if not domain.below]
     shown = [domain for domain in domains if domain.below] or domains[:8]
-    plan = PictureLayout(shown, {device.address: device for device in machine.pci})
+    pcie_links = PcieLinks(machine)
+    plan = PictureLayout(shown, {device.address: replace(device, link=pcie_links.of(device)) for device in machine.pci})
     plan.width = max(plan.width, min(900, 48 + round(max(map(text_width, system_text(machine.system)), default=0.0))))
     links, bottom = gpu_links(drawn, plan, limiting)
     name = safe(machine.hostname) if machine.hostname else "machine without a name"

@@ -17,22 +17,22 @@ _RESEAT = "reseat the card, riser or cable and check the slot's settings in the 
 
 @dataclass(frozen=True)
 class _Wire:
-    """A PCIe link that carries a GPU's or NIC's data: from a device up to the port above it."""
+    """A PCIe link that carries a GPU's or NIC's data: from a device up to the port above it.
+
+    link        with the maximum of both ends, as far as known
+    both_ends   whether the maximum of the port above is known, too
+    """
 
     device: PciDevice
     port: PciDevice | None
     carries: tuple[PciDevice, ...]
     link: PcieLink
+    both_ends: bool
 
     @property
     def could(self) -> tuple[float | None, int | None]:
         """The maximum GT/s and lanes of both ends, as far as known."""
         return self.link.max_speed_gt_per_s, self.link.max_width
-
-    @property
-    def both_ends(self) -> bool:
-        """Whether the limits of the port above are known, too."""
-        return self.port is not None and bool(self.port.link.max_speed_gt_per_s and self.port.link.max_width)
 
     @property
     def only_gpus(self) -> bool:
@@ -136,7 +136,8 @@ def _wires(view: MachineView) -> list[_Wire]:
     for endpoint in view.endpoints:
         for device, port in view.pcie_links.above(endpoint.address):
             found.setdefault(device.address, (device, port, []))[2].append(endpoint)
-    wires = [_Wire(device, port, tuple(carried), view.pcie_links.of(device)) for device, port, carried in found.values()]
+    links = view.pcie_links
+    wires = [_Wire(device, port, tuple(carried), links.of(device), links.has_both_ends(device)) for device, port, carried in found.values()]
     return [wire for wire in wires if not wire.device.virtual and not (wire.port and wire.port.virtual)]
 
 

@@ -345,11 +345,18 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
 
 
 def _rows(machine: Machine) -> dict[str, list[GpuLink]]:
+    gpus = {gpu.key: gpu for gpu in machine.gpus}
     rows: dict[str, list[GpuLink]] = {}
     for link in machine.gpu_links:
         if link.count > 0:
-            rows.setdefault(link.a, []).append(link)
+            rows.setdefault(link.a, []).append(replace(link, count=max(link.count, _links_of_pair(link, gpus.get(link.a)))))
     return rows
+
+
+def _links_of_pair(link: GpuLink, gpu: Gpu | None) -> int:
+    """Return the number of links of a pair of GPUs by their model; 0 where a source has the rate of a link, or the table has no number."""
+    row = xgmi(gpu.architecture) if gpu and link.kind == "xgmi" and link.b not in (SWITCH, None) and not link.bytes_per_s else None
+    return next((count for model, count in row.links_of_pair.items() if model in (gpu.model or "")), 0) if row and gpu else 0
 
 
 def _kind(row: Sequence[GpuLink]) -> Literal["NVLink", "xGMI"]:

@@ -272,6 +272,7 @@ class Node:
     nvls_share      the share of NCCL's rate of injection at which data passes an all-reduce over NVLink SHARP
     cuts            partitions of its GPUs, single GPUs first
     host, doubts    its name, if known, and unreliable values
+    model           of its GPUs, where a source has it
     machines        the number of nodes that a multi-node NVLink domain joins to this one, including itself
     clique          the id of that domain, where a source has it
     """
@@ -292,6 +293,7 @@ class Node:
     doubts: tuple[str, ...] = ()
     machines: int = 1
     clique: str | None = None
+    model: str | None = None
 
     @property
     def singles(self) -> Partition:
@@ -349,6 +351,7 @@ def node_of(
         nics=egress.nics,
         host=machine.hostname,
         clique=clique,
+        model=chosen[0].model,
         doubts=tuple(dict.fromkeys([*inside.doubts, *wires.doubts, *tree.doubts, *egress.doubts, *machine.doubts])),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from collbench.machine.peak.domain import joined
-from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_nic, parse_pcie
+from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, parse_nic, parse_pcie
 from collbench.machine.peak.rates import parse
 from collbench.units import format_rate
 
@@ -36,6 +37,11 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     nvls: bool = False
     algorithm: str | None = None
     nvlink_domain: int | None = None
+
+    @property
+    def gpu(self) -> str:
+        """The model of its GPUs, the first word of `machine`."""
+        return self.machine.partition(" ")[0]
 
     def job(self) -> Job:
         """Return the job of the measurement, from its given hardware."""
@@ -89,18 +95,25 @@ def rows() -> tuple[Published, ...]:
 def published(operation: str, job: Job) -> list[PublishedFigure]:
     """Return what was published for machines like those of a job, the nearest numbers of nodes first; at most 4 figures.
 
-    Machines are alike if they have the same number of GPUs and the same rate of their links; across nodes also of their NICs.
+    Machines are alike if they have the same number of GPUs of the same model and the same rate of their links; across nodes also of their
+    NICs. Where no source has the model, the library that runs on the GPUs must be the same.
     """
     own = _traits(job)
     if own is None or own[1] is None:
         return []
-    traits = [(row, _traits(row.job())) for row in rows() if row.operation == operation]
+    traits = [(row, _traits(row.job())) for row in rows() if row.operation == operation and _same_gpu(row, job.nodes[0])]
     alike = [row for row, its in traits if its and its[0] == own[0] and _alike(its[1], own[1]) and _alike(its[2], own[2])]
     groups: dict[tuple[Any, ...], list[Published]] = {}
     for row in alike:
         groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
     found = sorted(groups.values(), key=lambda group: abs(log(group[0].nodes / job.machines)))
     return [_figure(group) for group in found[:_MOST]]
+
+
+def _same_gpu(row: Published, node: Node) -> bool:
+    if node.model:
+        return row.gpu in re.split(r"[^A-Za-z0-9]+", node.model)
+    return row.job().nodes[0].injection.library == node.injection.library
 
 
 def _traits(job: Job) -> tuple[tuple[float, bool, bool], float | None, float | None] | None:

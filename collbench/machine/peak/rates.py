@@ -76,12 +76,17 @@ class GpuModel(_SourcedRow, frozen=True):
 
 
 class Xgmi(_SourcedRow, frozen=True):
-    """AMD's link between GPUs: GB/s of one link in one direction, and RCCL's constant for it."""
+    """AMD's link between GPUs: GB/s of one link in one direction, and RCCL's constant for it.
+
+    links_of_pair   the number of links between two GPUs, by model, where sources print one link for all of them
+    """
 
     architectures: list[str]
     gb_per_s: float
     rccl_gb_per_s: float
     rccl_source: str
+    links_of_pair: dict[str, int] = {}
+    links_of_pair_source: str | None = None
 
 
 class Pcie(_SourcedRow, frozen=True):
