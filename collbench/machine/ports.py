@@ -15,6 +15,7 @@ from collbench.machine.readers.pci import MELLANOX
 
 _NAME = re.compile(r"^(?:roce|ib|en)(?:P(\d{1,5}))?p(\d{1,5})s(\d{1,5})(?:f(\d{1,3}))?")
 _MELLANOX_MODEL = re.compile(r"^(ConnectX|Connect-IB|BlueField|MT\d)")
+_MOST_INTERFACES = 2  # of a card; more devices with one GUID are those of a driver, or of a file, with one for the whole host
 _ONE_PORT_TWICE = re.compile(r"\bGB10\b")
 
 
@@ -53,7 +54,7 @@ def shared_ports(machine: Machine) -> tuple[SharedPort, ...]:
             group.append(b.name)
         elif same is None:
             doubtful.append(SharedPort((a.name, b.name), certain=False))
-    return (*(SharedPort(tuple(group), certain=True) for group in groups), *doubtful)
+    return (*(SharedPort(tuple(group), certain=len(group) <= _MOST_INTERFACES) for group in groups), *doubtful)
 
 
 def _is_virtual_function(machine: Machine, nic: Nic) -> bool:
@@ -62,24 +63,34 @@ def _is_virtual_function(machine: Machine, nic: Nic) -> bool:
 
 def _are_one_port(machine: Machine, a: Nic, b: Nic) -> bool | None:
     """Return whether two devices are one port; None if the sources leave it open."""
-    places = _function(a), _function(b)
-    other_domain = None not in places and places[0] != places[1] and _without_domain(places[0]) == _without_domain(places[1])
     if any(_ONE_PORT_TWICE.search(gpu.model or "") or gpu.architecture == "sm_121" for gpu in machine.gpus):
-        return other_domain
-    if a.card_guid is None or b.card_guid is None:
-        by_name = other_domain and not machine.gpus and not (a.address and b.address)
-        return None if by_name and a.card_guid is b.card_guid is None else False
-    if a.card_guid != b.card_guid or not (_is_mellanox(machine, a) and _is_mellanox(machine, b)):
-        return False
+        return _differ_in_domain(a, b)
+    if a.card_guid is None and b.card_guid is None:
+        by_name = _differ_in_domain(a, b) and not machine.gpus and not (a.address and b.address)
+        return None if by_name else False
+    of_one_card = a.card_guid == b.card_guid and _is_mellanox(machine, a) and _is_mellanox(machine, b)
+    return _on_one_card(a, b) if of_one_card else False
+
+
+def _on_one_card(a: Nic, b: Nic) -> bool | None:
+    """Return whether two devices of one card are one port."""
     lids = _lids(a), _lids(b)
-    if lids[0] and lids[0] == lids[1] or _port_guids(a) & _port_guids(b):
+    if (lids[0] and lids[0] == lids[1]) or _port_guids(a) & _port_guids(b):
         return True
-    by_lid = None if not all(lids) else False  # ports of one card with LIDs of their own
-    if places[0] is None or places[1] is None:
-        return by_lid
-    if (places[0].domain, places[0].bus) == (places[1].domain, places[1].bus):
-        return False
-    return by_lid is None if places[0].number == places[1].number else False
+    if all(lids):
+        return False  # a LID each
+    first = _function(a)
+    second = _function(b)
+    if first is None or second is None:
+        return None
+    return first.number == second.number and (first.domain, first.bus) != (second.domain, second.bus)
+
+
+def _differ_in_domain(a: Nic, b: Nic) -> bool:
+    """Return whether two devices have the same place on the buses of different PCI domains."""
+    first = _function(a)
+    second = _function(b)
+    return first is not None and second is not None and first != second and (first.bus, first.number) == (second.bus, second.number)
 
 
 def _function(nic: Nic) -> _Function | None:
@@ -89,10 +100,6 @@ def _function(nic: Nic) -> _Function | None:
         return _Function(domain, f"{bus}:{rest.partition('.')[0]}", rest.partition(".")[2])
     match = _NAME.match(nic.name)
     return _Function(match[1] or "0", f"{match[2]}:{match[3]}", match[4] or "0") if match else None
-
-
-def _without_domain(place: _Function | None) -> tuple[str, str] | None:
-    return (place.bus, place.number) if place else None
 
 
 def _is_mellanox(machine: Machine, nic: Nic) -> bool:

@@ -53,6 +53,28 @@ def test_the_summary_as_text() -> None:
     ]
 
 
+def listing(*ranks: tuple[int, int, str]) -> str:
+    """nccl-tests' list of ranks with their group and host, and a line of NCCL."""
+    lines = [
+        f"#  Rank {rank:2d} Group {group:2d} Pid   4000 on {host:>10} device  0 [0000:05:00] NVIDIA H100" for rank, group, host in ranks
+    ]
+    return "\n".join(["# Using devices", *lines, "n1:7:8 [0] NCCL INFO Using network IB"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ([(0, 0, "n1"), (1, 0, "n1"), (2, 0, "n2"), (3, 0, "n2")], (4, 2)),
+        ([(rank, 0, "n1") for rank in range(8)], (8, 1)),
+        ([(rank, rank // 4, f"n{rank // 4}") for rank in range(8)], (4, 1)),  # two groups, each on its own host
+        ([(4, 0, "n2"), (5, 0, "n2")], (None, None)),  # the list is cut
+    ],
+)
+def test_ranks_that_nccl_tests_lists(ranks: list[tuple[int, int, str]], expected: tuple[int | None, int | None]) -> None:
+    found = summarize(read(listing(*ranks), "nccl.log"))
+    assert (found.ranks, found.nodes) == expected
+
+
 def test_what_a_log_does_not_show_is_unknown() -> None:
     found = summarize(read("n1:7:8 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1", "cut.log"))
     assert (found.version, found.network, found.ranks, found.nodes, found.nvls, found.hcas) == (None, None, None, None, None, ())

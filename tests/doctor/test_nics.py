@@ -54,6 +54,25 @@ RAILS = "\nname the rails for NCCL: NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx
 WAIT = 2_000_000_000
 WAITS = replace(dgx(), nics=tuple(replace(nic, ports=(replace(nic.ports[0], counters={"port_xmit_wait": WAIT}),)) for nic in dgx().nics))
 
+CARD = "5c25:7303:00a1:b210"
+UNUSED = Port(1, state="down", phys_state="disabled", link_layer="ethernet")
+SPARK = tuple(
+    Nic(f"roce{bus}f{number}", None, "ConnectX-7", True, None, (port,), card_guid=CARD)
+    for bus in ("p1s0", "P2p1s0")
+    for number, port in enumerate((ethernet(200, 4096), UNUSED))
+)
+# A port of 200 Gb/s behind two interfaces of four lanes each: together they are faster.
+GB10_WHOLE = replace(
+    GB10,
+    pci=(*GB10.pci, nic_device("0002:01:00.0", None, 0, PcieLink(32.0, 4, 32.0, 4))),
+    nics=tuple(replace(GB10.nics[0], name=name, address=address, card_guid=CARD)
+               for name, address in (("mlx5_0", "0000:01:00.0"), ("mlx5_1", "0002:01:00.0"))),
+)  # fmt: skip
+BRIDGES = tuple(
+    Nic(f"mlx5_{8 + place}", None, "ConnectX-7", True, 0, (infiniband(100, "EDR", lid=place + 1, sm_lid=1),)) for place in range(4)
+)
+ON_B200 = replace(dgx(), gpus=tuple(replace(gpu, model="NVIDIA B200") for gpu in dgx().gpus), nics=(*dgx().nics, *BRIDGES))
+
 FAULTS = [
     Fault("a slot slower than its wire", "CB2201", "warning", GB10,
           ("15.8 GB/s of the 25 GB/s", "\nPCIe 32 GT/s x4 = 15.8 GB/s; ports mlx5_0 200 Gb/s\n")),
@@ -79,6 +98,9 @@ FAULTS = [
     Fault("a slow rail", "CB2208", "warning", with_port(dgx(), "mlx5_5", rate_bits_per_s=100e9), ("\nmlx5_5 100 Gb/s; ",)),
     Fault("lost lanes", "CB2209", "warning", with_port(dgx(), "mlx5_3", lanes=1, max_lanes=4)),
     Fault("an RDMA card without a driver", "CB2210", "warning", replace(dgx(), nics=(*dgx().nics[1:], UNDRIVEN))),
+    Fault("an unused port with two functions", "CB2202", "note", Machine(nics=SPARK), ("\nrocep1s0f1 and roceP2p1s0f1 are down",)),
+    Fault("two functions of one port", "CB2211", "note", Machine(nics=SPARK[::2]), ("\nrocep1s0f0 and roceP2p1s0f0: ",)),
+    Fault("ports to the NVLink switches", "CB2212", "note", ON_B200, ("NCCL_IB_HCA=^=mlx5_8,mlx5_9,mlx5_10,mlx5_11\n",)),
     Fault("bit errors", "CB2221", "warning", counted(dgx(), symbol_error=100_000, port_rcv_errors=3), ("\nmlx5_3 port 1: symbol_error",)),
     Fault("recovered links", "CB2221", "warning", counted(dgx(), link_error_recovery=100), ("\nmlx5_3 port 1: link_error_recovery",)),
     Fault("a link that flaps", "CB2222", "warning", counted(dgx(), link_downed=255), ("\nmlx5_3 port 1: link_downed",)),
@@ -119,6 +141,10 @@ HEALTHY = {
 }
 # Machines with another finding, or with none of interest, that must not have this one.
 NOT = [
+    ("CB2201", GB10_WHOLE),
+    ("CB2202", Machine(nics=SPARK[::2])),
+    ("CB2208", ON_B200),
+    ("CB2212", with_nics(*BRIDGES)),  # not on the board of an H100
     ("CB2201", one_nic(PcieLink(32.0, 4, 32.0, 4), infiniband(200, "HDR", state="down", rate_bits_per_s=None))),
     ("CB2203", with_port(dgx(), "mlx5_0", link_layer="ethernet", sm_lid=0)),
     ("CB2206", one_nic(PcieLink(), ethernet(100, 1024, state="down"))),

@@ -110,6 +110,7 @@ def test_nccls_topology_leaves_out_root_ports_and_nothing_else() -> None:
         (parts(), "no PCI tree was read"),
         (parts(TOP), f"PCI device {GPU} was not read and PCI device {NIC} was not read"),
         (replace(parts(), gpus=(Gpu(GPU),)), f"{GPU} has no known PCI address"),
+        (replace(parts(), gpus=(Gpu(GPU),), paths={("gpu1", "nic"): "PIX"}), "the matrix of distances has no row for it"),
         (replace(parts(), nics=()), "nic is not among the machine's parts"),
         (below(replace(TOP, virtual=True), gpu=TOP.address, nic=TOP.address), "a hypervisor made up the bridges above them"),
         (below(bridge(TOP.address, GPU, 0), gpu=TOP.address, nic=None), f"the bridges above {GPU} go in circles"),

@@ -33,6 +33,8 @@ MESSAGES: Mapping[str, Message] = {
     "a PCIe link": SLOT,
     "PCIe links of GPUs": SLOT.of(gpus=8),
     "the link above a switch": BridgeLimit(address="0000:01:00.0"),
+    "the links above switches": BridgeLimit(address="0000:01:00.0", others=3),
+    "links to the CPU": GpuLinkLimit(link="NVLink", count=2, bytes_per_s=20e9, way="cpu"),
     "NVLinks": NVLINK,
     "NVLinks with sums": NVLINK.of(nvls=True),
     "typed NVLinks": GpuLinkLimit(link="NVLink", bytes_per_s=450e9),

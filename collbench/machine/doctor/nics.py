@@ -90,12 +90,15 @@ def slow_slots(view: MachineView) -> Iterator[Finding]:
             continue
         ports = {(first_of.get(nic.name, nic.address), port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}
         wire = sum(ports.values()) / 8
-        links = {slot_of[nic.name]: _slot(view, nic) for nic in nics}
+        links = {slot_of[nic.name]: _slot(view, nic) for nic in reversed(nics)}
         rates = [bytes_per_s(*link) for link in links.values()]
         slot = sum(rate for rate in rates if rate)
         if all(rates) and wire and slot < _SLACK * wire:
             what = f"{listed([nic.name for nic in nics])}: the slot carries {gigabytes(slot)} of the {gigabytes(wire)} of its wire"
-            slots = [f"PCIe {speed or 0:g} GT/s x{width} = {gigabytes(rate or 0)}" for (speed, width), rate in zip(links.values(), rates, strict=True)]
+            slots = [
+                f"PCIe {speed or 0:g} GT/s x{width} = {gigabytes(rate or 0)}"
+                for (speed, width), rate in zip(links.values(), rates, strict=True)
+            ]
             evidence = f"{' and '.join(slots)}; ports {listed(_rates(nics))}"
             remedy = "use a slot with more lanes or a newer generation; otherwise expect no more than the slot"
             yield view.finding("CB2201", "warning", what, evidence, remedy)

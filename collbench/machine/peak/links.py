@@ -553,7 +553,11 @@ def _why_none(machine: Machine, management: Sequence[str] = ()) -> str:
         return "the NICs' rates are in none of the sources; give them with --nic"
     down = [nic.name for nic in machine.nics if not nic.virtual and nic.name not in management]
     beside = f"; not counted: {_of_management(management)}" if management else ""
-    return f"no port is up: {', '.join(down)}{beside}" if down else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
+    return (
+        f"no port is up: {', '.join(down)}{beside}"
+        if down
+        else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
+    )
 
 
 def _up(port: Port) -> bool:
@@ -706,11 +710,11 @@ class _Flow:
             inside = min(out[bridge], into[bridge])
             uplink = known(self.uplinks[bridge])
             total += inside
-            for rates, full in ((out, above_senders), (into, above_nics)):
-                left = rates[bridge] - inside
+            for side, full in ((out, above_senders), (into, above_nics)):
+                left = side[bridge] - inside
                 if left > uplink:
                     full.append(bridge)
-                rates[self.bridges[bridge]] += min(left, uplink)
+                side[self.bridges[bridge]] += min(left, uplink)
         total += min(out[_HOST], into[_HOST])
         return total, above_senders, above_nics, into[_HOST] > out[_HOST]
 

@@ -26,7 +26,6 @@ from collbench.machine.peak.links import (
     narrowest,
     nccl_of_nics,
     reachable,
-    source_of,
     uncounted,
     unknown,
     wires_of,
@@ -233,7 +232,9 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str,
             below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
         sides = tuple(_subtree(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
         alone = len(below) == len(gpus)
-        if len(below) > 1 and (not alone or any(side.bytes_per_s < single[keys[0]] for side, keys in zip(sides, below.values(), strict=True))):
+        if len(below) > 1 and (
+            not alone or any(side.bytes_per_s < single[keys[0]] for side, keys in zip(sides, below.values(), strict=True))
+        ):
             found.append(sides)
     return found
 
@@ -438,7 +439,8 @@ def _box(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link]
     keys = [gpu.key for gpu in gpus]
     cuts = box_cuts(gpus, wires, tree, own, nics)
     slowest = narrowest(own.values())
-    shared = min((side for cut in cuts[1:] for side in cut), key=lambda side: side.bytes_per_s, default=None)
+    inside = _levels(gpus, wires, tree, own, ())  # a path over NICs and back is possible, but not what a ring of one node takes
+    shared = min((side for cut in [*cuts[1:], *inside] for side in cut), key=lambda side: side.bytes_per_s, default=None)
     if shared and shared.bytes_per_s < slowest.known:
         nccl = shared.as_nccl_takes_it().bytes_per_s
         slowest = replace(shared.links[0], bytes_per_s=shared.bytes_per_s, source=slowest.source, nccl_bytes_per_s=nccl)

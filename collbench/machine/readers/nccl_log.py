@@ -305,7 +305,15 @@ def text(part: bytes) -> str:
 MOST_CHANNELS = 16384  # connections that are stored one by one: those of 512 ranks with 16 channels, in both directions
 _MOST = 4096  # of names with counts: transports, sizes, widths
 _MOST_HOSTS = 65536
-_LIMITS = {"startup": _MOST_HOSTS, "listed": _MOST_HOSTS, "listed_ranks": _MOST_HOSTS, "nics": _MOST_HOSTS, "hosts": _MOST_HOSTS, "warnings": 100, "unexplained": 100}
+_LIMITS = {
+    "startup": _MOST_HOSTS,
+    "listed": _MOST_HOSTS,
+    "listed_ranks": _MOST_HOSTS,
+    "nics": _MOST_HOSTS,
+    "hosts": _MOST_HOSTS,
+    "warnings": 100,
+    "unexplained": 100,
+}
 _COUNTED = frozenset({"transports", "choices", "paths"})  # tables with the number of lines by key
 _LARGEST = frozenset({"ranks", "groups", "listings", "stated"})  # of several communicators the one with the most
 _LAST = frozenset({"networks", "provider"})  # the last one in the log becomes the last entry

@@ -99,10 +99,11 @@ def ports(machine: Machine) -> list[tuple[str, str | None, list[int]]]:
 
 
 def test_a_device_and_its_port() -> None:
-    facts = {"rdma": True, "model": "ConnectX-7", "firmware": "28.39.1002", "guid": "58a2:e103:0000:0001", "card_guid": "58a2:e103:0000:0001"}
+    guids = dict.fromkeys(("guid", "card_guid"), "58a2:e103:0000:0001")
+    facts = {"rdma": True, "model": "ConnectX-7", "firmware": "28.39.1002", **guids}
     port = replace(UP, rate_text="400 Gb/sec (4X NDR)", mtu_bytes=4096)
     assert ibv() == Machine(sources=("ibv_devinfo ibv.txt",), nics=(Nic("mlx5_0", **facts, ports=(port,)),))
-    port = replace(UP, rate_text="400")
+    port = replace(UP, rate_text="400", guid="58a2:e103:0000:0001")
     unknown = {f"{PORT}/mtu_bytes": "ibstat prints no MTU"}
     assert ibstat() == Machine(sources=("ibstat ibstat.txt",), nics=(Nic("mlx5_0", **facts, ports=(port,)),), unknown=unknown)
 
