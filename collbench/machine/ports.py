@@ -42,11 +42,16 @@ class _Function:
 
 def shared_ports(machine: Machine) -> tuple[SharedPort, ...]:
     """Return the groups of RDMA devices that are one port, each device once, then the pairs that may be one."""
-    nics = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and not _is_virtual_function(machine, nic)]
+    virtual = {device.address for device in machine.pci if device.virtual}
+    nics = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and nic.address not in virtual]
+    cards: dict[str | None, list[Nic]] = {}
+    twice = any(_ONE_PORT_TWICE.search(gpu.model or "") or gpu.architecture == "sm_121" for gpu in machine.gpus)
+    for nic in nics:
+        cards.setdefault(None if twice else nic.card_guid, []).append(nic)
     groups: list[list[str]] = []
     doubtful: list[SharedPort] = []
-    for a, b in combinations(nics, 2):
-        same = _are_one_port(machine, a, b)
+    for a, b in (pair for card in cards.values() for pair in combinations(card, 2)):
+        same = _differ_in_domain(a, b) if twice else _are_one_port(machine, a, b)
         group = next((group for group in groups if a.name in group), None)
         if same and group is None:
             groups.append([a.name, b.name])
@@ -57,19 +62,12 @@ def shared_ports(machine: Machine) -> tuple[SharedPort, ...]:
     return (*(SharedPort(tuple(group), certain=len(group) <= _MOST_INTERFACES) for group in groups), *doubtful)
 
 
-def _is_virtual_function(machine: Machine, nic: Nic) -> bool:
-    return any(device.virtual for device in machine.pci if device.address == nic.address)
-
-
 def _are_one_port(machine: Machine, a: Nic, b: Nic) -> bool | None:
-    """Return whether two devices are one port; None if the sources leave it open."""
-    if any(_ONE_PORT_TWICE.search(gpu.model or "") or gpu.architecture == "sm_121" for gpu in machine.gpus):
-        return _differ_in_domain(a, b)
-    if a.card_guid is None and b.card_guid is None:
+    """Return whether two devices with the same GUID of their card, or both without one, are one port; None if the sources leave it open."""
+    if a.card_guid is None:
         by_name = _differ_in_domain(a, b) and not machine.gpus and not (a.address and b.address)
         return None if by_name else False
-    of_one_card = a.card_guid == b.card_guid and _is_mellanox(machine, a) and _is_mellanox(machine, b)
-    return _on_one_card(a, b) if of_one_card else False
+    return _on_one_card(a, b) if _is_mellanox(machine, a) and _is_mellanox(machine, b) else False
 
 
 def _on_one_card(a: Nic, b: Nic) -> bool | None:

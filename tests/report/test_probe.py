@@ -395,7 +395,7 @@ def test_unknown_is_a_question_mark_with_its_reason() -> None:
         "NIC0  PXB   ?     X     ?             ?",
         "X: itself; XGk: k xGMI links; PXB: several PCIe switches, no host bridge",
         "NIC0 mlx5_0",
-        "?: unknown (gpu1 has no known PCI address; mlx5_0 has no known PCI address)",
+        "?: unknown (the matrix of distances has no row for it; mlx5_0 has no known PCI address)",
     ]
 
 

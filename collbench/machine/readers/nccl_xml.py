@@ -250,7 +250,7 @@ def _drop_mixed_guids(found: ParsedTopology) -> None:
     for name, nic in found.nics.items():
         if nic.card_guid and len(found.guids.get(nic.card_guid, ())) > 1:
             found.nics[name] = replace(nic, card_guid=None)
-            found.doubt("its GUID is in the file in two byte orders, and was left out", name)
+            found.doubt("the file has the GUID in two byte orders, and it was left out", name)
 
 
 def _take_function(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> PciDevice:
