@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, UserOverride
+    from collbench.machine.peak.time_model import ExpectedTime
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
@@ -89,6 +90,8 @@ def read_machines(sources: Sequence[Path]) -> list[Machine]:
 
 # collbench peak: the ceilings of an operation, from probed files or from given rates.
 
+FLOOR_FORMS = ("nhc", "nvcre", "reframe", "json")
+
 
 def add_peak(commands: Any) -> None:
     """Add the command."""
@@ -122,25 +125,32 @@ def _add_peak_options(parser: Parser) -> None:
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
     )
     parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
-    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth (of the size in --sizes)")
+    parser.add_argument("--sizes", metavar="SIZES", help="expected time and busbw of each size, by NCCL's latencies: 1K-1G, 8M or 1K,1M")
+    parser.add_argument("--floor", metavar="PERCENT", help="minimum busbw for a health check, as a share of the expected one: 85%%")
+    parser.add_argument("--emit", choices=FLOOR_FORMS, help="with --floor: write it for Azure's node health checks, NVIDIA's Cluster "
+                        "Readiness Engine, ReFrame, or as JSON (default: json)")  # fmt: skip
     parser.add_argument(
         "--ring-edges", type=positive, default=1, metavar="N", help="sendrecv: edges that leave the busiest node (default: 1)"
     )
     pairs = "p2p: pairs at once between nodes (default: 1); multipair: pairs in all (default: half of the ranks)"
     parser.add_argument("--pairs", type=positive, metavar="N", help=pairs)
     add_some(parser, "html")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: text)")
+    parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="csv: the rows of --sizes (default: text)")
 
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
     from collbench.machine.peak.collective import ceilings
-    from collbench.machine.peak.comparison import lines
+    from collbench.machine.peak.comparison import csv_lines, lines, lines_of_sizes
     from collbench.machine.peak.job import check_ranks, nodes_of
     from collbench.machine.peak.node import Job
+    from collbench.machine.peak.time_model import expected_times
     from collbench.report.frame import Line
     from collbench.report.screen import width_of, wrapped
+    from collbench.units import parse_sizes
 
+    _check_peak_options(arguments)
     machines = read_machines(arguments.sources) if arguments.sources else []
     job = Job(
         nodes_of(machines, _override(arguments), arguments.nodes, arguments.gpus_per_node, arguments.nvlink_domain),
@@ -155,6 +165,12 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     check_ranks(arguments.operation, job)
     if found.expected is not None and found.expected.bytes_per_s is None:
         raise UsageError(f"peak {arguments.operation}: {found.expected.limited_by}")
+    if arguments.floor is not None:
+        print(_floor(arguments, found, job))
+        return 0
+    times = expected_times(arguments.operation, job, parse_sizes(arguments.sizes)) if arguments.sizes else []
+    if measured is not None and len(times) > 1:
+        raise UsageError("--measured with several --sizes: use one size, the one that was measured")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
         from collbench.report.html.machine import peak_sections
@@ -162,11 +178,33 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         known = arguments.operation, measured, found, job
         _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines))
     if arguments.format == "json":
-        print(_json(arguments.operation, measured, found, job))
+        print(_json(arguments.operation, measured, found, job, times))
+    elif arguments.format == "csv":
+        print("\n".join(csv_lines(times)))
     else:
-        for line in wrapped(map(Line, lines(arguments.operation, measured, found, job)), width_of(sys.stdout)):
+        text = [*lines(arguments.operation, measured, found, job), *lines_of_sizes(times, measured)]
+        for line in wrapped(map(Line, text), width_of(sys.stdout)):
             print(line.text)
     return 0
+
+
+def _check_peak_options(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of `peak` that do not go together."""
+    if arguments.emit is not None and arguments.floor is None:
+        raise UsageError(f"--emit {arguments.emit} needs the share of the expected rate: add --floor 85%")
+    if arguments.format == "csv" and not arguments.sizes:
+        raise UsageError("--format csv needs --sizes: it has one row for each size")
+    if arguments.floor is not None and (arguments.measured or arguments.html or arguments.format != "text"):
+        raise UsageError("--floor does not go with --measured, --html or --format: use --emit to select what is written")
+
+
+def _floor(arguments: argparse.Namespace, found: CollectiveCeilings, job: Job) -> str:
+    from collbench.machine.peak.floors import floors_of, parse_share, render
+    from collbench.units import parse_sizes
+
+    sizes = parse_sizes(arguments.sizes) if arguments.sizes else None
+    floors = floors_of(arguments.operation, job, found, parse_share(arguments.floor), sizes)
+    return render(floors, arguments.operation, job, arguments.emit or "json")
 
 
 def _write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
@@ -196,7 +234,7 @@ def _override(arguments: argparse.Namespace) -> UserOverride:
     )
 
 
-def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
+def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job, times: Sequence[ExpectedTime]) -> str:
     from dataclasses import asdict
 
     from collbench.machine.peak.ceiling import percent_of
@@ -214,6 +252,8 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
         "published": [asdict(figure) for figure in published(operation, job)],
         "doubtful_input": doubtful_input(operation, job).render() if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
+        "sizes": [asdict(row) for row in times],
+        "percent_of_size": 100 * measured / times[0].busbw_bytes_per_s if measured is not None and times else None,
     }, ensure_ascii=False)  # fmt: skip
 
 

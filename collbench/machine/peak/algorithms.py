@@ -52,19 +52,20 @@ def _inside_ring(job: Job, node: Node) -> float:
 
 
 def tree(job: Job, constants: bool) -> Throughput | None:
-    """Return the rate of NCCL's double binary tree on two nodes, where it moves half of a ring's bytes between them.
+    """Return the rate of NCCL's double binary tree; on two nodes it moves half of a ring's bytes between them.
 
-    Each node sends S to the other one, and each GPU S up and S down a chain inside its node, while the bus bandwidth counts 2(n-1)/n·S.
-    On more nodes a ring is faster.
+    Each of two nodes sends S to the other one; of more nodes, the busiest sends 2 S. Each GPU sends S up and S down a chain inside its node.
+    The bus bandwidth counts 2(n-1)/n·S. On other than two nodes a ring has the higher rate, but a tree the lower latency.
     """
     nodes = [node for node, _ in job.kinds]
-    of_library = all(node.egress.nccl_bytes_per_s is not None for node in nodes)
-    if len(job.nodes) != 2 or not of_library or not all(node.apart or node.gpus == 1 for node in nodes):
+    of_library = all(node.egress.nccl_bytes_per_s is not None for node in nodes) or not job.several
+    if not of_library or not all(node.apart or node.gpus == 1 for node in nodes):
         return None
     share = rates().algorithms.tree if constants else 1.0
     passes = share * (job.ranks - 1) / job.ranks
     inside = [Throughput(passes * node.injection.known, (node.injection,)) for node in nodes if node.gpus > 1]
-    return _slowest([*inside, *_between(job, 2 * passes)])
+    between = _between(job, passes * (2 if len(job.nodes) == 2 else 1)) if job.several else []
+    return _slowest([*inside, *between])
 
 
 def nvls(job: Job, constants: bool) -> Throughput | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from collbench.machine.peak.algorithms import pairs_by_node
@@ -10,8 +11,9 @@ from collbench.machine.peak.collective import BY_RANK, MESSAGES, CollectiveCeili
 from collbench.machine.peak.limits import GpuLinkLimit, NicLimit
 from collbench.machine.peak.node import Job
 from collbench.machine.peak.published import published
+from collbench.machine.peak.time_model import ExpectedTime
 from collbench.reason import Fact, Text
-from collbench.units import format_percent, format_rate, plural
+from collbench.units import format_percent, format_rate, format_size, format_time, plural
 
 # Texts: "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)".
 
@@ -58,6 +60,33 @@ def lines(operation: str, measured: float | None, found: CollectiveCeilings, job
         shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
     shown += [f"published: {figure.render()}" for figure in published(operation, job)]
     return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+
+
+_COLUMNS = ("size_bytes", "expected_time_s", "expected_busbw_bytes_per_s", "plateau_percent", "algorithm", "protocol")
+
+
+def csv_lines(times: Sequence[ExpectedTime]) -> list[str]:
+    """Return a header, and one line for each size."""
+    rows = [(row.size_bytes, row.seconds, row.busbw_bytes_per_s, row.plateau_percent, row.algorithm, row.protocol) for row in times]
+    return [",".join(map(str, row)) for row in (_COLUMNS, *rows)]
+
+
+def lines_of_sizes(times: Sequence[ExpectedTime], measured: float | None = None) -> list[str]:
+    """Return a table of the sizes with their expected times, and the measured rate of the only size compared with it."""
+    if not times:
+        return []
+    shown = [f"{'size':>10} {'time (µs)':>12} {'busbw (GB/s)':>13} {'of plateau':>11}  algorithm/protocol"]
+    for row in times:
+        rate = format_rate(row.busbw_bytes_per_s)
+        share = format_percent(row.plateau_percent)
+        shown.append(f"{format_size(row.size_bytes):>10} {format_time(row.seconds):>12} {rate:>13} {share:>11}  {row.how}")
+    if measured is not None:
+        share = format_percent(100 * measured / times[0].busbw_bytes_per_s)
+        shown.append(f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(times[0].size_bytes)}")
+    return [
+        *shown,
+        "by the model with which NCCL selects algorithm and protocol; medium sizes of healthy machines are slower than it expects",
+    ]
 
 
 def _limit_of(ceiling: Ceiling) -> str:

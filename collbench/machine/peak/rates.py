@@ -33,15 +33,43 @@ class Algorithms(_SourcedRow, frozen=True):
     nic_source: str
 
 
+class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Microseconds of an algorithm by protocol (LL, LL128, Simple; or Simple alone): once, and of a hop over each kind of link."""
+
+    base: list[float]
+    nvlink: list[float]
+    pcie: list[float]
+    network: list[float]
+
+
+class TimeModel(_SourcedRow, frozen=True):
+    """NCCL's constants for the time of a size; the fields are explained in rates.toml."""
+
+    ring: Latency
+    tree: Latency
+    nvls: Latency
+    nvls_tree: Latency
+    ring_share: list[float]
+    tree_share: list[float]
+    tree_share_inside: float
+    tree_correction: list[list[float]]
+    overhead: list[float]
+    plateau: list[float]
+    plateau_bytes: int
+    ll_gb_per_s: list[float]
+
+
 class NvLink(_SourcedRow, frozen=True):
     """An NVLink generation: GB/s of one link in one direction, net; as `nvidia-smi nvlink -s` prints it; as NCCL takes it.
 
+    ll_gb_per_s       the most that NCCL's protocol LL reaches on one node, in GB/s of bus bandwidth
     nvls_efficiency   the share of NCCL's rate that NVLink SHARP reaches by NCCL; None: the switches cannot reduce data
     """
 
     generation: int
     gb_per_s: float
     nccl_gb_per_s: float
+    ll_gb_per_s: float
     architectures: list[str]
     nccl_source: str
     printed_gb_per_s: float | None = None
@@ -112,6 +140,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     schema: Literal[1]
     algorithms: Algorithms
+    time: TimeModel
     nvlink: tuple[NvLink, ...]
     gpu: tuple[GpuModel, ...]
     xgmi: tuple[Xgmi, ...]

@@ -1,0 +1,209 @@
+"""The time that NCCL's own model expects of an operation of a size: latency of the algorithm, and the bytes at its rate.
+
+NCCL selects algorithm and protocol by this model. Measured rates of medium sizes are lower: 8 H100 reach about 240 GB/s with 16 MiB, where
+it expects 359 GB/s. A floor therefore needs a size close to the plateau (floors.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log2
+
+from collbench.errors import UsageError
+from collbench.machine.peak.algorithms import ALL_REDUCE, Algorithm, ring
+from collbench.machine.peak.ceiling import name_of_model
+from collbench.machine.peak.collective import ceilings
+from collbench.machine.peak.limits import GpuLinkLimit
+from collbench.machine.peak.links import NCCL
+from collbench.machine.peak.node import BUS_FACTOR, Job
+from collbench.machine.peak.rates import Latency, NvLink, nvlink_of_rate, rates
+
+OPERATIONS = ("allreduce", "allgather", "reducescatter")
+PROTOCOLS = ("LL", "LL128", "Simple")
+_LL, _LL128, _SIMPLE = range(3)
+_AMPERE = 3  # the NVLink generation of the first GPUs with the shorter latency of a ring's plateau
+_BLACKWELL = 5
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """What NCCL's model expects of a size; `size_bytes` as nccl-tests counts it.
+
+    seconds            the time of the fastest algorithm and protocol
+    busbw_bytes_per_s  the bus bandwidth of that time
+    plateau_percent    its percentage of the expected rate, which the largest sizes approach
+    algorithm          "ring", "tree", "nvls" or "nvls_tree"
+    protocol           "LL", "LL128" or "Simple"
+    """
+
+    size_bytes: int
+    seconds: float
+    busbw_bytes_per_s: float
+    plateau_percent: float
+    algorithm: Algorithm
+    protocol: str
+
+    @property
+    def how(self) -> str:
+        """Return "NVLS tree/Simple"."""
+        return f"{name_of_model(self.algorithm)}/{self.protocol}"
+
+
+def why_no_model(operation: str, job: Job) -> str | None:
+    """Return why the time of a size is not known; None if it is."""
+    if operation not in OPERATIONS:
+        return f"no model: NCCL has latencies of {', '.join(OPERATIONS)}, not of {operation}. Leave out --sizes for the rate of large sizes"
+    if job.ceiling_from_user is not None:
+        return "no model: the ceiling was given with --ceiling, so that the algorithm is not known. Leave out one of them"
+    links = [node.injection for node, _ in job.kinds if node.gpus > 1]
+    if job.several:
+        links += [node.egress for node, _ in job.kinds]
+    if any(link.library != NCCL for link in links):
+        return "no model: RCCL's latencies are not known. Leave out --sizes for the rate of large sizes"
+    if any(link.nccl_bytes_per_s is None for link in links):
+        return "no model: NCCL has no constants for these links. Leave out --sizes for the rate of large sizes"
+    return None
+
+
+def expected_times(operation: str, job: Job, sizes: Sequence[int]) -> list[ExpectedTime]:
+    """Return what NCCL's model expects of each size. Raises UsageError where it has no constants (`why_no_model`)."""
+    why = why_no_model(operation, job)
+    if why is not None:
+        raise UsageError(f"peak {operation}: {why}")
+    expected = ceilings(operation, job).expected
+    plateau = expected.bytes_per_s if expected else None
+    if plateau is None:
+        raise UsageError(f"peak {operation}: {expected.limited_by if expected else 'no rate is expected'}")
+    choices = list(_choices(operation, job))
+    return [_of_size(operation, job, size, choices, plateau) for size in sizes]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """An algorithm with a protocol: its latency in seconds, and its bus bandwidth in bytes per second."""
+
+    algorithm: Algorithm
+    protocol: int
+    latency_s: float
+    busbw: float
+
+
+def _of_size(operation: str, job: Job, size: int, choices: Sequence[_Choice], plateau: float) -> ExpectedTime:
+    factor = BUS_FACTOR[operation](job.ranks)
+    times = [(_seconds(choice, operation, job, size), choice) for choice in choices]
+    seconds, fastest = min(times, key=lambda pair: pair[0])
+    busbw = factor * size / seconds
+    return ExpectedTime(size, seconds, busbw, 100 * busbw / plateau, fastest.algorithm, PROTOCOLS[fastest.protocol])
+
+
+def _seconds(choice: _Choice, operation: str, job: Job, size: int) -> float:
+    moved = BUS_FACTOR[operation](job.ranks) * size
+    return _latency_s(choice, operation, job, size) + moved / (choice.busbw * _correction(choice, job, size))
+
+
+def _choices(operation: str, job: Job) -> Iterator[_Choice]:
+    """Return each algorithm that can run on the job with each of its protocols."""
+    reached = job.as_nccl_takes_it()
+    algorithms = ALL_REDUCE if operation == "allreduce" else {"ring": ring}
+    for algorithm, throughput in algorithms.items():
+        found = throughput(reached, True)
+        if found is None:
+            continue
+        for protocol in _protocols(algorithm, job):
+            rate = _rate(algorithm, protocol, job, found.bytes_per_s)
+            yield _Choice(algorithm, protocol, _latency_us(algorithm, protocol, operation, job) / 1e6, rate)
+
+
+def _protocols(algorithm: Algorithm, job: Job) -> Sequence[int]:
+    if algorithm in ("nvls", "nvls_tree"):
+        return (_SIMPLE,)
+    return (_LL, _LL128, _SIMPLE) if _on_nvlink(job) else (_LL, _SIMPLE)
+
+
+def _rate(algorithm: Algorithm, protocol: int, job: Job, simple: float) -> float:
+    """Return the bus bandwidth of a protocol; simple: that of the algorithm with Simple. NCCL's limits per channel are not counted."""
+    constants = rates().time
+    if algorithm == "ring":
+        return min(simple * constants.ring_share[protocol], _most_of_ll(job) if protocol == _LL else simple)
+    if algorithm == "tree":
+        inside = protocol == _LL128 and not job.several
+        share = constants.tree_share_inside if inside else constants.tree_share[protocol]
+        moved = (job.ranks - 1) / job.ranks
+        return min(simple * share, _most_of_ll(job) * moved if protocol == _LL else simple)
+    return simple
+
+
+def _most_of_ll(job: Job) -> float:
+    """Return the largest rate of LL: on one node by the GPU, on several as for CPUs that are not AMD's."""
+    if job.several:
+        two, more = rates().time.ll_gb_per_s
+        return (two if len(job.nodes) == 2 else more) * 1e9
+    if not _on_nvlink(job):
+        return min(row.ll_gb_per_s for row in rates().nvlink) * 1e9
+    return min(row.ll_gb_per_s for row in _nvlinks(job)) * 1e9
+
+
+def _nvlinks(job: Job) -> list[NvLink]:
+    """Return the NVLink generation of each kind of node, by the rate of its links."""
+    return [nvlink_of_rate(node.injection.known / 1e9, node.reduces) for node, _ in job.kinds]
+
+
+def _on_nvlink(job: Job) -> bool:
+    """Return whether NVLink joins the GPUs of every node."""
+    parts = [node.injection.part for node, _ in job.kinds]
+    return all(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
+
+
+def _latencies(algorithm: Algorithm) -> Latency:
+    constants = rates().time
+    tables = {"ring": constants.ring, "tree": constants.tree, "nvls": constants.nvls, "nvls_tree": constants.nvls_tree}
+    return tables[algorithm]
+
+
+def _latency_us(algorithm: Algorithm, protocol: int, operation: str, job: Job) -> float:
+    """Return the latency in microseconds: the base, and each hop inside the nodes and between them."""
+    constants = rates().time
+    table = _latencies(algorithm)
+    column = protocol if len(table.base) > 1 else 0
+    inside = (table.nvlink if _on_nvlink(job) else table.pcie)[column]
+    nodes = len(job.nodes)
+    alone = job.ranks == nodes
+    between = constants.tree.network[protocol] if alone and algorithm == "ring" else table.network[column]
+    if algorithm == "nvls":
+        return inside
+    depth = int(log2(nodes))
+    if algorithm == "nvls_tree":
+        return table.base[column] + inside + 2 * depth * between
+    if algorithm == "tree":
+        return table.base[column] + 2 * ((job.ranks // nodes - 1) * inside + depth * between)
+    passes = 2 if operation == "allreduce" else 1
+    if job.several:
+        inside = max(inside, constants.overhead[protocol])
+    steps_between = passes * (nodes - 1)
+    return table.base[column] + (passes * (job.ranks - 1) - steps_between) * inside + steps_between * between
+
+
+def _latency_s(choice: _Choice, operation: str, job: Job, size: int) -> float:
+    """Return the latency at a size: a ring with Simple between nodes has a longer one from some bytes per rank on."""
+    constants = rates().time
+    ring_between = choice.algorithm == "ring" and choice.protocol == _SIMPLE and job.several and operation == "allreduce"
+    if not ring_between or size < constants.plateau_bytes * job.ranks:
+        return choice.latency_s
+    from_ampere, older = constants.plateau
+    is_older = _on_nvlink(job) and any(row.generation < _AMPERE for row in _nvlinks(job))
+    return choice.latency_s * (older if is_older else from_ampere)
+
+
+def _correction(choice: _Choice, job: Job, size: int) -> float:
+    """Return the share of a tree's rate that NCCL reaches at a size; between the table's powers of two, by the logarithm of the size.
+
+    It also applies to an NVLS tree on Blackwell GPUs with x86 CPUs. Nodes that NVLink joins have ARM CPUs.
+    """
+    of_nvls = choice.algorithm == "nvls_tree" and all(node.machines == 1 for node in job.nodes)
+    if choice.algorithm != "tree" and not (of_nvls and all(row.generation >= _BLACKWELL for row in _nvlinks(job))):
+        return 1.0
+    table = [*rates().time.tree_correction[choice.protocol], 1.0]
+    place = min(max(log2(size / 64), 0.0), len(table) - 1.0)
+    lower = min(int(place), len(table) - 2)
+    return table[lower] + (table[lower + 1] - table[lower]) * (place - lower)
