@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import date
 from os import PathLike
 from pathlib import Path
@@ -25,6 +26,7 @@ from collbench.machine.model import Machine
 from collbench.machine.peak.collective import CollectiveCeilings, ceilings
 from collbench.machine.peak.job import check_ranks, nodes_of
 from collbench.machine.peak.node import Job, UserOverride, parse_nic, parse_pcie
+from collbench.machine.peak.time_model import expected_times
 from collbench.machine.sources import read_paths
 from collbench.report.compare import html_of_comparison
 from collbench.report.frame import printable
@@ -144,6 +146,7 @@ def peak(
     ceiling_bytes_per_s: float | None = None,
     ring_edges: int = 1,
     pairs: int | None = None,
+    sizes: Sequence[int] = (),
 ) -> CollectiveCeilings:
     """Return what an operation could reach on a job, as `collbench peak` does: `expected`, `bound` and `ring`, in bytes per second.
 
@@ -160,9 +163,10 @@ def peak(
     ceiling_bytes_per_s  take this as the ceiling
     ring_edges           sendrecv: edges that leave the busiest node
     pairs                p2p: pairs at once between nodes (None: 1); multipair: pairs in all (None: half of the ranks)
+    sizes                bytes for which to return the expected times, as `sizes` of the result
 
-    Raises UsageError for an unknown operation, invalid hardware, files that cannot be read, a job of one rank, and more pairs than the
-    ranks make.
+    Raises UsageError for an unknown operation, invalid hardware, files that cannot be read, a job of one rank, more pairs than the ranks
+    make, and sizes of an operation without a model of its time.
     """
     rates = {"nvlink_bytes_per_s": nvlink_bytes_per_s, "ceiling_bytes_per_s": ceiling_bytes_per_s}
     for name, value in {**rates, "oversubscription": oversubscription}.items():
@@ -180,7 +184,9 @@ def peak(
     job = Job(of_nodes, oversubscription, sharp, ring_edges, pairs, ceiling_bytes_per_s)
     found = ceilings(operation, job)
     check_ranks(operation, job)
-    return found
+    if any(size < 1 for size in sizes):
+        raise UsageError(f"sizes={list(sizes)}: not valid sizes (use 1 byte or more)")
+    return replace(found, sizes=tuple(expected_times(operation, job, sizes))) if sizes else found
 
 
 def probe(*paths: AnyPath) -> list[Machine]:

@@ -267,7 +267,7 @@ def _add_gate_options(parser: Parser) -> None:
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
-        "least percentage of the expected bandwidth, for each case: ring:80@64M- (model, percent, sizes) or hard:60@1M-16M/allreduce+nccl "
+        "least percentage of the expected bandwidth, for each case: ring:75@1G- (model, percent, sizes) or hard:40@1G-/allreduce+nccl "
         "(operation, backend); may be repeated"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)

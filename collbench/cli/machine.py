@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, UserOverride
-    from collbench.machine.peak.time_model import ExpectedTime
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
@@ -141,6 +140,8 @@ def _add_peak_options(parser: Parser) -> None:
 
 def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the ceilings; return 0. Raises UsageError for invalid hardware figures or files."""
+    from dataclasses import replace
+
     from collbench.machine.peak.collective import ceilings
     from collbench.machine.peak.comparison import csv_lines, lines, lines_of_sizes
     from collbench.machine.peak.job import check_ranks, nodes_of
@@ -169,6 +170,7 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         print(_floor(arguments, found, job))
         return 0
     times = expected_times(arguments.operation, job, parse_sizes(arguments.sizes)) if arguments.sizes else []
+    found = replace(found, sizes=tuple(times))
     if measured is not None and len(times) > 1:
         raise UsageError("--measured with several --sizes: use one size, the one that was measured")
     if arguments.html:
@@ -178,11 +180,11 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         known = arguments.operation, measured, found, job
         _write_page(arguments.html, of_peak(*known), lambda: peak_sections(*known, machines))
     if arguments.format == "json":
-        print(_json(arguments.operation, measured, found, job, times))
+        print(_json(arguments.operation, measured, found, job))
     elif arguments.format == "csv":
-        print("\n".join(csv_lines(times)))
+        print("\n".join(csv_lines(found.sizes)))
     else:
-        text = [*lines(arguments.operation, measured, found, job), *lines_of_sizes(times, measured)]
+        text = [*lines(arguments.operation, measured, found, job), *lines_of_sizes(found.sizes, measured)]
         for line in wrapped(map(Line, text), width_of(sys.stdout)):
             print(line.text)
     return 0
@@ -234,7 +236,7 @@ def _override(arguments: argparse.Namespace) -> UserOverride:
     )
 
 
-def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job, times: Sequence[ExpectedTime]) -> str:
+def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
     from dataclasses import asdict
 
     from collbench.machine.peak.ceiling import percent_of
@@ -252,8 +254,8 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
         "published": [asdict(figure) for figure in published(operation, job)],
         "doubtful_input": doubtful_input(operation, job).render() if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
-        "sizes": [asdict(row) for row in times],
-        "percent_of_size": 100 * measured / times[0].busbw_bytes_per_s if measured is not None and times else None,
+        "sizes": [asdict(row) for row in found.sizes],
+        "percent_of_size": 100 * measured / found.sizes[0].busbw_bytes_per_s if measured is not None and found.sizes else None,
     }, ensure_ascii=False)  # fmt: skip
 
 

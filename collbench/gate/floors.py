@@ -139,7 +139,7 @@ def read_floor(text: str) -> Floor:
     parts = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     where = f"--min-percent {text[:_LONGEST]}"
     if parts is None:
-        raise UsageError(f"{where}: not valid (use MODEL:PERCENT@SIZES, such as ring:80@64M- or hard:60@1M-16M/allreduce+nccl)")
+        raise UsageError(f"{where}: not valid (use MODEL:PERCENT@SIZES, such as ring:75@1G- or hard:40@1G-/allreduce+nccl)")
     if parts["model"] not in MODELS:
         raise UsageError(f"{where}: unknown model '{parts['model']}': choose from {', '.join(MODELS)}")
     if not _NUMBER.fullmatch(parts["percent"]) or not 0 < float(parts["percent"]) <= 100:

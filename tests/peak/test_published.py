@@ -130,3 +130,10 @@ def test_one_h100_with_more_nics_than_its_pcie_link_carries():
     found = ceilings("allreduce", job(2, 1, nic="4x400Gb", pcie="gen5x16"))
     assert (found.expected.bytes_per_s, found.expected.limited_by) == (48e9, "PCIe Gen5 x16")
     assert round(found.bound.bytes_per_s / 1e9) == 63
+
+
+def test_published_all_reduces_meet_the_floors_in_the_help_of_gate():
+    for row in rows():
+        if row.operation == "allreduce":
+            expected, bound = both(row.operation, row.job())
+            assert row.busbw_gb_per_s[0] >= 0.75 * expected and row.busbw_gb_per_s[0] >= 0.40 * bound

@@ -54,7 +54,7 @@ def _inside_ring(job: Job, node: Node) -> float:
 def tree(job: Job, constants: bool) -> Throughput | None:
     """Return the rate of NCCL's double binary tree; on two nodes it moves half of a ring's bytes between them.
 
-    Each of two nodes sends S to the other one; of more nodes, the busiest sends 2 S. Each GPU sends S up and S down a chain inside its node.
+    Each of two nodes sends S to the other one; of more nodes, the busiest sends 2 S. Each GPU sends S up and S down a chain in its node.
     The bus bandwidth counts 2(n-1)/n·S. On other than two nodes a ring has the higher rate, but a tree the lower latency.
     """
     nodes = [node for node, _ in job.kinds]

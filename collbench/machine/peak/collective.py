@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceilin
 from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy
 from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, LeastTime, Node, Side, least_time
+
+if TYPE_CHECKING:
+    from collbench.machine.peak.time_model import ExpectedTime
 
 # The ranks of a job on its nodes, and the partitions of ranks from which the rates are computed.
 
@@ -54,11 +58,13 @@ class CollectiveCeilings:
                 that it reaches, by the `constants` of NCCL or RCCL; or the rate that the user gave
     bound       the hard limit of the wires, which no algorithm can exceed
     ring        what a ring reaches, by the same constants; the same as `expected` where a ring is the fastest algorithm
+    sizes       the expected time of each size that was requested, by NCCL's constants (time_model.py)
     """
 
     expected: Ceiling | None
     bound: Ceiling | None
     ring: Ceiling | None = None
+    sizes: tuple[ExpectedTime, ...] = ()
 
 
 def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:

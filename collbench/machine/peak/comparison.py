@@ -62,6 +62,7 @@ def lines(operation: str, measured: float | None, found: CollectiveCeilings, job
     return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
 
 
+OF_SIZES = "by the model with which NCCL selects algorithm and protocol; healthy machines are slower at small and medium sizes"
 _COLUMNS = ("size_bytes", "expected_time_s", "expected_busbw_bytes_per_s", "plateau_percent", "algorithm", "protocol")
 
 
@@ -83,10 +84,7 @@ def lines_of_sizes(times: Sequence[ExpectedTime], measured: float | None = None)
     if measured is not None:
         share = format_percent(100 * measured / times[0].busbw_bytes_per_s)
         shown.append(f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(times[0].size_bytes)}")
-    return [
-        *shown,
-        "by the model with which NCCL selects algorithm and protocol; medium sizes of healthy machines are slower than it expects",
-    ]
+    return [*shown, OF_SIZES]
 
 
 def _limit_of(ceiling: Ceiling) -> str:

@@ -19,9 +19,9 @@ from collbench.machine.peak.collective import CollectiveCeilings
 from collbench.machine.peak.node import Job
 from collbench.machine.peak.published import PublishedFigure, published
 from collbench.machine.peak.time_model import expected_times, why_no_model
-from collbench.units import format_percent, format_rate, format_size
+from collbench.units import format_percent, format_rate, format_size, plural
 
-_SATURATED = 98.0  # percent of the expected rate: smaller sizes of healthy machines are slower than NCCL's model expects
+_SATURATED = 98.0  # percent of the expected rate: smaller sizes of healthy machines are much slower than NCCL's model expects
 _LARGE = 16 * 2**30  # the size of Azure's checks
 _NVCRE = {"allreduce": "nccl-all-reduce", "allgather": "nccl-all-gather", "alltoall": "nccl-alltoall"}
 
@@ -75,7 +75,7 @@ def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float,
             )
     figures = published(operation, job)
     reasons = _reasons(found)
-    return [Floor(size, rate, share, (*reasons, *_of_published(figures, rate, share))) for size, rate in rates.items()]
+    return [Floor(size, rate, share, (*reasons, *_of_published(figures, expected.model, rate, share))) for size, rate in rates.items()]
 
 
 def _reasons(found: CollectiveCeilings) -> tuple[str, ...]:
@@ -89,11 +89,11 @@ def _reasons(found: CollectiveCeilings) -> tuple[str, ...]:
     return (f"expected{algorithm}, {limit}, at {format_percent(100 * expected.efficiency)} of the wires' rate by {expected.constants}",)
 
 
-def _of_published(figures: Sequence[PublishedFigure], rate: float, share: float) -> list[str]:
-    """Return the published results; one that the floor rejects has a warning."""
+def _of_published(figures: Sequence[PublishedFigure], model: str, rate: float, share: float) -> list[str]:
+    """Return the published results; one that the floor rejects has a warning, unless it was forced to use another algorithm."""
     texts = []
     for figure in figures:
-        below = figure.busbw_bytes_per_s[0] < share * rate
+        below = figure.algorithm in (None, model) and figure.busbw_bytes_per_s[0] < share * rate
         texts.append(f"{'warning: below this floor: ' if below else 'published: '}{figure.render()}")
     return texts
 
@@ -109,7 +109,8 @@ def _comments(floor_of_size: Floor, operation: str, job: Job) -> list[str]:
     size = format_size(floor_of_size.size_bytes)
     share = format_percent(100 * floor_of_size.share)
     expected = format_rate(floor_of_size.expected_bytes_per_s)
-    head = f"{operation}, {job.ranks} GPUs on {job.machines} nodes, {size}: {floor_of_size.gb_per_s:g} GB/s is {share} of {expected} GB/s"
+    where = f"{job.ranks} GPUs on {plural(job.machines, 'node')}"
+    head = f"{operation}, {where}, {size}: {floor_of_size.gb_per_s:g} GB/s is {share} of {expected} GB/s"
     return [f"# {text}" for text in (head, *floor_of_size.reasons)]
 
 

@@ -1,7 +1,10 @@
 """The time that NCCL's own model expects of an operation of a size: latency of the algorithm, and the bytes at its rate.
 
-NCCL selects algorithm and protocol by this model. Measured rates of medium sizes are lower: 8 H100 reach about 240 GB/s with 16 MiB, where
-it expects 359 GB/s. A floor therefore needs a size close to the plateau (floors.py).
+NCCL selects algorithm and protocol by this model. Measured rates of small and medium sizes are lower: with 16 MiB, 8 H100 reach 234 GB/s
+where it expects 359 GB/s. A floor therefore needs a size close to the plateau (floors.py). The source of the 234 GB/s:
+https://github.com/Azure/AI-benchmarking-guide/blob/f350e7e65b82cfcb9220b32b582bc34342d9c1a6/Azure%20Results/ND_H100_v5_results.md
+
+Not counted: limits per channel, the latency of the NICs, CPUs of AMD and POWER, PAT, and reductions in InfiniBand switches.
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings, ceilings
-from collbench.machine.peak.comparison import lines
+from collbench.machine.peak.comparison import OF_SIZES, lines
 from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of
+from collbench.machine.peak.time_model import ExpectedTime
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
@@ -31,7 +32,7 @@ from collbench.report.material import Material
 from collbench.results.folder import TOPOLOGY
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import listed
+from collbench.units import format_percent, format_rate, format_size, format_time, listed
 
 # The machines of the runs, with equal ones once.
 
@@ -213,4 +214,22 @@ def peak_sections(
 ) -> list[Section]:
     """Return how the expected rate follows, and drawings of the machines with its limit marked."""
     texts = [f"{text}." for text in lines(operation, measured, found, job)]
-    return [Section("rates", "How it follows", texts), _drawings(machines, found.expected)]
+    return [Section("rates", "How it follows", texts), *_of_sizes(found.sizes), _drawings(machines, found.expected)]
+
+
+def _of_sizes(times: Sequence[ExpectedTime]) -> list[Section]:
+    """Return the table of the expected times; nothing without sizes."""
+    if not times:
+        return []
+    rows = [
+        (
+            format_size(row.size_bytes),
+            format_time(row.seconds),
+            format_rate(row.busbw_bytes_per_s),
+            format_percent(row.plateau_percent),
+            row.how,
+        )
+        for row in times
+    ]
+    head = ("size", "expected time (µs)", "busbw (GB/s)", "of plateau", "algorithm/protocol")
+    return [Section("sizes", "Expected time by size", (f"{OF_SIZES}.",), [("expected times", Table(head, rows, frozenset(range(4))))])]
