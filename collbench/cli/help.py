@@ -142,9 +142,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("probe --format json", "everything as one JSON object"),
     ),
     "peak": (
-        ("peak allreduce --nodes 2", "two nodes like this one"),
-        ("peak allreduce --nodes 4 --gpus-per-node 8 --nic 4x100Gb", "hardware that you describe"),
-        ("peak allreduce --nodes 2 --measured 42", "compare a measured rate with it"),
+        ("peak allreduce --nodes 2 --measured 42", "two nodes like this one, compared with a measured rate"),
         ("peak allreduce --gpus-per-node 8 --nvlink 450 --sizes 1M-1G", "the time of each size on 8 H100"),
         ("peak allreduce --gpus-per-node 8 --nvlink 450 --floor 85% --emit nhc", "a line for a node health check"),
     ),

@@ -62,7 +62,7 @@ def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float,
     """
     expected = found.expected
     if expected is None or expected.bytes_per_s is None:
-        raise UsageError(f"peak {operation}: no rate is expected, so that there is no floor: leave out --floor")
+        raise UsageError(f"peak {operation}: a floor needs an expected rate, and this operation has none: leave out --floor")
     rates = {_LARGE: expected.bytes_per_s}
     if sizes is not None or why_no_model(operation, job) is None:
         times = expected_times(operation, job, sizes or [_LARGE])

@@ -9,12 +9,12 @@ Not counted: limits per channel, the latency of the NICs, CPUs of AMD and POWER,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
 from collbench.errors import UsageError
-from collbench.machine.peak.algorithms import ALL_REDUCE, Algorithm, ring
+from collbench.machine.peak.algorithms import ALL_REDUCE, Algorithm, Throughput, ring
 from collbench.machine.peak.ceiling import name_of_model
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.limits import GpuLinkLimit
@@ -108,7 +108,7 @@ def _seconds(choice: _Choice, operation: str, job: Job, size: int) -> float:
 def _choices(operation: str, job: Job) -> Iterator[_Choice]:
     """Return each algorithm that can run on the job with each of its protocols."""
     reached = job.as_nccl_takes_it()
-    algorithms = ALL_REDUCE if operation == "allreduce" else {"ring": ring}
+    algorithms: Mapping[Algorithm, Callable[[Job, bool], Throughput | None]] = ALL_REDUCE if operation == "allreduce" else {"ring": ring}
     for algorithm, throughput in algorithms.items():
         found = throughput(reached, True)
         if found is None:
