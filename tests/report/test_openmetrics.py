@@ -93,4 +93,4 @@ def test_hostile_names_stay_within_their_quotes(tmp_path: Path) -> None:
     evil = 'x"} 1\ncollbench_time_seconds{a="\\\u202e\ud800' + "y" * 500
     found = samples(written(store(tmp_path / "run", [make_row(8, backend=evil, ceiling=Ceiling(evil, 1e9, evil, evil))])))
     ((labels, _),) = found["collbench_time_seconds"]
-    assert labels["backend"].startswith('x"} 1?collbench_time_seconds{a="\\??y') and len(labels["backend"]) == 200
+    assert labels["backend"].startswith('x"} 1?collbench_time_seconds{a="\\?\ufffdy') and len(labels["backend"]) == 200

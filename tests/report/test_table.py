@@ -146,15 +146,6 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
     assert "within one launch" in printed([make_row()])[0]
 
 
-def test_letters_that_the_encoding_lacks_do_not_stop_a_run() -> None:
-    raw = io.BytesIO()
-    out = io.TextIOWrapper(raw, encoding="ascii")
-    with Reporter("table", out, io.StringIO()) as reporter:
-        reporter.start(PlanSummary.of([make_row()]))
-        reporter.row(make_row())
-    assert b"NIC 4?100 Gb/s" in raw.getvalue()
-
-
 def test_quiet_leaves_only_data() -> None:
     out, err = printed(ROWS, quiet=True)
     assert (out, err) == (printed(ROWS)[0], "")

@@ -82,11 +82,14 @@ def test_doctor_lists_a_finding_of_several_hosts_once() -> None:
 def test_probe_shows_the_machine_with_the_limiting_link_marked() -> None:
     machines = read_paths([ROOT / "reports" / "example-node"])
     screen = of_probe(machines, [], [])
-    assert screen.title.endswith("all-reduce between two such nodes can reach 400 GB/s, limited by NIC 8×400 Gb/s") and screen.badge is None
-    assert [figure.value for figure in screen.figures] == ["400 GB/s", "8", "8"]
+    assert (
+        screen.title.endswith("all-reduce between two such nodes can reach 554 GB/s, limited by NVLink 18×25 GB/s with NVLink SHARP")
+        and screen.badge is None
+    )
+    assert [figure.value for figure in screen.figures] == ["554 GB/s", "8", "8"]
     sections = probe_sections(machines, [], [SEVERE])
     (chart,) = sections[0].charts
-    assert "Marked as limiting: NIC 8×400 Gb/s." in chart.caption and "limits" in chart.drawing
+    assert "Marked as limiting: NVLink 18×25 GB/s with NVLink SHARP." in chart.caption and "limits" in chart.drawing
     assert of_probe(machines * 2, ["the firmware differs"], []).badge == (DOUBT, "NODES DIFFER")
     assert of_probe(machines, [], [SEVERE]).badge == (BAD, "SEVERE FINDINGS")
     text = page(screen, lambda: sections)
@@ -101,10 +104,10 @@ def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() ->
     job = Job((node_of(machines[0]),) * 2)
     found = ceilings("allreduce", job)
     screen = of_peak("allreduce", None, found, job)
-    assert screen.title == "allreduce on 2 nodes, 16 ranks: at most 400 GB/s expected, limited by NIC 8×400 Gb/s"
-    assert [(figure.value, figure.label) for figure in screen.figures] == [("400 GB/s", "expected"), ("750 GB/s", "hard limit")]
+    assert screen.title == "allreduce on 2 nodes, 16 ranks: at most 554 GB/s expected, limited by NVLink 18×25 GB/s with NVLink SHARP"
+    assert [(figure.value, figure.label) for figure in screen.figures] == [("554 GB/s", "expected (NVLS tree)"), ("750 GB/s", "hard limit")]
     measured = of_peak("allreduce", 300e9, found, job)
-    assert "300 of 400 GB/s (75 %)" in measured.title and measured.figures[0].value == "75 %"
+    assert "300 of 554 GB/s (54 %)" in measured.title and measured.figures[0].value == "54 %"
     assert of_peak("allreduce", 900e9, found, job).badge == (DOUBT, "DOUBTFUL")
     rates, drawings = peak_sections("allreduce", None, found, job, machines)
     assert (rates.key, len(drawings.charts)) == ("rates", 1)
@@ -114,7 +117,7 @@ def test_peak_shows_the_rate_what_limits_it_and_the_share_of_a_measured_one() ->
 @pytest.mark.parametrize(("line", "answer"), [
     ("probe --from {node}", "8 × H100 SXM5 80GB"),
     ("doctor --from {node}", "NO FINDINGS"),
-    ("peak allreduce --nodes 4 --gpus-per-node 8 --nic 4x100Gb", "at most 50.0 GB/s expected, limited by NIC 4×100 Gb/s"),
+    ("peak allreduce --nodes 4 --gpus-per-node 8 --nic 4x100Gb", "at most 48.0 GB/s expected, limited by NIC 4×100 Gb/s"),
 ])  # fmt: skip
 def test_the_commands_write_the_page(tmp_path: Path, line: str, answer: str) -> None:
     done = run_here(tmp_path, *line.format(node=ROOT / "reports" / "example-node").split(), "--html", "page.html")
