@@ -446,7 +446,7 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     step       number of control-plane steps that it has begun
     paused_s   seconds, in all, in which the whole process could not run (stopped, swapped out, its machine asleep)
     held       whether SIGSTOP or a debugger has stopped it; then the first rank of its node sends its last known state
-    recently_paused_s   of paused_s, those in pauses that ended within the last timeout
+    recently_paused_s   of paused_s, those in pauses that ended within the last timeout or since the last progress
     """
 
     rank: Rank
@@ -529,6 +529,7 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
     return _silent(seen, silent) if silent else _behind(seen)
 
 
+_CONTINUED_S = 4.0  # from the end of a pause to the inquiry
 _CERTAIN = (PathProblem.LOOPBACK, PathProblem.MTU, PathProblem.ONE_WAY)
 
 
@@ -571,7 +572,7 @@ def _more_than_control(path: PathFault) -> bool:
 def _behind(seen: HangEvidence) -> HangDiagnosis:
     majority, where = _majority(seen)
     paused_s = min(one.recently_paused_s for one in seen.answers.values())
-    if paused_s > 0 and all(one.still_s - one.recently_paused_s <= seen.timeout_s for one in seen.answers.values()):
+    if paused_s > 0 and all(one.still_s - one.recently_paused_s <= seen.timeout_s + _CONTINUED_S for one in seen.answers.values()):
         return _hang(seen, HangCause.ALL_PAUSED, (), where, waiting=0, members=len(seen.answers), paused_s=paused_s)
     late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < majority}
     if late and 2 * len(late) <= len(seen.answers):

@@ -23,9 +23,10 @@ from collbench.errors import FAILED, CollbenchError
 from collbench.launch.shared_memory import remove_mapped
 from collbench.reason import Fact
 
-# A kernel timer that kills this process unless it is started again. Nothing else can end a stopped process.
+# Kernel timers that continue this process, then kill it, unless they are started again. Nothing else can end a stopped process.
 #
 # A thread cannot: it is stopped with the process, or waits for Python's lock that a library holds. Source: timer_create(2).
+# A continued process can report that it was stopped: a launch with only stopped ranks would end without a reason otherwise.
 
 _SIGEV_SIGNAL = 0  # asm-generic/siginfo.h
 
@@ -42,15 +43,20 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
 
 
-AFTER_S = 9.0  # seconds after its deadline until the kernel ends a process with a watchdog that cannot run
+AFTER_S = 9.0  # seconds after its deadline until the kernel continues a process with a watchdog that cannot run
+_AWAKE_S = 3.0  # for a continued process to start the timers again
 
 
 class StartupWatchdog:
-    """A kernel timer that kills this process `seconds` after the last call of `arm`. works: whether the kernel provides the timer."""
+    """A kernel timer that kills this process `seconds` after the last call of `arm`, or sends it signal `number`.
 
-    def __init__(self) -> None:
-        self._libc, self._timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
-        event = _Event(None, int(signal.SIGKILL), _SIGEV_SIGNAL)
+    works: whether the kernel provides the timer.
+    """
+
+    def __init__(self, number: int = signal.SIGKILL) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = ctypes.c_void_p()
+        event = _Event(None, int(number), _SIGEV_SIGNAL)
         self.works = self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
     def arm(self, seconds: float) -> None:
@@ -135,6 +141,7 @@ class EndProcess:
 _LOOKS_PER_TIMEOUT = 20
 _LONGEST_PAUSE_S = 1.0
 _NOTICED_S = 1.0  # a shorter pause may be a busy machine
+_CONTINUED_S = 2.0  # within which ranks that were paused together continue
 _CONSULT_S = 8.0  # longer than an inquiry of all ranks takes
 _LAST_S = 4.0
 
@@ -163,7 +170,8 @@ class Watchdog:
         self._pauses: list[tuple[float, float]] = []  # the end and the seconds of each recent pause
         self._pause = min(timeout_s / _LOOKS_PER_TIMEOUT, _LONGEST_PAUSE_S)
         self._stop = threading.Event()
-        self._startup_watchdog = StartupWatchdog()
+        self._continue = StartupWatchdog(signal.SIGCONT)
+        self._kill = StartupWatchdog()
         self._thread = threading.Thread(target=self._watch, name="collbench-watchdog", daemon=True)
         self._thread.start()
 
@@ -228,9 +236,20 @@ class Watchdog:
 
     @property
     def recently_paused_s(self) -> float:
-        """Return for how many seconds the process could not run, in pauses that ended within the last timeout."""
+        """Return for how many seconds the process could not run, in pauses that ended within the last timeout or since the last progress."""
         now = time.monotonic()
-        return sum(seconds for end, seconds in self._pauses if now - end <= self._timeout) + self._overdue_s(now)
+        return sum(seconds for end, seconds in self._pauses if self._is_recent(end, now)) + self._overdue_s(now)
+
+    def _is_recent(self, end: float, now: float) -> bool:
+        return end > min(self._since, now - self._timeout)
+
+    def _just_continued(self, now: float) -> bool:
+        """Return whether a pause has just ended. Ranks that were paused together do not continue at the same moment."""
+        return bool(self._pauses) and now - self._pauses[-1][0] < _CONTINUED_S
+
+    def _outlasted(self) -> bool:
+        """Return whether the kernel's timer has continued this process. Then it ends, since a scheduler may still count it as suspended."""
+        return any(seconds >= self._timeout + AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
 
     def _overdue_s(self, now: float) -> float:
         late = now - self._looked - self._pause
@@ -244,23 +263,29 @@ class Watchdog:
         except (OSError, IndexError, ValueError):
             return 0.0
 
+    def _arm(self, seconds: float) -> None:
+        """Continue this process after that time if it is stopped, and kill it if its Python does not run then."""
+        self._continue.arm(seconds)
+        self._kill.arm(seconds + _AWAKE_S)
+
     def _watch(self) -> None:
-        self._startup_watchdog.arm(self._timeout + AFTER_S)
+        self._arm(self._timeout + AFTER_S)
         while not self._stop.wait(self._pause):
             now = time.monotonic()
             paused_s = self._overdue_s(now)
             if paused_s:
-                recent = [pause for pause in self._pauses if now - pause[0] <= self._timeout]
+                recent = [pause for pause in self._pauses if self._is_recent(pause[0], now)]
                 self._pauses = [*recent, (now, paused_s)]
             self._paused_s, self._looked, self._queued = self._paused_s + paused_s, now, self._queued_s()
-            self._startup_watchdog.arm(self._timeout + AFTER_S)
-            if self.still_s > self._timeout and self._phase is not None:
+            self._arm(self._timeout + AFTER_S)
+            stalls = self.still_s > self._timeout and self._phase is not None
+            if (stalls or self._outlasted()) and not self._just_continued(now):
                 self._give_up(self.stalled())
                 return
 
     def _give_up(self, hang: Fact) -> None:
         if self.consult:
-            self._startup_watchdog.arm(_CONSULT_S + _LAST_S)
+            self._arm(_CONSULT_S + _LAST_S)
             better = self._consulted(self.consult)
             if better is None and self._stop.is_set():
                 return
@@ -287,7 +312,8 @@ class Watchdog:
         """End the thread."""
         self._stop.set()
         self._thread.join()
-        self._startup_watchdog.close()
+        self._continue.close()
+        self._kill.close()
 
 
 def end_process(sentence: str, code: int = FAILED) -> None:

@@ -126,3 +126,24 @@ def test_a_pause_within_the_deadline_changes_nothing_but_is_known(tmp_path):
     paused_s = found[0].said
     assert 1.0 < paused_s[1] < 30
     assert paused_s[0] == paused_s[2] == 0
+
+
+ALL_STOP = """
+    import subprocess
+    wake = "sleep {pause_s}; kill -CONT %d" if {pause_s} else ":; : %d"
+    with world.watchdog.phase(WARM):
+        world.watchdog.progress.value = 40
+        time.sleep(1)  # the watchdog sees the progress
+        subprocess.Popen(["sh", "-c", wake % os.getpid()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        ctypes.CDLL(None).sleep(60)"""
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("pause_s", [2 * TIMEOUT_S, 0], ids=["continued", "never continued"])
+def test_ranks_that_are_all_stopped_beyond_the_deadline_report_it(pause_s, tmp_path):
+    found, said, _ = told_by(ALL_STOP.format(pause_s=pause_s), 1, tmp_path)
+    sentence = re.findall(r"hang: allreduce 8 B on mpi: warm-up: all 3 ranks were paused for (\d+) s", said)
+    assert [one.code for one in found] == [4, 4, 4], said
+    assert sentence, said
+    assert int(sentence[0]) >= TIMEOUT_S
