@@ -158,7 +158,7 @@ def test_a_run_keeps_its_suite_and_every_row(tmp_path: Path) -> None:
     assert (dry.returncode, "o has 10 more" in dry.stdout) == (0, True), dry.stdout + dry.stderr
     other = run_here(tmp_path, "run", "two.toml", "--dry-run", "--resume", "o", "--max-time", "7")
     said = one_sentence(other)
-    assert "--max-time" in said and "0.05" in said and "7.0" in said
+    assert "--max-time was not set and is 7" in said
 
 
 def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_runs_are_listed_newest_first_with_the_best_row(folder: Path) -> None:
     assert [each.path.name for each in found] == ["pairs-under-load", "two-hosts", "first-run"]
     pairs, _, first = found
     assert (first.operation, first.ranks, first.launches, first.cases, first.exit_code) == ("allreduce", 2, 1, 22, 0)
-    assert first.best is not None and (first.best.backend, first.best.size_bytes) == ("mpi", 16384)
+    assert first.best is not None and (first.best.backend, first.best.size_bytes) == ("mpi", 64 << 20)
     assert (pairs.cases, pairs.best) == (0, None)
 
 

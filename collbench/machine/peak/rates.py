@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from math import isclose
+from math import isclose, isfinite
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -199,6 +199,8 @@ def nvlink_of_rate(gb_per_s: float, reduces: bool = False) -> NvLink:
 
 def links_of_rate(row: NvLink, gb_per_s: float) -> int | None:
     """Return how many links of a generation have this rate together; None if no GPU has that many, or it is not a whole number."""
+    if not isfinite(gb_per_s):
+        return None
     count = round(gb_per_s / row.gb_per_s)
     return count if 0 < count <= row.most_links and isclose(count * row.gb_per_s, gb_per_s, rel_tol=1e-6) else None
 

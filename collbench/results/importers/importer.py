@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from collbench.errors import UsageError
 from collbench.results.importers.notes import ImportDoubt, Missing, SkippedLines, SkippedReason
 from collbench.results.row import Row
+from collbench.untrusted import parse_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,7 @@ def _docker_text(line: str) -> str | None:
     if not line.lstrip().startswith('{"log":'):
         return None
     with suppress(ValueError, RecursionError):
-        text = json.loads(line).get("log")
+        text = parse_json(line).get("log")
         return text if isinstance(text, str) else None
     return None
 
