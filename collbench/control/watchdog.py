@@ -236,7 +236,7 @@ class Watchdog:
 
     @property
     def recently_paused_s(self) -> float:
-        """Return for how many seconds the process could not run, in pauses that ended within the last timeout or since the last progress."""
+        """Return for how many seconds the process could not run, in pauses that ended within the timeout or since the last progress."""
         now = time.monotonic()
         return sum(seconds for end, seconds in self._pauses if self._is_recent(end, now)) + self._overdue_s(now)
 

@@ -66,7 +66,7 @@ def test_a_text_that_utf_8_does_not_have_is_sent_all_the_same() -> None:
     assert carried(Stack(1, "\ud800" * 5000)) == Stack(1, "?" * 5000)
     values = Values(1, [Entry(1, "\udcff", encoded("\udcff"), [memoryview(b"\xff")])])
     assert carried(values) == Values(1, [Entry(1, "?", encoded("\udcff"), [memoryview(b"\xff")])])
-    assert decoded(encoded("\udcff")) == "\ufffd"
+    assert decoded(encoded("\udcff")) == "\udcff"
 
 
 @pytest.mark.parametrize(("ranks", "own"), [([4], set()), ([4, 5], {4}), ([None], {4})])

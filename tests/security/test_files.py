@@ -295,6 +295,7 @@ def test_other_json_is_rejected(text: str | bytes) -> None:
 
 
 OWN_JSON = {
+    "control/wire.py",
     "gate/verdict.py",
     "deploy/drain.py",
     "operations/suite.py",
