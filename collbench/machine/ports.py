@@ -32,7 +32,7 @@ class SharedPort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _PciFunction:
     """The slot (domain, bus, device) and the function number of a PCI function."""
 
     domain: str
@@ -91,13 +91,13 @@ def _differ_in_domain(a: Nic, b: Nic) -> bool:
     return first is not None and second is not None and first != second and (first.bus, first.number) == (second.bus, second.number)
 
 
-def _function(nic: Nic) -> _Function | None:
+def _function(nic: Nic) -> _PciFunction | None:
     """Return the place of a device by its PCI address, else by its name: "rocep1s0f0", "roceP2p1s0f0"."""
     if nic.address:
         domain, bus, rest = nic.address.split(":")
-        return _Function(domain, f"{bus}:{rest.partition('.')[0]}", rest.partition(".")[2])
+        return _PciFunction(domain, f"{bus}:{rest.partition('.')[0]}", rest.partition(".")[2])
     match = _NAME.match(nic.name)
-    return _Function(match[1] or "0", f"{match[2]}:{match[3]}", match[4] or "0") if match else None
+    return _PciFunction(match[1] or "0", f"{match[2]}:{match[3]}", match[4] or "0") if match else None
 
 
 def _is_mellanox(machine: Machine, nic: Nic) -> bool:

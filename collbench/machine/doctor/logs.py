@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from collbench.machine.doctor.finding import SEVERITIES, Finding, MachineView, Severity, same_host
 from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
-from collbench.machine.readers.log_messages import LoggedMessage, Place
+from collbench.machine.readers.log_messages import LoggedMessage, LogPlace
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
 from collbench.machine.readers.nccl_startup import (
     FABRIC_COMPLETED,
@@ -468,7 +468,7 @@ def _lines(logged: LoggedMessage) -> str:
     return f"{count}{f' of {where}' if where else ''}: '{logged.text}'"
 
 
-def _place(place: Place) -> str:
+def _place(place: LogPlace) -> str:
     if place.host and place.part:
         return f"{place.host} ({place.part})"
     return place.host or place.part

@@ -27,7 +27,7 @@ _NVCRE = {"allreduce": "nccl-all-reduce", "allgather": "nccl-all-gather", "allto
 
 
 @dataclass(frozen=True)
-class Floor:
+class BandwidthFloor:
     """The minimum bus bandwidth of an operation and size.
 
     share             of the expected rate, above 0 and up to 1
@@ -55,7 +55,7 @@ def parse_share(text: str) -> float:
     return percent / 100
 
 
-def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float, sizes: Sequence[int] | None) -> list[Floor]:
+def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float, sizes: Sequence[int] | None) -> list[BandwidthFloor]:
     """Return the floor of each size; without sizes that of 16 GiB.
 
     Raises UsageError for an operation without an expected rate, and for sizes that do not reach it: their rate is not known well enough.
@@ -75,7 +75,9 @@ def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float,
             )
     figures = published(operation, job)
     reasons = _reasons(found)
-    return [Floor(size, rate, share, (*reasons, *_of_published(figures, expected.model, rate, share))) for size, rate in rates.items()]
+    return [
+        BandwidthFloor(size, rate, share, (*reasons, *_of_published(figures, expected.model, rate, share))) for size, rate in rates.items()
+    ]
 
 
 def _reasons(found: CollectiveCeilings) -> tuple[str, ...]:
@@ -98,13 +100,13 @@ def _of_published(figures: Sequence[PublishedFigure], model: str, rate: float, s
     return texts
 
 
-def render(floors: Sequence[Floor], operation: str, job: Job, form: str) -> str:
+def render(floors: Sequence[BandwidthFloor], operation: str, job: Job, form: str) -> str:
     """Return the floors as text: "nhc", "nvcre", "reframe" or "json". Raises UsageError for a job that the form cannot express."""
     writers = {"nhc": _nhc, "nvcre": _nvcre, "reframe": _reframe, "json": _json}
     return writers[form](floors, operation, job)
 
 
-def _comments(floor_of_size: Floor, operation: str, job: Job) -> list[str]:
+def _comments(floor_of_size: BandwidthFloor, operation: str, job: Job) -> list[str]:
     """Return the reasoning, one comment line each."""
     size = format_size(floor_of_size.size_bytes)
     share = format_percent(100 * floor_of_size.share)
@@ -122,7 +124,7 @@ def _short(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-def _nhc(floors: Sequence[Floor], operation: str, job: Job) -> str:
+def _nhc(floors: Sequence[BandwidthFloor], operation: str, job: Job) -> str:
     if operation != "allreduce" or job.machines > 1:
         raise UsageError("--emit nhc: Azure's check measures allreduce on the GPUs of one node: use allreduce without --nodes")
     lines = []
@@ -131,7 +133,7 @@ def _nhc(floors: Sequence[Floor], operation: str, job: Job) -> str:
     return "\n".join(lines)
 
 
-def _nvcre(floors: Sequence[Floor], operation: str, job: Job) -> str:
+def _nvcre(floors: Sequence[BandwidthFloor], operation: str, job: Job) -> str:
     if operation not in _NVCRE:
         raise UsageError(f"--emit nvcre: the Cluster Readiness Engine does not measure {operation}: use {', '.join(_NVCRE)}")
     row = max(floors, key=lambda row: row.size_bytes)
@@ -146,7 +148,7 @@ def _nvcre(floors: Sequence[Floor], operation: str, job: Job) -> str:
     ])  # fmt: skip
 
 
-def _reframe(floors: Sequence[Floor], operation: str, job: Job) -> str:
+def _reframe(floors: Sequence[BandwidthFloor], operation: str, job: Job) -> str:
     lines = ["reference = {", "    '*': {"]
     for row in floors:
         expected = row.expected_bytes_per_s / 1e9
@@ -156,6 +158,6 @@ def _reframe(floors: Sequence[Floor], operation: str, job: Job) -> str:
     return "\n".join([*lines, "    },", "}"])
 
 
-def _json(floors: Sequence[Floor], operation: str, job: Job) -> str:
+def _json(floors: Sequence[BandwidthFloor], operation: str, job: Job) -> str:
     rows = [{**asdict(row), "floor_bytes_per_s": row.gb_per_s * 1e9} for row in floors]
     return json.dumps({"operation": operation, "nodes": job.machines, "ranks": job.ranks, "floors": rows}, ensure_ascii=False, indent=2)

@@ -33,7 +33,7 @@ class Algorithms(_SourcedRow, frozen=True):
     nic_source: str
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AlgorithmLatency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Microseconds of an algorithm by protocol (LL, LL128, Simple; or Simple alone): once, and of a hop over each kind of link."""
 
     base: list[float]
@@ -45,10 +45,10 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class TimeModel(_SourcedRow, frozen=True):
     """NCCL's constants for the time of a size; the fields are explained in rates.toml."""
 
-    ring: Latency
-    tree: Latency
-    nvls: Latency
-    nvls_tree: Latency
+    ring: AlgorithmLatency
+    tree: AlgorithmLatency
+    nvls: AlgorithmLatency
+    nvls_tree: AlgorithmLatency
     ring_share: list[float]
     tree_share: list[float]
     tree_share_inside: float

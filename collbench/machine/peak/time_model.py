@@ -20,7 +20,7 @@ from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.limits import GpuLinkLimit
 from collbench.machine.peak.links import NCCL
 from collbench.machine.peak.node import BUS_FACTOR, Job
-from collbench.machine.peak.rates import Latency, NvLink, nvlink_of_rate, rates
+from collbench.machine.peak.rates import AlgorithmLatency, NvLink, nvlink_of_rate, rates
 
 OPERATIONS = ("allreduce", "allgather", "reducescatter")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -83,7 +83,7 @@ def expected_times(operation: str, job: Job, sizes: Sequence[int]) -> list[Expec
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _AlgorithmChoice:
     """An algorithm with a protocol: its latency in seconds, and its bus bandwidth in bytes per second."""
 
     algorithm: Algorithm
@@ -92,7 +92,7 @@ class _Choice:
     busbw: float
 
 
-def _of_size(operation: str, job: Job, size: int, choices: Sequence[_Choice], plateau: float) -> ExpectedTime:
+def _of_size(operation: str, job: Job, size: int, choices: Sequence[_AlgorithmChoice], plateau: float) -> ExpectedTime:
     factor = BUS_FACTOR[operation](job.ranks)
     times = [(_seconds(choice, operation, job, size), choice) for choice in choices]
     seconds, fastest = min(times, key=lambda pair: pair[0])
@@ -100,12 +100,12 @@ def _of_size(operation: str, job: Job, size: int, choices: Sequence[_Choice], pl
     return ExpectedTime(size, seconds, busbw, 100 * busbw / plateau, fastest.algorithm, PROTOCOLS[fastest.protocol])
 
 
-def _seconds(choice: _Choice, operation: str, job: Job, size: int) -> float:
+def _seconds(choice: _AlgorithmChoice, operation: str, job: Job, size: int) -> float:
     moved = BUS_FACTOR[operation](job.ranks) * size
     return _latency_s(choice, operation, job, size) + moved / (choice.busbw * _correction(choice, job, size))
 
 
-def _choices(operation: str, job: Job) -> Iterator[_Choice]:
+def _choices(operation: str, job: Job) -> Iterator[_AlgorithmChoice]:
     """Return each algorithm that can run on the job with each of its protocols."""
     reached = job.as_nccl_takes_it()
     algorithms: Mapping[Algorithm, Callable[[Job, bool], Throughput | None]] = ALL_REDUCE if operation == "allreduce" else {"ring": ring}
@@ -115,7 +115,7 @@ def _choices(operation: str, job: Job) -> Iterator[_Choice]:
             continue
         for protocol in _protocols(algorithm, job):
             rate = _rate(algorithm, protocol, job, found.bytes_per_s)
-            yield _Choice(algorithm, protocol, _latency_us(algorithm, protocol, operation, job) / 1e6, rate)
+            yield _AlgorithmChoice(algorithm, protocol, _latency_us(algorithm, protocol, operation, job) / 1e6, rate)
 
 
 def _protocols(algorithm: Algorithm, job: Job) -> Sequence[int]:
@@ -158,7 +158,7 @@ def _on_nvlink(job: Job) -> bool:
     return all(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
 
 
-def _latencies(algorithm: Algorithm) -> Latency:
+def _latencies(algorithm: Algorithm) -> AlgorithmLatency:
     constants = rates().time
     tables = {"ring": constants.ring, "tree": constants.tree, "nvls": constants.nvls, "nvls_tree": constants.nvls_tree}
     return tables[algorithm]
@@ -187,7 +187,7 @@ def _latency_us(algorithm: Algorithm, protocol: int, operation: str, job: Job) -
     return table.base[column] + (passes * (job.ranks - 1) - steps_between) * inside + steps_between * between
 
 
-def _latency_s(choice: _Choice, operation: str, job: Job, size: int) -> float:
+def _latency_s(choice: _AlgorithmChoice, operation: str, job: Job, size: int) -> float:
     """Return the latency at a size: a ring with Simple between nodes has a longer one from some bytes per rank on."""
     constants = rates().time
     ring_between = choice.algorithm == "ring" and choice.protocol == _SIMPLE and job.several and operation == "allreduce"
@@ -198,7 +198,7 @@ def _latency_s(choice: _Choice, operation: str, job: Job, size: int) -> float:
     return choice.latency_s * (older if is_older else from_ampere)
 
 
-def _correction(choice: _Choice, job: Job, size: int) -> float:
+def _correction(choice: _AlgorithmChoice, job: Job, size: int) -> float:
     """Return the share of a tree's rate that NCCL reaches at a size; between the table's powers of two, by the logarithm of the size.
 
     It also applies to an NVLS tree on Blackwell GPUs with x86 CPUs. Nodes that NVLink joins have ARM CPUs.

@@ -44,7 +44,7 @@ class KnownMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """The writer of a line: its host ("" where the line has none), process, and rank or GPU ("rank 3", "GPU 0", "")."""
 
     host: str = ""
@@ -68,11 +68,11 @@ class LoggedMessage:
     text: str
     count: int = 0
     last: int = 0
-    places: dict[Place, int] = field(default_factory=dict)
+    places: dict[LogPlace, int] = field(default_factory=dict)
     values: dict[str, list[str]] = field(default_factory=dict)
     ended: bool = True
 
-    def add(self, place: Place, values: Iterable[tuple[str, str]], line: int) -> None:
+    def add(self, place: LogPlace, values: Iterable[tuple[str, str]], line: int) -> None:
         """Count a line."""
         self.count += 1
         self.last = line
@@ -137,22 +137,24 @@ _KERNEL = re.compile(rb"(?:^|\s)([A-Za-z][\w.-]{0,252}+) kernel: ")
 _RANK = re.compile(rb"\[(?:PG [\w ().-]{0,80})?[Rr]ank ?(\d{1,7}+)\]|^\[\d{1,9}+,(\d{1,7}+)\]|^\s{0,6}(\d{1,7}+): ")
 
 
-def place_of(line: bytes) -> Place:
+def place_of(line: bytes) -> LogPlace:
     """Return the writer of a line from its prefixes: those of NCCL, UCX and the kernel, and the ranks of srun -l, mpirun and torchrun."""
     head = line[:400]
     rank = _RANK.search(head)
     number = next(filter(None, rank.groups())).decode() if rank else None
     nccl = _NCCL.search(head)
     if nccl:
-        return Place(nccl[1].decode(), f"{nccl[1].decode()}:{nccl[2].decode()}", f"rank {number}" if number else f"GPU {nccl[3].decode()}")
+        return LogPlace(
+            nccl[1].decode(), f"{nccl[1].decode()}:{nccl[2].decode()}", f"rank {number}" if number else f"GPU {nccl[3].decode()}"
+        )
     match = _UCX.search(head)
     part = f"rank {number}" if number else ""
     if match:
-        return Place(match[1].decode(), f"{match[1].decode()}:{match[2].decode()}", part)
+        return LogPlace(match[1].decode(), f"{match[1].decode()}:{match[2].decode()}", part)
     match = _KERNEL.search(head)
     if match:
-        return Place(match[1].decode())
-    return Place(part=part)
+        return LogPlace(match[1].decode())
+    return LogPlace(part=part)
 
 
 class MessageCounter:
