@@ -84,7 +84,8 @@ class GroupCalls:
         for column, progress in enumerate(self.progress):
             if progress is not None:
                 called, completed = progress
-                self.done[:, column] |= self.sequence <= completed
+                # Gloo counts an operation that failed as completed, too; its entries are then retired, which shows neither
+                self.done[:, column] |= (self.sequence <= completed) & (self.state[:, column] != _RETIRED)
                 self.reached[column] = max(self.reached[column], int(np.searchsorted(self.sequence, called, side="right")) - 1)
         self.proven: NDArray[Any] = self.synchronizes & self.done.any(axis=1)
         last_proven = int(np.flatnonzero(self.proven).max(initial=-1))

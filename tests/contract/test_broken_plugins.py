@@ -177,7 +177,7 @@ def test_an_exception_in_a_plug_in_names_the_plug_in_and_not_collbench(argv: tup
     done = run(tmp_path, *argv, "--ranks", "2", "--sizes", "8", env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
     failed = f"collbench: plug-in {plugin} failed: LookupError: no ring of ranks"
     if "opens" in argv:
-        assert (done.returncode, done.stderr) == (4, f"{failed}\n")
+        assert (done.returncode, done.stderr) == (4, f"{failed.replace('collbench: ', 'collbench: opens does not start: ')}\n")
     else:
         assert done.returncode == 4 and "_code.py" in done.stderr
         assert done.stderr.splitlines()[-1] == f"{failed}: report the lines above to its authors"
