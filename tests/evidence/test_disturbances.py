@@ -68,9 +68,11 @@ def test_retransmits_are_flagged_from_three_segments_and_a_thousandth_on(again: 
 
 
 # Counts of one case on one host between two hosts, measured over shaped links: without loss, with queues that overflow, with 1 % of loss.
+# The packets of the host that stood still were not recorded: they are those of segments in packets of 64 KiB.
 COUNTS = {
     "a host slow to acknowledge": (HostNetwork("n1", 23, 9275, duplicates=23), []),
     "one large packet": (HostNetwork("n1", 47, 103161, duplicates=3, recoveries=1, packets=4100), []),
+    "a host that stood still": (HostNetwork("n1", 135, 35240, duplicates=3, recoveries=2, packets=802), ["retransmits"]),
     "a full queue of 5 ms": (HostNetwork("n1", 501, 22200, duplicates=15, recoveries=29, packets=22200), ["retransmits"]),
     "three hosts send to one": (HostNetwork("n1", 646, 7489, duplicates=4, recoveries=21, packets=7489), ["retransmits"]),
     "1 % of frames": (HostNetwork("n1", 132, 12061, duplicates=1, recoveries=96, packets=12061), ["retransmits", "lossy_path"]),
