@@ -21,7 +21,7 @@ _FEWEST, _LEAST_SHARE = 3, 0.001
 # section 3.1): 0.3 % means W = 22, far less than a queue has. A queue that overflows loses many packets in one recovery, and independent
 # loss few: measured over shaped links, 9 to 30 packets in each recovery, against 1 to 2 at 1 % of independent loss.
 _LOSSY_SHARE, _MOST_PER_RECOVERY = 0.003, 4
-# A host that stands still for a moment loses a few large packets too. Measured over shaped links in cases of 0.5 s with that share lost:
+# A host that stands still for a moment may lose a few large packets too. Measured over shaped links in cases of 0.5 s with that share lost:
 # at most 2 recoveries in 48 healthy runs, and at least 6 in each of 18 runs with 1 % of loss.
 _FEWEST_RECOVERIES = 4
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
