@@ -130,40 +130,40 @@ class AutopsyFinding(Fact, frozen=True):
     def render(self) -> str:
         """Return one sentence: the ranks, the call, the evidence."""
         at = f"{self._operation} of group {self._group}"
-        who = _ranks(self.ranks)
+        subject = _ranks(self.ranks)
         if self.cause in _WAITING:
-            return f"hang: {self._hang(who, at)}{self._places}"
+            return f"hang: {self._hang(subject, at)}{self._places}"
         if self.cause in _OPEN:
-            return f"{self._open(who, at)}{self._places}"
+            return f"{self._open(subject, at)}{self._places}"
         if self.cause is AutopsyCause.SLOW:
             return (
-                f"{who} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
+                f"{subject} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
                 f"{self.lost_s:.3g} of {self.span_s:.3g} s, if the clocks of the hosts agree"
             )
-        return f"mismatch: {self._mismatch(who)}: {self._values}{self._evidence}{self._places}"
+        return f"mismatch: {self._mismatch(subject)}: {self._values}{self._evidence}{self._places}"
 
-    def _hang(self, who: str, at: str) -> str:
+    def _hang(self, subject: str, at: str) -> str:
         many = len(self.ranks) > 1
         if self.cause is AutopsyCause.NO_DUMP:
             if many:
-                return f"{at}: {self._waiting}; no dump of {who}, and at least one of them did not arrive"
-            return f"no dump of {who}: its process is stopped or has ended, or its dump is lost; {at}: {self._waiting} for it"
+                return f"{at}: {self._waiting}; no dump of {subject}, and at least one of them did not arrive"
+            return f"no dump of {subject}: its process is stopped or has ended, or its dump is lost; {at}: {self._waiting} for it"
         if self.cause is AutopsyCause.CIRCLE:
-            return f"{who} {'wait for one another' if many else 'waits for itself'}: {self._values}"
+            return f"{subject} {'wait for one another' if many else 'waits for itself'}: {self._values}"
         if self.cause is AutopsyCause.NOT_STARTED:
-            return f"{who} {'have' if many else 'has'} called {at}, and the GPU has not started it: {self._waiting} for it{self._gpu}"
+            return f"{subject} {'have' if many else 'has'} called {at}, and the GPU has not started it: {self._waiting} for it{self._gpu}"
         if self.is_message:
             other = "recv" if self.operation == "send" else "send"
             of = f"rank {self.waiting[0]} waits in {at}"
-            return f"{who} did not call the matching {other}: {of}; {self._last}"
+            return f"{subject} did not call the matching {other}: {of}; {self._last}"
         also = f", or {_ranks(self.waiting)} made an additional call" if self.cause is AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ""
-        return f"{who} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
+        return f"{subject} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
 
-    def _open(self, who: str, at: str) -> str:
+    def _open(self, subject: str, at: str) -> str:
         if self.cause is AutopsyCause.OLDER_DUMP:
-            return f"the dump of {who} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
+            return f"the dump of {subject} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
         if self.cause is AutopsyCause.NOT_SHOWN:
-            more = f"; the dump of {who} does not show whether it was called there" if self.ranks else ""
+            more = f"; the dump of {subject} does not show whether it was called there" if self.ranks else ""
             return f"{at}: {_ranks(self.waiting)} {self._verb}, and the dumps do not show for which rank{more}"
         if self.cause is AutopsyCause.NO_MEMBERS:
             return (
