@@ -24,7 +24,7 @@ ADDED = ("cpus", "links", "findings", "hostnames")  # entries that a document of
 # Fields that are missing in documents of earlier releases, with the value that means unknown.
 LATER: Mapping[str, object] = {
     "memory_numa": None, "c2c_links": None, "c2c_bytes_per_s": None, "rdma_missing": False, "cpu_links": None, "cpu_link_bytes_per_s": None,
-    "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None,
+    "clique": None, "lanes": None, "max_lanes": None, "acs_ports": None, "acs_on": None, "card_guid": None, "guid": None,
 }  # fmt: skip
 _PAIRS = ("paths", "peer_access")
 _REMEDY = "write it again with `probe --format json`"
