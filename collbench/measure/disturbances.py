@@ -30,6 +30,7 @@ _STALL_S, _MEDIANS = 0.2, 20.0  # TCP waits at least 0.2 s before it retransmits
 RETRANSMITS, LOSSY_PATH, PORT_ERRORS, LINK_FLAPPED = "retransmits", "lossy_path", "port_errors", "link_flapped"
 _DAMAGED = ("rx_errors", "tx_errors")
 _PORT_ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors")
+_IDLE_SHARE = 0.01  # of a host's packets while a case is measured; what the kernel sends by itself, such as neighbor discovery, is less
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class HostNetwork:
     duplicates           retransmitted segments that had arrived before: the other host was slow to acknowledge them
     recoveries           how often TCP recovered from a loss
     packets              that the interfaces counted as sent: large ones of several segments, if the driver splits them
+    idle_interfaces      those that carried less than a hundredth of the host's packets: the case did not use them
     """
 
     host: str
@@ -52,6 +54,7 @@ class HostNetwork:
     duplicates: int = 0
     recoveries: int = 0
     packets: int = 0
+    idle_interfaces: frozenset[str] = frozenset()
 
     @property
     def lost(self) -> int:
@@ -73,9 +76,20 @@ class HostNetwork:
         return self.lost >= max(_FEWEST, _LOSSY_SHARE * self.sent) and lost_packets <= _MOST_PER_RECOVERY * self.recoveries
 
     @property
+    def port_errors(self) -> list[PortErrors]:
+        """Return the interfaces and ports that counted damaged packets or errors of their link, each with its largest such counter."""
+        ports = []
+        for port, counts in self.errors.items():
+            link_errors = {name: counts.get(name) or 0 for name in (*_DAMAGED, *_PORT_ERRORS)}
+            worst = max(link_errors, key=lambda name: link_errors[name])
+            if link_errors[worst] >= _FEWEST:
+                ports.append(PortErrors(self.host, port, worst, link_errors[worst], used=port not in self.idle_interfaces))
+        return ports
+
+    @property
     def damaged(self) -> bool:
-        """Return whether an interface or port counted damaged packets or errors of its link."""
-        return any((counts.get(name) or 0) >= _FEWEST for counts in self.errors.values() for name in (*_DAMAGED, *_PORT_ERRORS))
+        """Return whether an interface or port that the case used counted damaged packets or errors of its link."""
+        return any(port.used for port in self.port_errors)
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON."""
@@ -113,6 +127,8 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
     errors = {name: {what: counts[what] for what in _ERRORS if what in counts} for name, counts in interfaces.items()}
     ports = {name: {what: counts[what] for what in _PORT_ERRORS if what in counts} for name, counts in moved.get("ports", {}).items()}
     tcp = moved.get("tcp", {})
+    packets = {name: (counts.get("tx_packets") or 0) + (counts.get("rx_packets") or 0) for name, counts in interfaces.items()}
+    few_packets = _IDLE_SHARE * sum(packets.values())
     return HostNetwork(
         host,
         tcp.get("retransmitted") or 0,
@@ -122,6 +138,7 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
         tcp.get("duplicates") or 0,
         tcp.get("recoveries") or 0,
         sum(counts.get("tx_packets") or 0 for counts in interfaces.values()),
+        frozenset(name for name, count in packets.items() if count < few_packets),
     )
 
 
@@ -167,6 +184,25 @@ class SegmentsRetransmitted(Fact, frozen=True):
     def render(self) -> str:
         """Return the clause for a sentence that names the case."""
         return f"TCP retransmitted {self.retransmitted} of {self.sent} segments on {self.host}"
+
+
+class PortErrors(Fact, frozen=True):
+    """A port counted damaged packets or errors of its link while a case was measured.
+
+    counter, errors  the counter that grew most, and by how much
+    used             whether the port is one that may have carried the case's data
+    """
+
+    host: str
+    port: str
+    counter: str
+    errors: int
+    used: bool
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        unused = "" if self.used else ", although the measured operation did not use it"
+        return f"{self.port} on {self.host} counted {self.errors} {self.counter}{unused}: check its cable, optics and switch port"
 
 
 class ProcessPaused(Fact, frozen=True):

@@ -12,6 +12,7 @@ from collbench.measure.disturbances import (
     CaseDisturbed,
     HostNetwork,
     LinkFlapped,
+    PortErrors,
     ProcessPaused,
     SegmentsRetransmitted,
     Stall,
@@ -93,6 +94,33 @@ def test_loss_is_told_from_full_queues(case: str) -> None:
 )
 def test_errors_of_a_port_are_flagged_and_drops_are_not(counters_of_port: dict[str, int], expected: list[str]) -> None:
     assert flags([HostNetwork("n1", errors={"eth0": counters_of_port})]) == expected
+
+
+def two_rails(root: Path, *, packets: tuple[int, int], errors: tuple[int, int]) -> None:
+    """A host with eth0 and eth1, which have sent and received this many packets and counted this many receive errors."""
+    for name, sent, damaged in zip(("eth0", "eth1"), packets, errors, strict=True):
+        interface(root, name, tx_packets=sent, rx_packets=sent, tx_bytes=1000 * sent, rx_bytes=1000 * sent, rx_errors=damaged)
+
+
+@pytest.mark.parametrize(
+    ("packets", "errors", "ports", "flagged"),
+    [
+        ((9000, 4), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=False)], []),
+        ((4, 9000), (12, 0), [PortErrors("n1", "eth0", "rx_errors", 12, used=False)], []),
+        ((9000, 9000), (0, 12), [PortErrors("n1", "eth1", "rx_errors", 12, used=True)], ["port_errors"]),
+        ((9000, 4), (12, 2), [PortErrors("n1", "eth0", "rx_errors", 12, used=True)], ["port_errors"]),
+        ((9000, 4), (2, 2), [], []),
+    ],
+)
+def test_errors_of_a_rail_that_the_case_did_not_use_are_named_and_flag_no_row(
+    tmp_path: Path, packets: tuple[int, int], errors: tuple[int, int], ports: list[PortErrors], flagged: list[str]
+) -> None:
+    two_rails(tmp_path, packets=(0, 0), errors=(0, 0))
+    before = read(str(tmp_path))
+    two_rails(tmp_path, packets=packets, errors=errors)
+    network = of_host("n1", moved(before, read(str(tmp_path))))
+    assert network.port_errors == ports
+    assert flags([network]) == flagged
 
 
 @pytest.mark.parametrize("text", ["", "Tcp: OutSegs\n", "Tcp: OutSegs RetransSegs\nTcp: 1\n", "Tcp: OutSegs\nTcp: many\n"])

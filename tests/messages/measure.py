@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collbench.launch.software import Build, SoftwareDiffers, mismatch
 from collbench.measure.crossing import OtherPath
-from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, ProcessPaused, SegmentsRetransmitted
+from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, PortErrors, ProcessPaused, SegmentsRetransmitted
 from collbench.measure.memory import LargeSizesLeftOut
 from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, BackendSkipped
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
@@ -48,6 +48,8 @@ MESSAGES = {
     "link flapped": CaseDisturbed(CASE, (LinkFlapped("node1", "eth0", 1),)),
     "link flapped, alone": LinkFlapped("node1", "eth0", 2),
     "segments retransmitted": SegmentsRetransmitted("node1", 70, 4000),
+    "port errors": PortErrors("node1", "mlx5_0/1", "symbol_error", 12, used=True),
+    "port errors, unused": PortErrors("node1", "eth1", "rx_errors", 12, used=False),
     "process paused": ProcessPaused("node1", 1.5),
     "disturbed": CaseDisturbed(CASE, (SegmentsRetransmitted("node1", 7, 900), ProcessPaused("node1", 1.5)), 2, "warm-up", 3.02, 0.014),
     "disturbed without a cause": CaseDisturbed(CASE, (), 1, "timed", 0.5, 0.01),

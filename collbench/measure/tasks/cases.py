@@ -209,12 +209,21 @@ class BackendRunner:
             row, arrays = make_row(ready, backend, watched, around)
         if session.folder and watched.telemetry:
             session.folder.event("telemetry", case=place, hosts=watched.telemetry)
-        if watched.other_path:
-            session.note_once(f"other path of {self.opened.name}", watched.other_path)
-        if disturbance := watched.disturbance(ready.case.title(), [member.host for member in world.members]):
-            session.note(disturbance)
+        self._note_network(ready.case, watched)
         row = replace(row, **check_fields(checked, mismatches), evidence=row.evidence | held | evidence | wrong_evidence(mismatches))
         return self._store(row, arrays, place, phases if checked else phases[:-1])
+
+    def _note_network(self, case: Case, watched: MonitoredMeasurement) -> None:
+        """Report what happened to the network while the case was measured."""
+        session = self.session
+        if watched.other_path:
+            session.note_once(f"other path of {self.opened.name}", watched.other_path)
+        disturbance = watched.disturbance(case.title(), [member.host for member in session.world.members])
+        if disturbance:
+            session.note(disturbance)
+        for network in watched.networks:
+            for port in network.port_errors:
+                session.note_once(f"errors of {port.port} on {port.host}", port)
 
     def _verified(self, ready: PreparedCase) -> tuple[int, Sequence[DataError] | None, list[dict[str, Any]]]:
         """Return (number of verified calls, wrong data at rank 0, the library's choices during them on this rank)."""
