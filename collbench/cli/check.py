@@ -155,7 +155,7 @@ def _print(verdict: CheckVerdict, folder: Path | None, nodes: int, arguments: ar
         store_check(verdict, folder, nodes)
     if arguments.html:
         _write_page(verdict, folder, arguments.html)
-    code = write_check(verdict, folder, nodes, arguments.format, sys.stdout, color=arguments.color)
+    code = write_check(verdict, folder, nodes, arguments.format, sys.stdout, color=arguments.color, quiet=arguments.quiet)
     sys.stdout.flush()
     return code
 

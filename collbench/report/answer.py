@@ -247,8 +247,8 @@ class NextCommand(Fact, frozen=True):
         return f"collbench report {shlex.quote(self.run)} --html report.html"
 
 
-def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "") -> Iterator[Line]:
-    """Yield the answers, the quality, and the command that shows the `run`; nothing without rows."""
+def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *, quiet: bool = False) -> Iterator[Line]:
+    """Yield the answers, and unless `quiet` the quality and the command that shows the `run`; nothing without rows."""
     found = answers(rows)
     if not found:
         return
@@ -261,6 +261,8 @@ def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "") -
         yield from text_lines(text, width, style, indent)
     if len(found) > _MOST:
         yield Line(f"and {len(found) - _MOST} more in the table")
+    if quiet:
+        return
     quality = run_quality(rows)
     if quality.cases:
         yield from text_lines(f"quality: {quality.render()}", width, "" if quality.word == "ok" else "doubtful")

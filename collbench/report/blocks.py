@@ -30,7 +30,7 @@ from collbench.report.cases import (
 )
 from collbench.report.cases import not_available as reason_of
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines
+from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, text_lines, without_empty
 from collbench.report.plan import PlanSummary
 from collbench.results.quality import OK, half_width, quality_of
 from collbench.results.row import SERIES, Row, Times
@@ -46,11 +46,13 @@ class View:
 
     columns  keys of COLUMNS in the wanted order; empty: those that fit. With `added`, they follow those
     verbose  whether every flag is shown below its row, and explained below the table
+    quiet    whether only rows and answers are shown, without how to read them
     """
 
     columns: tuple[str, ...] = ()
     added: bool = False
     verbose: bool = False
+    quiet: bool = False
 
 
 DEFAULT_VIEW = View()
@@ -92,6 +94,14 @@ def _percent(percent: float | None, row: Row) -> str:
     return NOTHING if percent is None else format_percent(percent) if percent >= 0.05 else "<0.1 %"
 
 
+def _half_width(row: Row) -> str:
+    """Return the half width of the interval as a part of the median: "±1.6 %", ">100 %", or a dash."""
+    width = half_width(row)
+    if width is None:
+        return NOTHING
+    return f"±{format_percent(100 * width)}" if width <= 1 else ">100 %"
+
+
 def _quality(row: Row) -> str:
     quality = quality_of(row)
     return NOTHING if quality is None else quality.word
@@ -123,9 +133,7 @@ def _of_overlap(name: str) -> Callable[[Row], str]:
 COLUMNS: tuple[Column[Row], ...] = (
     _column("size", "size", size_of),
     _column("time", "time µs", _time, least=_TIME_WIDTH),
-    _column(
-        "ci", "± CI", lambda row: NOTHING if (width := half_width(row)) is None else f"±{format_percent(100 * width)}", least=7, drop=1
-    ),
+    _column("ci", "± CI", _half_width, least=7, drop=1),
     _column("interval", "95 % CI µs", lambda row: interval(row).removeprefix("? "), least=15, drop=8),
     _column("algbw", "algbw GB/s", lambda row: rate(row.algbw_bytes_per_s) if row.size_bytes >= LEAST_RATE_BYTES else "", drop=9),
     _column("busbw", "busbw GB/s", lambda row: rate(row.busbw_bytes_per_s) if _has_rate(row) else "", drop=3),
@@ -136,7 +144,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     _column("percent", "% of expected", lambda row: _percent(row.percent_of_ceiling, row), drop=2),
     _column("hard_limit", "% of hard limit", lambda row: _percent(row.percent_of_hard_bound, row), drop=10),
     _column("n", "samples", lambda row: str(row.n) if row.n else NOTHING, drop=11),
-    _column("wrong", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), least=7, drop=7),
+    _column("wrong", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), least=7, drop=3),
     _column("min", "min µs", _quantile("min"), least=8),
     _column("p95", "p95 µs", _quantile("p95"), least=8),
     _column("p99", "p99 µs", _quantile("p99"), least=8),
@@ -157,7 +165,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 )
 _BY_KEY = {column.key: column for column in COLUMNS}
 _ALWAYS = ("size", "time")
-_BASE = ("ci", "busbw", "percent", "quality")  # a column that distinguishes rows leaves before these
+_BASE = ("ci", "busbw", "percent", "wrong", "quality")  # a column that distinguishes rows leaves before these
 _RATES = ("busbw", "expected", "percent", "hard_limit", "algbw")
 _OF_OVERLAP = ("size", "communication", "computation", "time", "overlap", "exposed", "slowdown", "assisted", "outcome", "quality")
 _SHOWN = tuple(column.key for column in COLUMNS if column.drop or column.key in _ALWAYS)
@@ -190,7 +198,9 @@ class BlockLayout:
     def __init__(self, plan: PlanSummary, room: int | None, view: View, rows: Sequence[Row] = ()) -> None:
         self._plan, self._room = plan, room
         self._rows = [row for row in rows if row.na is None]
-        self._columns = [self._planned(_BY_KEY[key], view) for key in _keys(plan, view)]
+        columns = [self._planned(_BY_KEY[key], view) for key in _keys(plan, view)]
+        shown = without_empty(columns, self._rows) if self._rows else [column for column in columns if _is_expected(column, plan)]
+        self._columns = [column for column in columns if column in shown or column.key in view.columns]
         self._inside = [name for name in SERIES if name in plan.within]
         self._fit()
         self._block: tuple[Any, ...] | None = None
@@ -204,6 +214,17 @@ class BlockLayout:
     def row(self, row: Row) -> list[Line]:
         """Return the lines of a row, after those that begin its block if it is the first one."""
         return [*self._begin(row), *(self._absent(row) if row.na is not None else [self._layout.line(row)])]
+
+    def legend(self, rows: Sequence[Row]) -> list[str]:
+        """Return the columns without room, and what a blank and a dash mean if these rows have them."""
+        figures = [column for column in self._layout.columns if column in self._columns]
+        texts = {column.text(row) for row in rows if row.na is None for column in figures}
+        meanings = []
+        if "" in texts:
+            meanings.append(f"blank: no meaning {'for one rank' if all(row.ranks == 1 for row in rows) else 'at this size'}")
+        if NOTHING in texts:
+            meanings.append(f"{NOTHING}: unknown")
+        return [*self._layout.hidden(), *(["; ".join(meanings)] if meanings else [])]
 
     def _planned(self, column: Column[Row], view: View) -> Column[Row]:
         """Return the column with the width that the plan needs; columns that the user named are not dropped."""
@@ -260,6 +281,11 @@ class BlockLayout:
         shown = [(c, w) for c, w in zip(self._layout.columns, self._layout.widths, strict=True) if c.key == "size" or c.key in self._inside]
         cells = [column.pad(printable(column.text(row)), width) for column, width in shown]
         return list(text_lines(GAP.join([*cells, reason_of(row)]), self._room, "na", GAP * 2))
+
+
+def _is_expected(column: Column[Row], plan: PlanSummary) -> bool:
+    """Return whether a column may get a figure: the references that are measured inside a host are no limits."""
+    return column.key != "hard_limit" or plan.some("device") != ["cpu"] or plan.some("nodes") != ["1"]
 
 
 def _limit(row: Row) -> str | None:

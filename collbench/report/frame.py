@@ -23,6 +23,7 @@ from collbench.results.store import plain
 
 R = TypeVar("R")
 GAP = "  "
+_EMPTY = ("", "–")  # texts of a value without meaning, and of an unknown one
 _FIELD_LETTERS = 32_767  # the most that a spreadsheet holds in a field
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _SHORTEST = 8  # characters that stay of a text that is cut
@@ -42,6 +43,11 @@ def defused(text: str) -> str:
     """
     text = printable(text if len(text) < _FIELD_LETTERS else f"{text[: _FIELD_LETTERS - 2]}…")
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def without_empty(columns: Iterable[Column[R]], records: Sequence[R]) -> list[Column[R]]:
+    """Return the columns that are not blank or a dash in all records."""
+    return [column for column in columns if any(column.text(record) not in _EMPTY for record in records)]
 
 
 class Line(NamedTuple):
@@ -130,6 +136,11 @@ class TextLayout(Generic[R]):
         """Return the columns that the terminal has no room for."""
         return [column for column in self.frame.columns if column not in self.columns]
 
+    def hidden(self) -> list[str]:
+        """Return a sentence with the titles of the dropped columns; nothing if no column was dropped."""
+        titles = ", ".join(column.title for column in self.dropped)
+        return [f"not shown on a terminal this narrow: {titles}"] if titles else []
+
     def heading(self) -> str:
         """Return the line of titles."""
         return self._fitted(column.pad(column.title, width) for column, width in zip(self.columns, self.widths, strict=True))
@@ -212,10 +223,7 @@ def table_lines(frame: Frame[Any], width: int | None = None) -> Iterator[Line]:
         heading = layout.heading()
         yield from [Line(heading, "head")] if heading else []
         yield from (line for record in frame.records for line in layout.lines(record))
-    if frame.names_hidden and layout.dropped:
-        hidden = f"not shown on a terminal this narrow: {', '.join(column.title for column in layout.dropped)}"
-        yield from text_lines(hidden, width, "foot")
-    for sentence in frame.foot:
+    for sentence in (*(layout.hidden() if frame.names_hidden else ()), *frame.foot):
         yield from text_lines(sentence, width, "foot")
 
 

@@ -29,7 +29,7 @@ from collbench.report.cases import (
     value_of,
 )
 from collbench.report.cases import wrong as wrong_elements
-from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines
+from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines, without_empty
 from collbench.report.guidelines import CONSISTENCY_TITLE, consistency_frame
 from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
@@ -101,7 +101,7 @@ def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping
         Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
         for place, title in enumerate(titles)
     ]
-    yield from (Line(line.text) for line in table_lines(Frame(columns, cases, names_hidden=True), width))
+    yield from (Line(line.text) for line in table_lines(Frame(without_empty(columns, cases), cases, names_hidden=True), width))
 
 
 def fit_cases(fit: LineFit) -> list[str]:

@@ -36,18 +36,24 @@ _NEXT = {
 _STYLES = {CheckOutcome.BROKEN: "wrong", CheckOutcome.SLOW: "wrong", CheckOutcome.INCONCLUSIVE: "doubtful", CheckOutcome.OK: "head"}
 
 
-def write_check(verdict: CheckVerdict, run: Path | None, nodes: int, format: str, stream: TextIO, *, color: str = "auto") -> int:
-    """Print the verdict on `stream` as "table" or "json". `run`: the run's folder, if there is one. Returns the exit code."""
-    lines = [_json_line(verdict, run, nodes)] if format == "json" else _lines(verdict, run, nodes, width_of(stream))
+def write_check(
+    verdict: CheckVerdict, run: Path | None, nodes: int, format: str, stream: TextIO, *, color: str = "auto", quiet: bool = False
+) -> int:
+    """Print the verdict on `stream` as "table" or "json". `run`: the run's folder, if there is one. Returns the exit code.
+
+    quiet: without the line that has the exit code, the folder and the next command
+    """
+    lines = [_json_line(verdict, run, nodes)] if format == "json" else _lines(verdict, run, nodes, width_of(stream), quiet)
     print_lines(lines, stream, wants_color(stream, color))
     return verdict.outcome.exit_code
 
 
-def _lines(verdict: CheckVerdict, run: Path | None, nodes: int, width: int | None) -> Iterator[Line]:
+def _lines(verdict: CheckVerdict, run: Path | None, nodes: int, width: int | None, quiet: bool) -> Iterator[Line]:
     where = f"; run folder: {run}" if run else ""
     end = f"exit code {verdict.outcome.exit_code}{where}; next: {shlex.join(next_command(verdict, run, nodes))}"
     evidence = [(f"  {text}", "", "    ") for text in (*verdict.backend_lines(), *map(str, verdict.evidence))]
-    for text, style, indent in ((str(verdict), _STYLES[verdict.outcome], "  "), *evidence, (end, "foot", "  ")):
+    last = () if quiet else ((end, "foot", "  "),)
+    for text, style, indent in ((str(verdict), _STYLES[verdict.outcome], "  "), *evidence, *last):
         yield from text_lines(text, width, style, indent)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from collbench.report.cases import NOTHING, rate
-from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines, without_empty
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
 from collbench.results.kv import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
@@ -60,8 +60,7 @@ def sorted_rows(rows: Sequence[KvRow]) -> list[KvRow]:
 def frame_of(rows: Sequence[KvRow]) -> Frame[KvRow]:
     """Return the table of the rows; columns that are empty in all rows are left out."""
     rows = sorted_rows(rows)
-    kept = [column for column in _COLUMNS if any(column.text(row) != NOTHING for row in rows)]
-    return Frame(kept, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
+    return Frame(without_empty(_COLUMNS, rows), rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
 
 
 def title(rows: Sequence[KvRow]) -> str:

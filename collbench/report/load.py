@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from collbench.analysis.launches import known as known_number
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING, rate
-from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines, without_empty
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
 from collbench.results.flags import explain, flag_names
 from collbench.results.interference import LoadInconclusive, unknown_quantiles
@@ -124,8 +124,7 @@ def times_frame(rows: Sequence[LoadRow]) -> Frame[ShownTimes]:
 def frame_of(rows: Sequence[LoadRow]) -> Frame[LoadRow]:
     """Return the table of the rows by pattern and level; columns that are empty in all rows are left out."""
     rows = sorted_rows(rows)
-    kept = [column for column in _COLUMNS if any(column.text(row) != NOTHING for row in rows)]
-    return Frame(kept, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
+    return Frame(without_empty(_COLUMNS, rows), rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
 
 
 def title(rows: Sequence[LoadRow]) -> str:
@@ -272,8 +271,7 @@ class LoadWriter:
         """Return the sentences below the table of all rows."""
         if self._format != "table" or not self._rows:
             return []
-        hidden = [column.title for column in self._layout.dropped]
-        sentences = [*([f"not shown on a terminal this narrow: {', '.join(hidden)}"] if hidden else []), *remarks(self._rows)]
+        sentences = [*self._layout.hidden(), *remarks(self._rows)]
         return list(wrapped([Line(printable(text), "foot") for text in sentences], self._width))
 
 

@@ -125,8 +125,9 @@ class Reporter:
 
 def view_of(arguments: argparse.Namespace) -> View:
     """Return the view of `--columns` and `--verbose`; the default for commands without them. Raises UsageError for an unknown column."""
-    wanted, verbose = getattr(arguments, "columns", None), bool(getattr(arguments, "verbose", False))
-    return View(*parse_columns(wanted), verbose) if wanted else View(verbose=verbose)
+    wanted = getattr(arguments, "columns", None)
+    columns, added = parse_columns(wanted) if wanted else ((), False)
+    return View(columns, added, bool(getattr(arguments, "verbose", False)), bool(getattr(arguments, "quiet", False)))
 
 
 # Progress of a sweep: the runner's events as rank 0 prints them.

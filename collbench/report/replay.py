@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from collbench.analysis.replay import Cost, costliest, exposed_s
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING
-from collbench.report.frame import Column, Frame
+from collbench.report.frame import Column, Frame, without_empty
 from collbench.report.training import milliseconds, of_part, span
 from collbench.results.steps import ReplayedTrace, StepRow, part_ends
 from collbench.traces.recording import TraceFact
@@ -39,8 +39,7 @@ _COLUMNS: tuple[Column[Shown], ...] = (
 def costliest_frame(rows: Sequence[StepRow]) -> Frame[Shown]:
     """Return the table of the costliest operations of replayed steps, by backend; empty for other rows."""
     found = [("" if number else row.backend, cost) for row in rows if row.replay for number, cost in enumerate(costliest(row))]
-    kept = [column for column in _COLUMNS if any(column.text(each) not in ("", NOTHING) for each in found)]
-    return Frame(kept, found, names_hidden=True)
+    return Frame(without_empty(_COLUMNS, found), found, names_hidden=True)
 
 
 def replay_sentences(row: StepRow) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collbench.report.cases import NOTHING
-from collbench.report.frame import Column, Frame
+from collbench.report.frame import Column, Frame, without_empty
 from collbench.results.steps import Estimate, RoutedStep, RoutingResult, routing_of
 from collbench.units import format_bytes, format_rate, format_time, plural
 
@@ -37,7 +37,7 @@ def routing_frames(rows: Sequence[StepRow]) -> tuple[Frame[ShownResult], Frame[S
     """Return the tables of one training on some backends: the distribution over the routings, and the routings; empty without any."""
     results = [ShownResult(row.backend, found) for row in rows if (found := routing_of(row))]
     steps = [ShownRouting("" if number else each.backend, step) for each in results for number, step in enumerate(shown_steps(each.result))]
-    kept = [column for column in _ROUTINGS if any(column.text(step) not in ("", NOTHING) for step in steps)]
+    kept = without_empty(_ROUTINGS, steps)
     return Frame(_DISTRIBUTION, results, names_hidden=True), Frame(kept, steps, names_hidden=True)
 
 

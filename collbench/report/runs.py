@@ -472,7 +472,7 @@ def _table_lines(
             yield from (line for row in rows for line in writer.row(row))
             yield from writer.end()
             continue
-        answer = list(answer_lines(rows, room, measured))
+        answer = list(answer_lines(rows, room, measured, quiet=view.quiet))
         writer = OneLinePerAbsentBackend(TableWriter(room, view, rows), rows=rows, room=room)
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():
@@ -480,7 +480,7 @@ def _table_lines(
         yield from () if measured else (*answer, Line(""))
         yield from writer.start(plan)
         yield from (line for row in rows for line in writer.row(row))
-        yield from (*writer.end(), *findings(table.runs, rows, room))
+        yield from (*writer.end(), *(() if view.quiet else findings(table.runs, rows, room)))
         yield from (Line(""), *answer) if measured else ()
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
-from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines
+from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines, without_empty
 from collbench.report.overlap import ShownStep, computing_frame, computing_sentences, computing_values
 from collbench.report.routing import ShownResult, ShownRouting, routing_frames, routing_sentences, routing_values
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
@@ -93,8 +93,7 @@ def _measured(title: str, text: Callable[[StepRow], str], right: bool = True, dr
 
 def _without_empty(columns: Sequence[Column[R]], records: Sequence[R], style: Callable[[R], str] = lambda record: "") -> Frame[R]:
     """Return the table without columns that are empty in all records."""
-    kept = [column for column in columns if any(column.text(each) not in ("", NOTHING) for each in records)]
-    return Frame(kept, records, style=style, names_hidden=True)
+    return Frame(without_empty(columns, records), records, style=style, names_hidden=True)
 
 
 def style(row: StepRow) -> str:

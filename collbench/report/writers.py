@@ -94,8 +94,15 @@ class TableWriter(RowWriter):
 
     def end(self) -> list[Line]:
         """Return how to read the rows above: intervals, quality, slow ranks; then the answer, if the rows were not known beforehand."""
-        rows, plan = self._printed, self._plan
-        lines = []
+        rows, quiet = self._printed, self._view.quiet
+        lines = [] if quiet else self._how_to_read(rows)
+        foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
+        answer = [] if self._rows else list(answer_lines(rows, self._room, self._plan.run, quiet=quiet))
+        return [*foot, *([Line("")] if answer else []), *answer]
+
+    def _how_to_read(self, rows: Sequence[Row]) -> list[str]:
+        plan = self._plan
+        lines = self._layout.legend(rows)
         if any(row.time_s is not None and row.time_s.ci_low is not None for row in rows):
             within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
             over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
@@ -110,17 +117,14 @@ class TableWriter(RowWriter):
             )
         if any(row.groups and not row.message_rate for row in rows):
             lines.append("groups: all ran at the same time; times, busbw and percentages are those of the slowest group")
-        reasons = run_quality(rows).reasons
-        lines += [each.render() for each in reasons] if len(reasons) > 1 else []  # the line on quality has the only one
         if self._view.verbose:
+            lines += [reason.render() for reason in run_quality(rows).reasons]  # the line on quality has only the main one
             lines += [*stopped_by(rows), *explain(flag for row in rows for flag in row.flags)]
         else:
             lines += other_flags(rows)
         if not self._rows:
             lines += [*map(printable, choice_sentences(rows)), *_dip_sentences(rows), *self._stragglers()]
-        foot = [part for line in lines for part in text_lines(line, self._room, "foot")]
-        answer = [] if self._rows else list(answer_lines(rows, self._room, plan.run))
-        return [*foot, *([Line("")] if answer else []), *answer]
+        return lines
 
     def _stragglers(self) -> list[str]:
         if not self._plan.run or not any(row.samples for row in self._printed):

@@ -23,6 +23,8 @@ FEWEST = 3  # samples of a time without an interval
 _LEAST_INTERVAL = 6  # the smallest number of samples with an interval
 _TIMES_S = (10, 20, 30, 60, 120)  # values of --max-time that are suggested
 _COUNTS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)  # values of -n that are suggested
+_WRONG_DATA = "data"  # the remedy that is named first
+_LEAST_PART = 1 / 3  # of the doubtful cases: a cause of fewer does not explain the others
 _NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
 _NO_NEWS = frozenset({"two_modes", "skew_limited", "few_samples", "target_missed", "warmup_unsettled", "remeasured"})
 _DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler"})
@@ -94,9 +96,9 @@ class Remedy(NamedTuple):
     action: str
 
 
-# In the order of severity. Of two remedies for the same number of cases the first one is recommended.
+# A cause comes before its effects: a busy machine explains few samples and ranks that start apart, too. See `RunQuality.best_remedy`.
 REMEDIES: Mapping[str, Remedy] = {
-    "data": Remedy("the received data is wrong", "Do not use these times; measure with another backend to find the faulty part"),
+    _WRONG_DATA: Remedy("the received data is wrong", "Do not use these times; measure with another backend to find the faulty part"),
     "path": Remedy(
         "the bytes took another path than the expected link, or the rate of the link is wrong", "Check the links with `collbench probe`"
     ),
@@ -104,11 +106,11 @@ REMEDIES: Mapping[str, Remedy] = {
     "cores": Remedy("there are more ranks and busy threads than cores", "Use fewer ranks"),
     "clock": Remedy("the clock is coarse or was changed", "Check the clock source, or use `--mode batched`"),
     "ranks": Remedy("the bandwidths do not fit the number of ranks", "Check `--ranks` of the import"),
-    "idle": Remedy("other work or a changed machine state disturbed them", "Repeat on an idle machine"),
+    "idle": Remedy("other work or a changed machine state disturbed the measurement", "Repeat on an idle machine"),
     "network": Remedy("the network lost packets or a link went down", "Check cables, optics and switch ports"),
     "time": Remedy("there are too few samples for a narrow interval", "Use a longer `--max-time`"),
     "skew": Remedy("the ranks start too far apart", "Use `--mode batched`"),
-    "launches": Remedy("some launches lack them", "Repeat the launches that ended early"),
+    "launches": Remedy("some launches are missing", "Repeat the launches that ended early"),
 }
 
 
@@ -123,7 +125,7 @@ class Rule:
 
 
 RULES = (
-    Rule(UNRELIABLE, "data", frozenset({"wrong_data"}), lambda row: bool(row.wrong)),
+    Rule(UNRELIABLE, _WRONG_DATA, frozenset({"wrong_data"}), lambda row: bool(row.wrong)),
     Rule(UNRELIABLE, "path", frozenset({"above_bound", "other_path"})),
     Rule(UNRELIABLE, "slowed", frozenset({"slowed"})),
     Rule(UNRELIABLE, "cores", frozenset({"oversubscribed"})),
@@ -199,7 +201,7 @@ class QualityReason(Fact, frozen=True):
 
 
 class RunQuality(Fact, frozen=True):
-    """How many cases of a run are ok, noisy and unreliable, and the remedy that helps most of them."""
+    """How many cases of a run are ok, noisy and unreliable, and the reasons in the order of REMEDIES."""
 
     ok: int
     noisy: int
@@ -220,8 +222,15 @@ class RunQuality(Fact, frozen=True):
 
     @property
     def best_remedy(self) -> QualityReason | None:
-        """Return the reason with the most cases."""
-        return max(self.reasons, key=lambda each: each.cases, default=None)
+        """Return the one reason to name: the first in the order of REMEDIES that a third of the doubtful cases have, else the most frequent.
+
+        Wrong data is named however few cases have it.
+        """
+        least = _LEAST_PART * (self.noisy + self.unreliable)
+        for reason in self.reasons:
+            if reason.remedy == _WRONG_DATA or reason.cases >= least:
+                return reason
+        return max(self.reasons, key=lambda reason: reason.cases, default=None)
 
     def render(self) -> str:
         """Return "20 of 22 cases are noisy. Main reason: …. Repeat on an idle machine."; "ok (22 of 22 cases)" if all are."""

@@ -141,8 +141,15 @@ def test_a_requested_backend_that_is_missing_is_bad_input(tmp_path: Path) -> Non
 
 
 def test_people_get_the_verdict_first_and_the_next_command_last(tmp_path: Path) -> None:
-    done = run(tmp_path, "check", "--backend", "simulated", "--total-time", "1", "--quiet", env=UNSET)
+    done = run(tmp_path, "check", "--backend", "simulated", "--total-time", "1", env=UNSET)
     first, *evidence, last = done.stdout.splitlines()
     assert first.split(":")[0] == {0: "OK", 3: "INCONCLUSIVE"}[done.returncode]
     assert len(evidence) == 4 and last.startswith(f"exit code {done.returncode}; run folder: runs/") and "next: collbench " in last
+
+
+def test_quiet_leaves_the_verdict_and_its_evidence(tmp_path: Path) -> None:
+    done = run(tmp_path, "check", "--backend", "simulated", "--total-time", "1", "--quiet", env=UNSET)
     assert done.stderr == ""
+    first, *evidence = done.stdout.splitlines()
+    assert first.split(":")[0] == {0: "OK", 3: "INCONCLUSIVE"}[done.returncode]
+    assert len(evidence) == 4 and all(line.startswith("  ") for line in evidence)

@@ -69,6 +69,8 @@ def test_a_table_goes_to_stdout_and_notes_to_stderr(backend: str, tmp_path: Path
 def test_quiet_keeps_data_and_errors(tmp_path: Path) -> None:
     done = run(tmp_path, *SHORT, "--backend", "simulated", "--quiet")
     assert (done.returncode, done.stderr) == (0, "") and "allreduce" in done.stdout
+    beginnings = {line.partition(":")[0].partition(" ")[0] for line in done.stdout.splitlines()}
+    assert not beginnings & {"quality", "next", "CI", "flags", "blank", "–"}
     assert "--out run " in run(tmp_path, *SHORT, "--backend", "simulated", "--quiet").stderr
 
 

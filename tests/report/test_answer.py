@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,14 +16,14 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import LEAST_RATE_BYTES, HeadlineRate, Latency, answer_lines, answers
-from collbench.report.blocks import COLUMNS, View, parse_columns
+from collbench.report.blocks import COLUMNS, DEFAULT_VIEW, View, parse_columns
 from collbench.report.plan import PlanSummary, in_print_order
 from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
-from collbench.results.quality import quality_of
+from collbench.results.quality import half_width, quality_of
 from collbench.results.reader import read_run
-from collbench.results.row import Row
+from collbench.results.row import Row, Times
 from tests.report.golden import live
-from tests.results.rows import COPY, make_row, make_times, not_measured, store
+from tests.results.rows import COPY, NIC, make_row, make_times, not_measured, store
 
 REPORTS = Path(__file__).parents[2] / "reports"
 STORED = sorted(str(path.parent.relative_to(REPORTS)) for path in REPORTS.rglob("cells.jsonl") if path.stat().st_size)
@@ -106,7 +107,9 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int, known: bool, 
     lines = table(rows_of(name), width, View(verbose=verbose), known=known)
     assert max(map(len, lines)) <= width
     headings = [line for line in lines if line.startswith(" ") and "time µs" in line]
-    assert headings and all(re.search(r"± CI .*quality$", line) and "…" not in line for line in headings)
+    assert headings and not any("…" in line for line in headings)
+    has_intervals = not known or any(half_width(row) is not None for row in rows_of(name))
+    assert all(bool(re.search(r"± CI .*quality$", line)) is has_intervals for line in headings)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, None])
@@ -129,13 +132,79 @@ def test_the_whole_report_fits(width: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("width", "titles"), [
-    (80, ["size", "time µs", "± CI", "busbw GB/s", "% of expected", "quality"]),
+    (74, ["size", "time µs", "± CI", "busbw GB/s", "% of expected", "quality"]),
+    (80, ["size", "time µs", "± CI", "busbw GB/s", "% of expected", "wrong", "quality"]),
     (100, ["size", "time µs", "± CI", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
     (120, ["size", "time µs", "± CI", "95 % CI µs", "busbw GB/s", "expected GB/s", "% of expected", "wrong", "quality"]),
 ])  # fmt: skip
 def test_the_columns_of_a_terminal(width: int, titles: list[str]) -> None:
-    heading = next(line for line in table([make_row()], width) if "time µs" in line)
+    lines = table([make_row()], width)
+    heading = next(line for line in lines if "time µs" in line)
     assert re.split("  +", heading.strip()) == titles
+    hidden = " ".join(" ".join(lines).split()).partition("not shown on a terminal this narrow: ")[2].partition(" CI: 95")[0]
+    hidden = hidden.partition(" –: ")[0]
+    every = re.split("  +", next(line for line in table([make_row()], None) if "time µs" in line).strip())
+    assert hidden.split(", ") == [title for title in every if title not in titles]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_column_with_only_dashes_is_not_shown(device: str, nodes: int) -> None:
+    rows = [make_row(8, device=device, nodes=nodes), make_row(device=device, nodes=nodes)]
+    unchecked = [replace(row, wrong=None) for row in rows]
+    for width in (None, 200):
+        known, seen = (table(unchecked, width, known=known)[2] for known in (True, False))
+        assert "% of hard limit" not in known and "wrong" not in known
+        # while rows are measured, only what a CPU has inside a host is known beforehand
+        assert ("% of hard limit" in seen) is (device != "cpu" or nodes > 1) and "wrong" in seen
+    bounded = [replace(row, hard_bound=NIC) for row in rows]
+    assert "% of hard limit" in table(bounded, None, known=True)[2]
+    assert "wrong" in table(unchecked, None, View(*parse_columns("size,wrong")), known=True)[2]
+
+
+def test_one_line_explains_blanks_and_dashes_where_there_are_some() -> None:
+    def legend(*rows: Row, view: View = DEFAULT_VIEW) -> list[str]:
+        return [line for line in table(list(rows), None, view) if line.startswith(("blank:", "–:"))]
+
+    full = make_row(hard_bound=NIC)
+    assert legend(full) == []
+    assert legend(full, make_row(8, hard_bound=NIC)) == ["blank: no meaning at this size"]
+    assert legend(full, replace(full, wrong=None)) == ["–: unknown"]
+    assert legend(full, make_row(8, wrong=None)) == ["blank: no meaning at this size; –: unknown"]
+    assert legend(make_row(ranks=1)) == ["blank: no meaning for one rank"]
+    assert legend(full, make_row(8, wrong=None), view=View(("size", "time"))) == []
+    assert legend(full, not_measured("no GPU")) == []
+
+
+@pytest.mark.parametrize(("half", "text"), [(0.016, "±1.6 %"), (1.0, "±100 %"), (1.001, ">100 %"), (2062.12, ">100 %"), (None, "–")])
+def test_an_interval_wider_than_the_median_is_above_100_percent(half: float | None, text: str) -> None:
+    (column,) = (column for column in COLUMNS if column.key == "ci")
+    low, high = (None, None) if half is None else (1 - half, 1 + half)
+    assert column.text(make_row(time_s=Times(1.0, low, high, 1.0, 1.0, 1.0, 1.0))) == text
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_one_remedy_per_table_and_all_of_them_if_wanted(known: bool) -> None:
+    wide = Times(1e-3, 8e-4, 1.2e-3, 1e-3, 1e-3, 1e-3, 1e-3)
+    rows = [make_row(flags=("cpu_shared",)), make_row(8, time_s=wide)]
+    idle, few = "disturbed the measurement. Repeat on an idle machine.", "too few samples for a narrow interval."
+    text = " ".join(table(rows, None, known=known))
+    assert (text.count(idle), text.count(few)) == (0 if known else 1, 0)  # of known rows the report has the line on quality at its top
+    every = table(rows, None, View(verbose=True), known=known)
+    assert [line for line in every if line.startswith("1 case: ")] == [
+        f"1 case: other work or a changed machine state {idle}", f"1 case: there are {few} Use `--max-time 10`.",
+    ]  # fmt: skip
+
+
+def test_quiet_leaves_rows_and_answers() -> None:
+    rows = [make_row(flags=("simulated",)), make_row(8, wrong=None)]
+    lines = table(rows, None, View(quiet=True))
+    assert [line.split("  ")[0] or line.split()[0] for line in lines[3:] if line] == ["64 MiB", "8", "allreduce over nccl"]
+    report_lines = io.StringIO()
+    report.report_run([REPORTS / "first-run"], None, "table", report_lines, err=io.StringIO(), view=View(quiet=True))
+    ends = [line for line in report_lines.getvalue().splitlines() if line]
+    assert ends[0].startswith("first-run") and ends[-1].startswith(" 64 MiB")
+    assert not any(line.startswith(("quality: ", "next: ", "CI: ", "blank: ")) for line in ends)
 
 
 def test_columns_can_be_chosen_and_added() -> None:

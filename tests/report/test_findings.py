@@ -65,7 +65,7 @@ def test_a_latency_that_large_sizes_cannot_show_has_an_upper_end_only() -> None:
     rows[6] = case(SIZES[19], 1e-9, 10e9 / 25)
     figures = re.split("  +", texts([], rows)[3])
     assert re.fullmatch(r"at most 1\.\d+", figures[3])
-    assert figures[-3:] == ["–", "–", "4 MiB (25 times)"]
+    assert len(figures) == 7 and figures[-1] == "4 MiB (25 times)"  # without "n½" and "switches at", which are unknown
 
 
 def test_like_ranks_have_a_histogram_but_no_sentence(tmp_path: Path) -> None:

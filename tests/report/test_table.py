@@ -147,8 +147,12 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
 
 
 def test_quiet_leaves_only_data() -> None:
-    out, err = printed(ROWS, quiet=True)
-    assert (out, err) == (printed(ROWS)[0], "")
+    out, err = printed(ROWS, quiet=True, view=View(quiet=True))
+    every = printed(ROWS)[0].splitlines()
+    foot = next(number for number, line in enumerate(every) if line.startswith("blank: "))
+    answers = every.index("", foot)
+    data = [*every[:foot], *(line for line in every[answers:] if not line.startswith("quality: "))]
+    assert (out.splitlines(), err) == (data, "")
 
 
 def test_unknown_formats_and_colours_are_refused() -> None:
@@ -282,8 +286,10 @@ def test_on_a_terminal_every_row_stays_and_the_progress_line_goes() -> None:
 
 def test_a_narrow_terminal_drops_columns() -> None:
     shown = _shown(_on_a_terminal(80))
-    assert "   size        time µs     ± CI  busbw GB/s  % of expected  quality" in shown
-    assert " 64 MiB           2399   ±1.0 %        42.0           84 %  ok" in shown
+    assert "   size        time µs     ± CI  busbw GB/s  % of expected    wrong  quality" in shown
+    assert " 64 MiB           2399   ±1.0 %        42.0           84 %        0  ok" in shown
+    hidden = " ".join(" ".join(shown).split())
+    assert "not shown on a terminal this narrow: 95 % CI µs, algbw GB/s, expected GB/s, % of hard limit, samples " in hidden
     assert all(len(line) <= 80 for line in shown)
 
 

@@ -87,11 +87,42 @@ def test_the_rules_name_known_flags_and_remedies() -> None:
     assert {rule.word for rule in RULES} <= set(QUALITIES)
 
 
-def test_reasons_are_grouped_by_remedy_and_the_most_frequent_is_recommended() -> None:
+def test_reasons_are_grouped_by_remedy_and_wrong_data_is_named_first() -> None:
     found = run_quality([make_row(), wide(0.2), wide(0.3), make_row(flags=("cpu_shared",)), make_row(wrong=2), not_measured("no")])
     assert (found.ok, found.noisy, found.unreliable, found.word) == (1, 3, 1, NOISY)
     assert [(each.remedy, each.cases) for each in found.reasons] == [("data", 1), ("idle", 1), ("time", 2)]
-    assert found.best_remedy == found.reasons[2]
+    assert found.best_remedy == found.reasons[0]
+
+
+BUSY, FEW, SKEWED = make_row(flags=("cpu_shared",)), wide(0.2), make_row(flags=("skew_limited",))
+BUSY_AND_FEW = wide(0.2, flags=("cpu_shared",))
+
+
+@pytest.mark.parametrize(
+    ("rows", "main", "cases"),
+    [
+        ([BUSY, FEW, FEW], "idle", 1),  # a third: the other work explains the few samples, too
+        ([BUSY, FEW, FEW, FEW], "time", 3),
+        ([make_row()] * 20 + [BUSY, FEW, FEW], "idle", 1),  # rows that are ok do not count
+        ([BUSY_AND_FEW, FEW, FEW], "idle", 1),
+        ([BUSY_AND_FEW, BUSY_AND_FEW, FEW, SKEWED, SKEWED], "idle", 2),
+        ([FEW, SKEWED, SKEWED], "time", 1),
+        ([SKEWED, SKEWED, SKEWED, FEW], "skew", 3),
+        ([make_row(flags=("oversubscribed",)), BUSY, BUSY], "cores", 1),
+        ([make_row(flags=("lossy_path",)), FEW, BUSY], "idle", 1),
+        ([make_row(wrong=1), *[BUSY] * 20], "data", 1),  # wrong data is named however few cases have it
+    ],
+)
+def test_the_main_reason_is_the_cause_and_not_its_effect(rows: list[Row], main: str, cases: int) -> None:
+    found = run_quality(rows).best_remedy
+    assert found is not None
+    assert (found.remedy, found.cases) == (main, cases)
+
+
+@pytest.mark.parametrize("remedy", REMEDIES)
+def test_a_cause_reads_the_same_for_one_case_and_for_many(remedy: str) -> None:
+    words = set(REMEDIES[remedy].cause.split())
+    assert not words & {"them", "they", "it", "their"}
 
 
 @pytest.mark.parametrize(("p50", "seconds"), [(1e-3, 10), (0.01, 20), (0.02, 60), (1.0, None)])
