@@ -60,7 +60,8 @@ def sorted_rows(rows: Sequence[KvRow]) -> list[KvRow]:
 def frame_of(rows: Sequence[KvRow]) -> Frame[KvRow]:
     """Return the table of the rows; columns that are empty in all rows are left out."""
     rows = sorted_rows(rows)
-    return Frame(without_empty(_COLUMNS, rows), rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
+    columns = without_empty(_COLUMNS, rows)
+    return Frame(columns, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
 
 
 def title(rows: Sequence[KvRow]) -> str:

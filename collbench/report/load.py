@@ -124,7 +124,8 @@ def times_frame(rows: Sequence[LoadRow]) -> Frame[ShownTimes]:
 def frame_of(rows: Sequence[LoadRow]) -> Frame[LoadRow]:
     """Return the table of the rows by pattern and level; columns that are empty in all rows are left out."""
     rows = sorted_rows(rows)
-    return Frame(without_empty(_COLUMNS, rows), rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
+    columns = without_empty(_COLUMNS, rows)
+    return Frame(columns, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
 
 
 def title(rows: Sequence[LoadRow]) -> str:

@@ -102,11 +102,12 @@ class TableWriter(RowWriter):
 
     def _how_to_read(self, rows: Sequence[Row]) -> list[str]:
         plan = self._plan
-        lines = self._layout.legend(rows)
+        lines = []
         if any(row.time_s is not None and row.time_s.ci_low is not None for row in rows):
             within = "CI: 95 % confidence interval of the median within one launch; another launch may differ by more"
             over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
             lines.append(over if plan.launches > 1 else within)
+        lines += self._layout.legend(rows)
         if any(row.overlap for row in rows):
             from collbench.report.overlap import overlap_lines
 

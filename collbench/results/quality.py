@@ -222,7 +222,7 @@ class RunQuality(Fact, frozen=True):
 
     @property
     def best_remedy(self) -> QualityReason | None:
-        """Return the one reason to name: the first in the order of REMEDIES that a third of the doubtful cases have, else the most frequent.
+        """Return the reason to name: the first in the order of REMEDIES that a third of the doubtful cases have, else that of most cases.
 
         Wrong data is named however few cases have it.
         """

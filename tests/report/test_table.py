@@ -149,7 +149,7 @@ def test_launches_beyond_one_widen_what_the_interval_claims() -> None:
 def test_quiet_leaves_only_data() -> None:
     out, err = printed(ROWS, quiet=True, view=View(quiet=True))
     every = printed(ROWS)[0].splitlines()
-    foot = next(number for number, line in enumerate(every) if line.startswith("blank: "))
+    foot = next(number for number, line in enumerate(every) if line.startswith("CI: "))
     answers = every.index("", foot)
     data = [*every[:foot], *(line for line in every[answers:] if not line.startswith("quality: "))]
     assert (out.splitlines(), err) == (data, "")
