@@ -231,6 +231,8 @@ class HiddenByNoise(Fact, frozen=True):
         """Return "11 of 12 rows over mpi are noisy or unreliable: other work or a changed machine state disturbed them"."""
         bad = self.quality.noisy + self.quality.unreliable
         reason = self.quality.best_remedy
+        if not self.quality.cases:
+            return f"{' and '.join(self.operations)} over {self.backend}: no row has a confidence interval"
         if reason is None:
             return f"{' and '.join(self.operations)} over {self.backend}: the intervals are on both sides of the required bandwidth"
         be = "is" if bad == 1 else "are"

@@ -98,7 +98,7 @@ def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> 
     badge = page.locator(".badge")
     if badge.count():
         assert badge.inner_text().strip()
-        assert badge.evaluate("(badge) => getComputedStyle(badge, '::before').content") in ('"●"', '"▲"', '"◆"')
+        assert badge.evaluate("(badge) => getComputedStyle(badge, '::before').content") in ('"●"', '"▲"', '"◆"', '"○"')
     assert page.locator(".figures div").count() <= 4
     lowest = page.evaluate(
         "Math.max(...[...document.querySelectorAll('h1, .badge, .figures')].map((each) => each.getBoundingClientRect().bottom))"
@@ -106,7 +106,7 @@ def test_the_first_screen_has_the_answer_with_a_word_and_a_shape(page: Page) -> 
     assert lowest < 450
     if Path(page.url).stem in CHARTLESS:
         return
-    chart = page.locator("main > .charts > figure").locator("svg:visible, canvas:visible").first.bounding_box()
+    chart = page.locator("main > .charts > figure").locator(".sheet > svg:visible, canvas:visible").first.bounding_box()
     assert chart and chart["y"] < 600 and chart["height"] > 100
 
 

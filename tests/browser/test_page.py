@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,40 @@ def test_the_page_itself_forbids_the_network_and_what_it_does_not_bring(either: 
         page.wait_for_function("(directive) => window.refused === directive", arg=directive, timeout=20_000)
     assert page.evaluate("typeof taken") == "undefined"
     page.close()
+
+
+@pytest.mark.parametrize("name", ["good", "bad", "doubt", "plain"])
+def test_the_badge_is_printed_with_its_color_and_a_border(page: Page, name: str) -> None:
+    """A printer leaves out backgrounds that the page does not insist on: of a filled badge a PDF would have white letters on white."""
+    page.evaluate("(name) => { document.querySelector('.badge').className = `badge ${name}`; }", name)
+    page.emulate_media(media="print")
+    style = page.evaluate(
+        """(() => {
+          const { borderTopColor, borderTopStyle, backgroundColor, color, printColorAdjust } = getComputedStyle(document.querySelector(".badge"));
+          return { borderTopColor, borderTopStyle, backgroundColor, color, printColorAdjust };
+        })()"""
+    )
+    assert (style["borderTopStyle"], style["printColorAdjust"]) == ("solid", "exact")
+    assert _contrast(style["borderTopColor"], "rgb(255, 255, 255)") >= 3
+    is_filled = name != "plain"
+    assert style["backgroundColor"] == (style["borderTopColor"] if is_filled else "rgba(0, 0, 0, 0)")
+    assert _contrast(style["color"], style["backgroundColor"] if is_filled else "rgb(255, 255, 255)") >= 4.5
+    filled = f" {' '.join(_pdf_number(int(value) / 255) for value in re.findall(r'[0-9]+', style['borderTopColor'])[:3])} rg"
+    page.evaluate("document.querySelector('.badge').style.borderColor = 'transparent'")
+    with_background = _drawn(page.pdf(format="A4", print_background=False)).count(filled)
+    page.evaluate("document.querySelector('.badge').style.printColorAdjust = 'economy'")
+    assert (with_background > _drawn(page.pdf(format="A4", print_background=False)).count(filled)) is is_filled
+
+
+def _pdf_number(value: float) -> str:
+    """Return a number as Chromium writes it into a PDF: ".4118"."""
+    return f"{value:.4f}".rstrip("0").rstrip(".").removeprefix("0") or "0"
+
+
+def _drawn(pdf: bytes) -> str:
+    """Return the drawing commands of a PDF."""
+    parts = []
+    for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL):
+        with suppress(zlib.error):
+            parts.append(zlib.decompress(stream).decode("latin-1"))
+    return "\n".join(parts)

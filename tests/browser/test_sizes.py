@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
+
+from collbench.report.html.drawing import log_scale
+from collbench.report.html.page import write_html
+from collbench.report.material import Material
+from collbench.results.reader import read_run
+from tests.browser.pages import ObservedPage
+from tests.results.rows import make_row, make_times, store
 
 FIGURE = "figure:has(> script.data) >> nth=0"
 PIXELS = """(figure) => {
@@ -202,3 +210,106 @@ def test_without_a_script_the_picture_is_there(browser: Browser, page: Page) -> 
     plain.locator("summary:has(h2)").first.click()
     assert plain.locator("main > section").first.locator("svg").first.is_visible()
     plain.close()
+
+
+# Series look as in the picture: nine of them on one chart, of which each has doubtful values at one size, and one has wrong data.
+
+MARKED = [1 << power for power in range(12, 27, 2)]
+DOUBTFUL_AT, WRONG_AT, WRONG_SERIES = 3, 5, 4
+PAPER, BAD = "rgb(255, 255, 255)", "rgb(168, 0, 90)"
+# The color of the pixel in the middle of a marker.
+MIDDLE = """(figure, { series, place }) => {
+  const data = JSON.parse(figure.querySelector("script.data").textContent);
+  const canvas = figure.querySelector("canvas");
+  const { width } = canvas.getBoundingClientRect();
+  const ratio = canvas.width / width;
+  const over = figure.querySelector(".u-over");
+  const [box, outer] = [over.getBoundingClientRect(), canvas.getBoundingClientRect()];
+  const most = 1.05 * Math.max(...data.limits.flatMap((limit) => limit.rate), ...data.series.flatMap((each) => each.rateHigh));
+  const share = Math.log2(data.sizes[place] / data.sizes[0]) / Math.log2(data.sizes.at(-1) / data.sizes[0]);
+  const x = Math.round((box.left - outer.left + share * box.width) * ratio);
+  const y = Math.round((box.bottom - outer.top - data.series[series].rate[place] / most * box.height) * ratio);
+  const pixels = PIXELS(figure);
+  const at = 4 * (y * canvas.width + x);
+  return `rgb(${pixels[at]}, ${pixels[at + 1]}, ${pixels[at + 2]})`;
+}""".replace("PIXELS", f"({PIXELS})")
+
+
+@pytest.fixture
+def marked(either: Browser, tmp_path: Path) -> Iterator[Page]:
+    """The page of nine series."""
+    rows = []
+    for number in range(9):
+        for place, size in enumerate(MARKED):
+            rate = (5 + 4 * number) * 1e9 * (place + 1) / len(MARKED)
+            rows.append(
+                make_row(
+                    size,
+                    backend=f"series{number}",
+                    busbw_bytes_per_s=rate,
+                    percent_of_ceiling=rate / 5e8,
+                    time_s=make_times(1.5 * size / rate),
+                    flags=("drift",) if place == DOUBTFUL_AT else (),
+                    wrong=7 if (number, place) == (WRONG_SERIES, WRONG_AT) else 0,
+                )
+            )
+    path = tmp_path / "marked.html"
+    write_html(Material([read_run(store(tmp_path / "run", rows))], path))
+    seen = ObservedPage.opening(either.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), path)
+    yield seen.page
+    seen.page.close()
+    assert seen.said == []
+
+
+def middle(figure: Locator, series: int, place: int) -> Any:
+    """Return the color in the middle of a marker of the chart."""
+    figure.page.evaluate(DRAWN)
+    return figure.evaluate(MIDDLE, {"series": series, "place": place})
+
+
+def test_doubtful_values_are_open_and_wrong_data_is_a_cross(marked: Page) -> None:
+    figure = marked.locator(FIGURE)
+    for series in (0, 1, 6, 8):
+        color = figure.evaluate("(figure, at) => getComputedStyle(figure.querySelectorAll('.series .line')[at]).stroke", series)
+        assert (middle(figure, series, 4), middle(figure, series, DOUBTFUL_AT)) == (color, PAPER)
+    assert middle(figure, WRONG_SERIES, WRONG_AT) == BAD
+    figure.get_by_role("button", name=f"series{WRONG_SERIES}", exact=True).click()
+    figure.page.evaluate(DRAWN)
+    assert BAD not in figure.evaluate(COLORED)
+
+
+def test_each_series_has_a_look_of_its_own_and_the_buttons_show_it(marked: Page) -> None:
+    figure = marked.locator(FIGURE)
+    of_line = "(all) => all.map((line) => [getComputedStyle(line).stroke, getComputedStyle(line).strokeDasharray].join(' '))"
+    of_marker = "(all) => all.map((marker) => marker.getAttribute('d'))"
+    lines = figure.locator(".series .line").evaluate_all(of_line)
+    markers = figure.locator(".series path:not(.line)").evaluate_all(of_marker)
+    assert len(set(lines)) == len(lines) == len(markers) == 9
+    assert len(set(markers)) == 5
+    legend = figure.locator(".sheet .line:not(.limit):not(.bar)")
+    assert legend.evaluate_all(of_line)[:9] == lines  # the legend of the picture comes first
+
+
+def test_an_interval_is_a_bar_at_its_size_and_not_a_band(page: Page, figure: Locator) -> None:
+    assert page.evaluate("[...document.querySelectorAll('figure > script.data')].some((each) => each.textContent.includes('rateLow'))")
+    between = """(figure) => {
+      const pixels = PIXELS(figure);
+      let faint = 0;
+      for (let at = 3; at < pixels.length; at += 4) faint += pixels[at] > 30 && pixels[at] < 60;
+      return faint;
+    }""".replace("PIXELS", f"({PIXELS})")
+    page.evaluate(DRAWN)
+    assert figure.evaluate(between) < 2000  # a band fills tens of thousands of pixels with an opacity of 0.18
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]), (3, 250, [5, 10, 20, 50, 100, 200]), (34, 38, [34, 35, 36, 37, 38]),
+        (7e-9, 3e6, [1e-8, 1e-6, 1e-4, 1e-2, 1, 100, 1e4, 1e6]),
+    ],
+)  # fmt: skip
+def test_ticks_of_a_logarithmic_axis_are_round(page: Page, low: float, high: float, ticks: list[float]) -> None:
+    assert page.evaluate("([low, high]) => logTicks(low, high)", [low, high]) == pytest.approx(ticks)
+    assert [value for value, _ in log_scale(low, high, 0, 100).ticks] == pytest.approx(ticks)
+    assert page.evaluate("[8, 1024, 65536, 1 << 30].map(sizeText)") == ["8 B", "1 KiB", "64 KiB", "1 GiB"]

@@ -17,7 +17,18 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import AxisScale, Picture, apart, draw_legend, linear_scale, log_scale, series_classes, size_scale
+from collbench.report.html.drawing import (
+    CROSS,
+    AxisScale,
+    Picture,
+    apart,
+    draw_legend,
+    linear_scale,
+    log_scale,
+    series_classes,
+    series_marker,
+    size_scale,
+)
 from collbench.report.material import Material
 from collbench.results.flags import flag_names
 from collbench.results.row import SERIES, CaseKey, Row
@@ -105,14 +116,15 @@ class SizeChart:
         return sorted({point.size_bytes for line in self.lines for point in line.points})
 
     def data(self) -> dict[str, Any]:
-        """Return what the page's script draws: for each series a value per size, null where there is none."""
+        """Return what the page's script draws: for each series its look, and a value per size, null where there is none."""
         sizes, labels = self.sizes, [format_size(size) for size in self.sizes]
         drawn = [(limit, limit.rates_at(sizes)) for limit in self.limits]
         limits = [
             {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [*map(rates.get, sizes)]} for limit, rates in drawn
         ]
         series = [_series_data(line, sizes) for line in self.lines]
-        return {"kind": "sizes", "sizes": sizes, "labels": labels, "rate": self.has_rate, "series": series, "limits": limits}
+        about = {"kind": "sizes", "sizes": sizes, "labels": labels, "rate": self.has_rate, "cross": CROSS}
+        return {**about, "series": series, "limits": limits}
 
     def picture(self) -> Picture:
         """Return the picture: bandwidth on a linear axis, or time on a logarithmic one, with intervals, limits and a legend."""
@@ -305,7 +317,7 @@ def _is_equal(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
 def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
     points = {point.size_bytes: point for point in line.points}
     shown = [points.get(size) for size in sizes]
-    found: dict[str, Any] = {"name": line.name, "style": line.number}
+    found: dict[str, Any] = {"name": line.name, "look": series_classes(line.number), "marker": series_marker(line.number)}
     for key in ("rate", "time"):
         for end, name in (("value", ""), ("low", "Low"), ("high", "High")):
             values = [_rounded(getattr(getattr(point, key, None), end, None)) for point in shown]
@@ -329,15 +341,18 @@ def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rat
     picture.line(bars, f"{classes} bar")
     picture.line(path, classes)
     for point, place in zip(line.points, path, strict=True):
-        if place is not None:
-            shape, marked = (4, "bad") if point.state == "wrong" else (line.number, f"{classes}{' open' if point.state else ''}")
-            picture.marker(*place, shape, marked)
+        if place is None:
+            continue
+        if point.state == "wrong":
+            picture.cross(*place)
+        else:
+            picture.marker(*place, line.number, f"{classes}{' open' if point.state else ''}")
 
 
 _METHOD = (
-    "The section Provenance defines time, bus bandwidth and expected. Bars and bands are 95 % intervals; within one launch an interval "
-    "does not cover how much another launch may differ. Open markers are doubtful: the table has the reason. A baseline is the median "
-    "over its allocations; its band is the gate's noise limit."
+    "The section Provenance defines time, bus bandwidth and expected. Bars are 95 % intervals; within one launch an interval "
+    "does not cover how much another launch may differ. Open markers are doubtful, and a cross is wrong data: the table has the reason. "
+    "A baseline is the median over its allocations; its bars are the gate's noise limit."
 )
 
 

@@ -14,7 +14,12 @@ from xml.sax.saxutils import escape, quoteattr
 from collbench.report.frame import printable
 from collbench.units import format_size
 
-COLORS, DASHES, MARKERS = 4, 4, 5  # classes s0 … s3 and d0 … d3, and shapes: 4 × 4 × 5 series look different
+COLORS, DASHES = 4, 4  # classes s0 … s3 and d0 … d3
+# Shapes of markers around their place: circle, square, triangle, diamond, triangle that points down. 4 × 4 × 5 series look different.
+_MARKERS = (
+    "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z", "m-3.2-3.2h6.4v6.4h-6.4z", "m0-4.2 4 7h-8z", "m0-4.4 4 4.4-4 4.4-4-4.4z", "m0 4.2-4-7h8z",
+)  # fmt: skip
+CROSS = "m-4-4 8 8m0-8-8 8"  # wrong data: no series has it
 _LETTER = 6.1  # pixels of a letter at 11 px
 _STEPS = (1, 2, 5)
 # In the order of priority of their labels.
@@ -146,12 +151,15 @@ class Picture:
             self.add("path", f"line {classes}", d="".join(path))
 
     def marker(self, x: float, y: float, shape: int, classes: str) -> None:
-        """Add a marker: circle, square, triangle, diamond or cross."""
-        paths = ("", "m-3.2-3.2h6.4v6.4h-6.4z", "m0-4.2 4 7h-8z", "m0-4.4 4 4.4-4 4.4-4-4.4z", "m-3.2-3.2 6.4 6.4m0-6.4-6.4 6.4")
-        if shape % MARKERS == 0:
+        """Add the marker of a series."""
+        if shape % len(_MARKERS) == 0:
             self.add("circle", classes, cx=x, cy=y, r=3.2)
         else:
-            self.add("path", classes, d=f"M{_number(x)} {_number(y)}{paths[shape % MARKERS]}")
+            self.add("path", classes, d=f"M{_number(x)} {_number(y)}{series_marker(shape)}")
+
+    def cross(self, x: float, y: float) -> None:
+        """Add the marker of wrong data."""
+        self.add("path", "bad wide", d=f"M{_number(x)} {_number(y)}{CROSS}")
 
     def tip(self, x: float, y: float, text: str) -> None:
         """Add a tooltip."""
@@ -297,6 +305,11 @@ def draw_legend(picture: Picture, series: Sequence[tuple[str, int]], left: float
 def series_classes(number: int) -> str:
     """Return the classes of a series' line: color and dash."""
     return f"s{number % COLORS} d{(number + number // COLORS) % DASHES}"
+
+
+def series_marker(number: int) -> str:
+    """Return the path of a series' marker, relative to its place."""
+    return _MARKERS[number % len(_MARKERS)]
 
 
 def _number(value: float | str) -> str:

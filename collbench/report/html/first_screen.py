@@ -12,13 +12,25 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
-from collbench.analysis.health import CheckOutcome, CheckVerdict, MissesExpected, Reach, ReachesExpected, SeriesCheck, verdict_of
+from collbench.analysis.health import (
+    MOST_OF_MEASURED,
+    OF_LINKS,
+    CheckOutcome,
+    CheckVerdict,
+    MissesExpected,
+    Reach,
+    ReachesExpected,
+    SeriesCheck,
+    verdict_of,
+)
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.report.answer import Answer, answers
+from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.report.answer import Answer, HeadlineRate, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.material import Material
 from collbench.report.outcome_text import describe_comparison, describe_span, format_change, format_margin
+from collbench.results.flags import FLAGS
 from collbench.results.quality import OK, run_quality
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -33,7 +45,8 @@ if TYPE_CHECKING:
     from collbench.machine.peak.node import Job
     from collbench.machine.readers.nccl_log import NcclLog
 
-GOOD, BAD, DOUBT = "good", "bad", "doubt"  # the badge's color and shape: a circle, a triangle, a diamond
+# The badge's color and shape: a green circle, a triangle, a diamond; an open circle without a color.
+GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
 _MOST_FIGURES, _MOST_ANSWERS = 4, 6
 
 
@@ -50,7 +63,7 @@ class FirstScreen:
     """The answer of a page. Its texts are made printable and cut, and of more than four figures the first four stay.
 
     title          the answer as a sentence without a full stop
-    badge          (one of GOOD, BAD and DOUBT, a word); None where nothing was judged
+    badge          (one of GOOD, BAD, DOUBT and PLAIN, a word); None where nothing was judged
     figures        at most four
     circumstances  hosts, software and date in one line
     more           further sentences of the answer: one per operation, or per finding
@@ -295,14 +308,15 @@ def _case(row: Row) -> str:
 # A check: its own verdict.
 
 _BADGES = {CheckOutcome.OK: GOOD, CheckOutcome.INCONCLUSIVE: DOUBT}
+_ABOVE = "above_bound"  # the flag of rows above the hard limit
 
 
 def _of_check(material: Material) -> FirstScreen | None:
-    return None if material.check is None else of_check(material.check, _line_of(material.runs[0]))
+    return None if material.check is None else of_check(material.check, _line_of(material.runs[0]), material.runs[0].rows)
 
 
-def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
-    """Return the first screen of a check: the causes of its outcome, what decides in each operation, and the evidence."""
+def of_check(verdict: CheckVerdict, line: str = "", rows: Sequence[Row] = ()) -> FirstScreen:
+    """Return the first screen of a check of these rows: the causes of its outcome, what decides in each operation, and the evidence."""
     decisive = [cause.best for cause in verdict.causes if isinstance(cause, MissesExpected)]
     decisive += [each for cause in verdict.causes if isinstance(cause, ReachesExpected) for each in cause.series]
     figures = [
@@ -312,8 +326,31 @@ def of_check(verdict: CheckVerdict, line: str = "") -> FirstScreen:
     ]
     timed = [each for each in verdict.evidence if isinstance(each, SeriesCheck) and each.reach is Reach.LATENCY and each.time_s]
     figures = _with_latency(figures, [(each.time_s or 0.0, each.size_bytes, f"{each.operation} over {each.backend}") for each in timed])
-    badge = (_BADGES.get(verdict.outcome, BAD), verdict.outcome.value)
-    return FirstScreen(verdict.reasons(), badge, figures, line, [*verdict.backend_lines(), *map(str, verdict.evidence)])
+    badge, why = _badge_of(verdict, rows)
+    return FirstScreen(verdict.reasons(), badge, figures, line, [*why, *verdict.backend_lines(), *map(str, verdict.evidence)])
+
+
+def _badge_of(verdict: CheckVerdict, rows: Sequence[Row]) -> tuple[tuple[str, str], list[str]]:
+    """Return the badge of a verdict about rows, and why an OK is not green: rates above a limit, or far below the expected bandwidth."""
+    if verdict.outcome is not CheckOutcome.OK:
+        return (_BADGES.get(verdict.outcome, BAD), verdict.outcome.value), []
+    measured = [row for row in rows if row.na is None]
+    above = sum(_ABOVE in row.flags for row in measured)
+    if above:
+        return (DOUBT, "DOUBTFUL"), [f"above the hard limit: {above} of {plural(len(measured), 'case')}; {FLAGS[_ABOVE].text}"]
+    checks = [check for cause in verdict.causes if isinstance(cause, ReachesExpected) for check in cause.series]
+    rates = [(each.rate, each.name) for each in answers(rows) if each.rate is not None]
+    percents = [(check.percent or 0.0, f"{check.operation} over {check.backend}") for check in checks]
+    percents += [(rate.percent, name) for rate, name in rates if rate.percent is not None]
+    lowest, name = min(percents)
+    if lowest < 100 * OF_LINKS:
+        compare = "compare with an earlier run of this machine (`collbench compare`)"
+        return (PLAIN, "OK"), [f"OK, but {name} reaches only {format_percent(lowest)} of the expected bandwidth: {compare}"]
+    highest, name = max(((rate.percent or 0.0, name) for rate, name in rates if rate.measured), default=(0.0, ""))
+    if highest > 100 * TOLERANCE:
+        doubt = "the library is faster than the reference, or the reference was disturbed"
+        return (PLAIN, "OK"), [f"OK, but {name} reaches {format_percent(highest)} of a measured reference: {doubt}"]
+    return (GOOD, "OK"), []
 
 
 def _series(of: SeriesCheck) -> str:
@@ -449,16 +486,20 @@ def _of_rows(material: Material) -> FirstScreen | None:
     found = answers(rows)
     if not found:
         return None
-    outcome, quality = verdict_of(rows, []).outcome, run_quality(rows)
+    verdict, quality = verdict_of(rows, []), run_quality(rows)
+    badge, why = _badge_of(verdict, rows)
+    if verdict.outcome is not CheckOutcome.OK:
+        why = [f"{verdict.outcome.value}: {verdict.reasons()}"]
     ranks, nodes = max(row.ranks for row in rows), max(row.nodes or 1 for row in rows)
     operations = {each.operation for each in found}
     what = found[0].operation if len(operations) == 1 else f"{len(operations)} operations"
     title = f"{what} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found)}"
-    more = [each.render() for each in found] if len(found) <= _MOST_ANSWERS else []
+    more = [*why, *(each.render() for each in found if len(found) <= _MOST_ANSWERS)]
     more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
-    badge, line = (_BADGES.get(outcome, BAD), outcome.value), _line_of(material.tables[0].runs[0])
+    line = _line_of(material.tables[0].runs[0])
+    pipelined = {row.operation for row in rows if (row.window or 1) > 1}  # the time of one of many messages on the way is no latency
     latencies = [(each.latency.times_s[0], each.latency.size_bytes, each.name)
-                 for each in found if each.latency and each.latency.size_bytes]  # fmt: skip
+                 for each in found if each.latency and each.latency.size_bytes and each.operation not in pipelined]  # fmt: skip
     return FirstScreen(title, badge, _with_latency([*_rates(found)], latencies), line, more)
 
 
@@ -469,7 +510,7 @@ def _result(found: Sequence[Answer]) -> str:
     rates = {each.name: each.rate for each in found if each.rate is not None}
     if not rates:
         return next((each.result() for each in found if not each.missing), found[0].result())
-    percents = sorted((rate.percent, name) for name, rate in rates.items() if rate.percent is not None)
+    percents = sorted((rate.percent, name) for name, rate in rates.items() if rate.percent is not None and not _exceeds_reference(rate))
     if len({each.operation for each in found}) == 1 or not percents:
         return max(rates.values(), key=lambda rate: rate.bytes_per_s).render()
     (low, slowest), (high, fastest) = percents[0], percents[-1]
@@ -482,9 +523,18 @@ def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
         rated = [(each.rate, each.name) for each in found if each.operation == operation and each.rate is not None]
         if rated:
             rate, name = max(rated, key=lambda each: each[0].bytes_per_s)
-            of = f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: " if rate.expected_bytes_per_s else ""
-            value = f"{format_rate(rate.bytes_per_s)} GB/s" if rate.percent is None or not of else format_percent(rate.percent)
-            yield LargeFigure(value, f"{of}{name} at {format_size(rate.size_bytes)}")
+            where = f"{name} at {format_size(rate.size_bytes)}"
+            if _exceeds_reference(rate):
+                yield LargeFigure(f"{format_rate(rate.bytes_per_s)} GB/s", f"{where}: faster than the measured reference")
+            elif rate.percent is None or not rate.expected_bytes_per_s:
+                yield LargeFigure(f"{format_rate(rate.bytes_per_s)} GB/s", where)
+            else:
+                yield LargeFigure(format_percent(rate.percent), f"of {format_rate(rate.expected_bytes_per_s)} GB/s expected: {where}")
+
+
+def _exceeds_reference(rate: HeadlineRate) -> bool:
+    """Return whether a rate is so far above a measured reference that its percentage means nothing."""
+    return rate.measured and rate.percent is not None and rate.percent > MOST_OF_MEASURED
 
 
 def _line_of(run: Run) -> str:

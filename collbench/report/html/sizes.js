@@ -1,10 +1,10 @@
 // The chart of an operation over the message size, drawn by uPlot in place of the picture: bandwidth or time, linear or logarithmic,
-// zoom, series to show or hide, one tooltip with all series at a size, by pointer or arrow keys.
+// zoom, series to show or hide, one tooltip with all series at a size, by pointer or arrow keys. Lines, markers and intervals look as
+// in the picture: the buttons of the series are drawn with its classes, and the chart takes colors and dashes from there.
 
-const DASH = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 const FONT = "11px system-ui, sans-serif";
 const MARGIN = 172; // pixels right of the axes for the names of limits, where the window is wide
-const UNITS = ["", "K", "M", "G", "T", "P"];
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 // Return a CSS color of the page as uPlot needs it: light-dark() is resolved by an element.
 function resolved(name) {
@@ -16,10 +16,40 @@ function resolved(name) {
   return found;
 }
 
-// Return a message size as text: "64K".
+// Return a new element of SVG with attributes and children.
+function drawn(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+// Return the line and the marker of a series, for its button.
+function sample({ look, marker }) {
+  const line = drawn("path", { class: `line ${look}`, d: "M1 6h28" });
+  return drawn("svg", { viewBox: "0 0 30 12", "aria-hidden": "true" }, line, drawn("path", { class: look, d: `M15 6${marker}` }));
+}
+
+// Return a message size as text: "64 KiB".
 function sizeText(bytes) {
   const unit = Math.max(0, Math.min(UNITS.length - 1, Math.floor(Math.log2(bytes) / 10)));
-  return `${+(bytes / 1024 ** unit).toPrecision(4)}${UNITS[unit]}`;
+  return `${+(bytes / 1024 ** unit).toPrecision(4)} ${UNITS[unit]}`;
+}
+
+// Return the ticks of a logarithmic axis, as the picture has them: powers of ten, with 2 and 5 if there is room. An axis with fewer than
+// three of them has even steps.
+function logTicks(low, high) {
+  const first = Math.floor(Math.log10(low));
+  const decades = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, number) => first + number);
+  const steps = decades.length <= 4 ? [1, 2, 5] : [1];
+  const every = 1 + Math.floor(decades.length / 9);
+  const ticks = decades.filter((decade) => decade % every === 0).flatMap((decade) => steps.map((step) => step * 10 ** decade));
+  const inside = ticks.filter((tick) => low <= tick && tick <= high);
+  if (inside.length >= 3) return inside;
+  const least = (high - low) / 6;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= least * (1 - 1e-9));
+  return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, number) => (Math.ceil(low / step) + number) * step);
 }
 
 class SizePlot extends Walk {
@@ -41,8 +71,10 @@ class SizePlot extends Walk {
     const group = (name, ...buttons) => element("span", { role: "group", "aria-label": name }, ...buttons);
     const measures = group("show", set("bandwidth", { measure: "rate", log: false }, "measure"), set("time", { measure: "time", log: true }, "measure"));
     const axes = group("axis", set("linear", { log: false }, "log"), set("log", { log: true }, "log"));
-    const series = this.data.series.map(({ name, style }, index) =>
-      this.toggle(name, () => !this.hidden.has(index), () => this.hidden.delete(index) || this.hidden.add(index), { class: `s${style % 4}` }));
+    const series = this.data.series.map((each, index) =>
+      this.toggle(each.name, () => !this.hidden.has(index), () => this.hidden.delete(index) || this.hidden.add(index)));
+    this.samples = this.data.series.map(sample);
+    series.forEach((made, index) => made.prepend(this.samples[index]));
     const whole = button("all sizes", () => this.draw(false));
     return element("div", { class: "controls" }, ...(this.data.rate ? [measures] : []), axes, whole, element("div", { class: "series" }, ...series));
   }
@@ -58,24 +90,66 @@ class SizePlot extends Walk {
     return made;
   }
 
-  // Return the columns of uPlot: sizes, then for each shown series its value and its interval, then the limits.
+  // Return the color and the dashes of a series, as its sample has them.
+  look(index) {
+    const { stroke, strokeDasharray } = getComputedStyle(this.samples[index].querySelector(".line"));
+    return { stroke, dash: (strokeDasharray.match(/[\d.]+/g) ?? []).map(Number) };
+  }
+
+  // Return the columns of uPlot: sizes, then for each shown series its value and the ends of its interval, then the limits.
   columns() {
     const { data, measure } = this;
-    const [columns, series, bands] = [[data.sizes], [{}], []];
+    const [columns, series] = [[data.sizes], [{}]];
     const add = (values, options) => columns.push(values.map((value) => (this.log && value !== null && value <= 0 ? null : value))) && series.push(options);
     data.series.forEach((each, index) => {
       if (this.hidden.has(index)) return;
-      const stroke = resolved(`series-${each.style % 4}`);
-      add(each[measure], { stroke, width: 1.8, spanGaps: false, dash: DASH[(each.style + Math.floor(each.style / 4)) % 4], points: { show: true, size: 6, fill: stroke } });
+      add(each[measure], { ...this.look(index), width: 1.8, spanGaps: false, points: { show: false } });
       if (!each[`${measure}Low`]) return;
       for (const end of ["High", "Low"]) add(each[measure + end], { stroke: "transparent", width: 0, points: { show: false } });
-      bands.push({ series: [series.length - 2, series.length - 1], fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.18)") });
     });
     for (const limit of measure === "rate" ? data.limits : []) {
       const single = limit.rate.filter((value) => value !== null).length === 1;
       add(limit.rate, { stroke: resolved(limit.style), width: 1.4, dash: [7, 3], spanGaps: true, points: { show: single, size: 8 } });
     }
-    return { columns, series, bands };
+    return { columns, series };
+  }
+
+  // Draw the intervals and the markers of the shown series over their lines: open ones are doubtful, a cross is wrong data.
+  mark(plot) {
+    const { data, hidden, measure } = this;
+    const { ctx, bbox: { left, top, width, height } } = plot;
+    const [paper, bad] = ["paper", "bad"].map(resolved);
+    const at = (value) => plot.valToPos(this.log && value <= 0 ? plot.scales.y.min : value, "y", true);
+    ctx.save();
+    ctx.setLineDash([]);
+    ctx.beginPath();
+    ctx.rect(left - 5, top - 5, width + 10, height + 10);
+    ctx.clip();
+    data.series.forEach((each, index) => {
+      if (hidden.has(index)) return;
+      const { stroke } = this.look(index);
+      each[measure].forEach((value, place) => {
+        if (value === null || (this.log && value <= 0)) return;
+        ctx.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, plot.valToPos(data.sizes[place], "x", true), at(value));
+        const [start, end] = ["Low", "High"].map((end) => (at(each[measure + end]?.[place] ?? value) - at(value)) / devicePixelRatio);
+        if (Math.abs(start - end) >= 1) {
+          Object.assign(ctx, { strokeStyle: stroke, globalAlpha: 0.4, lineWidth: 3.5 });
+          ctx.stroke(new Path2D(`M0 ${start}V${end}`));
+        }
+        ctx.globalAlpha = 1;
+        const state = each.states[place];
+        if (state === "wrong") {
+          Object.assign(ctx, { strokeStyle: bad, lineWidth: 2 });
+          ctx.stroke(new Path2D(`M0 0${data.cross}`));
+          return;
+        }
+        const marker = new Path2D(`M0 0${each.marker}`);
+        Object.assign(ctx, { strokeStyle: stroke, fillStyle: state ? paper : stroke, lineWidth: 1 });
+        ctx.fill(marker);
+        ctx.stroke(marker);
+      });
+    });
+    ctx.restore();
   }
 
   // Draw the chart again; `zoomed`: with the sizes that are shown now.
@@ -84,20 +158,20 @@ class SizePlot extends Walk {
     const width = this.focus.clientWidth || 700; // before the page gets shorter, which may take away its scroll bar
     this.hasMargin = this.measure === "rate" && this.data.limits.length > 0 && width >= 560;
     this.plot?.destroy();
-    const { columns, series, bands } = this.columns();
+    const { columns, series } = this.columns();
     const axis = { stroke: resolved("soft"), grid: { stroke: resolved("grid"), width: 1 }, ticks: { show: false }, font: FONT, labelFont: FONT, labelSize: 18 };
     const labels = (text) => (plot, ticks) => ticks.map((tick) => (tick === null ? "" : text(tick)));
     const range = (low, high) => (low === null ? [0.1, 1] : this.log ? [low / 1.3, high * 1.3] : [0, high * 1.05]);
     this.plot = new uPlot({
-      width, height: width < 560 ? 260 : 340, series, bands, legend: { show: false },
+      width, height: width < 560 ? 260 : 340, series, legend: { show: false },
       padding: [12, this.hasMargin ? MARGIN : 16, 0, 4],
       scales: { x: { distr: 3, log: 2, time: false }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => range(low, high) } },
       axes: [
-        { ...axis, values: labels(sizeText), size: 28, label: "message size" },
-        { ...axis, values: labels((tick) => +tick.toPrecision(6)), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time, µs" },
+        { ...axis, values: labels(sizeText), size: 28, space: 64, label: "message size" },
+        { ...axis, ...(this.log ? { splits: (plot, number, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks } : {}), values: labels((tick) => +tick.toPrecision(6)), size: 58, label: this.measure === "rate" ? "bus bandwidth, GB/s" : "time, µs" },
       ],
       cursor: { y: false, drag: { x: true, y: false, setScale: true }, points: { size: 8 } },
-      hooks: { setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.nameLimits(plot)] },
+      hooks: { setCursor: [(plot) => this.hover(plot)], draw: [(plot) => this.mark(plot), (plot) => this.nameLimits(plot)] },
     }, columns, this.focus);
     if (zoomed && min && max) this.plot.setScale("x", { min, max });
   }

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import CeilingChange, with_ceilings_before
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.report.html.curves import MOST_LINES, SizeChart, Value, section, size_charts, to_chart
+from collbench.report.html.drawing import CROSS, series_marker
 from collbench.report.material import Material
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
@@ -117,7 +118,16 @@ class TestValues:
         assert nccl["texts"][3].endswith("; ? drift")
         assert nccl["texts"][4].endswith("; WRONG 7")
         classes = re.findall(r'<(?:circle|path) class="([^"]*)" (?:cx|d="M[\d. ]+m)', found.picture().markup("title"))
-        assert {"s0 d0", "s0 d0 open", "bad"} <= set(classes)
+        assert {"s0 d0", "s0 d0 open", "bad wide"} <= set(classes)
+
+    def test_a_series_has_one_look_in_the_picture_and_for_the_script(self) -> None:
+        found = chart_of(*(row for number in range(MOST_LINES) for row in curve(f"backend{number:02}")[:2]))
+        looks = [(each["look"], each["marker"]) for each in found.data()["series"]]
+        assert len(set(looks)) == len({look for look, _ in looks}) == MOST_LINES
+        drawn = found.picture().markup("title")
+        assert all(f'class="line {look}"' in drawn for look, _ in looks)
+        assert {marker for _, marker in looks} == {series_marker(number) for number in range(5)}
+        assert found.data()["cross"] == CROSS not in {marker for _, marker in looks}
 
     def test_an_interval_that_does_not_contain_the_time_is_left_out(self) -> None:
         wide = Times(1e-5, 2e-5, 3e-5, 1e-6, 1e-5, 1e-5, 1e-5)

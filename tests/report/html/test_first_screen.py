@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, first_screen
+from collbench.report.html.first_screen import BAD, DOUBT, GOOD, PLAIN, FirstScreen, LargeFigure, first_screen
 from collbench.report.html.page import html
 from collbench.report.material import Material
 from collbench.results.folder import HUNT, RunFolder
@@ -23,7 +23,7 @@ from tests.report.html.stored import material, run_of
 from tests.report.html.test_curves import hostile_rows
 from tests.report.test_hunt import CLEARED, SLOW, UNDECIDED, about
 from tests.report.verdict.hostile import hostile
-from tests.results.rows import make_row, make_times, not_measured
+from tests.results.rows import COPY, make_row, make_times, not_measured
 from tests.results.test_rounds import a_round
 from tests.results.test_steps import NA, ROW
 
@@ -70,6 +70,48 @@ class TestRows:
         found = of_rows(make_row(wrong=3), make_row(operation="broadcast"))
         assert found.badge == (BAD, "BROKEN")
         assert "WRONG DATA in allreduce over nccl" in found.title
+
+    @pytest.mark.parametrize(
+        ("percent", "changes", "badge", "reason"),
+        [
+            (84.0, {}, (GOOD, "OK"), ""),
+            (50.5, {"ceiling": COPY}, (GOOD, "OK"), ""),
+            (26.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches only 26 % of the expected bandwidth: compare with"),
+            (101.0, {"ceiling": COPY}, (GOOD, "OK"), ""),
+            (116.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches 116 % of a measured reference: the library is"),
+            (107.0, {}, (GOOD, "OK"), ""),  # the ring's rate is no limit
+        ],
+    )
+    def test_an_ok_is_green_only_near_the_expected_bandwidth(
+        self, percent: float, changes: dict[str, Any], badge: tuple[str, str], reason: str
+    ) -> None:
+        found = of_rows(make_row(percent_of_ceiling=percent, **changes))
+        assert found.badge == badge
+        assert any(text.startswith(reason) for text in found.more)
+        assert any(text.startswith("OK, but") for text in found.more) is bool(reason)
+
+    def test_a_row_above_the_hard_limit_makes_the_run_doubtful(self) -> None:
+        found = of_rows(make_row(), make_row(1 << 20, flags=("above_bound",)), not_measured("no memory", size_bytes=8))
+        assert found.badge == (DOUBT, "DOUBTFUL")
+        assert found.more[0].startswith("above the hard limit: 1 of 2 cases; the rate exceeds the hard limit: the bytes took another path")
+
+    def test_a_run_that_is_not_ok_has_its_reason(self) -> None:
+        bare = replace(make_times(1e-3), ci_low=None, ci_high=None)
+        found = of_rows(make_row(time_s=bare, flags=("imported",)))
+        assert found.badge == (DOUBT, "INCONCLUSIVE")
+        assert found.more[0] == "INCONCLUSIVE: allreduce over nccl: no row has a confidence interval"
+        assert of_rows(make_row(percent_of_ceiling=10.0)).more[0].startswith("SLOW: allreduce over nccl reaches only 42.0 of 50.0 GB/s (10 %)")
+
+    def test_far_above_a_measured_reference_there_is_no_percentage(self) -> None:
+        found = of_rows(make_row(ceiling=COPY, percent_of_ceiling=642.0), make_row(operation="broadcast", percent_of_ceiling=60.0))
+        assert found.title.endswith("60 % (broadcast over nccl) to 60 % (broadcast over nccl) of the expected bandwidth")
+        assert found.figures[0] == LargeFigure("42.0 GB/s", "allreduce over nccl at 64 MiB: faster than the measured reference")
+
+    def test_the_time_of_one_of_many_messages_is_no_latency(self) -> None:
+        rows = [make_row(operation="p2p_bandwidth", window=64), make_row(8, operation="p2p_bandwidth", window=64, time_s=make_times(1e-6))]
+        latency = make_row(8, operation="p2p_latency", busbw_bytes_per_s=1e6, percent_of_ceiling=None, time_s=make_times(2e-6))
+        assert of_rows(*rows, latency).figures[-1] == LargeFigure("2.000 µs", "p2p_latency over nccl at 8 B")
+        assert not any("µs" in figure.value for figure in of_rows(*rows).figures)
 
     def test_without_an_expected_rate_there_is_no_percentage(self) -> None:
         found = of_rows(make_row(ceiling=Ceiling("none", None, "unknown speed"), percent_of_ceiling=None))
