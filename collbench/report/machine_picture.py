@@ -463,7 +463,8 @@ def _domains(plan: PictureLayout, machine: Machine) -> Iterator[str]:
         yield text(box.middle, box.y + 38, name, "name mid", room=box.width - 40, size=BOLD)
         yield text(box.middle, box.y + 56, _that_fits([", ".join(about), *about[:1]], box.width - 38), "soft mid", room=box.width - 38)
         if not domain.below:
-            yield text(box.middle, box.y + 92, "no GPU, no NIC", "small mid")
+            is_virtual = any(nic.virtual for nic in machine.nics)
+            yield text(box.middle, box.y + 92, f"no GPU, no{' physical' if is_virtual else ''} NIC", "small mid")
 
 
 def _wires(plan: PictureLayout, limiting: frozenset[str]) -> Iterator[str]:

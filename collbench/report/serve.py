@@ -219,27 +219,33 @@ def _fits(run: ListedRun, query: str) -> bool:
 
 
 def _trends(runs: Sequence[ListedRun]) -> Iterator[tuple[str, str, str]]:
-    """Yield (operation, caption, drawing) for each operation that two runs or more have, the most frequent ones first."""
+    """Yield (name, caption, drawing) for each operation that two comparable runs or more have, the most frequent ones first.
+
+    Runs on other backends, devices or numbers of ranks and nodes are not comparable.
+    """
     points: defaultdict[str, list[tuple[ListedRun, Row]]] = defaultdict(list)
     for run in reversed(runs):  # oldest first
         for operation, row in run.bests.items():
-            points[operation].append((run, row))
+            where = f"{plural(row.ranks, 'rank')} on {'an unknown number of nodes' if row.nodes is None else plural(row.nodes, 'node')}"
+            points[f"{operation} over {row.backend} ({row.device}), {where}"].append((run, row))
     several = sorted((each for each in points.items() if len(each[1]) > 1), key=lambda each: -len(each[1]))
-    for operation, found in several[:_MOST_CHARTS]:
+    for name, found in several[:_MOST_CHARTS]:
         best_run, best = max(found, key=lambda each: each[1].busbw_bytes_per_s or 0.0)
         last = format_rate(found[-1][1].busbw_bytes_per_s or 0.0)
         caption = f"Last {last} GB/s; best {format_rate(best.busbw_bytes_per_s or 0.0)} GB/s in {short(best_run.path.name, 60)}."
-        yield short(operation, 60), caption, _trend(operation, found)
+        yield short(name, 100), caption, _trend(name, found)
 
 
-def _trend(operation: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
+def _trend(name: str, found: Sequence[tuple[ListedRun, Row]]) -> str:
     picture = Picture(_WIDTH, _HEIGHT)
     rates = [(row.busbw_bytes_per_s or 0.0) / 1e9 for _, row in found]
-    x = place_scale([started(run)[5:10] for run, _ in found], 54, _WIDTH - 12, _MOST_TICKS)
+    days = [started(run)[5:10] for run, _ in found]
+    labels = days if len(set(days)) > 1 else [started(run)[11:16] for run, _ in found]
+    x = place_scale(labels, 54, _WIDTH - 12, _MOST_TICKS)
     y = linear_scale(0.0, max(rates) or 1.0, _HEIGHT - 30, 30, "best bus bandwidth, GB/s")
     picture.axes(x, y)
     places = [(x.at(place), y.at(rate)) for place, rate in enumerate(rates)]
     picture.line(places, "s0")
     for place in places:
         picture.marker(*place, 0, "s0")
-    return picture.markup(f"{operation}: best bus bandwidth of each run")
+    return picture.markup(f"{name}: best bus bandwidth of each run")

@@ -136,7 +136,8 @@ def test_the_badge_is_printed_with_its_color_and_a_border(page: Page, name: str)
     page.emulate_media(media="print")
     style = page.evaluate(
         """(() => {
-          const { borderTopColor, borderTopStyle, backgroundColor, color, printColorAdjust } = getComputedStyle(document.querySelector(".badge"));
+          const badge = document.querySelector(".badge");
+          const { borderTopColor, borderTopStyle, backgroundColor, color, printColorAdjust } = getComputedStyle(badge);
           return { borderTopColor, borderTopStyle, backgroundColor, color, printColorAdjust };
         })()"""
     )

@@ -302,10 +302,33 @@ def test_an_interval_is_a_bar_at_its_size_and_not_a_band(page: Page, figure: Loc
     assert figure.evaluate(between) < 2000  # a band fills tens of thousands of pixels with an opacity of 0.18
 
 
+def test_no_line_joins_sizes_that_are_far_apart(either: Browser, tmp_path: Path) -> None:
+    sizes = (8, 4 << 20, 16 << 20)
+    rows = [make_row(size, backend="mpi", ceiling=None, percent_of_ceiling=None) for size in sizes]
+    write_html(Material([read_run(store(tmp_path / "run", rows))], tmp_path / "far.html"))
+    seen = ObservedPage.opening(either.new_page(viewport={"width": 1280, "height": 900}), tmp_path / "far.html")
+    figure = seen.page.locator(FIGURE)
+    seen.page.evaluate(DRAWN)
+    colored = f"""(figure, share) => {{
+      const canvas = figure.querySelector("canvas");
+      const [over, outer] = [".u-over", "canvas"].map((name) => figure.querySelector(name).getBoundingClientRect());
+      const x = Math.round((over.left - outer.left + share * over.width) * canvas.width / outer.width);
+      const pixels = ({PIXELS})(figure);
+      const is_blue = (y) => pixels[4 * (y * canvas.width + x)] < 40 && pixels[4 * (y * canvas.width + x) + 2] > 150;
+      return Array.from({{ length: canvas.height }}, (_, y) => y).some(is_blue);
+    }}"""
+    # the places of sizes on the axis: 0, 0.905 and 1
+    assert [figure.evaluate(colored, share) for share in (0.2, 0.5, 0.8, 0.95)] == [False, False, False, True]
+    assert seen.said == []
+    seen.page.close()
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [
-        (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]), (3, 250, [5, 10, 20, 50, 100, 200]), (34, 38, [34, 35, 36, 37, 38]),
+        (0.000270742, 0.05, [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05]),
+        (3, 250, [5, 10, 20, 50, 100, 200]),
+        (34, 38, [34, 35, 36, 37, 38]),
         (7e-9, 3e6, [1e-8, 1e-6, 1e-4, 1e-2, 1, 100, 1e4, 1e6]),
     ],
 )  # fmt: skip

@@ -244,5 +244,7 @@ def test_virtual_interfaces_are_named_below() -> None:
 
 
 def test_a_machine_without_parts() -> None:
+    virtual = Nic("eth0", virtual="veth")
+    assert "no GPU, no physical NIC" in texts(drawn(Machine(numa_nodes=(NumaNode(0, "0-1"),), nics=(virtual,))))
     assert "no GPU, no NIC" in texts(drawn(Machine(numa_nodes=(NumaNode(0, "0-1"),))))
     assert "machine without a name" in texts(drawn(Machine()))

@@ -79,8 +79,18 @@ def test_the_search_selects_runs(get: Get) -> None:
 def test_the_trend_is_of_the_best_figure_of_each_operation(tmp_path: Path) -> None:
     runs = runs_below(folder_of_runs(tmp_path / "runs"), linked=False)
     text = index(tmp_path, runs)
-    assert 'aria-label="allreduce: best bus bandwidth of each run"' in text and text.count("<circle") == 2
+    name = "allreduce over nccl (cuda), 4 ranks on 1 node: best bus bandwidth of each run"
+    assert f'aria-label="{name}"' in text and text.count("<circle") == 2
     assert "<svg" not in index(tmp_path, runs[:1])
+
+
+@pytest.mark.parametrize("changes", [{"ranks": 8}, {"nodes": 2}, {"backend": "mpi"}, {"device": "cpu"}])
+def test_runs_that_are_not_comparable_have_no_common_trend(tmp_path: Path, changes: dict[str, object]) -> None:
+    for number, changed in enumerate([{}, changes, {}]):
+        store(tmp_path / f"run-{number}", [make_row(**changed)], started_utc=f"2026-11-01T0{number}:00:00+00:00", exit_code=0)
+    text = index(tmp_path, runs_below(tmp_path))
+    assert (text.count("<svg"), text.count("<circle")) == (1, 2)
+    assert ">00:00</text>" in text and ">02:00</text>" in text and ">01:00</text>" not in text  # of one day the times are shown
 
 
 def test_text_of_a_run_is_text_of_the_index(tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.best import is_shown_as_time
+from collbench.analysis.best import LEAST_BYTES, is_shown_as_time
 from collbench.analysis.launches import Launches, case_of, is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, value_of, wrong
+from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, two_modes, value_of, wrong
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import (
@@ -31,6 +30,7 @@ from collbench.report.html.drawing import (
 )
 from collbench.report.material import Material
 from collbench.results.flags import flag_names
+from collbench.results.quality import UNRELIABLE, is_unreliable
 from collbench.results.row import SERIES, CaseKey, Row
 from collbench.units import format_rate, format_size, format_time
 
@@ -42,6 +42,7 @@ _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 760, 340, 56, 132, 46  # pixels
 _LINE = 26  # pixels between the labels of two limits
+_FAR = 64  # between sizes further apart by this factor nothing is known, so no line joins them
 _EQUAL = 1.01  # two limits within this factor are one line
 
 
@@ -56,13 +57,14 @@ class Value:
 
 @dataclass(frozen=True)
 class SizePoint:
-    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures."""
+    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures; unreliable: its quality."""
 
     size_bytes: int
     rate: Value | None
     time: Value | None
     state: str
     text: str
+    unreliable: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class SizeChart:
             {"name": limit.name, "kind": limit.kind, "style": limit.style, "rate": [*map(rates.get, sizes)]} for limit, rates in drawn
         ]
         series = [_series_data(line, sizes) for line in self.lines]
-        about = {"kind": "sizes", "sizes": sizes, "labels": labels, "rate": self.has_rate, "cross": CROSS}
+        about = {"kind": "sizes", "sizes": sizes, "labels": labels, "rate": self.has_rate, "cross": CROSS, "far": _FAR}
         return {**about, "series": series, "limits": limits}
 
     def picture(self) -> Picture:
@@ -239,7 +241,8 @@ def _point(row: Row) -> SizePoint:
     of_rate = None
     if rate is not None and time_s is not None:
         of_rate = Value(rate / 1e9, *(rate * time_s / end / 1e9 if end else None for end in (high, low)))
-    return SizePoint(row.size_bytes, of_rate, time, state, short("; ".join([_figures(row), *_remarks(row)]), 400))
+    text = short("; ".join([_figures(row), *_remarks(row)]), 400)
+    return SizePoint(row.size_bytes, of_rate, time, state, text, row.na is None and is_unreliable(row))
 
 
 def _figures(row: Row) -> str:
@@ -250,7 +253,13 @@ def _figures(row: Row) -> str:
     shown = share if share != NOTHING else f"{format_rate(rate)} GB/s" if rate is not None else ""
     low, high = sound_interval(row)
     within = "" if low is None or high is None else f" [{format_time(low)}, {format_time(high)}]"
-    time = f"{times(row, ' µs')}{within}" if time_of(row) is not None else "no time"
+    time_s = time_of(row)
+    if time_s is None:
+        time = "no time"
+    elif two_modes(row):  # the interval is that of the median, which neither value is
+        time = f"median {format_time(time_s)} µs{within}; two values: {times(row, ' µs')}"
+    else:
+        time = f"{times(row, ' µs')}{within}"
     return ", ".join(part for part in (shown, time) if part)
 
 
@@ -332,17 +341,25 @@ def _rounded(value: float | None) -> float | None:
 
 def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rate: bool) -> None:
     """Draw the intervals, the line and the markers of a series; doubtful values have open markers, wrong ones crosses."""
-    classes, bars, path = series_classes(line.number), [], []
+    classes = series_classes(line.number)
+    bars: list[tuple[float, float] | None] = []
+    path: list[tuple[float, float] | None] = []
+    before = 0
     for point in line.points:
         value, at = point.rate if rate else point.time, x.at(point.size_bytes)
+        if before and point.size_bytes > _FAR * before:
+            path.append(None)
+        before = point.size_bytes
         path.append(None if value is None else (at, y.at(value.value)))
         if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1:
             bars += [(at, y.at(value.low)), (at, y.at(value.high)), None]
     picture.line(bars, f"{classes} bar")
     picture.line(path, classes)
-    for point, place in zip(line.points, path, strict=True):
-        if place is None:
+    for point in line.points:
+        value = point.rate if rate else point.time
+        if value is None:
             continue
+        place = (x.at(point.size_bytes), y.at(value.value))
         if point.state == "wrong":
             picture.cross(*place)
         else:
@@ -385,12 +402,14 @@ def _caption(chart: SizeChart) -> str:
 
 
 def _best(line: SizeLine, has_rate: bool) -> str:
-    """Return the highest rate of a series, or its time at the smallest size; without a time the reason."""
-    rated = [(point.rate.value, point.size_bytes) for point in line.points if point.rate is not None and point.state != "wrong"]
+    """Return the rate of a series at the size that `headlines` chooses, or its time at the smallest size; without a time the reason."""
+    rated = [(point.size_bytes, point.rate.value, point.unreliable) for point in line.points if point.rate and point.state != "wrong"]
     timed = [(point.time.value, point.size_bytes) for point in line.points if point.time is not None]
     if has_rate and rated:
-        rate, size = max(rated, key=itemgetter(0))
-        return f"{line.name} reaches {format_rate(1e9 * rate)} GB/s at {format_size(size)}"
+        reliable = [each for each in rated if each[0] >= LEAST_BYTES and not each[2]]
+        size, rate, is_unreliable_rate = max(reliable or rated)
+        doubt = f", {UNRELIABLE}" if is_unreliable_rate else ""
+        return f"{line.name} reaches {format_rate(1e9 * rate)} GB/s at {format_size(size)}{doubt}"
     if timed:
         return f"{line.name} takes {format_time(1e-6 * timed[0][0])} µs at {format_size(timed[0][1])}"
     return f"{line.name}: {line.points[0].text}" if line.points else ""

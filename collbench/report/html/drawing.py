@@ -17,7 +17,8 @@ from collbench.units import format_size
 COLORS, DASHES = 4, 4  # classes s0 … s3 and d0 … d3
 # Shapes of markers around their place: circle, square, triangle, diamond, triangle that points down. 4 × 4 × 5 series look different.
 _MARKERS = (
-    "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z", "m-3.2-3.2h6.4v6.4h-6.4z", "m0-4.2 4 7h-8z", "m0-4.4 4 4.4-4 4.4-4-4.4z", "m0 4.2-4-7h8z",
+    "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0-6.4 0z", "m-3.2-3.2h6.4v6.4h-6.4z", "m0-4.2 4 7h-8z", "m0-4.4 4 4.4-4 4.4-4-4.4z",
+    "m0 4.2-4-7h8z",
 )  # fmt: skip
 CROSS = "m-4-4 8 8m0-8-8 8"  # wrong data: no series has it
 _LETTER = 6.1  # pixels of a letter at 11 px

@@ -272,7 +272,8 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     changed, fallen = slower or faster, found.fallen.sentences()
     title = _compared(found, changed or (same if len(same) > len(unclear) else unclear))
     worst = sorted((case for case in changed if case.time is not None), key=lambda case: case.time.value if case.time else 0.0)
-    figures = [LargeFigure(format_change(case.time), _case(case.b)) for case in (worst if len(worst) < 2 else (worst[0], worst[-1]))]
+    ends = worst if len(worst) < 2 else (worst[0], worst[-1])
+    figures = [LargeFigure(format_change(case.time), f"time of {_case(case.b)}") for case in ends]
     figures += [LargeFigure(str(len(same)), f"{noun_of(len(same), 'case')} without change")] if same else []
     figures += [LargeFigure(str(len(unclear)), f"inconclusive {noun_of(len(unclear), 'case')}")] if unclear else []
     more = [f"{short(found.b.name, 80)} against {short(found.a.name, 80)}, the baseline: {describe_comparison(found)}", *fallen[1:3]]

@@ -147,19 +147,22 @@ def _limits(rows: Iterable[Row]) -> dict[str, tuple[Limit, ...]]:
 
 
 def _marked(kind: MachineKind, kinds: Sequence[MachineKind], limits: Mapping[str, tuple[Limit, ...]]) -> dict[str, frozenset[str]]:
-    """Return by the text of a ceiling the limiting parts of this machine; none if the limiting links are on another host."""
+    """Return by the text of a ceiling the limiting parts of this machine that a drawing has; not those of links on another host."""
     elsewhere = {host for other in kinds if other is not kind for host in other.hosts if host not in kind.hosts}
     limiting = {text: parts for text, parts in limits.items() if elsewhere.isdisjoint(part.host for part in parts)}
-    return {text: marks for text, parts in limiting.items() if (marks := limiting_parts(kind.machine, parts))}
+    return {text: limiting_parts(kind.machine, parts) for text, parts in limiting.items()}
 
 
 def _chart(number: int, kind: MachineKind, marks: Mapping[str, frozenset[str]]) -> Chart:
     machine = kind.machine
     parts = frozenset().union(*marks.values())
     name = f"{kind.names}{f' ({len(kind.hosts)} equal machines)' if len(kind.hosts) > 1 else ''}"
-    marked = f"Marked as limiting: {'; '.join(map(safe, marks))}." if marks else "None of its links is a limit."
+    marked = [safe(text) for text, keys in marks.items() if keys]
+    missing = [safe(text) for text, keys in marks.items() if not keys]  # a virtual interface, or a limit of an earlier version
+    sentences = [f"Marked as limiting: {'; '.join(marked)}."] if marked else []
+    sentences += [f"Limiting, but not marked in this drawing: {'; '.join(missing)}."] if missing else []
     drawing = embedded(picture(machine, parts), first=number == 0)
-    caption = f"{title(machine, kind.names)}. {marked}"
+    caption = f"{title(machine, kind.names)}. {' '.join(sentences) or 'None of its links is a limit.'}"
     return Chart(f"machine-{number}", name, caption, _METHOD, drawing, _parts_table(machine, parts), wide=True)
 
 

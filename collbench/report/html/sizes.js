@@ -103,7 +103,8 @@ class SizePlot extends Walk {
     const add = (values, options) => columns.push(values.map((value) => (this.log && value !== null && value <= 0 ? null : value))) && series.push(options);
     data.series.forEach((each, index) => {
       if (this.hidden.has(index)) return;
-      add(each[measure], { ...this.look(index), width: 1.8, spanGaps: false, points: { show: false } });
+      const gaps = (plot, number, first, last, missing) => [...missing, ...this.far(plot, each[measure])].sort((one, other) => one[0] - other[0]);
+      add(each[measure], { ...this.look(index), width: 1.8, spanGaps: false, gaps, points: { show: false } });
       if (!each[`${measure}Low`]) return;
       for (const end of ["High", "Low"]) add(each[measure + end], { stroke: "transparent", width: 0, points: { show: false } });
     });
@@ -112,6 +113,14 @@ class SizePlot extends Walk {
       add(limit.rate, { stroke: resolved(limit.style), width: 1.4, dash: [7, 3], spanGaps: true, points: { show: single, size: 8 } });
     }
     return { columns, series };
+  }
+
+  // Return from where to where a line is interrupted, since its sizes there are far apart and nothing is known between them.
+  far(plot, values) {
+    const { sizes, far } = this.data;
+    const known = sizes.filter((size, place) => values[place] !== null);
+    const at = (size) => plot.valToPos(size, "x", true);
+    return known.slice(1).flatMap((size, place) => (size > far * known[place] ? [[at(known[place]), at(size)]] : []));
   }
 
   // Draw the intervals and the markers of the shown series over their lines: open ones are doubtful, a cross is wrong data.

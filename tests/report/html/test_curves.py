@@ -129,6 +129,29 @@ class TestValues:
         assert {marker for _, marker in looks} == {series_marker(number) for number in range(5)}
         assert found.data()["cross"] == CROSS not in {marker for _, marker in looks}
 
+    def test_of_two_values_the_interval_belongs_to_the_median(self) -> None:
+        modes = [{"time_s": 318.7e-6, "share": 0.63}, {"time_s": 3751e-6, "share": 0.37}]
+        spread = Times(450e-6, 382.4e-6, 523.8e-6, 3e-4, 4e-3, 4e-3, 4e-3)
+        (point,) = chart_of(make_row(1024, time_s=spread, modes=modes, flags=("two_modes",))).lines[0].points
+        assert "median 450.0 µs [382.4, 523.8]; two values: 318.7 µs 63 % / 3751 µs 37 %" in point.text
+
+    @pytest.mark.parametrize(("sizes", "parts"), [([256, 16384], 1), ([256, 16385], 2), ([8, 4 << 20, 16 << 20], 2)])
+    def test_sizes_far_apart_are_not_joined(self, sizes: list[int], parts: int) -> None:
+        found = chart_of(*(make_row(size, backend="mpi") for size in sizes))
+        (line,) = re.findall(r'<path class="line s0 d0" d="([^"]*)"', found.picture().markup("t"))[1:]  # after that of the legend
+        assert line.count("M") == parts
+        assert found.picture().markup("t").count("<circle") == 1 + len(sizes)
+        assert found.data()["far"] == 64
+
+    def test_the_caption_has_the_row_of_the_headline(self) -> None:
+        rows = [
+            make_row(16384, busbw_bytes_per_s=90e9), make_row(4 << 20, busbw_bytes_per_s=60e9), make_row(16 << 20, busbw_bytes_per_s=40e9),
+            make_row(64 << 20, busbw_bytes_per_s=30e9, flags=("above_bound",)),
+        ]  # fmt: skip
+        assert to_chart(chart_of(*rows)).caption.startswith("nccl reaches 40.0 GB/s at 16 MiB.")
+        assert to_chart(chart_of(rows[0], rows[3])).caption.startswith("nccl reaches 30.0 GB/s at 64 MiB, unreliable.")
+        assert to_chart(chart_of(rows[0])).caption.startswith("nccl reaches 90.0 GB/s at 16 KiB.")
+
     def test_an_interval_that_does_not_contain_the_time_is_left_out(self) -> None:
         wide = Times(1e-5, 2e-5, 3e-5, 1e-6, 1e-5, 1e-5, 1e-5)
         (point,) = chart_of(make_row(1024, time_s=wide)).lines[0].points

@@ -76,7 +76,7 @@ class TestRows:
         [
             (84.0, {}, (GOOD, "OK"), ""),
             (50.5, {"ceiling": COPY}, (GOOD, "OK"), ""),
-            (26.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches only 26 % of the expected bandwidth: compare with"),
+            (26.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches only 26 % of the expected bandwidth: "),
             (101.0, {"ceiling": COPY}, (GOOD, "OK"), ""),
             (116.0, {"ceiling": COPY}, (PLAIN, "OK"), "OK, but allreduce over nccl reaches 116 % of a measured reference: the library is"),
             (107.0, {}, (GOOD, "OK"), ""),  # the ring's rate is no limit
@@ -100,7 +100,8 @@ class TestRows:
         found = of_rows(make_row(time_s=bare, flags=("imported",)))
         assert found.badge == (DOUBT, "INCONCLUSIVE")
         assert found.more[0] == "INCONCLUSIVE: allreduce over nccl: no row has a confidence interval"
-        assert of_rows(make_row(percent_of_ceiling=10.0)).more[0].startswith("SLOW: allreduce over nccl reaches only 42.0 of 50.0 GB/s (10 %)")
+        slow = of_rows(make_row(percent_of_ceiling=10.0))
+        assert slow.more[0].startswith("SLOW: allreduce over nccl reaches only 42.0 of 50.0 GB/s (10 %)")
 
     def test_far_above_a_measured_reference_there_is_no_percentage(self) -> None:
         found = of_rows(make_row(ceiling=COPY, percent_of_ceiling=642.0), make_row(operation="broadcast", percent_of_ceiling=60.0))
@@ -131,6 +132,7 @@ class TestComparison:
         found = screen_of(material(*launches("before", 1), *launches("after", 1.3)))
         assert (found.badge, found.title) == ((BAD, "SLOWER"), "allreduce slower (+30.0 %) in 2 of 2 cases")
         assert [figure.value for figure in found.figures] == ["+30.0 %", "+30.0 %"]
+        assert all(figure.label.startswith("time of allreduce over nccl at ") for figure in found.figures)
         assert found.more[0].startswith("after against before, the baseline: 2 cases: 2 slower")
 
     def test_faster_cases_are_good(self) -> None:

@@ -88,6 +88,7 @@ def test_marks_are_what_the_ceiling_names(machine: Machine, ceiling: Ceiling, ma
     made = shown(tmp_path, [machine], ceiling)
     assert made.charts[0].drawing.count(">limits<") == marks
     assert ("Marked as limiting" in made.charts[0].caption) == bool(marks)
+    assert ("Limiting, but not marked in this drawing: " in made.charts[0].caption) == (not marks)
 
 
 def test_a_link_of_another_host_is_not_marked_here(tmp_path: Path) -> None:
