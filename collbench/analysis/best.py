@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from collbench.analysis.launches import forced, grouped, is_time, known, median_of, sort_time, time_of
+from collbench.machine.peak.ceiling import LEAST_BYTES
 from collbench.operations.registry import operations
 from collbench.results.quality import is_unreliable
 from collbench.results.row import SERIES, Row
@@ -19,7 +20,6 @@ from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of
 
 # The row that stands for each operation over each backend, at the beginning of a report. It is never an average over sizes.
 
-LEAST_BYTES = 4 << 20  # smaller messages do not reach the bandwidth of a link, and fit into the caches of a processor
 # Rows that differ in one of these have separate peaks. For other differences (type, placement, algorithm …) the best row has the value.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
 # A row with bytes on another path than the expected one is a peak only if nothing else was measured.

@@ -13,14 +13,29 @@ from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.machine.interfaces import Interface, interface_with, read_interface
 from collbench.machine.model import Machine
-from collbench.machine.peak.ceiling import Ceiling, HostRates, ceiling_from_rate, memory_ceiling, no_ceiling, stream_ceiling
+from collbench.machine.peak.ceiling import (
+    DIRECT_COPY,
+    LEAST_BYTES,
+    LOOPBACK_TCP,
+    SHARED_MEMORY,
+    Ceiling,
+    HostPath,
+    HostRates,
+    HostWork,
+    Part,
+    ceiling_from_rate,
+    host_ceiling,
+    no_ceiling,
+    recipes,
+)
 from collbench.measure.open_backends import members_of, ranks_by_host
 from collbench.measure.probing import probed
-from collbench.measure.references import measure_memory, measure_streams
+from collbench.measure.references import measure_references
 from collbench.measure.request import Request
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups, groups_of
-from collbench.operations.operation import Operation
+from collbench.operations.operation import Operation, Place
+from collbench.units import format_size
 
 if TYPE_CHECKING:  # what follows from links is imported where a case crosses hosts or runs on GPUs
     from collbench.machine.peak.links import Link
@@ -37,8 +52,7 @@ class Ceilings:
     interfaces: list[Interface] = field(default_factory=list)
     machines: list[Machine] = field(default_factory=list)
     status: Callable[[str], None] = lambda text: None
-    rates: HostRates = field(default_factory=lambda: HostRates({}, {}))
-    _memory: dict[tuple[str, str], HostRates] = field(default_factory=dict)
+    rates: dict[tuple[str, str], HostRates] = field(default_factory=dict)  # of the references, by data type and kind of buffers
     _found: dict[tuple[Any, ...], CeilingPair] = field(default_factory=dict)
     _gpu_nodes: dict[str, GpuNodes] = field(default_factory=dict)
     _hosts: dict[str, list[str]] = field(default_factory=dict)
@@ -53,18 +67,27 @@ class Ceilings:
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self.world.oversubscribed:
             return
-        if any(_on_loopback(backend) for backend in backends):
-            self.status("measuring loopback TCP…")
-            one, both = measure_streams(self.world)
-            self.rates = HostRates({}, {}, one, both)
-        inside = [one for backend in backends if _in_memory(backend) for one in cases if self._stays_inside(*one, backend)]
-        if inside:
-            self.status("measuring memory copy…")
-        with_sum = any(operation.reduces for operation, _ in inside)
-        for key in dict.fromkeys((case.dtype.name, case.buffers) for _, case in inside):  # each once, at all sizes of its cases
-            chosen = {case.size_bytes: case for _, case in inside if (case.dtype.name, case.buffers) == key}
-            with self.world.watchdog.phase("measuring the memory"):
-                self._memory[key] = measure_memory(self.world, list(chosen.values()), with_sum, self.request.budget.max_time_s / 20)
+        by_buffers: dict[tuple[str, str], dict[int, tuple[Case, set[Part]]]] = {}
+        for backend in backends:
+            for operation, case in cases:
+                if not self._stays_inside(operation, case, backend) or case.size_bytes < LEAST_BYTES:
+                    continue
+                by_size = by_buffers.setdefault((case.dtype.name, case.buffers), {})
+                _, parts = by_size.setdefault(case.size_bytes, (case, set()))
+                work = _work_of(operation, case, max(map(len, groups_of(operation, case, backend.ranks)), default=1))
+                parts.update(part for path in self._paths(backend) for recipe in recipes(path, work) for part, _ in recipe)
+        if by_buffers:
+            self.status("measuring the references…")
+        for key, by_size in by_buffers.items():
+            wanted = [(case, frozenset(parts)) for case, parts in by_size.values()]
+            with self.world.watchdog.phase("measuring the references"):
+                self.rates[key] = measure_references(self.world, wanted, self.request.budget.max_time_s / 20)
+
+    def _paths(self, backend: Backend) -> tuple[HostPath, ...]:
+        """Return the paths that a backend may take inside a host."""
+        if _in_memory(backend):
+            return SHARED_MEMORY, DIRECT_COPY
+        return (LOOPBACK_TCP,) if _on_loopback(backend) and len(self.world.hosts) == 1 else ()
 
     def _stays_inside(self, operation: Operation, case: Case, backend: Backend) -> bool:
         """Return whether a case of this backend moves data, but none between hosts."""
@@ -72,37 +95,55 @@ class Ceilings:
             return False
         return not any(self._crosses(backend, group) for group in groups_of(operation, case, backend.ranks))
 
-    def of(self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]]) -> CeilingPair:
-        """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the slowest group."""
+    def of(
+        self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]], directly: bool | None = True
+    ) -> CeilingPair:
+        """Return (expected bandwidth, hard limit or None) of a case that runs over these groups of ranks: those of the slowest group.
+
+        directly: whether the kernel copied the data of a case inside a host from process to process, if it permits that; None: unknown
+        """
         if operation.is_barrier:
             return no_ceiling(f"{operation.name} moves nothing"), None
         if self.request.ceiling is not None:
             return ceiling_from_rate(self.request.ceiling), None
         if operation.aggregate:
-            ceiling, bound = self.of(replace(operation, aggregate=False), case, backend, groups)
+            ceiling, bound = self.of(replace(operation, aggregate=False), case, backend, groups, directly)
             return _of_all(ceiling, len(groups)), bound and _of_all(bound, len(groups))
         if backend.own_ceiling:
             return backend.own_ceiling, None
         if case.device == "cpu" and not any(self._crosses(backend, group) for group in groups):
-            return self._inside(operation, case, backend, max(map(len, groups), default=1)), None
+            return self._inside(operation, case, backend, max(map(len, groups), default=1), directly), None
         known = (backend.name, case.device, operation.name, case.root, case.traffic, case.size_bytes if operation.uneven else 0)
         key = (*known, tuple(map(tuple, groups)))
         if key not in self._found:
             self._found[key] = self._of_links(operation, case, backend, key[-1])
         return self._found[key]
 
-    def _inside(self, operation: Operation, case: Case, backend: Backend, n: int) -> Ceiling:
+    def _inside(self, operation: Operation, case: Case, backend: Backend, n: int, directly: bool | None) -> Ceiling:
         """Return the rate measured inside the hosts for groups of n ranks, with all ranks active at the same time."""
-        if self.world.oversubscribed:
-            return no_ceiling("more ranks than cores")
-        if (case.streams or 1) > 1:
-            return no_ceiling("the reference is one loopback TCP stream, not several")
+        reason = self._why_no_reference(case, backend)
+        if reason:
+            return no_ceiling(reason)
+        rates = self.rates.get((case.dtype.name, case.buffers), {})
+        work = _work_of(operation, case, n)
         if _on_loopback(backend):
-            return stream_ceiling(operation.bidirectional if operation.pair else not operation.rooted, self.rates)
-        if _in_memory(backend):
-            rates = self._memory.get((case.dtype.name, case.buffers), self.rates)
-            return memory_ceiling(operation.cpu_model, case.size_bytes, rates, n)
-        return no_ceiling(f"{backend.name} does not report its path inside a host")
+            return host_ceiling(LOOPBACK_TCP, work, case.size_bytes, rates)
+        direct = host_ceiling(DIRECT_COPY, work, case.size_bytes, rates)
+        if direct.bytes_per_s is not None and directly is None:
+            return no_ceiling("this kernel does not count which data it copies from process to process")
+        return direct if direct.bytes_per_s is not None and directly else host_ceiling(SHARED_MEMORY, work, case.size_bytes, rates)
+
+    def _why_no_reference(self, case: Case, backend: Backend) -> str | None:
+        """Return why nothing was measured that a case inside a host is compared with; None if something was."""
+        if self.world.oversubscribed:
+            return "more ranks than cores"
+        if (case.streams or 1) > 1:
+            return "the reference is one loopback TCP stream, not several"
+        if not backend.local_path:
+            return f"{backend.name} does not report its path inside a host"
+        if case.size_bytes < LEAST_BYTES:
+            return f"messages below {format_size(LEAST_BYTES)} fit into caches"
+        return None
 
     def _of_links(self, operation: Operation, case: Case, backend: Backend, groups: Groups) -> CeilingPair:
         """Return (expected bandwidth, hard limit) from the machines' links.
@@ -203,6 +244,18 @@ def _sharing(operation: Operation, hosts: Sequence[Sequence[str]]) -> int:
         return max((senders + receivers).values())
     most = max(*senders.values(), *receivers.values())
     return max(1, most // 2) if operation.self_synchronizing else most  # ping-pongs can alternate: one sends while the other replies
+
+
+def _work_of(operation: Operation, case: Case, n: int) -> HostWork:
+    """Return what a case does inside a host, in groups of n ranks."""
+    place = Place(case.root or 0, n, operation.count(case, n), case)
+    own = 0
+    if operation.cpu_model == "copy" and not case.in_place:
+        blocks = operation.expected_blocks(place)
+        from_itself = [block.count for block in blocks if list(block.sources) == [place.rank]]
+        own = sum(from_itself) if len(from_itself) < len(blocks) else 0  # the root of a scatter copies while the others receive
+    one_way = not operation.bidirectional if operation.pair else operation.rooted
+    return HostWork(operation.cpu_model, n, operation.bus_factor(n), one_way, own * case.dtype.size / case.size_bytes)
 
 
 def _on_loopback(backend: Backend) -> bool:

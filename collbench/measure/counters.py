@@ -8,6 +8,7 @@ blocks 20 ms.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -239,6 +240,16 @@ def read_tcp(root: str = "") -> Counts:
             if name in names and value.isdecimal():
                 found[names[name]] = found.get(names[name], 0) + int(value)
     return found
+
+
+# The kernel pins the pages of another process while it copies from them (cross-memory attach); it counts them for the whole host.
+_PINNED = "nr_foll_pin_acquired "
+
+
+def read_pinned(root: str = "") -> int | None:
+    """Return the bytes of the pages that the kernel has pinned so far; None if it does not count them (before Linux 5.8)."""
+    counts = [line.removeprefix(_PINNED) for line in text(f"{root}/proc/vmstat").splitlines() if line.startswith(_PINNED)]
+    return int(counts[0]) * mmap.PAGESIZE if counts and counts[0].isdecimal() else None
 
 
 _LIBRARY = "libnvidia-ml.so.1"

@@ -185,6 +185,7 @@ def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[s
                  with the reason in "unknown"; "idle_ports" sent nothing. Of many the 16 with the smallest ratio, and hosts_left_out
     at_least_bytes   what all hosts together must send where no switch copies or adds
     path         what carried the bytes: "network", "loopback", "shared memory", "NVLink"; None if counters do not show it
+    copied_directly   whether the kernel copied the bytes from process to process; None: it does not count that
     other_path   a sentence, where bytes that must have crossed between hosts did not show; else None. other_path_fact: its fields
     """
     bound = ran.must or least(ran.operation, ran.case, ran.groups, ran.host_of)
@@ -195,6 +196,7 @@ def evidence(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[s
         "iterations": ran.iterations, "at_least_bytes": round(bound.total * ran.iterations),
         "hosts": {host: known for host, known in hosts.items() if host in first}, "hosts_left_out": len(hosts) - len(first),
         "path": _path(ran, by_host, hosts), "inside": _inside(ran, by_host), "other_path": other.render() if other else None,
+        "copied_directly": _copied_directly(ran, by_host),
         **({"other_path_fact": as_json(other)} if other else {}),
     }  # fmt: skip
 
@@ -299,6 +301,14 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
         return None
     found = counters.payload(moved["interfaces"].get(counters.LOOPBACK, {}), "tx")
     return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": _share(found, must)}
+
+
+def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> bool | None:
+    pinned = [moved.get("pinned_bytes") for moved in by_host.values()]
+    if None in pinned:
+        return None
+    bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
+    return sum(count for count in pinned if count) > _FAR_LESS * bound.total * ran.iterations
 
 
 def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:

@@ -127,6 +127,7 @@ class Counters:
     states                    by GPU the values that are not counters: temperature_c, slowed_by
     tcp                       TCP segments that this host has sent and retransmitted
     uncounted                 network devices that have no counters here
+    pinned_bytes              of other processes' pages, while the kernel copied from them; None if it does not count them
     """
 
     interfaces: Mapping[str, Counts] = field(default_factory=dict)
@@ -136,6 +137,7 @@ class Counters:
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     uncounted: tuple[str, ...] = ()
     tcp: Counts = field(default_factory=dict)
+    pinned_bytes: int | None = None
 
 
 def read(root: str = "", gpus: Gpus | None = None) -> Counters:
@@ -146,7 +148,9 @@ def read(root: str = "", gpus: Gpus | None = None) -> Counters:
     interfaces, leaving = counters.read(root)
     counts, states = gpus.read() if gpus else ({}, {})
     uncounted = tuple(name for kind in _UNCOUNTED for name in entries(f"{root}/sys/class/{kind}"))
-    return Counters(interfaces, counters.read_infiniband(root), counts, leaving, states, uncounted, counters.read_tcp(root))
+    return Counters(
+        interfaces, counters.read_infiniband(root), counts, leaving, states, uncounted, counters.read_tcp(root), counters.read_pinned(root)
+    )
 
 
 def moved(before: Counters, after: Counters) -> dict[str, Any]:
@@ -159,10 +163,12 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
     silent          ports and devices that do not count what they move
     idle            ports that count, and sent nothing
     states          by GPU the states at both ends
+    pinned_bytes    of other processes' pages, while the kernel copied from them
     """
     kinds = [(before.interfaces, after.interfaces), (before.ports, after.ports), (before.gpus, after.gpus)]
     ports = grown(*kinds[1])
     counting = [name for name, counts in before.ports.items() if "tx_bytes" in counts and "tx_bytes" in after.ports.get(name, {})]
+    pinned = (before.pinned_bytes, after.pinned_bytes)
     return {
         "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
         "leaving": sorted(before.leaving & after.leaving), "tcp": _difference(before.tcp, after.tcp),
@@ -171,6 +177,7 @@ def moved(before: Counters, after: Counters) -> dict[str, Any]:
             *after.uncounted, *(name for name, counts in after.ports.items() if not any(each in counts for each in _VOLUME_COUNTERS))],
         "idle": [name for name in counting if counters.moved(ports.get(name, {}), "tx") == 0],
         "states": {name: {"before": before.states.get(name), "after": state} for name, state in after.states.items()},
+        "pinned_bytes": None if pinned[0] is None or pinned[1] is None else pinned[1] - pinned[0],
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Measure the rates of a host's memory and loopback, with all its ranks active at once. They are the measured
+"""Measure the rates at which ranks of a host exchange data, all at once and without a library. They are the measured
 references.
 """
 
@@ -6,27 +6,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Group
 from collbench.backends.clock import MonotonicClock
-from collbench.backends.host import Buffers, MappedBlock
+from collbench.backends.host import Buffers, Elements, MappedBlock
 from collbench.control.world import World
 from collbench.errors import WaitExpired
-from collbench.machine.peak.ceiling import HostRates, Rate, agreed, settled
+from collbench.machine.peak.ceiling import Part, Rate, agreed, settled
 from collbench.measure.loop import Loop, Timed
-from collbench.measure.sync import at_once
-from collbench.native.library import SHARED_BYTES, BarrierStruct, address, library
+from collbench.measure.sync import at_once, shared_page
+from collbench.native.library import SHARED_BYTES, BarrierStruct, SegmentStruct, address, library
 from collbench.operations.case import Case
 from collbench.operations.data import slots_for
 from collbench.operations.operation import Block as operation_Block
@@ -157,10 +157,14 @@ def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float
     return at_once([partial(run, place) for place in range(len(cpus))], "copying memory", patience_s)
 
 
+# The references of the cases inside a host. Ranks 0 and 1 of a host are partners, 2 and 3, and so on; an odd last rank has none.
+
 _MOST_S = 0.01  # for one reference at one size in one round
 _MOST_ROUNDS = 5
-_STREAM_S = 0.05
-_CHUNK = 1 << 20
+_PORTION = 16 << 20  # bytes of one transfer: larger messages are passed on in portions, which takes as long per byte
+_CHUNK_BYTES, _CHUNKS = 16 << 10, 8  # of a channel in shared memory, as MPI libraries have them
+_HEADER_BYTES = 256
+_DEADLINE_S = 20.0
 # A reference moves one buffer into another of the same size, as a send into a receive buffer.
 # reference.c has few loops. A type without its own is summed as one that needs the same time per byte.
 _SUMMED_AS = {
@@ -168,129 +172,202 @@ _SUMMED_AS = {
     "uint32": ("int32", 4), "uint64": ("int64", 8),
 }  # fmt: skip
 _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [operation_Block([x.rank], 0, x.count)], {})
+_IN_SHARED_MEMORY = frozenset({Part.SHARED, Part.SHARED_ONE_WAY, Part.SHARED_SUM})
+_ON_LOOPBACK = frozenset({Part.LOOPBACK, Part.LOOPBACK_ONE_WAY})
+_ONE_WAY = frozenset({Part.SHARED_ONE_WAY, Part.DIRECT_ONE_WAY, Part.LOOPBACK_ONE_WAY})
+_DOING = "measuring the references"
 
 
-def measure_memory(world: World, cases: Sequence[Case], with_sum: bool, share: float) -> HostRates:
-    """Return copy (and sum) rates at every size of `cases`, measured by all ranks of the world at once.
+class Partner:
+    """This rank's transfers to and from its partner. All ranks of the world make it together; `close` frees it.
 
-    All sizes are measured one after the other in two rounds. Sizes with rounds that differ are repeated, up to three
-    times. `share` limits the seconds per size and round. The rate is that of the slowest rank on rank 0's host.
+    process   the partner's process number, by which the kernel copies from its memory; None without a partner
+    direct    whether the kernel permits that at all ranks
     """
-    kinds = ("copy", "sum") if with_sum else ("copy",)
-    case_by_key = {(kind, case.size_bytes): case for case in cases for kind in kinds}
-    rounds: dict[tuple[str, int], list[Rate]] = {key: [] for key in case_by_key}
-    for _ in range(_MOST_ROUNDS):
-        left = [key for key, known in rounds.items() if agreed(known) is None]
-        if not left:
-            break
-        own = [_rate(world, case_by_key[key], key[0], share) for key in left]
-        for key, rate in zip(left, _slowest(world, own, "measuring the memory"), strict=True):
-            rounds[key].append(rate)
-    rates = {key: settled(known) for key, known in rounds.items()}
-    by_kind = {name: {size: rate for (kind, size), rate in rates.items() if kind == name} for name in ("copy", "sum")}
-    return HostRates(by_kind["copy"], by_kind["sum"])
+
+    def __init__(self, world: World, parts: Iterable[Part]) -> None:
+        mates = [member.rank for member in world.on_host()]
+        place = mates.index(world.rank)
+        self.world = world
+        self.rank = mates[place ^ 1] if place ^ 1 < len(mates) else None
+        self.sends_first = place % 2 == 0
+        token = ctypes.create_string_buffer(os.urandom(16), 16)
+        everyone = world.allgather((os.getpid(), ctypes.addressof(token), token.raw.hex()), _DOING)
+        self.process = None if self.rank is None else everyone[self.rank][0]
+        refused = None if self.rank is None or _reads(*everyone[self.rank]) else "not permitted"
+        self.direct = world.first_error(refused, _DOING) is None
+        self._segment = self._shared(mates) if library() and _IN_SHARED_MEMORY.intersection(parts) else None
+        self._connection = self._connected() if _ON_LOOPBACK.intersection(parts) else None
+
+    def _shared(self, mates: Sequence[int]) -> SegmentStruct:
+        channel = _HEADER_BYTES + _CHUNK_BYTES * _CHUNKS
+        self._page = shared_page(self.world, channel * len(mates))
+        first = ctypes.addressof(ctypes.c_char.from_buffer(self._page))
+        out, in_ = (first + channel * mates.index(rank) for rank in (self.world.rank, self.world.rank if self.rank is None else self.rank))
+        return SegmentStruct(out=out, in_=in_, chunk_bytes=_CHUNK_BYTES, chunks=_CHUNKS, deadline_ns=int(_DEADLINE_S * 1e9))
+
+    def _connected(self) -> socket.socket | None:
+        """Return a connection to the partner over 127.0.0.1; None without a partner."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(self.world.timeout_s)
+            ports = self.world.allgather(listener.getsockname()[1], "connecting loopback streams")
+            if self.rank is None:
+                return None
+            if self.sends_first:
+                connection = socket.create_connection(("127.0.0.1", ports[self.rank]), timeout=self.world.timeout_s)
+            else:
+                connection, _ = listener.accept()
+        connection.setblocking(False)
+        return connection
+
+    def close(self) -> None:
+        """Close the connection. The shared memory is freed when the process ends."""
+        if self._connection:
+            self._connection.close()
+
+    def call(self, part: Part, buffers: Buffers, at: Portion, there: Sequence[int]) -> Call | None:
+        """Return the call that does the part with one portion of the buffers; None if it cannot be measured here.
+
+        there: by slot the address of the partner's send buffer
+        """
+        to, from_ = buffers.recv(0, at.slot)[at.first : at.end], buffers.send(0, at.slot)[at.first : at.end]
+        if part in (Part.COPY, Part.SUM):
+            return _local(part, to, from_)
+        if self.rank is None:
+            return PythonCall(part, lambda: None)
+        sends = part not in _ONE_WAY or self.sends_first
+        receives = part not in _ONE_WAY or not self.sends_first
+        if part in _ON_LOOPBACK:
+            return PythonCall(part, partial(self._exchange, from_ if sends else from_[:0], to if receives else to[:0]))
+        if part in _IN_SHARED_MEMORY:
+            return self._pass(part, to if receives else to[:0], from_ if sends else from_[:0])
+        if receives:
+            return self._copy_from(part, to, there[at.slot] + at.first * to.itemsize)
+        return NativeCall(part, address("collbench_nothing"), ()) if self.direct else None
+
+    def _pass(self, part: Part, to: Elements, from_: Elements) -> Call | None:
+        if self._segment is None:
+            return None
+        name, width = _summed_as(to)
+        added = address(f"collbench_sum_{name}") if part is Part.SHARED_SUM else 0
+        ends = (to.ctypes.data if to.size else 0, from_.ctypes.data if from_.size else 0)
+        return NativeCall(
+            part, address("collbench_pass"), (ctypes.addressof(self._segment), *ends, max(to.nbytes, from_.nbytes), added, width)
+        )
+
+    def _copy_from(self, part: Part, to: Elements, source: int) -> Call | None:
+        if not self.direct or self.process is None:
+            return None
+        return NativeCall(part, address("collbench_copy_from"), (self.process, to.ctypes.data, source, to.nbytes))
+
+    def _exchange(self, outgoing: Elements, incoming: Elements) -> None:
+        """Send and receive over the connection at the same time, by one thread, until both have ended."""
+        assert self._connection
+        to_send, to_fill = outgoing.view(np.uint8).data, incoming.view(np.uint8).data
+        while to_send or to_fill:
+            events = (select.POLLOUT if to_send else 0) | (select.POLLIN if to_fill else 0)
+            poll = select.poll()
+            poll.register(self._connection, events)
+            ready = poll.poll(_DEADLINE_S * 1e3)
+            if not ready:
+                raise WaitExpired(f"measuring loopback TCP: nothing arrived within {_DEADLINE_S:g} s")
+            with suppress(BlockingIOError):
+                if to_send and ready[0][1] & ~select.POLLIN:
+                    to_send = to_send[self._connection.send(to_send) :]
+            with suppress(BlockingIOError):
+                if to_fill and ready[0][1] & ~select.POLLOUT:
+                    to_fill = to_fill[self._connection.recv_into(to_fill) or len(to_fill) :]
 
 
-def _slowest(world: World, own: Sequence[Rate | None], doing: str) -> list[Rate]:
-    """Return the lowest rate of any rank for each entry, the same at all ranks."""
-    everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in own], doing)
-    return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
+class Portion(NamedTuple):
+    """The elements of a buffer slot that are transferred at once."""
+
+    slot: int
+    first: int
+    end: int
 
 
-def _rate(world: World, case: Case, kind: str, share: float) -> Rate:
-    alone = Group((world.rank,), (0,))
-    buffers = Buffers(_REFERENCE, case, alone, slots_for(case))
-    program = Program(tuple((_call(kind, buffers, slot),) for slot in range(buffers.slots)), keep=buffers)
-    loop = Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
-    world.allgather(None, "measuring the memory")
-    once = max(float(loop.run(2)[0].min()), 1e-9)
-    batch = max(1, int(1e-5 / once))
-    n = int(min(max(min(_MOST_S, share) / (once * batch), 3), 200))
-    time = median(loop.run(n, batch).ravel())
-    value, low, high = (
-        case.size_bytes * batch / max(seconds, 1e-9) for seconds in (time.value, time.ci_high or time.value, time.ci_low or time.value)
-    )
-    return Rate(value, low, high)
+def _reads(process: int, at: int, expected: str) -> bool:
+    """Return whether the kernel copies from this process, and it is the one that has the expected bytes there."""
+    native = library()
+    if native is None:
+        return False
+    read = ctypes.create_string_buffer(len(expected) // 2)
+    failed = native.collbench_copy_from(ctypes.c_int64(process), read, ctypes.c_void_p(at), ctypes.c_uint64(len(read)))
+    return not failed and read.raw.hex() == expected
 
 
-def _call(kind: str, buffers: Buffers, slot: int) -> Call:
-    to, from_ = buffers.recv(0, slot), buffers.send(0, slot)
+def _summed_as(elements: Elements) -> tuple[str, int]:
+    """Return the type as which the elements are summed, and its bytes.
+
+    16-bit floats are summed as float32 of the same bytes, so that a C compiler without them can build the loop.
+    """
+    return _SUMMED_AS.get(elements.dtype.name, (elements.dtype.name, elements.dtype.itemsize))
+
+
+def _local(part: Part, to: Elements, from_: Elements) -> Call:
     if library() is None:
-        return PythonCall(kind, (lambda: np.copyto(to, from_)) if kind == "copy" else (lambda: np.add(to, from_, out=to)))
-    if kind == "copy":
-        return NativeCall(kind, address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
-    # 16-bit floats are summed as float32 of the same bytes, so that a C compiler without them can build the loop.
-    dtype = buffers.case.dtype
-    name, width = _SUMMED_AS.get(dtype.name, (dtype.name, dtype.size))
-    return NativeCall(kind, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
+        return PythonCall(part, (lambda: np.copyto(to, from_)) if part is Part.COPY else (lambda: np.add(to, from_, out=to)))
+    if part is Part.COPY:
+        return NativeCall(part, address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
+    name, width = _summed_as(to)
+    return NativeCall(part, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
 
 
-def measure_streams(world: World) -> tuple[Rate | None, Rate | None]:
-    """Return (one way, both ways): the rate of a loopback TCP stream to the next rank; None on a host with one rank.
+def measure_references(world: World, wanted: Sequence[tuple[Case, frozenset[Part]]], share: float) -> dict[tuple[Part, int], Rate]:
+    """Return the rate of each part at the size of each case, measured by all ranks of the world at once.
 
-    Both are measured twice, and again up to three times while the rounds differ. The interval covers the rounds that
-    agree.
+    All are measured one after the other in two rounds. Those with rounds that differ are repeated, up to three times.
+    `share` limits the seconds per part, size and round. The rate is that of the slowest rank. A part that cannot be
+    measured at some rank is left out.
     """
-    if world.size < 2 or len(world.hosts) > 1:
-        return None, None
-    receiver, sender = _connect_ring(world)
-    one: list[Rate] = []
-    both: list[Rate] = []
-    with receiver, sender:
-        # of an odd number of ranks the last one does nothing
-        gives, takes = world.rank % 2 == 0 and world.rank + 1 < world.size, world.rank % 2 == 1
+    partner = Partner(world, [part for _, parts in wanted for part in parts])
+    rounds: dict[tuple[Part, int], list[Rate]] = {(part, case.size_bytes): [] for case, parts in wanted for part in sorted(parts)}
+    try:
         for _ in range(_MOST_ROUNDS):
-            if agreed(one) is None:
-                one.append(_stream(world, sender if gives else None, receiver if takes else None))
-            if agreed(both) is None:
-                both.append(_stream(world, sender, receiver))
-    return settled(one), settled(both)
+            for case, parts in wanted:
+                left = [part for part in sorted(parts) if agreed(rounds[part, case.size_bytes]) is None]
+                for part, rate in zip(left, _rates(partner, case, left, share) if left else [], strict=True):
+                    rounds[part, case.size_bytes].append(rate)
+    finally:
+        partner.close()
+    return {key: settled(known) for key, known in rounds.items() if all(rate.low > 0 for rate in known)}
 
 
-def _connect_ring(world: World) -> tuple[socket.socket, socket.socket]:
-    """Return sockets (from the rank before, to the next rank) on loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(world.timeout_s)
-        ports = world.allgather(listener.getsockname()[1], "connecting loopback streams")
-        sender = socket.create_connection(("127.0.0.1", ports[(world.rank + 1) % world.size]), timeout=world.timeout_s)
-        receiver, _ = listener.accept()
-    receiver.settimeout(world.timeout_s)
-    return receiver, sender
+def _rates(partner: Partner, case: Case, parts: Sequence[Part], share: float) -> list[Rate]:
+    """Return one round of these parts with the case's buffers: the lowest rate of any rank, the same at all ranks; 0 if it failed."""
+    world = partner.world
+    buffers = Buffers(_REFERENCE, case, Group((world.rank,), (0,)), slots_for(case))
+    elements = case.size_bytes // case.dtype.size
+    at_once = min(elements, _PORTION // case.dtype.size)
+    portions = [
+        Portion(slot, first, first + at_once) for slot in range(buffers.slots) for first in range(0, elements - at_once + 1, at_once)
+    ]
+    addresses = world.allgather([buffers.send_at(0, slot) for slot in range(buffers.slots)], _DOING)
+    there = addresses[world.rank if partner.rank is None else partner.rank]
+    own = []
+    for part in parts:
+        calls = [partner.call(part, buffers, portion, there) for portion in portions]
+        slots = [(call,) for call in calls if call is not None]
+        lacking = world.first_error(None if len(slots) == len(calls) else "not possible here", _DOING)
+        own.append(Rate(0.0, 0.0, 0.0) if lacking else _rate(world, slots, at_once * case.dtype.size, share, idle=_is_idle(partner, part)))
+    everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in own], _DOING)
+    return [Rate(*min((rate for rate in rates if rate), default=(0.0, 0.0, 0.0))) for rates in zip(*everyone, strict=True)]
 
 
-def _stream(world: World, sender: socket.socket | None, receiver: socket.socket | None) -> Rate:
-    """Send for a while and count what arrives; return the rate of the slowest receiver."""
-    rates: list[float] = []
-    thread = threading.Thread(target=lambda: rates.append(_drain(receiver)) if receiver else None)
-    world.allgather(None, "measuring loopback TCP")
-    thread.start()
-    if sender:
-        _pour(sender)
-    thread.join(world.timeout_s)
-    if thread.is_alive():
-        raise WaitExpired(f"measuring loopback TCP: nothing arrived within {world.timeout_s:g} s")
-    own = Rate(rates[0], rates[0], rates[0]) if rates else None
-    return _slowest(world, [own], "measuring loopback TCP")[0]
+def _is_idle(partner: Partner, part: Part) -> bool:
+    """Return whether this rank has no rate of its own: it has no partner, or its partner does the work."""
+    return part not in (Part.COPY, Part.SUM) and (partner.rank is None or (part is Part.DIRECT_ONE_WAY and partner.sends_first))
 
 
-def _pour(sender: socket.socket) -> None:
-    """Send blocks of data for the fixed time, then a marked last one, so that the stream can be used again."""
-    chunk = bytearray(_CHUNK)
-    end = time.monotonic() + _STREAM_S
-    while time.monotonic() < end:
-        sender.sendall(chunk)
-    chunk[-1] = 1
-    sender.sendall(chunk)
-
-
-def _drain(receiver: socket.socket) -> float:
-    """Return the bytes per second from the first to the marked last block."""
-    chunk, total, start = bytearray(_CHUNK), 0, 0.0
-    while True:
-        view = memoryview(chunk)
-        while view:
-            view = view[receiver.recv_into(view) or len(view) :]
-        start = start or time.monotonic()
-        total += _CHUNK
-        if chunk[-1]:
-            return (total - _CHUNK) / max(time.monotonic() - start, 1e-9)
+def _rate(world: World, slots: Sequence[tuple[Call]], n_bytes: int, share: float, *, idle: bool) -> Rate | None:
+    """Return the rate at which this rank does the calls, each of so many bytes; None if it is idle. Partners do equally many."""
+    loop = Loop(Timed(Program(tuple(slots), explain=os.strerror), None, MonotonicClock(), ctypes.c_int64()))
+    tried = float(loop.run(len(slots))[0].min())
+    once_s = max(world.allgather(tried, _DOING))
+    n = int(min(max(min(_MOST_S, share) / max(once_s, 1e-9), 3, len(slots)), 200))
+    time = median(loop.run(n).ravel())
+    if idle:
+        return None
+    value, low, high = (n_bytes / max(seconds, 1e-9) for seconds in (time.value, time.ci_high or time.value, time.ci_low or time.value))
+    return Rate(value, low, high)

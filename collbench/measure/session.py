@@ -77,7 +77,7 @@ class ProgressListener(Protocol):
         ...
 
     def status(self, text: str) -> None:
-        """Receive what happens before the first record: "measuring memory copy…"."""
+        """Receive what happens before the first record: "measuring the references…"."""
         ...
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:

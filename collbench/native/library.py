@@ -71,6 +71,18 @@ class StateProbeStruct(ctypes.Structure):
     ]
 
 
+class SegmentStruct(ctypes.Structure):
+    """The channels of collbench_pass, and their size; see reference.c."""
+
+    _fields_ = [
+        ("out", ctypes.c_void_p),
+        ("in_", ctypes.c_void_p),
+        ("chunk_bytes", ctypes.c_uint64),
+        ("chunks", ctypes.c_int64),
+        ("deadline_ns", ctypes.c_int64),
+    ]
+
+
 SHARED_BYTES = 128  # at least sizeof(shared_t) in loop.c
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
-from collbench.machine.peak.ceiling import HostRates, Rate
+from collbench.machine.peak.ceiling import LEAST_BYTES, Part, Rate
 from collbench.machine.peak.node import node_of
 from collbench.measure.ceilings import Ceilings, _sharing
 from collbench.measure.link_ceilings import link_between
@@ -161,43 +161,101 @@ def exact(value: float) -> Rate:
     return Rate(value, value, value)
 
 
-def inside(operation: str, path: str) -> Any:
-    """The ceiling of ranks of one host that meet over `path`."""
+PART_RATES = {
+    Part.COPY: 8e9, Part.SUM: 6e9, Part.SHARED_ONE_WAY: 5e9, Part.SHARED: 4e9, Part.SHARED_SUM: 3e9, Part.DIRECT_ONE_WAY: 12e9,
+    Part.DIRECT: 10e9, Part.LOOPBACK_ONE_WAY: 2e9, Part.LOOPBACK: 1e9,
+}  # fmt: skip
+
+
+def inside(operation: str, path: str, directly: bool | None = True, lacking: Sequence[Part] = (), **changes: Any) -> Any:
+    """The ceiling of two pairs of ranks of one host that meet over `path`."""
     world = FakeWorld(2)
     world.hosts = ("h0",)
     known = Ceilings(cast(Any, SimpleNamespace(ceiling=None)), cast(Any, world))
-    known.rates = HostRates({400: exact(9e9)}, {400: exact(3e9)}, stream_one=exact(2e9), stream_both=exact(1e9))
-    backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
-    return known.of(operations()[operation], make_case(operation=operation), cast(Any, backend), [[0, 1], [2, 3]])[0]
-
-
-STREAMS = {"broadcast": 2e9, "reduce": 2e9, "gather": 2e9, "scatter": 2e9, "gatherv": 2e9, "scatterv": 2e9,
-           "p2p_bandwidth": 2e9, "p2p_bidirectional": 1e9,
-           "multipair_bandwidth": 4e9, "multipair_bidirectional": 2e9}  # fmt: skip  # two pairs together
-ONE_SIDED = ("put_latency", "put_bandwidth", "get_latency", "get_bandwidth", "accumulate")
-STREAMS |= dict.fromkeys(ONE_SIDED, 2e9)
-
-
-@pytest.mark.parametrize("name", [name for name, one in operations().items() if not one.is_barrier])
-def test_loopback_is_used_both_ways_unless_there_is_a_root(name: str) -> None:
-    assert inside(name, "loopback").bytes_per_s == STREAMS.get(name, 2e9 if name == "p2p_latency" else 1e9)
-
-
-@pytest.mark.parametrize("name", [name for name, one in operations().items() if not one.is_barrier])
-def test_what_is_added_up_is_set_against_sums_and_all_else_against_copies(name: str) -> None:
-    both = 2 / (1 / 9e9 + 1 / 3e9)  # each of two ranks adds a half; of a reduce the root copies the other half
-    rates = {
-        "reduce": both,
-        "reducescatter": 3e9,
-        "reducescatterv": 3e9,
-        "scan": 3e9,
-        "exscan": 3e9,
-        "allreduce": both,
-        "accumulate": 3e9,
-        "multipair_bandwidth": 18e9,
-        "multipair_bidirectional": 18e9,
+    case = make_case(operation=operation, **{"count": LEAST_BYTES // 4} | changes)
+    known.rates["float32", case.buffers] = {
+        (part, case.size_bytes): exact(rate) for part, rate in PART_RATES.items() if part not in lacking
     }
-    assert inside(name, "memory").bytes_per_s == pytest.approx(rates.get(name, 9e9))
+    backend = SimpleNamespace(name="gloo", local_path=path, own_ceiling=None, ranks=4)
+    return known.of(operations()[operation], case, cast(Any, backend), [[0, 1], [2, 3]], directly)[0]
+
+
+MOVING = [name for name, one in operations().items() if not one.is_barrier and not one.creates]
+OWN_PART = ("allgather", "alltoall", "alltoallv", "allgatherv", "neighbor_allgather", "neighbor_alltoall", "hypercube")
+PAIRS_ONE_WAY = ("p2p_latency", "p2p_bandwidth", "multipair_bandwidth", "put_latency", "put_bandwidth", "get_latency", "get_bandwidth")
+
+
+def times(*rates: float) -> float:
+    """The rate of parts that follow each other, each of the same bytes."""
+    return 1 / sum(1 / rate for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("name", "loopback", "shared", "direct"),
+    [
+        ("allreduce", 2 * times(1e9, 1e9, 6e9), 2 * times(4e9, 3e9), 2 * times(10e9, 10e9, 6e9)),
+        ("reducescatter", times(1e9, 6e9), 3e9, times(10e9, 6e9)),
+        ("reduce", 2 * times(1e9, 6e9, 2e9), 2 * times(3e9, 5e9), 2 * times(10e9, 6e9, 12e9)),
+        ("broadcast", 2e9, 5e9, 12e9),
+        ("scatter", 2e9, 5e9, 12e9),
+        ("gather", times(2e9, 8e9), times(5e9, 8e9), times(12e9, 8e9)),
+        ("allgather", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
+        ("alltoall", times(1e9, 8e9), times(4e9, 8e9), times(10e9, 8e9)),
+        ("sendrecv", 1e9, 4e9, 10e9),
+        ("p2p_bandwidth", 2e9, 5e9, 12e9),
+        ("p2p_bidirectional", 1e9, 4e9, 10e9),
+        ("multipair_bandwidth", 4e9, 10e9, 24e9),
+    ],
+)  # fmt: skip
+def test_an_operation_takes_the_time_of_its_parts(name: str, loopback: float, shared: float, direct: float) -> None:
+    """Two ranks: each passes on, sums and keeps a half."""
+    assert inside(name, "loopback").bytes_per_s == pytest.approx(loopback)
+    assert inside(name, "memory", directly=False).bytes_per_s == pytest.approx(shared)
+    assert inside(name, "memory", directly=True).bytes_per_s == pytest.approx(direct)
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_every_operation_has_a_reference_inside_a_host(name: str) -> None:
+    for path in ("loopback", "memory"):
+        ceiling = inside(name, path)
+        assert ceiling.kind == "measured" and 0.5e9 < (ceiling.bytes_per_s or 0) <= 24e9
+
+
+def test_in_place_no_part_is_copied_to_itself() -> None:
+    assert inside("allgather", "memory", in_place=True).bytes_per_s == 10e9
+    assert inside("allgather", "memory", in_place=False).bytes_per_s == pytest.approx(times(10e9, 8e9))
+
+
+@pytest.mark.parametrize(
+    ("path", "directly", "name", "text"),
+    [
+        ("memory", True, "broadcast", "direct copy"),
+        ("memory", True, "allreduce", "direct copy and sum"),
+        ("memory", False, "broadcast", "shared memory"),
+        ("memory", False, "reduce", "shared memory and sum"),
+        ("loopback", False, "sendrecv", "loopback TCP"),
+        ("loopback", False, "reducescatter", "loopback TCP and sum"),
+    ],
+)
+def test_a_reference_names_the_path_that_the_data_took(path: str, directly: bool, name: str, text: str) -> None:
+    assert inside(name, path, directly).limited_by == text
+
+
+def test_without_direct_copies_the_reference_is_shared_memory() -> None:
+    refused = [Part.DIRECT, Part.DIRECT_ONE_WAY]
+    assert inside("broadcast", "memory", directly=True, lacking=refused).limited_by == "shared memory"
+    assert inside("broadcast", "memory", directly=None, lacking=refused).limited_by == "shared memory"
+
+
+def test_a_path_that_the_kernel_does_not_show_has_no_reference() -> None:
+    ceiling = inside("broadcast", "memory", directly=None)
+    assert (ceiling.kind, ceiling.bytes_per_s) == ("none", None) and "does not count" in ceiling.limited_by
+
+
+def test_small_messages_and_unknown_paths_have_no_reference() -> None:
+    small = inside("allreduce", "memory", count=LEAST_BYTES // 4 - 1)
+    assert (small.kind, small.limited_by) == ("none", "messages below 4 MiB fit into caches")
+    assert inside("allreduce", "").limited_by == "gloo does not report its path inside a host"
 
 
 def test_the_same_question_is_reckoned_once() -> None:
@@ -279,7 +337,7 @@ def test_two_ranks_of_a_group_on_each_host_send_twice_the_part_of_an_alltoall():
 def test_groups_inside_their_hosts_share_nothing():
     """Each host's memory is measured, or not: no network's ceiling."""
     ceiling, bound = limits_of("aabb", "allreduce", "DIV 2")
-    assert (ceiling.bytes_per_s, bound) == (None, None) and "host's memory" in ceiling.limited_by
+    assert (ceiling.bytes_per_s, bound) == (None, None) and "fit into caches" in ceiling.limited_by
 
 
 def test_a_group_that_crosses_beside_one_that_does_not_limits_the_row():

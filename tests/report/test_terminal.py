@@ -113,10 +113,10 @@ def test_a_log_hears_of_the_start_only_if_nothing_else_comes_for_three_seconds()
     clock = [0.0]
     err = io.StringIO()
     screen = PlainScreen(io.StringIO(), err, now=lambda: clock[0])
-    for second, text in ((0.5, "opening mpi…"), (2.9, "reading the hardware…"), (3.5, "measuring memory copy…"), (6.0, "x")):
+    for second, text in ((0.5, "opening mpi…"), (2.9, "reading the hardware…"), (3.5, "measuring the references…"), (6.0, "x")):
         clock[0] = second
         screen.status(text)
-    assert err.getvalue() == "measuring memory copy…\n"
+    assert err.getvalue() == "measuring the references…\n"
 
 
 def test_a_quiet_run_stays_silent_and_so_does_one_that_shows_rows() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.machine.peak.ceiling import Rate
+from collbench.machine.peak.ceiling import Part, Rate
 from collbench.measure import references
 from collbench.measure.references import (
     PATTERN,
@@ -20,8 +20,7 @@ from collbench.measure.references import (
     bound,
     copy_memory,
     first_wrong,
-    measure_memory,
-    measure_streams,
+    measure_references,
     repetitions,
     write_pattern,
 )
@@ -38,38 +37,39 @@ def alone():
     world.close()
 
 
+LOCAL = frozenset({Part.COPY, Part.SUM})
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copy_and_sum_rates_at_every_size(alone, dtype):
     cases = [make_case(dtype, count) for count in (1, 1000, 50_000)]
-    rates = measure_memory(alone, cases, True, 0.01)
-    sizes = {case.size_bytes for case in cases}
-    assert set(rates.copy) == set(rates.sum) == sizes
-    for rate in (*rates.copy.values(), *rates.sum.values()):
+    rates = measure_references(alone, [(case, LOCAL) for case in cases], 0.01)
+    assert set(rates) == {(part, case.size_bytes) for part in LOCAL for case in cases}
+    for rate in rates.values():
         assert 0 < rate.low <= rate.value <= rate.high < 1e13
-    assert (rates.stream_one, rates.stream_both) == (None, None)
 
 
-def test_without_reductions_no_sum_is_measured(alone):
-    rates = measure_memory(alone, [make_case()], False, 0.01)
-    assert rates.sum == {}
-    assert rates.copy[400].value > 0
+def test_only_the_parts_that_are_wanted_are_measured(alone):
+    rates = measure_references(alone, [(make_case(), frozenset({Part.COPY}))], 0.01)
+    assert set(rates) == {(Part.COPY, 400)} and rates[Part.COPY, 400].value > 0
 
 
 def test_rotating_buffers_are_rotated_in_the_reference_too(alone):
-    rates = measure_memory(alone, [replace(make_case(count=2**18), buffers="rotating")], True, 0.01)
-    assert rates.copy[2**20].value > 0
+    case = replace(make_case(count=2**18), buffers="rotating")
+    assert measure_references(alone, [(case, LOCAL)], 0.01)[Part.COPY, 2**20].value > 0
 
 
 def test_nothing_to_measure(alone):
-    assert measure_memory(alone, [], True, 0.01).copy == {}
+    assert measure_references(alone, [], 0.01) == {}
 
 
-def test_without_the_native_loop_numpy_copies(alone, monkeypatch):
+def test_without_the_native_loop_numpy_copies_and_nothing_is_shared(alone, monkeypatch):
     for module in ("references", "loop"):
         monkeypatch.setattr(f"collbench.measure.{module}.library", lambda: None)
-    rates = measure_memory(alone, [make_case("bfloat16"), make_case()], True, 0.01)
-    assert rates.copy[200].value > 0
-    assert rates.sum[400].value > 0
+    wanted = [(make_case("bfloat16"), LOCAL), (make_case(), LOCAL | {Part.SHARED, Part.DIRECT})]
+    rates = measure_references(alone, wanted, 0.01)
+    assert rates[Part.COPY, 200].value > 0
+    assert rates[Part.SUM, 400].value > 0
 
 
 @pytest.mark.skipif(library() is None, reason="the native loop was not built")
@@ -84,43 +84,97 @@ def test_the_native_copy_and_sum_are_correct(dtype):
     def run(kind, buffers):
         import ctypes
 
-        Loop(Timed(Program(((references._call(kind, buffers, 0),),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
+        call = references._local(kind, buffers.recv(0, 0), buffers.send(0, 0))
+        Loop(Timed(Program(((call,),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
 
     buffers = Buffers(references._REFERENCE, make_case(dtype, 1001), Group((0,), (0,)), 1)
     buffers.send(0, 0)[:] = np.arange(1001) % 50
     buffers.recv(0, 0)[:] = 7
-    run("sum", buffers)
+    run(Part.SUM, buffers)
     assert buffers.recv(0, 0).tolist() == [7 + i % 50 for i in range(1001)]
-    run("copy", buffers)
+    run(Part.COPY, buffers)
     assert buffers.recv(0, 0).tolist() == [i % 50 for i in range(1001)]
 
 
-def test_one_rank_has_no_stream(alone):
-    assert measure_streams(alone) == (None, None)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_loopback_streams_one_way_and_both(tmp_path, n):
-    body = """
-from collbench.measure.references import measure_memory, measure_streams
+PASSED = """
+import ctypes
+import numpy as np
+from collbench.backends.backend import Group
+from collbench.backends.clock import MonotonicClock
+from collbench.backends.host import Buffers
+from collbench.machine.peak.ceiling import Part
+from collbench.measure import references
+from collbench.measure.loop import Loop, Timed
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
+from collbench.operations.program import Program
+
 def main(world):
-    rates = measure_memory(world, [Case("allreduce", "mpi", DTYPES["float32"], 1024, redop="sum")], True, 0.01)
-    found = [*measure_streams(world), rates.copy[1024], rates.sum[1024]]
-    return [[rate.low, rate.value, rate.high, rate.disturbed] for rate in found]
+    partner = references.Partner(world, list(Part))
+    case = Case("allreduce", "mpi", DTYPES["int32"], 4 * 100_003, redop="sum")
+    buffers = Buffers(references._REFERENCE, case, Group((world.rank,), (0,)), 1)
+    there = world.allgather([buffers.send_at(0, 0)], "addresses")[partner.rank if partner.rank is not None else world.rank]
+    received = {}
+    for part in Part:
+        buffers.send(0, 0)[:] = np.arange(100_003) + 1000 * world.rank
+        buffers.recv(0, 0)[:] = 7
+        world.allgather(None, "filled")
+        call = partner.call(part, buffers, references.Portion(0, 0, 100_003), there)
+        if call is None:
+            continue
+        Loop(Timed(Program(((call,),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
+        got = buffers.recv(0, 0) - np.arange(100_003)
+        received[part] = int(got[0]) if np.all(got == got[0]) else ("none" if np.all(buffers.recv(0, 0) == 7) else "wrong")
+        world.allgather(None, "passed")
+    partner.close()
+    return [world.rank, partner.rank, received]
 """
-    found = together(body, n, Meeting("ipc", tmp_path))
+
+
+@pytest.mark.skipif(library() is None, reason="the native loop was not built")
+@pytest.mark.parametrize("n", [2, 3])
+def test_every_part_moves_and_adds_the_right_data(tmp_path, n):
+    """Ranks 0 and 1 are partners; a third rank has none. One way, the first sends."""
+    found = together(PASSED, n, Meeting("ipc", tmp_path))
+    assert [one.code for one in found] == [0] * n, found
+    for rank, partner, received in (one.said for one in found):
+        direct = partner is None or Part.DIRECT in received
+        ways = [Part.SHARED, Part.LOOPBACK, *([Part.DIRECT] if direct else [])]
+        one_ways = [Part.SHARED_ONE_WAY, Part.LOOPBACK_ONE_WAY, *([Part.DIRECT_ONE_WAY] if direct else [])]
+        sent = "none" if partner is None else 1000 * partner
+        assert {part: received[part] for part in ways} == dict.fromkeys(ways, sent)
+        assert {part: received[part] for part in one_ways} == dict.fromkeys(one_ways, sent if rank == 1 else "none")
+        assert received[Part.SHARED_SUM] == ("none" if partner is None else 7 + 1000 * partner)
+
+
+MEASURED = """
+from collbench.machine.peak.ceiling import Part
+from collbench.measure.references import measure_references
+from collbench.operations.case import Case
+from collbench.operations.dtypes import DTYPES
+
+def main(world):
+    case = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, redop="sum")
+    rates = measure_references(world, [(case, frozenset(Part))], 0.002)
+    return {part: [rate.low, rate.value, rate.high, rate.disturbed] for (part, _), rate in rates.items()}
+"""
+
+
+@pytest.mark.skipif(library() is None, reason="the native loop was not built")
+@pytest.mark.parametrize("n", [2, 3])
+def test_references_of_pairs_of_ranks(tmp_path, n):
+    found = together(MEASURED, n, Meeting("ipc", tmp_path))
     assert [one.code for one in found] == [0] * n, found
     assert all(one.said == found[0].said for one in found)  # the slowest, at every rank
-    assert all(1e6 < low <= value <= high < 1e13 for low, value, high, _ in found[0].said)
+    assert set(Part) - set(found[0].said) <= {Part.DIRECT, Part.DIRECT_ONE_WAY}  # where the kernel does not permit them
+    assert all(1e6 < low <= value <= high < 1e13 for low, value, high, _ in found[0].said.values())
 
 
 def scripted(monkeypatch, alone, rates):
-    """The rates of measure_memory where the rounds of its one reference are `rates`, and how many were measured."""
+    """The reference whose rounds are `rates`, and how many of them were measured."""
     left = list(rates)
-    monkeypatch.setattr(references, "_rate", lambda *_: Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02))
-    found = measure_memory(alone, [make_case()], False, 0.01).copy[400]
+    monkeypatch.setattr(references, "_rates", lambda *_: [Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02)])
+    found = measure_references(alone, [(make_case(), frozenset({Part.COPY}))], 0.01)[Part.COPY, 400]
     return found, len(rates) - len(left)
 
 
@@ -139,23 +193,25 @@ def test_a_reference_that_stays_disturbed_is_given_up_after_five_rounds(alone, m
     assert (found.value, found.disturbed, rounds) == (6e9, True, 5)
 
 
-@pytest.mark.parametrize(("size", "once_s"), [(4096, 1e-6), (64, 1e-8), (1 << 20, 1e-3)])
-def test_a_rate_is_that_of_one_copy_however_many_a_sample_holds(monkeypatch: pytest.MonkeyPatch, size: int, once_s: float) -> None:
-    batches = []
+@pytest.mark.parametrize(("once_s", "portions", "n"), [(1e-3, 1, 10), (1e-6, 4, 200), (0.1, 1, 3), (0.1, 8, 8)])
+def test_a_rate_is_that_of_one_portion(monkeypatch: pytest.MonkeyPatch, once_s: float, portions: int, n: int) -> None:
+    runs = []
 
     class Loop:
         def __init__(self, timed: Any) -> None:
             pass
 
-        def run(self, n: int, batch: int = 1) -> Any:
-            batches.append(batch)
-            return np.full((1, n), batch * once_s)
+        def run(self, n: int) -> Any:
+            runs.append(n)
+            return np.full((1, n), once_s)
 
     monkeypatch.setattr(references, "Loop", Loop)
     world: Any = SimpleNamespace(rank=0, allgather=lambda value, what: [value])
-    found = references._rate(world, make_case(count=size // 4, redop=None), "copy", 1.0)
-    assert (found.value, found.low, found.high) == pytest.approx((size / once_s,) * 3)
-    assert batches[-1] == max(1, int(1e-5 / once_s))
+    slots: Any = [(None,)] * portions
+    found = references._rate(world, slots, 1 << 20, 1.0, idle=False)
+    assert found is not None and (found.value, found.low, found.high) == pytest.approx(((1 << 20) / once_s,) * 3)
+    assert runs == [portions, n]
+    assert references._rate(world, slots, 1 << 20, 1.0, idle=True) is None
 
 
 CPUS = sorted(os.sched_getaffinity(0))

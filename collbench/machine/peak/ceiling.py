@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,29 +86,33 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
     return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None
 
 
-# Inside one host, CPU backends have no meaningful theoretical peak, so references are measured.
+# Inside one host, CPU backends have no meaningful theoretical peak, so references are measured: what pairs of ranks reach, all at once, over
+# the path that the library takes, without the library.
 #
-# The cost for the busiest rank, in copies of the size S (nccl-tests' size), if a byte passes from rank to rank by one copy. The rank's
-# own part, (1/n)·S, is copied as well unless it is in place. It is not in the busbw, so 100 % is only reached in place.
-#     broadcast, sendrecv                S copied by the receiver; in a chain all ranks receive at the same time
-#     allgather, alltoall, hypercube     (n-1)/n·S copied by every rank
-#     alltoallv, allgatherv              at most S copied by the busiest rank
-#     gather(v), scatter(v)              (n-1)/n·S copied at the root, the only busy rank; if the other ranks copy their S/n for it at
-#                                        the same time, they may reach n-1 times the reference
+#     shared memory   a segment that both ranks map: the sender copies chunks in, the receiver copies them out, or sums them out of it
+#     direct copy     the kernel copies from one process to the other (cross-memory attach); then the receiver sums
+#     loopback TCP    a stream over 127.0.0.1; then the receiver sums
+#
+# An operation's expected time is the sum of the times of its parts. S is the size (nccl-tests' size), n the number of ranks:
+#     broadcast, sendrecv, pairs         S passed on; of pairs in one direction and operations with a root, one direction is busy
+#     allgather, alltoall, hypercube     (n-1)/n·S passed on by every rank
+#     alltoallv, allgatherv              at most S passed on by the busiest rank
+#     gather(v), scatter(v)              (n-1)/n·S passed on by the root, the only busy rank
+#     the own part                       copied in these operations, out of place: S/n for every rank
 #     reduce                             the faster one of: S summed by every rank of a chain; (n-1)/n·S summed by every rank, and as
-#                                        much copied by the root (a reduce-scatter and a gather). For two ranks always the second
+#                                        much passed on to the root (a reduce-scatter and a gather)
 #     scan, exscan                       S summed by every rank of a chain
 #     reducescatter(v)                   (n-1)/n·S summed by every rank
-#     allreduce                          reducescatter and allgather: (n-1)/n·S summed, and as much copied
-# Libraries that use a shared segment copy twice, one rank into it and one out of it, alternating or at the same time.
+#     allreduce                          reducescatter and allgather: (n-1)/n·S summed, and as much passed on
 #
-# A reference is not a limit. It is measured with all ranks busy. If one rank works while others wait (gather of two ranks), it has more
-# memory bandwidth: up to 1.8 times on two cores. Operations that keep data in cache may exceed it, too.
+# A reference is not a limit. It is measured with all ranks busy. If one rank works while others wait, it has more memory bandwidth.
 
-_SOURCE = "measured by all ranks of the host at once, before the first case"
-_AT_SIZE = "measured at this size by all ranks of the host at once, before the first case"
+_SOURCE = "measured at this size by pairs of ranks of the host, all at once, before the first case"
+# Inside a host smaller messages have no expected bandwidth: they fit into the caches of a processor, and the time is mostly latency.
+LEAST_BYTES = 4 << 20
 AGREEMENT = 1.15  # rounds of a steady reference differ by at most this factor
 _WIDEST = 0.25  # half of the interval, relative to the rate
+NOT_MEASURED = "this host's references were not measured at this size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +125,72 @@ class Rate:
     disturbed: bool = False
 
 
-@dataclass(frozen=True)
-class HostRates:
-    """Reference rates of this host per rank, measured with all ranks active at the same time; None: not measured.
+class Part(StrEnum):
+    """What is measured inside a host, as a part of operations. "One way": half of the ranks send to the other half; else all do both."""
 
-    copy, sum      by message size in bytes: memcpy, and the element-wise sum into a buffer
-    stream_one     TCP over loopback, one direction between two ranks
-    stream_both    the same with every rank sending and receiving
+    COPY = "copy"
+    SUM = "sum"
+    SHARED_ONE_WAY = "shared memory, one way"
+    SHARED = "shared memory"
+    SHARED_SUM = "shared memory and sum"
+    DIRECT_ONE_WAY = "direct copy, one way"
+    DIRECT = "direct copy"
+    LOOPBACK_ONE_WAY = "loopback TCP, one way"
+    LOOPBACK = "loopback TCP"
+
+
+@dataclass(frozen=True)
+class HostPath:
+    """How data gets from rank to rank inside a host: the parts by which it is passed on, and summed where it arrives."""
+
+    name: str
+    one_way: Part
+    all_ways: Part
+    summed: tuple[Part, ...]
+
+
+SHARED_MEMORY = HostPath("shared memory", Part.SHARED_ONE_WAY, Part.SHARED, (Part.SHARED_SUM,))
+DIRECT_COPY = HostPath("direct copy", Part.DIRECT_ONE_WAY, Part.DIRECT, (Part.DIRECT, Part.SUM))
+LOOPBACK_TCP = HostPath("loopback TCP", Part.LOOPBACK_ONE_WAY, Part.LOOPBACK, (Part.LOOPBACK, Part.SUM))
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What an operation does inside a host.
+
+    model     `Operation.cpu_model`: "copy", "sum", "reduce" or "allreduce"
+    n         ranks of a group
+    moved     the bus factor: the share of the size that the busiest rank passes on
+    one_way   only one direction is busy
+    own       the share of the size that a rank copies from its own send buffer
     """
 
-    copy: dict[int, Rate]
-    sum: dict[int, Rate]
-    stream_one: Rate | None = None
-    stream_both: Rate | None = None
+    model: str
+    n: int
+    moved: float
+    one_way: bool = False
+    own: float = 0.0
+
+
+Recipe = tuple[tuple[Part, float], ...]  # parts, and the share of the size that each of them takes
+HostRates = Mapping[tuple[Part, int], Rate]  # by part and size in bytes: the rate of each rank; what could not be measured is left out
+
+
+def recipes(path: HostPath, work: HostWork) -> tuple[Recipe, ...]:
+    """Return the ways to do this work, of which the fastest is expected."""
+    if work.model == "sum":
+        return (_summed(path, work.moved),)
+    if work.model == "allreduce":
+        return ((*_summed(path, work.moved / 2), (path.all_ways, work.moved / 2)),)
+    if work.model == "reduce":
+        share = (work.n - 1) / work.n
+        return _summed(path, work.moved), (*_summed(path, share), (path.one_way, share))
+    passed = (path.one_way if work.one_way else path.all_ways, work.moved)
+    return ((passed, (Part.COPY, work.own)) if work.own else (passed,),)
+
+
+def _summed(path: HostPath, share: float) -> Recipe:
+    return tuple((part, share) for part in path.summed)
 
 
 def agreed(rounds: Sequence[Rate]) -> Rate | None:
@@ -155,41 +213,26 @@ def settled(rounds: Sequence[Rate]) -> Rate:
     return Rate(median(each.value for each in rounds), min(each.low for each in rounds), max(each.high for each in rounds), disturbed=True)
 
 
-def memory_ceiling(model: str, size_bytes: int, rates: HostRates, n: int = 2) -> Ceiling:
-    """Return the reference for libraries that share memory inside a host, by the operation's model over n ranks.
+def host_ceiling(path: HostPath, work: HostWork, size_bytes: int, rates: HostRates) -> Ceiling:
+    """Return the reference for a case inside a host, over this path."""
+    ceilings = [_ceiling_of(path, recipe, work, size_bytes, rates) for recipe in recipes(path, work) if work.moved]
+    return max(
+        (ceiling for ceiling in ceilings if ceiling), key=lambda ceiling: ceiling.bytes_per_s or 0.0, default=no_ceiling(NOT_MEASURED)
+    )
 
-    "copy": moving operations. "sum": reductions. "allreduce": 2/(1/copy + 1/sum), since a ring takes
-    (n-1)/n·S·(1/sum + 1/copy) and its bus factor is 2(n-1)/n. "reduce": the same time with the bus factor 1, or "sum" if that is
-    faster.
-    """
-    copy, added = rates.copy.get(size_bytes), rates.sum.get(size_bytes)
-    if copy and model == "copy":
-        return _measured(copy, "memory copy", _AT_SIZE)
-    if added and model == "sum":
-        return _measured(added, "memory sum", _AT_SIZE)
-    if copy and added and model == "reduce" and n > 1:
-        halves = _harmonic(n / (n - 1), copy, added)
-        return (
-            _measured(added, "memory sum", _AT_SIZE) if added.value >= halves.value else _measured(halves, "memory copy and sum", _AT_SIZE)
+
+def _ceiling_of(path: HostPath, recipe: Recipe, work: HostWork, size_bytes: int, rates: HostRates) -> Ceiling | None:
+    if any((part, size_bytes) not in rates for part, _ in recipe):
+        return None
+    parts = [(rates[part, size_bytes], share) for part, share in recipe]
+    value, low, high = (
+        work.moved / sum(share / rate for rate, share in ends)
+        for ends in (
+            [(rate.value, share) for rate, share in parts],
+            [(rate.low, share) for rate, share in parts],
+            [(rate.high, share) for rate, share in parts],
         )
-    if copy and added and model == "allreduce":
-        return _measured(_harmonic(2, copy, added), "memory copy and sum", _AT_SIZE)
-    return no_ceiling("this host's memory was not measured at this size")
-
-
-def stream_ceiling(both_ways: bool, rates: HostRates) -> Ceiling:
-    """Return the reference for libraries that use TCP over loopback inside a host: one stream per rank, one or both directions."""
-    rate = rates.stream_both if both_ways else rates.stream_one
-    if rate is None:
-        return no_ceiling("loopback TCP was not measured on this host")
-    return _measured(rate, f"one loopback TCP stream{' each way' if both_ways else ''}", _SOURCE)
-
-
-def _harmonic(factor: float, copy: Rate, added: Rate) -> Rate:
-    """Return the rate of a copy followed by a sum, times a factor."""
-    value, low, high = (factor / (1 / a + 1 / b) for a, b in ((copy.value, added.value), (copy.low, added.low), (copy.high, added.high)))
-    return Rate(value, low, high, copy.disturbed or added.disturbed)
-
-
-def _measured(rate: Rate, what: str, source: str) -> Ceiling:
-    return Ceiling("measured", rate.value, what, "ring", source, rate.low, rate.high, rate.disturbed)
+    )
+    sums = any(part in (Part.SUM, Part.SHARED_SUM) for part, _ in recipe)
+    disturbed = any(rate.disturbed for rate, _ in parts)
+    return Ceiling("measured", value, f"{path.name}{' and sum' if sums else ''}", "ring", _SOURCE, low, high, disturbed)

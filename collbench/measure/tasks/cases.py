@@ -261,7 +261,8 @@ class BackendRunner:
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
         """Return the row's ceilings, flags and evidence."""
         session = self.session
-        ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups)
+        directly = watched.evidence.get("moved", {}).get("copied_directly")
+        ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
         slowdown = session.request.slowed.of(ready.case)
         operation = ready.operation
         at_once = ["pairs_at_once"] if operation.pair and not operation.aggregate and len(ready.groups) > 1 else []
