@@ -308,7 +308,7 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     if None in pinned:
         return None
     bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
-    return sum(count for count in pinned if count) > _FAR_LESS * bound.total * ran.iterations
+    return bool(sum(count for count in pinned if count) > _FAR_LESS * bound.total * ran.iterations)
 
 
 def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:

@@ -149,6 +149,22 @@ def test_a_rate_measured_inside_the_host_needs_a_smaller_share_and_counts_with_i
     assert verdict_of([at(10, ceiling=measured)], []).outcome is CheckOutcome.SLOW
 
 
+@pytest.mark.parametrize(("percent", "outcome"), [(60, CheckOutcome.OK), (41, CheckOutcome.INCONCLUSIVE), (30, CheckOutcome.SLOW)])
+def test_a_path_inside_the_host_needs_more_than_memory_copy_did(percent: float, outcome: CheckOutcome) -> None:
+    """Earlier versions compared with memory copy, of which a healthy machine reaches a third."""
+    shared = Ceiling("measured", 50e9, "shared memory and sum", low_bytes_per_s=48e9, high_bytes_per_s=52e9)
+    assert verdict_of([at(percent, ceiling=shared)], []).outcome is outcome
+    assert verdict_of([at(percent, ceiling=replace(shared, limited_by="memory copy and sum"))], []).outcome is CheckOutcome.OK
+
+
+def test_a_librarys_slow_reduce_scatter_accuses_no_machine() -> None:
+    shared = Ceiling("measured", 50e9, "direct copy and sum", low_bytes_per_s=48e9, high_bytes_per_s=52e9)
+    verdict = verdict_of([at(25, operation="reducescatter", ceiling=shared)], [])
+    assert verdict.outcome is CheckOutcome.INCONCLUSIVE
+    assert "reduce-scatter" in verdict.evidence[0].render()
+    assert verdict_of([at(25, operation="reducescatter")], []).outcome is CheckOutcome.SLOW  # over a link
+
+
 def test_without_an_expected_bandwidth_nothing_is_fast_or_slow() -> None:
     unknown = replace(at(50), ceiling=no_ceiling("interfaces that report no speed"), percent_of_ceiling=None)
     assert kinds(verdict_of([unknown], [])) == ["nothing_to_compare_with"]

@@ -167,10 +167,10 @@ def test_a_terminal_shows_at_once_what_happens_before_the_first_case(tmp_path: P
     pytest.importorskip("mpi4py")
     terminal = Terminal(tmp_path, *SHORT, "--backend", "mpi")
     assert terminal.end() == 0
-    started, opening, copying, first = (
-        terminal.seen.index(text) for text in ("starting 2 ranks…", "opening mpi on 2 ranks…", "measuring memory copy…", "0/2")
+    started, opening, reading, first = (
+        terminal.seen.index(text) for text in ("starting 2 ranks…", "opening mpi on 2 ranks…", "reading the hardware…", "0/2")
     )
-    assert started < terminal.seen.index("\x1b[2K", started) < opening < copying < first
+    assert started < terminal.seen.index("\x1b[2K", started) < opening < reading < first
 
 
 @pytest.mark.timeout(60)

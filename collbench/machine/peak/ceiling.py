@@ -86,8 +86,8 @@ def percent_of(rate: float | None, ceiling: Ceiling | None) -> float | None:
     return 100 * rate / ceiling.bytes_per_s if rate and ceiling and ceiling.bytes_per_s else None
 
 
-# Inside one host, CPU backends have no meaningful theoretical peak, so references are measured: what pairs of ranks reach, all at once, over
-# the path that the library takes, without the library.
+# Inside one host, CPU backends have no meaningful theoretical peak, so references are measured: what pairs of ranks reach, all at once,
+# over the path that the library takes, without the library.
 #
 #     shared memory   a segment that both ranks map: the sender copies chunks in, the receiver copies them out, or sums them out of it
 #     direct copy     the kernel copies from one process to the other (cross-memory attach); then the receiver sums
