@@ -5,8 +5,8 @@ Conditions:
     half-link   two hosts (network namespaces) under a real Slurm. A link of 1 Gbit/s passes half of that
     slowed      two ranks on this host, over libraries that `--slowed` makes four times slower
 
-"OK" is false over half a link and with a slowed library; "SLOW" is false everywhere else. INCONCLUSIVE is never false. Of the quiet runs 90 %
-must be OK: start those on an idle machine.
+"OK" is false over half a link and with a slowed library; "SLOW" is false everywhere else. INCONCLUSIVE is never false. Of the quiet runs
+90 % must be OK: start those on an idle machine.
 
 Writes to FOLDER trials.jsonl (a line per run), README.md (the counts) and the run folders of false verdicts. A run that has a line is not
 repeated, so an interrupted series continues, and a series can be run in parts.
@@ -15,7 +15,6 @@ repeated, so an interrupted series continues, and a series can be run in parts.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -38,7 +37,7 @@ RATE_MBIT = 1000
 SLOWING = "by=300%"
 LEAST_OK = 0.9  # of the quiet runs
 _CODES = {0: "OK", 1: "SLOW", 3: "INCONCLUSIVE", 4: "BROKEN"}
-_TIMEOUT_S = 200
+_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,9 @@ def readme(trials: Sequence[Trial]) -> str:
     today = datetime.now(UTC).date().isoformat()
     return f"""# Trials of check
 
-Made by `python -m benchmarks.trials.checks FOLDER` to {today} on {os.cpu_count()} cores. The head has the outcomes with their exit codes.
-quiet and busy: two ranks on this host, next to 0, 1, 2 or 4 processes that keep cores busy. half-link: two hosts, {RATE_MBIT} Mbit/s declared,
-half of that in fact. slowed: `--slowed {SLOWING}`. False: OK over half a link or with a slowed library, SLOW elsewhere, BROKEN.
+Made by `python -m benchmarks.trials.checks FOLDER` to {today} on {os.cpu_count()} cores. The head has the outcomes with their exit
+codes. quiet and busy: two ranks on this host, next to 0, 1, 2 or 4 processes that keep cores busy. half-link: two hosts,
+{RATE_MBIT} Mbit/s declared, half of that in fact. slowed: `--slowed {SLOWING}`. False: OK over half a link or with a slowed library, SLOW elsewhere, BROKEN.
 
 {table(trials)}
 """

@@ -129,9 +129,9 @@ class Ceilings:
         if _on_loopback(backend):
             return host_ceiling(LOOPBACK_TCP, work, case.size_bytes, rates)
         direct = host_ceiling(DIRECT_COPY, work, case.size_bytes, rates)
-        if direct.bytes_per_s is not None and directly is None:
+        if direct.kind == "measured" and directly is None:
             return no_ceiling("this kernel does not count which data it copies from process to process")
-        return direct if direct.bytes_per_s is not None and directly else host_ceiling(SHARED_MEMORY, work, case.size_bytes, rates)
+        return direct if direct.kind == "measured" and directly else host_ceiling(SHARED_MEMORY, work, case.size_bytes, rates)
 
     def _why_no_reference(self, case: Case, backend: Backend) -> str | None:
         """Return why nothing was measured that a case inside a host is compared with; None if something was."""

@@ -9,9 +9,10 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -161,7 +162,10 @@ def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float
 
 _MOST_S = 0.01  # for one reference at one size in one round
 _MOST_ROUNDS = 5
-_PORTION = 16 << 20  # bytes of one transfer: larger messages are passed on in portions, which takes as long per byte
+_MOST_TOTAL_S = 3.0
+_FAR_TOO_LONG_S = 0.1  # for one portion: 40 MB/s
+_PORTION = 4 << 20  # bytes of one transfer: larger messages are passed on in portions, which takes as long per byte
+_LARGEST = 128 << 20  # bytes; larger messages are not in a cache either, and have the same rates
 _CHUNK_BYTES, _CHUNKS = 16 << 10, 8  # of a channel in shared memory, as MPI libraries have them
 _HEADER_BYTES = 256
 _DEADLINE_S = 20.0
@@ -172,20 +176,24 @@ _SUMMED_AS = {
     "uint32": ("int32", 4), "uint64": ("int64", 8),
 }  # fmt: skip
 _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [operation_Block([x.rank], 0, x.count)], {})
+_LOCAL = frozenset({Part.COPY, Part.SUM})
 _IN_SHARED_MEMORY = frozenset({Part.SHARED, Part.SHARED_ONE_WAY, Part.SHARED_SUM})
+_DIRECT = frozenset({Part.DIRECT, Part.DIRECT_ONE_WAY})
 _ON_LOOPBACK = frozenset({Part.LOOPBACK, Part.LOOPBACK_ONE_WAY})
 _ONE_WAY = frozenset({Part.SHARED_ONE_WAY, Part.DIRECT_ONE_WAY, Part.LOOPBACK_ONE_WAY})
+_NATIVE = _IN_SHARED_MEMORY | _DIRECT
 _DOING = "measuring the references"
 
 
 class Partner:
     """This rank's transfers to and from its partner. All ranks of the world make it together; `close` frees it.
 
-    process   the partner's process number, by which the kernel copies from its memory; None without a partner
-    direct    whether the kernel permits that at all ranks
+    rank      the partner; None without one
+    process   the partner's process number, by which the kernel copies from its memory
+    possible  the parts that all ranks can do: without the native code, and if the kernel does not permit copies, some cannot
     """
 
-    def __init__(self, world: World, parts: Iterable[Part]) -> None:
+    def __init__(self, world: World, parts: frozenset[Part]) -> None:
         mates = [member.rank for member in world.on_host()]
         place = mates.index(world.rank)
         self.world = world
@@ -193,11 +201,13 @@ class Partner:
         self.sends_first = place % 2 == 0
         token = ctypes.create_string_buffer(os.urandom(16), 16)
         everyone = world.allgather((os.getpid(), ctypes.addressof(token), token.raw.hex()), _DOING)
-        self.process = None if self.rank is None else everyone[self.rank][0]
-        refused = None if self.rank is None or _reads(*everyone[self.rank]) else "not permitted"
-        self.direct = world.first_error(refused, _DOING) is None
-        self._segment = self._shared(mates) if library() and _IN_SHARED_MEMORY.intersection(parts) else None
-        self._connection = self._connected() if _ON_LOOPBACK.intersection(parts) else None
+        self.process = 0 if self.rank is None else everyone[self.rank][0]
+        reads = self.rank is None or _reads(*everyone[self.rank])
+        self.possible = parts - _NATIVE if world.first_error(None if library() else "no native code", _DOING) else parts
+        if world.first_error(None if reads else "not permitted", _DOING):
+            self.possible -= _DIRECT
+        self._segment = self._shared(mates) if _IN_SHARED_MEMORY & self.possible else None
+        self._connection = self._connected() if _ON_LOOPBACK & self.possible else None
 
     def _shared(self, mates: Sequence[int]) -> SegmentStruct:
         channel = _HEADER_BYTES + _CHUNK_BYTES * _CHUNKS
@@ -225,40 +235,33 @@ class Partner:
         if self._connection:
             self._connection.close()
 
-    def call(self, part: Part, buffers: Buffers, at: Portion, there: Sequence[int]) -> Call | None:
-        """Return the call that does the part with one portion of the buffers; None if it cannot be measured here.
+    def call(self, part: Part, buffers: Buffers, at: Portion, there: Sequence[int]) -> Call:
+        """Return the call that does a possible part with one portion of the buffers.
 
         there: by slot the address of the partner's send buffer
         """
         to, from_ = buffers.recv(0, at.slot)[at.first : at.end], buffers.send(0, at.slot)[at.first : at.end]
-        if part in (Part.COPY, Part.SUM):
+        if part in _LOCAL:
             return _local(part, to, from_)
         if self.rank is None:
             return PythonCall(part, lambda: None)
-        sends = part not in _ONE_WAY or self.sends_first
-        receives = part not in _ONE_WAY or not self.sends_first
+        if part in _DIRECT:
+            if part in _ONE_WAY and self.sends_first:
+                return NativeCall(part, address("collbench_nothing"), ())
+            source = there[at.slot] + at.first * to.itemsize
+            return NativeCall(part, address("collbench_copy_from"), (self.process, to.ctypes.data, source, to.nbytes))
+        if part in _ONE_WAY:
+            to, from_ = (to[:0], from_) if self.sends_first else (to, from_[:0])
         if part in _ON_LOOPBACK:
-            return PythonCall(part, partial(self._exchange, from_ if sends else from_[:0], to if receives else to[:0]))
-        if part in _IN_SHARED_MEMORY:
-            return self._pass(part, to if receives else to[:0], from_ if sends else from_[:0])
-        if receives:
-            return self._copy_from(part, to, there[at.slot] + at.first * to.itemsize)
-        return NativeCall(part, address("collbench_nothing"), ()) if self.direct else None
+            return PythonCall(part, partial(self._exchange, from_, to))
+        return self._pass(part, to, from_)
 
-    def _pass(self, part: Part, to: Elements, from_: Elements) -> Call | None:
-        if self._segment is None:
-            return None
+    def _pass(self, part: Part, to: Elements, from_: Elements) -> Call:
         name, width = _summed_as(to)
         added = address(f"collbench_sum_{name}") if part is Part.SHARED_SUM else 0
         ends = (to.ctypes.data if to.size else 0, from_.ctypes.data if from_.size else 0)
-        return NativeCall(
-            part, address("collbench_pass"), (ctypes.addressof(self._segment), *ends, max(to.nbytes, from_.nbytes), added, width)
-        )
-
-    def _copy_from(self, part: Part, to: Elements, source: int) -> Call | None:
-        if not self.direct or self.process is None:
-            return None
-        return NativeCall(part, address("collbench_copy_from"), (self.process, to.ctypes.data, source, to.nbytes))
+        words = (ctypes.addressof(self._segment or SegmentStruct()), *ends, max(to.nbytes, from_.nbytes), added, width)
+        return NativeCall(part, address("collbench_pass"), words)
 
     def _exchange(self, outgoing: Elements, incoming: Elements) -> None:
         """Send and receive over the connection at the same time, by one thread, until both have ended."""
@@ -318,56 +321,68 @@ def measure_references(world: World, wanted: Sequence[tuple[Case, frozenset[Part
     """Return the rate of each part at the size of each case, measured by all ranks of the world at once.
 
     All are measured one after the other in two rounds. Those with rounds that differ are repeated, up to three times.
-    `share` limits the seconds per part, size and round. The rate is that of the slowest rank. A part that cannot be
-    measured at some rank is left out.
+    `share` limits the seconds per part, size and round. The rate is that of the slowest rank. A part that is not possible at
+    some rank is left out; one that there was no time for is disturbed, and 0 without any round.
     """
-    partner = Partner(world, [part for _, parts in wanted for part in parts])
-    rounds: dict[tuple[Part, int], list[Rate]] = {(part, case.size_bytes): [] for case, parts in wanted for part in sorted(parts)}
+    ending = time.monotonic() + _MOST_TOTAL_S
+    partner = Partner(world, frozenset().union(*(parts for _, parts in wanted)))
+    by_size: dict[int, tuple[Case, set[Part]]] = {}
+    for case, parts in wanted:
+        measured = replace(case, size_bytes=min(case.size_bytes, _LARGEST))
+        by_size.setdefault(measured.size_bytes, (measured, set()))[1].update(parts & partner.possible)
+    rounds: dict[tuple[Part, int], list[Rate]] = {(part, size): [] for size, (_, parts) in by_size.items() for part in sorted(parts)}
     try:
         for _ in range(_MOST_ROUNDS):
-            for case, parts in wanted:
-                left = [part for part in sorted(parts) if agreed(rounds[part, case.size_bytes]) is None]
-                for part, rate in zip(left, _rates(partner, case, left, share) if left else [], strict=True):
-                    rounds[part, case.size_bytes].append(rate)
+            for size, (case, _) in by_size.items():
+                left = [part for part, of_size in rounds if of_size == size and agreed(rounds[part, size]) is None]
+                if left and world.broadcast(time.monotonic() < ending, _DOING):
+                    for part, rate in zip(left, _rates(partner, case, left, share), strict=True):
+                        rounds[part, size].append(rate)
     finally:
         partner.close()
-    return {key: settled(known) for key, known in rounds.items() if all(rate.low > 0 for rate in known)}
+    rates = {key: settled(known) if known else Rate(0.0, 0.0, 0.0, disturbed=True) for key, known in rounds.items()}
+    keys = [(part, case.size_bytes) for case, parts in wanted for part in sorted(parts & partner.possible)]
+    return {(part, size): rates[part, min(size, _LARGEST)] for part, size in keys}
 
 
 def _rates(partner: Partner, case: Case, parts: Sequence[Part], share: float) -> list[Rate]:
-    """Return one round of these parts with the case's buffers: the lowest rate of any rank, the same at all ranks; 0 if it failed."""
+    """Return one round of these parts with the case's buffers: the lowest rate of any rank, the same at all ranks."""
     world = partner.world
     buffers = Buffers(_REFERENCE, case, Group((world.rank,), (0,)), slots_for(case))
     elements = case.size_bytes // case.dtype.size
     at_once = min(elements, _PORTION // case.dtype.size)
-    portions = [
-        Portion(slot, first, first + at_once) for slot in range(buffers.slots) for first in range(0, elements - at_once + 1, at_once)
-    ]
+    starts = range(0, elements - at_once + 1, at_once)
+    portions = [Portion(slot, first, first + at_once) for slot in range(buffers.slots) for first in starts]
     addresses = world.allgather([buffers.send_at(0, slot) for slot in range(buffers.slots)], _DOING)
     there = addresses[world.rank if partner.rank is None else partner.rank]
     own = []
     for part in parts:
-        calls = [partner.call(part, buffers, portion, there) for portion in portions]
-        slots = [(call,) for call in calls if call is not None]
-        lacking = world.first_error(None if len(slots) == len(calls) else "not possible here", _DOING)
-        own.append(Rate(0.0, 0.0, 0.0) if lacking else _rate(world, slots, at_once * case.dtype.size, share, idle=_is_idle(partner, part)))
+        slots = [(partner.call(part, buffers, portion, there),) for portion in portions]
+        own.append(_rate(world, slots, at_once * case.dtype.size, share, idle=_is_idle(partner, part)))
     everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in own], _DOING)
-    return [Rate(*min((rate for rate in rates if rate), default=(0.0, 0.0, 0.0))) for rates in zip(*everyone, strict=True)]
+    return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
 
 def _is_idle(partner: Partner, part: Part) -> bool:
     """Return whether this rank has no rate of its own: it has no partner, or its partner does the work."""
-    return part not in (Part.COPY, Part.SUM) and (partner.rank is None or (part is Part.DIRECT_ONE_WAY and partner.sends_first))
+    return part not in _LOCAL and (partner.rank is None or (part is Part.DIRECT_ONE_WAY and partner.sends_first))
 
 
 def _rate(world: World, slots: Sequence[tuple[Call]], n_bytes: int, share: float, *, idle: bool) -> Rate | None:
-    """Return the rate at which this rank does the calls, each of so many bytes; None if it is idle. Partners do equally many."""
+    """Return the rate at which this rank does the calls, each of so many bytes; None if it is idle. Partners do equally many.
+
+    A first transfer that takes far too long, on a busy machine, is not repeated.
+    """
     loop = Loop(Timed(Program(tuple(slots), explain=os.strerror), None, MonotonicClock(), ctypes.c_int64()))
-    tried = float(loop.run(len(slots))[0].min())
-    once_s = max(world.allgather(tried, _DOING))
-    n = int(min(max(min(_MOST_S, share) / max(once_s, 1e-9), 3, len(slots)), 200))
-    time = median(loop.run(n).ravel())
+    seconds = loop.run(1).ravel()
+    once_s = max(world.allgather(float(seconds[0]), _DOING))
+    if once_s < _FAR_TOO_LONG_S:
+        loop.run(len(slots))
+        n = int(min(max(min(_MOST_S, share) / max(once_s, 1e-9), 3, len(slots)), 200))
+        seconds = loop.run(n).ravel()
     if idle:
         return None
-    value, low, high = (n_bytes / max(seconds, 1e-9) for seconds in (time.value, time.ci_high or time.value, time.ci_low or time.value))
+    middle = median(seconds)
+    times = (middle.value, middle.ci_high or middle.value, middle.ci_low or middle.value)
+    value, low, high = (n_bytes / max(time_s, 1e-9) for time_s in times)
     return Rate(value, low, high)

@@ -65,6 +65,12 @@ def test_what_was_not_measured_has_no_ceiling(size, lacking):
     assert "not measured at this size" in found.limited_by
 
 
+def test_what_there_was_no_time_for_is_disturbed():
+    rates = RATES | {(Part.SHARED, 64 << 20): Rate(0.0, 0.0, 0.0, disturbed=True)}
+    found = host_ceiling(SHARED_MEMORY, HostWork("copy", 2, 1.0), 64 << 20, rates)
+    assert (found.kind, found.bytes_per_s, found.disturbed) == ("measured", None, True)
+
+
 def test_nothing_moved_has_no_ceiling():
     assert host_ceiling(SHARED_MEMORY, HostWork("copy", 1, 0.0), 64 << 20, RATES).bytes_per_s is None
 

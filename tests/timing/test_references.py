@@ -110,7 +110,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program
 
 def main(world):
-    partner = references.Partner(world, list(Part))
+    partner = references.Partner(world, frozenset(Part))
     case = Case("allreduce", "mpi", DTYPES["int32"], 4 * 100_003, redop="sum")
     buffers = Buffers(references._REFERENCE, case, Group((world.rank,), (0,)), 1)
     there = world.allgather([buffers.send_at(0, 0)], "addresses")[partner.rank if partner.rank is not None else world.rank]
@@ -119,9 +119,9 @@ def main(world):
         buffers.send(0, 0)[:] = np.arange(100_003) + 1000 * world.rank
         buffers.recv(0, 0)[:] = 7
         world.allgather(None, "filled")
-        call = partner.call(part, buffers, references.Portion(0, 0, 100_003), there)
-        if call is None:
+        if part not in partner.possible:
             continue
+        call = partner.call(part, buffers, references.Portion(0, 0, 100_003), there)
         Loop(Timed(Program(((call,),)), None, MonotonicClock(), ctypes.c_int64())).run(1)
         got = buffers.recv(0, 0) - np.arange(100_003)
         received[part] = int(got[0]) if np.all(got == got[0]) else ("none" if np.all(buffers.recv(0, 0) == 7) else "wrong")
@@ -138,7 +138,7 @@ def test_every_part_moves_and_adds_the_right_data(tmp_path, n):
     found = together(PASSED, n, Meeting("ipc", tmp_path))
     assert [one.code for one in found] == [0] * n, found
     for rank, partner, received in (one.said for one in found):
-        direct = partner is None or Part.DIRECT in received
+        direct = Part.DIRECT in received
         ways = [Part.SHARED, Part.LOOPBACK, *([Part.DIRECT] if direct else [])]
         one_ways = [Part.SHARED_ONE_WAY, Part.LOOPBACK_ONE_WAY, *([Part.DIRECT_ONE_WAY] if direct else [])]
         sent = "none" if partner is None else 1000 * partner
@@ -193,7 +193,7 @@ def test_a_reference_that_stays_disturbed_is_given_up_after_five_rounds(alone, m
     assert (found.value, found.disturbed, rounds) == (6e9, True, 5)
 
 
-@pytest.mark.parametrize(("once_s", "portions", "n"), [(1e-3, 1, 10), (1e-6, 4, 200), (0.1, 1, 3), (0.1, 8, 8)])
+@pytest.mark.parametrize(("once_s", "portions", "n"), [(1e-3, 1, 10), (1e-6, 4, 200), (0.05, 1, 3), (0.05, 8, 8)])
 def test_a_rate_is_that_of_one_portion(monkeypatch: pytest.MonkeyPatch, once_s: float, portions: int, n: int) -> None:
     runs = []
 
@@ -210,8 +210,30 @@ def test_a_rate_is_that_of_one_portion(monkeypatch: pytest.MonkeyPatch, once_s: 
     slots: Any = [(None,)] * portions
     found = references._rate(world, slots, 1 << 20, 1.0, idle=False)
     assert found is not None and (found.value, found.low, found.high) == pytest.approx(((1 << 20) / once_s,) * 3)
-    assert runs == [portions, n]
+    assert runs == [1, portions, n]
     assert references._rate(world, slots, 1 << 20, 1.0, idle=True) is None
+
+
+def test_a_transfer_that_takes_far_too_long_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    fake = SimpleNamespace(run=lambda n: runs.append(n) or np.full((1, n), 0.5))
+    monkeypatch.setattr(references, "Loop", lambda timed: fake)
+    world: Any = SimpleNamespace(rank=0, allgather=lambda value, what: [value])
+    slots: Any = [(None,)] * 4
+    found = references._rate(world, slots, 1 << 20, 1.0, idle=False)
+    assert runs == [1] and found is not None and found.value == (1 << 20) / 0.5
+
+
+def test_references_end_in_time_and_what_is_left_is_disturbed(alone, monkeypatch):
+    monkeypatch.setattr(references, "_MOST_TOTAL_S", 0.0)
+    rates = measure_references(alone, [(make_case(), LOCAL)], 0.01)
+    assert rates == dict.fromkeys(((part, 400) for part in LOCAL), Rate(0.0, 0.0, 0.0, disturbed=True))
+
+
+def test_messages_beyond_all_caches_have_the_rates_of_the_largest_that_is_measured(alone, monkeypatch):
+    monkeypatch.setattr(references, "_LARGEST", 400)
+    rates = measure_references(alone, [(make_case(count=count), LOCAL) for count in (100, 200, 300)], 0.01)
+    assert rates[Part.COPY, 400] == rates[Part.COPY, 800] == rates[Part.COPY, 1200]
 
 
 CPUS = sorted(os.sched_getaffinity(0))

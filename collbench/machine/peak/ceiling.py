@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -225,6 +225,10 @@ def _ceiling_of(path: HostPath, recipe: Recipe, work: HostWork, size_bytes: int,
     if any((part, size_bytes) not in rates for part, _ in recipe):
         return None
     parts = [(rates[part, size_bytes], share) for part, share in recipe]
+    sums = any(part in (Part.SUM, Part.SHARED_SUM) for part, _ in recipe)
+    measured = Ceiling("measured", None, f"{path.name}{' and sum' if sums else ''}", "ring", _SOURCE)
+    if any(rate.value == 0 for rate, _ in parts):  # there was no time for it
+        return replace(measured, disturbed=True)
     value, low, high = (
         work.moved / sum(share / rate for rate, share in ends)
         for ends in (
@@ -233,6 +237,5 @@ def _ceiling_of(path: HostPath, recipe: Recipe, work: HostWork, size_bytes: int,
             [(rate.high, share) for rate, share in parts],
         )
     )
-    sums = any(part in (Part.SUM, Part.SHARED_SUM) for part, _ in recipe)
     disturbed = any(rate.disturbed for rate, _ in parts)
-    return Ceiling("measured", value, f"{path.name}{' and sum' if sums else ''}", "ring", _SOURCE, low, high, disturbed)
+    return replace(measured, bytes_per_s=value, low_bytes_per_s=low, high_bytes_per_s=high, disturbed=disturbed)
