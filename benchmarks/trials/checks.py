@@ -114,9 +114,12 @@ def readme(trials: Sequence[Trial]) -> str:
     today = datetime.now(UTC).date().isoformat()
     return f"""# Trials of check
 
-Made by `python -m benchmarks.trials.checks FOLDER` to {today} on {os.cpu_count()} cores. The head has the outcomes with their exit
-codes. quiet and busy: two ranks on this host, next to 0, 1, 2 or 4 processes that keep cores busy. half-link: two hosts,
-{RATE_MBIT} Mbit/s declared, half of that in fact. slowed: `--slowed {SLOWING}`. False: OK over half a link or with a slowed library, SLOW elsewhere, BROKEN.
+Made by `python -m benchmarks.trials.checks FOLDER` to {today} on {os.cpu_count()} cores. The head has the outcomes with their exit codes.
+
+- quiet, busy: two ranks on this host, next to 0, 1, 2 or 4 processes that keep cores busy.
+- half-link: two hosts, {RATE_MBIT} Mbit/s declared, half of that in fact.
+- slowed: `--slowed {SLOWING}`.
+- False: OK over half a link or with a slowed library, SLOW elsewhere, BROKEN.
 
 {table(trials)}
 """
