@@ -440,9 +440,14 @@ def unsupported_reason(backend: Backend, operation: Operation, case: Case) -> Fa
     """Return why this backend cannot run this case, or None: first the checks for all backends, then the backend's own."""
     if case.device not in backend.devices:
         return DeviceUnsupported(backend.name, case.device, tuple(sorted(backend.devices)), backend.no_cuda)
+    return unsupported_by_kind(backend, operation, case) or as_fact(backend.supports(operation, case) or None)
+
+
+def unsupported_by_kind(backend: Backend, operation: Operation, case: Case) -> Fact | None:
+    """Return why no backend of this kind can run this case, whatever its library and device, or None. Only `ranks` must be set for it."""
     misfit = _unsupported_form(backend, operation, case) or (undefined_redop(case.redop, case.dtype) if case.redop else None)
     n = group_size(operation, case, backend.ranks)
-    return misfit or _unsupported_option(backend, case) or as_fact(operation.needs(n, case) or backend.supports(operation, case) or None)
+    return misfit or _unsupported_option(backend, case) or as_fact(operation.needs(n, case) or None)
 
 
 def can_do(backend: Backend, operation: Operation, case: Case) -> str | None:

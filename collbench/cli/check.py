@@ -56,9 +56,11 @@ def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
         return subprocess.run([*line, *argv], check=False).returncode
     request = check_request(arguments, argv)
     if arguments.html:
-        from collbench.report.writers import Outputs
+        from collbench.report.writers import check_file
 
-        Outputs(html=arguments.html).check()
+        check_file(arguments.html, "--html")
+    if arguments.ranks == 1 and arguments.gpus_per_process == 1:
+        raise UsageError("--ranks 1: one rank has no partner to exchange data with: use --ranks 2 or more")
     info = launch_of(argparse.Namespace(ranks=1 if alone else arguments.ranks), argv)
     if info is None:
         return _check_here(request, arguments, argv)

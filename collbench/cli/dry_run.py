@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collbench.measure.tasks.replay import ReplayRequest
     from collbench.measure.tasks.step import Training
     from collbench.measure.tasks.training import WorkloadRequest
+    from collbench.operations.groups import Schedule
     from collbench.report.dry_run import Planned, PlannedRounds
     from collbench.report.training import PlannedStep
     from collbench.results.reader import Run
@@ -39,6 +40,10 @@ def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | Non
         return 0
     ranks = info.ranks * (arguments.ranks_per_node or node_ranks(request, info, env)) if info else local_ranks(request, env)
     planned = plan(request, ranks)
+    if info is None:
+        from collbench.cli.early import check_cases
+
+        check_cases(request, ranks)
     write_dry_run(planned, arguments.format, sys.stdout, None if arguments.quiet else sys.stderr)
     return 0
 
@@ -54,7 +59,7 @@ def plan(request: Request, ranks: int) -> Planned:
         raise UsageError(
             f"no backend of this {'suite' if request.suite else 'command'} is installed: `collbench backends` shows how to install one"
         )
-    run, title = _earlier(request), f"suite {request.suite['name']}" if request.suite else request.command
+    run, title = earlier_run(request), f"suite {request.suite['name']}" if request.suite else request.command
     stored = _Stored(run)
     left = [(label, case) for label, case in labelled if not stored.has(case, ranks_of(request, case.backend, ranks))]
     return Planned(
@@ -79,7 +84,7 @@ def _cases(request: Request, backend: str, processes: int) -> Sequence[tuple[str
     return [(sweep.where, case) for sweep, case in request.sweep.placed_cases(backend, n)]
 
 
-def _earlier(request: Request, options: Mapping[str, Any] | None = None) -> Run | None:
+def earlier_run(request: Request, options: Mapping[str, Any] | None = None) -> Run | None:
     """Return the run to resume, or None. Raises UsageError for a run of another request, or of another collbench.
 
     options: of a kind of run other than cases
@@ -142,14 +147,13 @@ def _time(text: Any) -> float | None:
 def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the rounds of a pairs run, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
     from collbench.measure.resume import stored_order_seed
-    from collbench.measure.tasks.places import sampled, schedule_of
+    from collbench.measure.tasks.places import sampled
     from collbench.report.dry_run import PlannedRounds
     from collbench.results.rounds import read_pairs
 
-    run = _earlier(request.launch, request.options)
-    places, by_host = _places(request, arguments, info, env)
+    run = earlier_run(request.launch, request.options)
     seed = stored_order_seed(run.path) if run else request.launch.order_seed
-    schedule = schedule_of(request, places, by_host, seed or 0)
+    places, schedule = planned_pairs(request, arguments, info, env, seed or 0)
     stored = read_pairs(run) if run else None
     met = {pair for one in stored.rounds for pair in one.pairs} if stored else set()
     left = [(number, [pair for pair in pairs if pair not in met]) for number, pairs in enumerate(schedule.rounds())]
@@ -168,16 +172,11 @@ def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: Launc
 
 def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the stages of a hunt, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
-    from collbench.analysis.hunt.strategy import stages
-    from collbench.cli.hunt_strategy import options_of
     from collbench.report.dry_run import PlannedRounds
     from collbench.results.rounds import read_hunt
 
-    places, _ = _places(request.pairs, arguments, info, env)
-    known = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width}
-    options, crossed = options_of(arguments, {**known, "no_groups": None, "nics": []})
-    run = _earlier(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
-    each = stages(places.n, options)
+    places, each, crossed = planned_stages(request, arguments, info, env)
+    run = earlier_run(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
     met = len(read_hunt(run).rounds) if run else 0
     rounds = max(0, sum(each.values()) - met)
     notes = [
@@ -188,6 +187,29 @@ def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchI
     title = f"hunt among {places.n} {places.by}s: at most {plural(rounds, 'round')}"
     parts = [{"stage": stage, "most_rounds": most} for stage, most in each.items() if most]
     return _show_rounds(PlannedRounds(title, parts, rounds, request.pairs.launch.budget.max_time_s, notes), arguments, info)
+
+
+def planned_pairs(
+    request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str], seed: int = 0
+) -> tuple[Places, Schedule]:
+    """Return the places and the schedule of a pairs run. Raises UsageError for options that do not fit the ranks."""
+    from collbench.measure.tasks.places import schedule_of
+
+    places, by_host = _places(request, arguments, info, env)
+    return places, schedule_of(request, places, by_host, seed)
+
+
+def planned_stages(
+    request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]
+) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:
+    """Return the places of a hunt, the most rounds of each stage, and the results of a link file. Raises UsageError as a hunt does."""
+    from collbench.analysis.hunt.strategy import stages
+    from collbench.cli.hunt_strategy import options_of
+
+    places, _ = _places(request.pairs, arguments, info, env)
+    known = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width}
+    options, crossed = options_of(arguments, {**known, "no_groups": None, "nics": []})
+    return places, stages(places.n, options), crossed
 
 
 def _show_rounds(planned: PlannedRounds, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
@@ -237,7 +259,7 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
     if info and info.rank:
         return 0
     request = workload.launch
-    run = _earlier(request, workload.options)
+    run = earlier_run(request, workload.options)
     planned, left_out = planned_steps(workload.trainings, planned_hosts(request, arguments, info, env))
     backends = [name for name in request.backends if not missing_backend(name)]
     stored = {(row.regime, row.backend) for row in read_workload(run)[1]} if run else set()
@@ -297,13 +319,16 @@ def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse
 
 def planned_steps(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
     """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
+    from collbench.measure.tasks.step import check_number
     from collbench.report.training import PlannedStep
 
     planned, left_out = [], []
     for training in trainings:
         try:
             shape = training.shape(hosts)
-            planned.append(PlannedStep(training.regime, shape, training.regime.step(shape), training.model))
+            step = training.regime.step(shape)
+            check_number(step)
+            planned.append(PlannedStep(training.regime, shape, step, training.model))
         except UsageError as error:
             if not training.optional:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from collbench.cli.request import request_of
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measure.block_transfer import METHODS
-from collbench.measure.tasks.kv import KvRequest
+from collbench.measure.tasks.kv import KvRequest, too_large
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.sweep import Sweep
 from collbench.units import parse_size, plural
@@ -75,6 +76,14 @@ def _parallel(arguments: argparse.Namespace) -> tuple[int, int] | None:
     if len(numbers) != 2 or min(numbers) < 1:
         raise UsageError(f"--tp '{arguments.tp}': not valid (use SENDING:RECEIVING ranks, e.g. 4:2)")
     return numbers[0], numbers[1]
+
+
+def check_blocks(kv: KvRequest, ranks: int) -> None:
+    """Raise UsageError if the blocks do not fit so many ranks on this host, or its memory."""
+    plans = [kv.plan(blocks, ranks) for blocks in kv.blocks]
+    wrong = too_large(plans, range(ranks), socket.gethostname())
+    if wrong:
+        raise UsageError(wrong)
 
 
 def show_kv(kv: KvRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:

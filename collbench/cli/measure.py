@@ -18,11 +18,13 @@ from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
 from collbench.operations.registry import commands as operation_commands
+from collbench.operations.sweep import Sweep
 
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measure.request import Request
+    from collbench.measure.tasks.places import PairsRequest
     from collbench.operations.operation import Operation
     from collbench.traces.recording import Recording
 
@@ -145,13 +147,29 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
         from collbench.cli.dry_run import show_pairs
 
         return show_pairs(pairs, arguments, info, os.environ)
+    if info is None:
+        from collbench.cli.dry_run import planned_pairs
+
+        planned_pairs(pairs, arguments, None, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
         from collbench.measure.tasks.rounds import run_pairs
 
         return run_pairs(replace(pairs, launch=request), *rank)
 
-    return begin(pairs.launch, Command(arguments, argv, measure), info)
+    return begin(pairs.launch, Command(arguments, argv, measure, _with_cases(pairs, "p2p_bandwidth")), info)
+
+
+def _with_cases(pairs: PairsRequest, operation: str, dtype: str = "uint8") -> Request:
+    """Return the request with the sweep of its largest messages, on the first backend that is installed."""
+    from collbench.cli.start import missing_backend
+    from collbench.operations.dtypes import dtype_named
+
+    launch = pairs.launch
+    assert isinstance(launch.sweep, Sweep)
+    installed = [name for name in launch.backends if not missing_backend(name)]
+    sweep = replace(launch.sweep, operations=(operations()[operation],), sizes=(pairs.size_bytes,), dtypes=(dtype_named(dtype),))
+    return replace(launch, sweep=sweep, backends=tuple(installed[:1]))
 
 
 # collbench hunt: find the slow node, NIC, rank or link, and clear those that are slow only because of it.
@@ -176,13 +194,21 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
         from collbench.cli.dry_run import show_hunt
 
         return show_hunt(hunt, arguments, info, os.environ)
+    if info is None:
+        from collbench.cli.dry_run import planned_stages
+        from collbench.deploy.drain import check_apply
+
+        planned_stages(hunt, arguments, None, os.environ)
+        if arguments.apply:
+            check_apply(os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
         from collbench.measure.tasks.rounds import run_hunt
 
         return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), *rank)
 
-    return begin(hunt.pairs.launch, Command(arguments, argv, measure), info)
+    cases = _with_cases(hunt.pairs, "allreduce", "float32") if hunt.method == "groups" else _with_cases(hunt.pairs, "p2p_bandwidth")
+    return begin(hunt.pairs.launch, Command(arguments, argv, measure, cases), info)
 
 
 # collbench workload: the exchanges of training steps.
@@ -318,7 +344,7 @@ def add_kv(commands: Any) -> None:
 
 def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.cli.kv import kv_request, show_kv
+    from collbench.cli.kv import check_blocks, kv_request, show_kv
 
     kv, info = kv_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
@@ -327,8 +353,7 @@ def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
         from collbench.cli.dry_run import planned_hosts
 
         ranks = len(planned_hosts(kv.launch, arguments, None, os.environ))
-        for blocks in kv.blocks:
-            kv.plan(blocks, ranks)
+        check_blocks(kv, ranks)
 
     def measure(request: Request, *rank: Any) -> int:
         from collbench.measure.tasks.kv import run_kv

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from collbench.cli.help import Formatter, command_page, program_page
@@ -24,6 +25,7 @@ class Parser(argparse.ArgumentParser):
         self._later: list[Callable[[Parser], object]] = [_add_common]
         self._rest = ""
         super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, "add_help": False, **settings})
+        self.register("type", Path, file_name)  # for every option with type=Path
 
     def later(self, fill: Callable[[Parser], object]) -> None:
         """Register a function that adds the options to this parser when they are needed."""
@@ -95,6 +97,13 @@ def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
     words = list(typed)
     at = words.index("--") if "--" in words else None
     return (words, None) if at is None else (words[:at], words[at + 1 :])
+
+
+def file_name(text: str) -> Path:
+    """Return the path of a file or folder. Raises an argparse error for a name that is empty or has a zero byte."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name of a file or folder")
+    return Path(text)
 
 
 def positive(text: str) -> int:

@@ -29,6 +29,8 @@ def with_stored_options(argv: Sequence[str], resumable: frozenset[str]) -> list[
         return list(argv)
     command = [] if words[0] == _RESUME else words[:1]
     folder = words[words.index(_RESUME) + 1]
+    if not folder:
+        raise UsageError(f"{_RESUME} '': not a valid name of a folder: use the folder of a run")
     kept = _without(words[len(command) :], {_RESUME: 1})
     if command and _without(kept, _BESIDE):
         return list(argv)

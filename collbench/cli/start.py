@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
@@ -100,14 +101,28 @@ def compare(world: World, wrong: str | None, digest: str = "", name: str = "") -
         )
 
 
-def check_trace(request: Request, world: World) -> None:
-    """Raise UsageError on all ranks, before the measurement, if rank 0 cannot write the file of --trace."""
-    if request.trace is None:
-        return
-    from collbench.measure.session import at_rank_0
-    from collbench.report.writers import check_file
+def check_files(request: Request) -> None:
+    """Raise UsageError if this host cannot write the run or its trace, or if the run to resume cannot be continued."""
+    from collbench.results.folder import RunFolder, check_new, run_name
 
-    at_rank_0(world, partial(check_file, request.trace, "--trace"), "checking --trace")
+    if request.trace is not None:
+        from collbench.report.writers import check_file
+
+        check_file(request.trace, "--trace")
+    earlier = request.earlier
+    if earlier is not None:
+        RunFolder.reopen(earlier).give_up()
+        return
+    folder = request.out or Path("runs") / run_name(request.command)
+    check_new(folder if request.launches == 1 else folder / "launch-1")
+
+
+def check_files_of_rank_0(request: Request, world: World) -> None:
+    """Raise UsageError on all ranks, before libraries are opened, as `check_files` does at rank 0. A local start has checked them."""
+    if world.info.launcher != "local":
+        from collbench.measure.session import at_rank_0
+
+        at_rank_0(world, partial(check_files, request), "checking the files of the run")
 
 
 def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
@@ -146,11 +161,13 @@ class Command:
 
     argv      the arguments, which started ranks repeat
     measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
+    cases     the request with the sweep of its cases, if `request.sweep` has only their options, for checks before the start
     """
 
     arguments: argparse.Namespace
     argv: Sequence[str]
     measure: Measure = run_cases
+    cases: Request | None = None
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
@@ -167,7 +184,7 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
     arguments, argv = command.arguments, command.argv
     check_options(request, arguments.gdr_check)
     if info is None:
-        return _start_here(request, arguments, argv)
+        return _start_here(request, command)
     request = placed(request, info, os.environ, launches.BY_HAND if arguments.gdr_check else "")
     if arguments.ranks_per_node and "worker" not in info.facts:
         _refuse_too_many(arguments.ranks_per_node, "--ranks-per-node", request, arguments)
@@ -176,16 +193,25 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
     return node_workers(with_ranks(info, ranks), ranks, argv, os.environ) if ranks > 1 else _take_part(request, info, command)
 
 
-def _start_here(request: Request, arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+def _start_here(request: Request, command: Command) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
+    from collbench.cli.early import check_cases, check_sizes, report_finished
     from collbench.launch.failed_start import StartCrashed, without_crashed
     from collbench.launch.spawn import find_mpiexec, start_local
     from collbench.report.screen import announce
 
+    arguments, argv = command.arguments, command.argv
+    check_files(request)
     ranks = local_ranks(request, os.environ)
     _refuse_too_many(ranks, "--ranks", request, arguments)
     request.sweep.check_ranks(ranks * request.gpus_per_process)
     check_installed(request)
+    cases = command.cases or request
+    check_cases(cases, ranks)
+    check_sizes(cases, ranks)
+    code = report_finished(request, arguments)
+    if code is not None:
+        return code
 
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
         announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
@@ -253,7 +279,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         same_suite(request, world)
         same_configuration(request, world)
         meant = agree_on_backends(request, world)
-        check_trace(request, world)
+        check_files_of_rank_0(request, world)
         with nullcontext() if world.rank else make_progress(meant, command.arguments) as listener:
             code = command.measure(meant, world, listener, partial(record_exit, env=os.environ))
         if listener:

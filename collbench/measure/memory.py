@@ -30,7 +30,7 @@ class LargeSizesLeftOut(Fact, frozen=True):
 
 def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], Fact | None]:
     """Return the cases below the smallest size that does not fit everywhere, and a fact if there is one. All ranks must call it."""
-    own = min((case.size_bytes for _, case, _ in _misfits(work, world)), default=None)
+    own = min((case.size_bytes for _, case, _ in _misfits(work, world.me.host, len(world.on_host()))), default=None)
     sizes = [size for size in world.allgather(own, "looking at the memory") if size is not None]
     kept = [item for item in work if item[1].size_bytes < min(sizes)] if sizes else work
     return (kept, LargeSizesLeftOut(min(sizes))) if sizes and kept else (work, None)
@@ -38,35 +38,42 @@ def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], Fact | No
 
 def check_memory(work: list[Work], world: World) -> None:
     """Raise UsageError on all ranks if the largest case does not fit the memory of some host or GPU. Call it before measuring."""
-    missing, wrong = _misfits(work, world), None
-    if missing:
-        _, case, why = max(missing, key=lambda one: one[0])
-        smallest = min(misfit.size_bytes for _, misfit, _ in missing)
-        # the largest size that fits with every requested operation and type
-        fits = max((each.size_bytes for _, each, one in work if one.backend and each.size_bytes < smallest), default=0)
-        remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
-        wrong = f"{case.title()} needs {why}: {remedy}"
-    if wrong := world.first_error(wrong, "looking at the memory"):
+    own = too_large(work, world.me.host, len(world.on_host()))
+    if wrong := world.first_error(own, "looking at the memory"):
         world.refuse(wrong)
 
 
-def _misfits(work: list[Work], world: World) -> list[tuple[int, Case, str]]:
-    """Return the cases that do not fit this host: (missing bytes, case, error text without the remedy)."""
+def too_large(work: list[Work], host: str, ranks: int) -> str | None:
+    """Return why the largest case does not fit this host, which has so many ranks, or its GPUs; None if all fit."""
+    missing = _misfits(work, host, ranks)
+    if not missing:
+        return None
+    _, case, why = max(missing, key=lambda one: one[0])
+    smallest = min(misfit.size_bytes for _, misfit, _ in missing)
+    # the largest size that fits with every requested operation and type
+    fits = max((each.size_bytes for _, each, one in work if one.backend and each.size_bytes < smallest), default=0)
+    remedy = f"the largest of these sizes that fits is {format_size(fits)}" if fits else "use smaller sizes"
+    return f"{case.title()} needs {why}: {remedy}"
+
+
+def _misfits(work: list[Work], host: str, ranks: int) -> list[tuple[int, Case, str]]:
+    """Return the cases that do not fit this host with so many ranks: (missing bytes, case, error text without the remedy)."""
     virtual = max([one.backend.ranks for _, _, one in work if one.backend and one.backend.virtual], default=0)
-    here, host = virtual or len(world.on_host()), free_memory()
+    here = virtual or ranks
+    free_on_host = free_memory()
     missing: list[tuple[int, Case, str]] = []
     for operation, case_requested, one in work:
         if one.backend is None:
             continue
         case = placed(case_requested, operation, one.backend)
-        ranks, device = one.backend.ranks, one.backend.free_bytes(case)
-        n = group_size(operation, case, ranks)
+        device = one.backend.free_bytes(case)
+        n = group_size(operation, case, one.backend.ranks)
         need, free = bytes_needed(operation, case, n), device
         if free is None:
-            need, free = bytes_on_host(operation, case, n, here, max(1, ranks // n)), host
+            need, free = bytes_on_host(operation, case, n, here, max(1, one.backend.ranks // n)), free_on_host
         if need > free:
             subject = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
-            missing.append((need - free, case, f"{format_bytes(need)} on {world.me.host} {subject}, but only {format_bytes(free)} is free"))
+            missing.append((need - free, case, f"{format_bytes(need)} on {host} {subject}, but only {format_bytes(free)} is free"))
     return missing
 
 

@@ -148,6 +148,14 @@ def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[
     return difference({**known, "command": then.get("command")}, parse_object(to_line({**now, **command}).encode()))
 
 
+def same_command(then: Mapping[str, Any], request: Request) -> bool:
+    """Return whether a run.json is of the same command line and settings, apart from options that do not change what is measured."""
+    before = (dict(_typed(then)), dict_of(dict_of(then.get("configuration")).get("values")), dict_of(then.get("suite")).get("digest"))
+    now = {"command": ["collbench", *request.argv]}
+    after = (dict(_typed(now)), dict((request.configuration or {}).get("values", {})), (request.suite or {}).get("digest"))
+    return before == after
+
+
 def _request_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (name, text) of what was requested, the most important first."""
     yield "the command", str(info.get("operation"))

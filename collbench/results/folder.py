@@ -358,8 +358,22 @@ def check_no_run(path: Path, *, resumes: bool = False) -> None:
             raise UsageError(f"--out {path} already holds a run ({name}): {how}choose a new folder, so that nothing is lost")
 
 
+def check_new(path: Path) -> None:
+    """Raise UsageError if a new run cannot be written into this folder. What is created to find out is deleted again."""
+    made: list[Path] = []
+    try:
+        _enter(path, made, resumes=True)
+        Lock(path).release()
+    except OSError as error:
+        raise UsageError(cannot_create(path, error)) from error
+    finally:
+        _undo(made)
+
+
 def _enter(path: Path, made: list[Path], *, resumes: bool = False) -> None:
     """Create a folder for a new run, and add what was created to `made`. Raises UsageError if it has a run or too little space, OSError."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     made += reversed(new)
     make_folders(path, new)

@@ -23,15 +23,51 @@ CHOICES = [  # worded by argparse, differently in each version of Python
 ]  # fmt: skip
 BEFORE_START = [*(line for line in LINES.splitlines() if "--exit-style" not in line), *CHOICES]
 STARTED = [  # errors that only ranks of a launch can detect
+    ("pairs --backend simulated --ranks 2 --tools iperf3", "--backend"),
+]  # fmt: skip
+# Errors that this process finds before it starts ranks, each with a part of its sentence. "file" is a file, "run" has a run of `SHORT`.
+EARLY = [
+    ("allreduce --backend simulated --out file", "run folder file "),
+    ("allreduce --backend simulated --out file/run", os.strerror(errno.ENOTDIR)),
+    ("allreduce --backend simulated --out /proc/run", "/proc/run"),
+    ("allreduce --backend simulated --out run", "already holds a run"),
+    ("allreduce --backend simulated --launches 2 --out file", "file/"),
+    ("allreduce --backend simulated --trace nowhere/trace.json", "--trace nowhere/trace.json"),
+    ("allreduce --backend simulated --resume nowhere --sizes 8", "nowhere"),
+    ("allreduce --backend simulated --resume file --sizes 8", "file"),
+    ("allreduce --backend simulated --resume run --sizes 8 --max-time 1", "--max-time was"),
     ("allreduce --backend simulated --sizes 1T", "1 TiB"),
+    ("allreduce --backend simulated --sizes 64,1T", "is 64 B"),
+    ("allreduce --backend simulated --mode graph", "GPUs only"),
+    ("allreduce --backend simulated --mode graph --dry-run", "GPUs only"),
+    ("allreduce --backend simulated --device cuda", "not on cuda"),
+    ("allreduce --backend simulated --redop band,bor", "the first of 2 reasons"),
+    ("allreduce --backend simulated --slowed 'by=10% ranks=9'", "rank 9"),
+    ("allreduce --backend simulated --slowed 'by=10% sizes=3K'", "no case"),
+    ("p2p --backend simulated --ranks 1", "2 ranks"),
+    ("p2p --backend simulated --in-place", "--in-place"),
+    ("run quick --backend simulated --out file", "run folder file "),
+    ("check --ranks 1", "--ranks 2"),
+    ("check --html nowhere/page.html", "nowhere"),
+    ("check --out file", "run folder file "),
     ("pairs --backend simulated --ranks 1", "two ranks"),
     ("pairs --backend simulated --ranks 3 --sample 3", "1 to 2"),
     ("pairs --backend simulated --ranks 3 --one-to-all 3", "0 to 2"),
     ("pairs --backend simulated --ranks 2 --by node", "--by node "),
     ("pairs --backend simulated --ranks 2 --device cuda", "cuda"),
-    ("pairs --backend simulated --ranks 2 --tools iperf3", "--backend"),
+    ("pairs --backend simulated --ranks 2 --size 1T", "1 TiB"),
+    ("pairs --backend simulated --ranks 2 --out file", "run folder file "),
     ("hunt --backend simulated --ranks 1", "two ranks"),
+    ("hunt --backend simulated --ranks 4 --out file", "run folder file "),
+    ("hunt --backend simulated --ranks 4 --cover-links nowhere", "nowhere"),
+    ("hunt --backend socket --ranks 4 --method groups", "allreduce"),
+    ("hunt --backend simulated --ranks 4 --resume nowhere", "nowhere"),
+    ("kv --method writev --block-bytes 1G --blocks 100000", "blocks"),
+    ("kv --method writev --ranks 2 --out file", "run folder file "),
+    ("workload fsdp --backend simulated --ranks 2 --out file", "run folder file "),
+    ("workload data-parallel --backend simulated --model 1T", "--bucket"),
 ]  # fmt: skip
+SHORT = "allreduce --backend simulated --sizes 8 --max-time 0.01"
 
 
 @pytest.mark.parametrize("line", BEFORE_START, ids=lambda line: line[:60])
@@ -44,7 +80,36 @@ def test_an_invalid_command_line_is_rejected_before_the_start(line: str, tmp_pat
     assert set(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("line", "value"), sample(STARTED, 2), ids=lambda text: text[:40])
+@pytest.mark.parametrize(("line", "value"), EARLY, ids=lambda text: text[:60])
+def test_what_one_process_can_check_is_rejected_before_ranks_start(
+    line: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_arguments: object, **_settings: object) -> int:
+        raise AssertionError(f"ranks were started: {line}")
+
+    (tmp_path / "file").write_text("mine")
+    if " run" in line:
+        assert run(tmp_path, *shlex.split(SHORT), "--out", "run").returncode == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr("collbench.launch.spawn.start_local", started)
+    assert value in one_sentence(run_here(tmp_path, *shlex.split(line)))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "run"}
+
+
+@pytest.mark.parametrize(
+    "line", ["allreduce --out ''", "allreduce --resume ''", "allreduce --trace ''", "report --html '' run", "check --html ''"]
+)
+def test_an_empty_name_of_a_file_is_rejected(line: str, tmp_path: Path) -> None:
+    assert "''" in one_sentence(run_here(tmp_path, *shlex.split(line)))
+
+
+def test_a_name_with_a_zero_byte_in_the_configuration_file_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('out = "a\\u0000b"\n')
+    assert "config.toml, line 1, out: " in one_sentence(run_here(tmp_path, "allreduce", env={"COLLBENCH_CONFIG": "config.toml"}))
+
+
+@pytest.mark.parametrize(("line", "value"), sample(STARTED, 1), ids=lambda text: text[:40])
 def test_an_error_that_ranks_detect_is_reported_once(line: str, value: str, tmp_path: Path) -> None:
     assert value in one_sentence(run(tmp_path, *shlex.split(line)))
     assert not list(tmp_path.iterdir())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measure.block_transfer import METHODS, BlockPattern, TransferMethod
 from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import Loop, Timed
+from collbench.measure.memory import free_memory
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.open_backends import OpenBackend, ranks_by_host
 from collbench.measure.prepared_case import BackendContext, PreparedCase
@@ -135,6 +135,16 @@ def must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
     return LeastBytes(out, into, total)
 
 
+def too_large(plans: Iterable[BlockPlan], ranks: Iterable[int], host: str) -> str | None:
+    """Return why the blocks of these ranks, which are on this host, do not fit its memory; None if they fit."""
+    largest = max(plans, key=lambda plan: plan.block_bytes * max(plan.source_places, plan.target_places))
+    need = 2 * largest.block_bytes * sum(map(largest.places, ranks))  # "packed" has copies
+    free = free_memory()
+    if need <= free:
+        return None
+    return f"{host} needs {format_bytes(need)} for the blocks and has {format_bytes(free)} free: use fewer blocks or tokens"
+
+
 @dataclass
 class KvTask(Task):
     """The rows of one launch."""
@@ -150,11 +160,8 @@ class KvTask(Task):
             self.plans = {blocks: self.request.plan(blocks, world.size) for blocks in self.request.blocks}
         except UsageError as error:
             world.refuse(str(error))
-        largest = max(self.plans.values(), key=lambda plan: plan.block_bytes * max(plan.source_places, plan.target_places))
-        need = 2 * largest.block_bytes * sum(largest.places(member.rank) for member in world.on_host())  # "packed" has copies
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        wrong = f"{world.me.host} needs {format_bytes(need)} for the blocks and has {format_bytes(free)} free: use fewer blocks or tokens"
-        if short := world.first_error(wrong if need > free else None, "comparing the memory"):
+        wrong = too_large(self.plans.values(), [member.rank for member in world.on_host()], world.me.host)
+        if short := world.first_error(wrong, "comparing the memory"):
             world.refuse(str(short))
         return Plan(len(self.request.rows), {"kv": self.about(session)}, ranks=world.size, nodes=len(world.hosts))
 
