@@ -167,6 +167,10 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     """Return a command line with collbench's names for commands and options of other tools, and `help COMMAND` as an option."""
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
+    if argv and argv[0].lower().startswith(("osu_", "imb-")):
+        from collbench.cli.mpi_benchmarks import arguments_of
+
+        argv = arguments_of(argv[0], argv[1:])
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 

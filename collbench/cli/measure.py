@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli import launches
 from collbench.cli.options import COLLECTIVE, HUNT, KV, LOAD, PAIRS, REPLAY, Option, add_options, add_some, some, workload_options
-from collbench.cli.other_tools import add_other_options
+from collbench.cli.other_tools import add_other_options, check_least_processes
 from collbench.cli.parser import Parser, add_command, add_format
-from collbench.cli.request import collective_request, hunt_request, load_request, pairs_request, replay_request, workload_request
+from collbench.cli.request import (
+    collective_request,
+    hunt_request,
+    load_request,
+    local_ranks,
+    pairs_request,
+    replay_request,
+    workload_request,
+)
 from collbench.cli.start import Command, begin, launch_of, together
 from collbench.errors import UsageError
 from collbench.operations.registry import broken, operations
@@ -69,8 +77,11 @@ def call_collective(arguments: argparse.Namespace, argv: list[str]) -> int:
         arguments.launches = launches.pairs(arguments.launches, os.environ)
     only = getattr(arguments, "only", None)
     measured = [each for each in operation_commands()[arguments.command] if only in (None, _short_name(each))]
-    request = collective_request(arguments, measured, argv)
-    return _begin_or_show(request, arguments, argv, launch_of(arguments, argv))
+    request, info = collective_request(arguments, measured, argv), launch_of(arguments, argv)
+    least = getattr(arguments, "npmin", None)
+    if least is not None:
+        check_least_processes(least, info.ranks if info else local_ranks(request, os.environ))
+    return _begin_or_show(request, arguments, argv, info)
 
 
 def _begin_or_show(request: Request, arguments: argparse.Namespace, argv: list[str], info: LaunchInfo | None) -> int:

@@ -1,4 +1,4 @@
-"""Names and options of nccl-tests, the OSU benchmarks and mpirun: translated into collbench's, or rejected with the equivalent."""
+"""Names of other benchmarks, and options of nccl-tests and mpirun: translated into collbench's, or rejected with the equivalent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def respelled(typed: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class OtherOption:
-    """An option of nccl-tests.
+    """An option of nccl-tests or IMB.
 
     names     its short and long name
     settings  the collbench options equivalent to a value, by name; None: collbench has no equivalent for this value
@@ -141,10 +141,25 @@ class _Translate(argparse.Action):
             setattr(namespace, name, value)
 
 
+# IMB's -npmin; `cli.mpi_benchmarks` writes it with two dashes.
+LEAST_PROCESSES = OtherOption(
+    ("--npmin", "--npmin"), lambda value: {"npmin": int(value)} if value.isascii() and value.isdecimal() and int(value) else None,
+    "not a valid number of processes: use e.g. `-npmin 4`", "npmin",
+)  # fmt: skip
+
+
+def check_least_processes(least: int | None, ranks: int) -> None:
+    """Raise UsageError if IMB would measure fewer ranks, too: it starts with `least`, and doubles their number."""
+    if least is not None and least < ranks:
+        raise UsageError(
+            f"-npmin {least}: all {ranks} ranks are measured at once: use -npmin {ranks}, and start {least} ranks for the others"
+        )
+
+
 def add_other_options(parser: argparse.ArgumentParser) -> None:
-    """Add nccl-tests' options that collbench does not have itself, hidden from help."""
-    for option in OPTIONS:
-        names = [name for name in option.names if name not in parser._option_string_actions]
+    """Add options of nccl-tests and IMB that collbench does not have itself, hidden from help."""
+    for option in (*OPTIONS, LEAST_PROCESSES):
+        names = [name for name in dict.fromkeys(option.names) if name not in parser._option_string_actions]
         dest = option.sets or f"nccl_tests{option.names[0]}"
         parser.add_argument(*names, action=_Translate, dest=dest, option=option)
 
