@@ -10,6 +10,7 @@ from typing import Any
 
 from collbench.analysis.ceilings import CeilingDrops, ceiling_drops
 from collbench.analysis.differences import Difference, differences
+from collbench.analysis.history import history
 from collbench.analysis.launches import (
     WHERE_NONE,
     Launches,
@@ -28,7 +29,7 @@ from collbench.analysis.outcome import MARGIN, Doubt, Outcome, count_outcomes, o
 from collbench.errors import UsageError
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
-from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
+from collbench.stats.launches import Ratio, inverse, ratio_by_scatter, ratio_of_launches, ratio_of_medians
 
 _STATE = 1.20  # a state probe that differs by more belongs to another state of the machine (MEASUREMENT.md)
 
@@ -38,10 +39,12 @@ class CaseRatio:
     """A case that both sides have, and its ratio of times; of rows under load the ratio of their factors.
 
     time      the time (the factor) of b / that of a with its 95 % interval; None if a side has none
-    launches  whether the interval is over launches of both sides; else it is from within a launch, and another one may differ by more
+    launches  whether the interval is over launches of both sides
     canary_s  (a, b): the median of the state probe in seconds, None if it was not measured
     runs      how many launches of a and of b measured the case; (0, 0) if a and b are rows of one run
     margin    largest difference that counts as no change: 0.05 is ±5 %
+    scatter   with one launch on a side: how many launches the scatter is of that the interval includes. 0: no scatter is known, so the
+              interval is from within a launch, and another launch may differ by more
     """
 
     a: Row
@@ -51,13 +54,19 @@ class CaseRatio:
     canary_s: tuple[float | None, float | None]
     runs: tuple[int, int] = (0, 0)
     margin: float = MARGIN
+    scatter: int = 0
+
+    @property
+    def across_launches(self) -> bool:
+        """Return whether the interval includes the differences between launches; else it decides nothing."""
+        return self.launches or self.scatter > 0
 
     @property
     def outcome(self) -> Outcome | None:
         """Return the outcome; None if a side has no time. A row under load without a factor is inconclusive."""
         if self.time is None:
             return Outcome.INCONCLUSIVE if self._doubtful_side else None
-        return outcome_of(self.time.low, self.time.high, self.margin, self.launches)
+        return outcome_of(self.time.low, self.time.high, self.margin) if self.across_launches else Outcome.INCONCLUSIVE
 
     @property
     def _doubtful_side(self) -> bool:
@@ -70,14 +79,14 @@ class CaseRatio:
             return Doubt.OF_A_SIDE
         if self.time is None or self.outcome is not Outcome.INCONCLUSIVE:
             return None
-        if self.time.low is not None and self.time.high is not None:
+        if self.across_launches and self.time.low is not None and self.time.high is not None:
             return Doubt.WIDE
         return Doubt.ONE_RUN_EACH if self.runs == (1, 1) else Doubt.NO_INTERVAL
 
     @property
     def within(self) -> float | None:
-        """Return the largest difference that the interval allows, in either direction: 0.017 is 1.7 %; None without an interval."""
-        if self.time is None or self.time.low is None or self.time.high is None:
+        """Return the largest difference that the interval allows, in either direction: 0.017 is 1.7 %; None without one over launches."""
+        if not self.across_launches or self.time is None or self.time.low is None or self.time.high is None:
             return None
         return max(self.time.high - 1, 1 - self.time.low)
 
@@ -135,7 +144,7 @@ class Comparison:
     def without_intervals(self) -> bool:
         """Return whether every ratio is of one run each and has no interval, as for two imported logs."""
         ratios = [case for case in self.cases if case.time is not None]
-        return bool(ratios) and all(case.doubt is Doubt.ONE_RUN_EACH for case in ratios)
+        return bool(ratios) and all(case.doubt is Doubt.ONE_RUN_EACH and case.time and case.time.low is None for case in ratios)
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ class Summary:
     """The number of cases of a comparison by outcome.
 
     outcomes       of the cases with right data and a time on both sides
-    one_run_each   the inconclusive ones that have one run on each side and no interval
+    one_run_each   the inconclusive ones that have one launch on each side, of which the scatter is not known
     not_available  cases without a time on a side
     wrong_data     cases with wrong data on a side; they have no outcome here
     only_a, only_b cases that the other side lacks
@@ -210,8 +219,14 @@ def compare_pair(a: Launches, b: Launches, margin: float = MARGIN) -> Comparison
     """Return B compared with A, both read already; without a common case `cases` is empty, and `why_nothing_in_common` has the reason."""
     rows_a, rows_b = ({case_of(row): row for row in side.rows} for side in (a, b))
     launches_a, launches_b = _by_case(a.runs), _by_case(b.runs)
+    earlier = _by_case(history(a.runs[0], b.runs[0])) if len(a.runs) == len(b.runs) == 1 else {}
+    cases = [
+        _case(rows_a[case], rows_b[case], launches_a[case], launches_b[case], earlier.get(case, ()), margin=margin)
+        for case in rows_a
+        if case in rows_b
+    ]
     return Comparison(
-        a, b, [_case(rows_a[case], rows_b[case], launches_a[case], launches_b[case], margin) for case in rows_a if case in rows_b],
+        a, b, cases,
         [row for case, row in rows_a.items() if case not in rows_b], [row for case, row in rows_b.items() if case not in rows_a],
         differences(a.runs[0], b.runs[0]),
         [warning for run in (*a.runs, *b.runs) for warning in (*run.warnings, sentence(run)) if warning],
@@ -243,12 +258,23 @@ def _by_case(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Row]]:
     return grouped((row for run in runs for row in {case_of(row): row for row in run.rows}.values()), case_of)
 
 
-def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], margin: float) -> CaseRatio:
-    before, after = ([figure for row in rows if (figure := figure_of(row)) is not None] for rows in (of_a, of_b))
-    several, time = min(len(before), len(after)) > 1, None
-    if before and after:
-        time = ratio_of_launches(before, after) if several else ratio_of_medians(estimate_of(a), estimate_of(b))
-    return CaseRatio(a, b, time, several, (_canary(of_a), _canary(of_b)), (len(of_a), len(of_b)), margin)
+def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], earlier: Sequence[Row], *, margin: float) -> CaseRatio:
+    before, after, others = (_figures(rows) for rows in (of_a, of_b, earlier))
+    several = min(len(before), len(after)) > 1
+    time: Ratio | None = None
+    scatter = 0
+    if before and after and several:
+        time = ratio_of_launches(before, after)
+    elif before and after:
+        within = ratio_of_medians(estimate_of(a), estimate_of(b))
+        known_launches = max((before, after, others), key=len)
+        time = ratio_by_scatter(within, known_launches, (len(before), len(after)))
+        scatter = len(known_launches) if time is not within else 0
+    return CaseRatio(a, b, time, several, (_canary(of_a), _canary(of_b)), (len(of_a), len(of_b)), margin, scatter)
+
+
+def _figures(rows: Iterable[Row]) -> list[float]:
+    return [figure for row in rows if (figure := figure_of(row)) is not None]
 
 
 def _canary(rows: Iterable[Row]) -> float | None:

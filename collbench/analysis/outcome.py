@@ -4,8 +4,7 @@ slower, faster   the whole interval is on one side of 1
 no change        the interval is inside ±margin
 inconclusive     the interval is wider than that, or missing: `Doubt` has which
 
-An interval from within one launch on a side does not include what differs between launches. A difference that is inside the margin is
-therefore `no change` there, even where the interval excludes 1.
+An interval from within one launch on a side does not include what differs between launches. It decides nothing.
 """
 
 from __future__ import annotations
@@ -31,27 +30,23 @@ class Doubt(StrEnum):
     """The reason why a comparison is inconclusive."""
 
     WIDE = "interval too wide"
-    ONE_RUN_EACH = "one run each, no interval"
+    ONE_RUN_EACH = "one launch each"
     NO_INTERVAL = "no interval"
     OF_A_SIDE = "a side is inconclusive"
 
 
-def outcome_of(low: float | None, high: float | None, margin: float = MARGIN, over_launches: bool = True) -> Outcome:
-    """Return the outcome for a ratio of times, after / before, with the 95 % interval [low, high].
+def outcome_of(low: float | None, high: float | None, margin: float = MARGIN) -> Outcome:
+    """Return the outcome for a ratio of times, after / before, with the 95 % interval [low, high], which includes differences of launches.
 
-    margin         largest difference that counts as no change: 0.05 is ±5 %
-    over_launches  whether the interval includes the differences between launches
+    margin  largest difference that counts as no change: 0.05 is ±5 %
     """
     if low is None or high is None:
         return Outcome.INCONCLUSIVE
-    inside = 1 - margin <= low and high <= 1 + margin
-    if inside and not over_launches:
-        return Outcome.NO_CHANGE
     if low > 1:
         return Outcome.SLOWER
     if high < 1:
         return Outcome.FASTER
-    return Outcome.NO_CHANGE if inside else Outcome.INCONCLUSIVE
+    return Outcome.NO_CHANGE if 1 - margin <= low and high <= 1 + margin else Outcome.INCONCLUSIVE
 
 
 def outcome_by_limit(factors: Iterable[float | None], limit: float | None, margin: float = MARGIN) -> Outcome:

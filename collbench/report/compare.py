@@ -21,7 +21,7 @@ from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.frame import table_lines as text_of
 from collbench.report.guidelines import compared_consistency
 from collbench.report.headlines import short
-from collbench.report.outcome_text import describe, describe_comparison, format_change, format_margin
+from collbench.report.outcome_text import describe, describe_comparison, format_change
 from collbench.report.plan import PlanSummary, in_print_order, operation_name
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped, write_line
 from collbench.results.flags import explain, flag_name
@@ -104,7 +104,7 @@ def _record(a: Row | None, b: Row | None, outcome: str, factors: bool, case: Cas
         "outcome": outcome,
         "doubt": case.doubt.value if case and case.doubt else None,
         "within": case and case.within,
-        "interval_over_launches": bool(case and case.launches),
+        "interval_over_launches": bool(case and case.across_launches),
         STATE: bool(case and case.state_differs),
         "time_ratio": {name: getattr(case and case.time, name, None) for name in _RATIO},
         "busbw_ratio": {name: getattr(case and case.bandwidth, name, None) for name in _RATIO},
@@ -128,11 +128,10 @@ _STATE_NAME = "machine state differs"
 _STATE_MEANS = "the state probes of A and B differ by more than 20 %, which alone may explain the ratio; repeat both, interleaved"
 _READING = "outcome: how much longer B takes than A, with the 95 % confidence interval; busbw is the change of the bandwidth"
 _BY_CHANCE = "a comparison, not a gate: of 100 unchanged cases, about 5 are slower or faster by chance"
-_WITHIN_ONE = (
-    "intervals: within one launch each, so another launch may differ by more; a difference inside {margin} counts as no change. "
-    "Measure both {several}"
+_ONE_EACH = (
+    "one launch each: changes as measured{first}; another launch may differ by as much, so nothing is decided. Measure both {several}"
 )
-_NO_INTERVAL = "one run each, no interval: changes as measured, the largest first; chance may explain them. Compare several runs each"
+_BY_SCATTER = "intervals: of one launch {where}, by how far {launches} of the same case differ"
 NO_DIFFERENCE = "other differences: none in what the runs recorded"
 
 
@@ -268,16 +267,17 @@ def foot(found: Comparison) -> list[str]:
     texts = []
     if any(case.launches for case in compared):
         texts.append(f"intervals: over the medians of {len(found.a.runs)} launches of A and {len(found.b.runs)} of B")
-    if found.without_intervals:
-        texts.append(_NO_INTERVAL)
-    elif any(not case.launches for case in compared):
+    scattered = sorted({case.scatter for case in compared if case.scatter})
+    if scattered:
+        where = "each" if len(found.a.runs) == len(found.b.runs) else "on a side"
+        number = f"{scattered[0]} to {scattered[-1]} launches" if len(scattered) > 1 else plural(scattered[0], "launch")
+        texts.append(_BY_SCATTER.format(where=where, launches=number))
+    if any(not case.across_launches for case in compared):
         loaded = any(case.a.mode == UNDER_LOAD for case in compared)
         several = "several times, with one --allocation NAME each" if loaded else "with --launches 5"
-        texts.append(_WITHIN_ONE.format(margin=format_margin(found.margin), several=several))
-    if compared:
-        texts.append(_READING)
-    if compared and not found.without_intervals:
-        texts.append(_BY_CHANCE)
+        texts.append(_ONE_EACH.format(first=", the largest first" if found.without_intervals else "", several=several))
+    if any(case.across_launches for case in compared):
+        texts += [_READING, _BY_CHANCE]
     if any(ratio_doubtful(case) for case in compared):
         texts.append("?: unreliable; the flags on the line give the reason")
     if any(case.state_differs for case in found.cases):

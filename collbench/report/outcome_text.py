@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from collbench.analysis.compare import CaseRatio, Comparison, Summary
 from collbench.analysis.launches import why_inconclusive
@@ -18,16 +18,16 @@ _ORDER = (Outcome.SLOWER, Outcome.FASTER, Outcome.NO_CHANGE, Outcome.INCONCLUSIV
 
 
 def describe(case: CaseRatio) -> str:
-    """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive 1.3× (0.94–8.8×), wider than ±5 %" or "n/a (reason) in B"."""
+    """Return "slower +12.0 % (+11.0 to +13.0 %)", "inconclusive (one launch each): +12 %" or "n/a (reason) in B"."""
     if case.time is None or case.outcome is None:
         if case.outcome is not None:
             found = [f"{_WHY[why]} in {name}" for name, row in (("A", case.a), ("B", case.b)) if (why := why_inconclusive(row))]
             return f"{case.outcome} ({'; '.join(found)})"
         missing = [f"{not_available(row)} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.na is not None]
         return "; ".join(missing) or "no time"
-    change = format_change(case.time)
     if case.doubt in (Doubt.ONE_RUN_EACH, Doubt.NO_INTERVAL):
-        return f"{case.outcome} {change} ({case.doubt})"
+        return f"{case.outcome} ({case.doubt}): {format_roughly(case.time)}"
+    change = format_change(case.time)
     against = {Outcome.NO_CHANGE: ", inside ", Outcome.INCONCLUSIVE: ", wider than "}.get(case.outcome)
     margin = f"{against}{format_margin(case.margin)}" if against else ""
     return f"{case.outcome} {change} ({format_interval(case.time)}){margin}"
@@ -43,6 +43,11 @@ def format_change(ratio: Ratio | None) -> str:
     if ratio is None:
         return NOTHING
     return _multiple(ratio.value, _coarse(ratio)) if _in_multiples(ratio) else f"{_percent(ratio.value, _coarse(ratio))} %"
+
+
+def format_roughly(ratio: Ratio) -> str:
+    """Return "+12 %", from the double on "3.5×": a change of one launch each, which supports whole percentages only."""
+    return _multiple(ratio.value, True) if _in_multiples(Ratio(ratio.value, None, None, ratio.n)) else f"{_percent(ratio.value, True)} %"
 
 
 def format_interval(ratio: Ratio) -> str:
@@ -61,7 +66,7 @@ def describe_summary(summary: Summary, margin: float, cases: Sequence[CaseRatio]
     notes = {each: _span(case for case in cases if case.outcome is each and not case.wrong) for each in (Outcome.SLOWER, Outcome.FASTER)}
     notes[Outcome.NO_CHANGE] = f" ({format_margin(margin)})"
     if summary.one_run_each:
-        span = describe_span(case for case in cases if case.doubt is Doubt.ONE_RUN_EACH)
+        span = describe_span((case for case in cases if case.doubt is Doubt.ONE_RUN_EACH), format_roughly)
         all_of_them = summary.one_run_each == summary.outcomes[Outcome.INCONCLUSIVE]
         which = f"{'' if all_of_them else f'{summary.one_run_each} with '}{Doubt.ONE_RUN_EACH}"
         notes[Outcome.INCONCLUSIVE] = f" ({'; '.join(text for text in (which, span) if text)})"
@@ -80,12 +85,12 @@ def describe_comparison(found: Comparison) -> str:
     return describe_summary(found.summary, found.margin, found.cases)
 
 
-def describe_span(cases: Iterable[CaseRatio]) -> str:
+def describe_span(cases: Iterable[CaseRatio], form: Callable[[Ratio], str] = format_change) -> str:
     """Return "+21.1 to +25.7 %", the smallest and the largest change; "" without cases."""
     known = sorted((case.time for case in cases if case.time is not None), key=lambda ratio: ratio.value)
     if not known:
         return ""
-    low, high = format_change(known[0]), format_change(known[-1])
+    low, high = form(known[0]), form(known[-1])
     return low if low == high else f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
 
@@ -104,7 +109,9 @@ def _coarse(ratio: Ratio) -> bool:
 
 
 def _percent(value: float, coarse: bool) -> str:
-    return f"{100 * (value - 1):+.{0 if coarse else 1}f}"
+    digits = 0 if coarse else 1
+    change = round(100 * (value - 1), digits)
+    return f"{change or 0.0:+.{digits}f}"  # never "-0"
 
 
 def _multiple(value: float, coarse: bool) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from collbench.stats.median import Median, t_quantile
 
+_FEWEST_OF_A_SCATTER = 3
 _RANKED = 6  # with fewer values no pair of order statistics covers the median with 95 %
 
 
@@ -105,6 +106,26 @@ def ratio_of_medians(before: Median, after: Median) -> Ratio:
     checked([before.value, after.value])
     a, b = (Spread(each.value, each.ci_low, each.ci_high, each.n) for each in (before, after))
     return _combined(a, b, min(a.n, b.n))
+
+
+def ratio_by_scatter(within: Ratio, medians: Sequence[float], numbers: tuple[int, int]) -> Ratio:
+    """Return the ratio of two sides, of which one has one launch, with an interval by the scatter of launch medians.
+
+    within   the ratio with the interval from within the launches, which is added in quadrature
+    medians  of launches of the same case: those of one side, or other ones; numbers: of launches of both sides
+
+    Student's t on ln of the medians: the difference of two new launches has their variance twice. Fewer than 3 medians, or a scatter
+    of 0, which is one of rounded figures: `within` unchanged. Simulated with launch effects of 3 % × t₄/√2, 4000 unchanged cases each:
+    at most 5 % are outside for 3, 5 and 20 medians.
+    """
+    if len(medians) < _FEWEST_OF_A_SCATTER:
+        return within
+    deviation = float(np.log(checked(medians)).std(ddof=1))
+    if deviation == 0:
+        return within
+    half = t_quantile(0.975, len(medians) - 1) * deviation * sqrt(1 / numbers[0] + 1 / numbers[1])
+    down, up = (abs(log(end / within.value)) if end else 0.0 for end in (within.low, within.high))
+    return Ratio(within.value, within.value * exp(-hypot(half, down)), within.value * exp(hypot(half, up)), len(medians))
 
 
 def ratio_of_pairs(before: Sequence[float], after: Sequence[float]) -> Ratio:

@@ -102,11 +102,11 @@ class TimeCheck:
 
     @property
     def state(self) -> State:
-        """Return the outcome: failed if the whole interval is above the margin, inconclusive if it includes it or is missing."""
+        """Return the outcome: failed if the whole interval is above the margin, inconclusive if it includes it, or is within a launch."""
         time = self.case.time
         if self.case.wrong:
             return "failed"
-        if time is None or time.low is None or time.high is None:
+        if time is None or time.low is None or time.high is None or not self.case.across_launches:
             return "inconclusive"
         limit = 1 + self.margin
         return "failed" if time.low > limit else "passed" if time.high <= limit else "inconclusive"
@@ -118,7 +118,7 @@ class TimeCheck:
             return f"{where}: wrong data"
         if time is None:
             return f"{where}: not measured on both sides"
-        known = time.low is not None and time.high is not None
+        known = self.case.across_launches and time.low is not None and time.high is not None
         ends = f"95 % CI {slower(time.low)} to {slower(time.high)}" if known else "no interval: measure several launches"
         return f"{where}: time {slower(time.value)} ({ends}), allowed {slower(1 + self.margin)}"
 

@@ -52,10 +52,59 @@ def test_no_change_has_the_largest_difference_that_the_interval_allows(tmp_path:
     assert 0.005 < case.within < 0.05
 
 
-@pytest.mark.parametrize(("of_a", "of_b"), [(1, 1), (1, 5), (5, 1)])
-def test_one_launch_on_a_side_leaves_the_interval_within_a_launch(of_a: int, of_b: int, tmp_path: Path) -> None:
-    case = only_case(compare(launches(tmp_path / "a", BEFORE[:of_a]), launches(tmp_path / "b", [2e-6] * of_b)))
-    assert (case.outcome, case.launches) == (Outcome.SLOWER, False)
+@pytest.mark.parametrize("factor", [1.0, 1.001, 1.12, 2.0, 0.5])
+def test_one_launch_each_decides_nothing(factor: float, tmp_path: Path) -> None:
+    found = compare(launches(tmp_path / "a", BEFORE[:1]), launches(tmp_path / "b", [factor * BEFORE[0]]))
+    case = only_case(found)
+    assert (case.outcome, case.doubt, case.within, case.launches) == (Outcome.INCONCLUSIVE, Doubt.ONE_RUN_EACH, None, False)
+    assert case.time is not None and case.time.value == pytest.approx(factor)
+    assert found.summary.outcomes[Outcome.INCONCLUSIVE] == found.summary.one_run_each == 1
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, Outcome.NO_CHANGE), (1.2, Outcome.SLOWER), (0.8, Outcome.FASTER)])
+@pytest.mark.parametrize("single", ["a", "b"])
+def test_the_launches_of_one_side_show_how_far_launches_differ(factor: float, outcome: Outcome, single: str, tmp_path: Path) -> None:
+    of_a, of_b = BEFORE, [factor * p50 for p50 in BEFORE]
+    if single == "a":
+        of_a = of_a[:1]
+    else:
+        of_b = of_b[:1]
+    case = only_case(compare(launches(tmp_path / "a", of_a), launches(tmp_path / "b", of_b)))
+    assert (case.outcome, case.launches, case.scatter) == (outcome, False, 5)
+
+
+def beside(folder: Path, medians: list[float], **info: Any) -> list[Path]:
+    """Single runs of one case in a folder."""
+    changes = {"hosts": ["n1"], **info}
+    return [
+        store(folder / f"run-{number}", [make_row(1024, time_s=make_times(p50))], allocation_id=f"{number}", **changes)
+        for number, p50 in enumerate(medians)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "factor", "outcome"),
+    [
+        (BEFORE, 2.0, Outcome.SLOWER), (BEFORE, 0.5, Outcome.FASTER), (BEFORE, 1.02, Outcome.INCONCLUSIVE),
+        ([1e-6, 1.5e-6, 0.7e-6, 2e-6], 2.0, Outcome.INCONCLUSIVE),  # launches of this case differ by as much
+        (BEFORE[:2], 2.0, Outcome.INCONCLUSIVE),  # two show too little
+        ([1e-6] * 5, 2.0, Outcome.INCONCLUSIVE),  # rounded figures show no scatter
+    ],
+)  # fmt: skip
+def test_earlier_runs_in_the_folder_show_how_far_launches_differ(
+    earlier: list[float], factor: float, outcome: Outcome, tmp_path: Path
+) -> None:
+    *_, a, b = beside(tmp_path, [*earlier, 1e-6, factor * 1e-6])
+    assert only_case(compare(a, b)).outcome is outcome
+
+
+@pytest.mark.parametrize("other", [{"hosts": ["n2"]}, {"collbench": "0.0"}, {"operation": "broadcast"}, {"slowed": ["by=10%"]}])
+def test_runs_of_another_kind_in_the_folder_show_nothing(other: dict[str, Any], tmp_path: Path) -> None:
+    beside(tmp_path / "runs", BEFORE, **other)
+    a, b = (store(tmp_path / "runs" / name, [make_row(1024, time_s=make_times(p50))], allocation_id=name, hosts=["n1"], collbench="1.0")
+            for name, p50 in (("a", 1e-6), ("b", 2e-6)))  # fmt: skip
+    case = only_case(compare(a, b))
+    assert (case.outcome, case.scatter) == (Outcome.INCONCLUSIVE, 0)
 
 
 def test_without_an_interval_nothing_is_claimed(tmp_path: Path) -> None:
@@ -72,15 +121,14 @@ def test_an_interval_that_no_clock_gives_is_none(times: Times, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "over_launches", "outcome"),
+    ("low", "high", "outcome"),
     [
-        (1.02, 1.04, True, Outcome.SLOWER), (0.96, 0.98, True, Outcome.FASTER), (0.96, 1.04, True, Outcome.NO_CHANGE),
-        (0.94, 1.04, True, Outcome.INCONCLUSIVE), (0.94, 8.8, True, Outcome.INCONCLUSIVE), (None, None, True, Outcome.INCONCLUSIVE),
-        (1.02, 1.04, False, Outcome.NO_CHANGE), (1.02, 1.06, False, Outcome.SLOWER), (0.9, 1.2, False, Outcome.INCONCLUSIVE),
+        (1.02, 1.04, Outcome.SLOWER), (0.96, 0.98, Outcome.FASTER), (0.96, 1.04, Outcome.NO_CHANGE),
+        (0.94, 1.04, Outcome.INCONCLUSIVE), (0.94, 8.8, Outcome.INCONCLUSIVE), (None, None, Outcome.INCONCLUSIVE),
     ],
 )  # fmt: skip
-def test_the_interval_decides_the_outcome(low: float | None, high: float | None, over_launches: bool, outcome: Outcome) -> None:
-    assert outcome_of(low, high, 0.05, over_launches) is outcome
+def test_the_interval_decides_the_outcome(low: float | None, high: float | None, outcome: Outcome) -> None:
+    assert outcome_of(low, high, 0.05) is outcome
 
 
 @pytest.mark.parametrize(
@@ -114,7 +162,7 @@ def test_cases_of_one_side_and_not_available_ones_are_kept(tmp_path: Path) -> No
     a = store(tmp_path / "a", [make_row(8), make_row(16), make_row(32, dtype="int8"), not_measured("no memory", size_bytes=64)])
     b = store(tmp_path / "b", [make_row(8), make_row(16, mode="pipelined"), make_row(64)])
     found = compare(a, b)
-    assert [(case.a.size_bytes, case.outcome) for case in found.cases] == [(8, Outcome.NO_CHANGE), (64, None)]
+    assert [(case.a.size_bytes, case.outcome) for case in found.cases] == [(8, Outcome.INCONCLUSIVE), (64, None)]
     assert [row.size_bytes for row in found.only_a] == [16, 32]
     assert [(row.size_bytes, row.mode) for row in found.only_b] == [(16, "pipelined")]
 

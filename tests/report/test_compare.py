@@ -78,7 +78,9 @@ def test_each_word(both: tuple[Path, Path]) -> None:
 def test_one_launch_each_reports_that_another_may_differ(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", 1.0, 1, []), side(tmp_path / "b", 1.0, 1, [])
     out, _ = printed(a, b)
-    assert "intervals: within one launch each" in out
+    assert "one launch each: changes as measured; another launch may differ by as much" in out
+    assert "4 cases: 0 slower, 0 faster, 0 no change (±5 %), 4 inconclusive (one launch each; +0 %)" in out
+    assert out.count("inconclusive (one launch each): +0 %") == 4
     assert "other differences: none " in out
 
 
@@ -87,8 +89,30 @@ def test_intervals_without_worth_are_not_dressed_up(tmp_path: Path) -> None:
     a = store(tmp_path / "a", [make_row(8, time_s=wide, flags=("drift",)), make_row(16, time_s=few)])
     b = store(tmp_path / "b", [make_row(8, time_s=wide), make_row(16, time_s=few)])
     out, _ = printed(a, b)
-    assert "  ? inconclusive 1.0× (0.039–26×), wider than ±5 %" in out and "\n?: unreliable" in out and "drift in A" in out
-    assert "  inconclusive +0.0 % (one run each, no interval)" in out
+    assert "  ? inconclusive (one launch each): +0 %" in out and "\n?: unreliable" in out and "drift in A" in out
+    assert "  inconclusive (one launch each): +0 %" in out
+
+
+def test_a_double_time_of_one_launch_each_is_inconclusive_everywhere(tmp_path: Path) -> None:
+    a, b = store(tmp_path / "a", [row(8, 1e-6)]), store(tmp_path / "b", [row(8, 2e-6)])
+    for format in ("table", "markdown"):
+        assert "inconclusive (one launch each): 2.0×" in printed(a, b, format)[0]
+    found = json.loads(printed(a, b, "json")[0])
+    (case,) = found["cells"]
+    outcome = {name: case[name] for name in ("outcome", "doubt", "within", "interval_over_launches")}
+    assert outcome == {"outcome": "inconclusive", "doubt": "one launch each", "within": None, "interval_over_launches": False}
+    assert (case["time_ratio"]["value"], found["summary"]["inconclusive"], found["summary"]["one_run_each"]) == (2.0, 1, 1)
+    (record,) = csv.DictReader(io.StringIO(printed(a, b, "csv")[0]))
+    assert record["outcome"] == "inconclusive"
+
+
+def test_the_scatter_of_earlier_runs_is_named(tmp_path: Path) -> None:
+    runs = [
+        store(tmp_path / str(number), [row(8, p50)], allocation_id=str(number), hosts=["n1"])
+        for number, p50 in enumerate([1e-6, 1.01e-6, 0.99e-6, 1e-6, 1.02e-6, 1e-6, 2e-6])
+    ]
+    out, _ = printed(*runs[-2:])
+    assert "1 case: 1 slower (2.00×)" in out and "by how far 5 launches of the same case differ" in out
 
 
 def test_json(both: tuple[Path, Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.stats.launches import Ratio, Spread, over_launches, ratio_of_launches, ratio_of_medians, ratio_of_pairs
+from collbench.stats.launches import Ratio, Spread, over_launches, ratio_by_scatter, ratio_of_launches, ratio_of_medians, ratio_of_pairs
 from collbench.stats.median import Median
 
 
@@ -90,6 +90,27 @@ def test_the_interval_of_launches_has_its_nominal_coverage(a, b):
     random = np.random.default_rng(a * 100 + b)
     found = [ratio_of_launches(launches(random, a), launches(random, b, 1.2)) for _ in range(400)]
     assert 0.93 <= np.mean([known.low <= 1.2 <= known.high for known in found]) <= 1.0
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("sides", [(1, 1), (1, 0)])
+def test_the_interval_by_scatter_has_its_nominal_coverage(n, sides):
+    """One launch each and n others; or one launch against the n, of which the median is the other side."""
+    random = np.random.default_rng(n)
+    held = []
+    for _ in range(600):
+        others = launches(random, n)
+        before = launches(random, 1)[0] if sides[1] else np.exp(np.log(others).mean())
+        within = Ratio(1.2 * launches(random, 1)[0] / before, None, None, 1)
+        found = ratio_by_scatter(within, others, (1, 1) if sides[1] else (n, 1))
+        held.append(found.low <= 1.2 <= found.high)
+    assert 0.92 <= np.mean(held) <= 1.0
+
+
+def test_a_scatter_of_too_few_or_rounded_launches_is_unknown():
+    within = Ratio(2.0, 1.9, 2.1, 60)
+    assert ratio_by_scatter(within, [1.0, 1.1], (1, 1)) is within
+    assert ratio_by_scatter(within, [1.0, 1.0, 1.0], (1, 1)) is within
 
 
 def test_medians_are_combined_in_quadrature_on_ln_scale():

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import tomllib
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -119,8 +120,14 @@ def test_not_a_share(collbench): collbench.assert_bandwidth(at_least=80, runs=ap
     [(1.06, 1.2, "failed"), (1.01, 1.04, "passed"), (1.01, 1.2, "inconclusive"), (None, None, "inconclusive")],
 )
 def test_a_case_is_slower_only_if_its_whole_interval_is(low: float | None, high: float | None, state: str) -> None:
-    case = CaseRatio(make_row(), make_row(), Ratio(1.1, low, high, 3), False, (None, None), (1, 1), 0.05)
+    case = CaseRatio(make_row(), make_row(), Ratio(1.1, low, high, 3), True, (None, None), (3, 3), 0.05)
     assert TimeCheck(case, 0.05).state == state
+
+
+def test_one_launch_each_decides_nothing() -> None:
+    case = CaseRatio(make_row(), make_row(), Ratio(1.1, 1.06, 1.2, 3), False, (None, None), (1, 1), 0.05)
+    assert TimeCheck(case, 0.05).state == "inconclusive"
+    assert TimeCheck(replace(case, scatter=4), 0.05).state == "failed"
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ _MOST_ROWS = 400
 _MADE = (
     "For each case that both runs have, the time of the candidate divided by that of the baseline. Where both have two launches or more: "
     "the medians of their launches, and the 95 % interval of the ratio over launches (Welch on logarithms below six launches, rank "
-    "intervals from six on). Else the medians and intervals of one launch each, in quadrature on the logarithm; another launch may differ "
-    "by more. Cases of another mode, buffers or placing are not compared, and nothing is averaged over sizes."
+    "intervals from six on). With one launch on a side: the interval is by how far at least three launches of the same case differ, of the "
+    "other side or in the same folder; without such launches nothing is decided. Cases of another mode, buffers or placing are not "
+    "compared, and nothing is averaged over sizes."
 )
 
 
@@ -80,7 +81,9 @@ def _line(case: CaseRatio, name: str) -> ForestLine:
     assert ratio is not None and outcome is not None
     both = f"baseline {times(case.a)} µs, candidate {times(case.b)} µs"
     tooltip = "\n".join(text for text in (name, marked_outcome(case), both, short(remarks(case), 200)) if text)
-    interval = None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
+    interval = None
+    if case.across_launches and ratio.low is not None and ratio.high is not None:
+        interval = (ratio.low, ratio.high)
     shape, style = _STYLES[outcome]
     hollow = " open" if ratio_doubtful(case) or case.wrong or interval is None else ""
     return ForestLine(name, [ForestMark(ratio.value, shape, f"{style}{hollow}")], marked_outcome(case), tooltip, interval)

@@ -78,9 +78,9 @@ def test_without_an_interval_the_marker_is_hollow_and_nothing_is_claimed(tmp_pat
         side(tmp_path / "before", [row(8, 1e-3)]), side(tmp_path / "after", [row(8, 2e-3, time_s=NO_INTERVAL, flags=("imported",))])
     )
     (chart,) = made.charts
-    assert chart.table.rows[0][-2] == "inconclusive 2.00× (one run each, no interval)"
+    assert chart.table.rows[0][-2] == "inconclusive (one launch each): 2.0×"
     assert re.search(r'<path class="quiet open" [^>]*transform="translate', chart.drawing)
-    assert "one run each, no interval" in chart.method
+    assert "one launch each: changes as measured, the largest first" in chart.method
 
 
 def test_nothing_in_common_is_reported(tmp_path: Path) -> None:
