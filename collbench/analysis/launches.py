@@ -226,14 +226,16 @@ def allocation_of(run: Run) -> str | None:
 
 
 def combined_rows(runs: Sequence[Run]) -> list[Row]:
-    """Return one row per case, in the order of first appearance, with the flag `dip` where it applies."""
-    from collbench.results.dips import with_dips  # a measurement flags nothing afterwards
+    """Return one row per case, in the order of first appearance, with expected times and the flag `dip` where they apply."""
+    from collbench.analysis.expected_time import with_expectations  # a measurement derives nothing afterwards
+    from collbench.results.dips import with_dips
 
     if len(runs) == 1:
-        return with_dips(runs[0].rows)
+        return with_expectations(with_dips(runs[0].rows), runs[0])
     each = [{case_of(row): row for row in run.rows} for run in runs]
     cases = dict.fromkeys(case for rows in each for case in rows)
-    return with_dips([_combined_case([rows.get(case) for rows in each], runs) for case in cases])
+    combined = [_combined_case([rows.get(case) for rows in each], runs) for case in cases]
+    return with_expectations(with_dips(combined), runs[0])
 
 
 def _combined_case(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:

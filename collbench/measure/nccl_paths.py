@@ -108,6 +108,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
     nics        by NCCL's name the device's name: {"NET/IB/0": "mlx5_0:1/IB"}
     gdr         {"send", "receive"}: a line proves that direction; "staged": connections of RDMA without it; "refused": HCAs
     choices     see `choices_of`; stated: {"coll": 16}: how many channels NCCL reports
+    tuning      the entries of NCCL's table that it may use: [collective, algorithm, protocol, microseconds, GB/s]
     """
     channels: dict[str, set[int]] = {}
     for _, each in log.channels:
@@ -121,6 +122,7 @@ def summary(log: NcclLog) -> dict[str, Any]:
         "channels": {transport: sorted(numbers) for transport, numbers in channels.items()},
         "gdr": {"send": log.gdr_send, "receive": log.gdr_receive, "staged": log.staged, "refused": list(log.gdr_refused)},
         "stated": dict(log.stated), "choices": choices_of(log), "warnings": list(log.warnings[:_MOST_WARNINGS]),
+        "tuning": [list(entry) for entry in log.tuning if entry.gb_per_s],
     }  # fmt: skip
 
 
@@ -140,6 +142,7 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     hosts_without_gdr   with connections between hosts that do not use GPUDirect RDMA
     nics        by NCCL's name all device names: hosts may number theirs differently
     sentence    "NET/IB/0/GDRDMA on 16 of 16 channels"
+    tuning      that of rank 0, which writes it; empty if several processes have different ones
     """
     logs = [each for each in facts if "transports" in each]
     why = next((each["why"] for each in facts if each.get("why")), None)
@@ -153,6 +156,8 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
         "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
     }  # fmt: skip
+    tables = [each["tuning"] for each in logs if each["tuning"]]
+    tuning = tables[0] if tables and all(table == tables[0] for table in tables) else []
     undirect = {
         each["host"] for each in logs if any(name.startswith(_NET) and not name.endswith(GDR) for name in each["transports"])
     }  # fmt: skip
@@ -162,6 +167,7 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "gdr": gdr, "hosts_without_gdr": sorted(undirect), "stated": dict(sorted(stated.items())), "choices": _merged(logs),
         "warnings": list(dict.fromkeys(text for each in logs for text in each["warnings"]))[:_MOST_WARNINGS],
         "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
+        "tuning": tuning,
     }  # fmt: skip
 
 

@@ -203,6 +203,23 @@ def basis(ceiling: Ceiling) -> str:
     return name_of_model(ceiling.model) if ceiling.kind in ("network", "topology") else ceiling.kind
 
 
+def expected_time(row: Row) -> str:
+    """Return the time in µs that a model expects of the row's size, or a dash."""
+    seconds = row.expectation.expected_time_s if row.expectation else None
+    return NOTHING if seconds is None else format_time(seconds)
+
+
+def of_expected_time(row: Row) -> str:
+    """Return expected time / measured time, or a dash: "84 %" is slower than expected."""
+    percent = row.expectation.percent_of_expected_time if row.expectation else None
+    return NOTHING if percent is None else format_percent(percent)
+
+
+def expected_from(row: Row) -> str:
+    """Return the origin of the expected time, or why there is no model; a dash for rows that models do not describe."""
+    return NOTHING if row.expectation is None else printable(row.expectation.expected_time_origin)
+
+
 def wrong(row: Row) -> str:
     """Return the number of wrong elements: "0", "WRONG 3", or a dash if nothing was verified."""
     if row.wrong is None:
@@ -272,6 +289,10 @@ def _if_placings_differ(plan: PlanSummary) -> bool:
     return plan.varies("in_place") or None in plan.values.get("in_place", ())
 
 
+def _if_modelled(plan: PlanSummary) -> bool:
+    return plan.modelled
+
+
 def _group_fact(group: str) -> str:
     if group.endswith((" pair", " pairs")):
         return group
@@ -326,6 +347,9 @@ COLUMNS = (
     CaseColumn("wrong", wrong, right=True, figure=True),
     CaseColumn("of expected", of_ceiling, shown=_if_moves, figure=True),
     CaseColumn("limited by", limited_by, shown=_if_moves, figure=True),
+    CaseColumn("expected µs", expected_time, right=True, shown=_if_modelled, figure=True),
+    CaseColumn("% of expected time", of_expected_time, right=True, shown=_if_modelled, figure=True),
+    CaseColumn("expected time from", expected_from, shown=_if_modelled, figure=True),
     CaseColumn("flags", remarks, figure=True),
 )
 

@@ -50,6 +50,7 @@ _MOST_RANKS = 8
 _BAR = 20  # characters of the longest bar
 _TIMES = 9.0  # a larger residual is shown as a multiple, not in percent
 _ALWAYS = ("operation", "backend")
+EXPECTED_TIME_TITLE = "expected time of each size"
 FIT_TITLES = ("sizes", "α µs", "busbw GB/s of large messages", "of expected", "n½", "switches at", "more than 10 % off")
 
 
@@ -62,6 +63,7 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
     sections = {
         CHOICE_TITLE: sentences(choice_sentences(rows), width),
         "latency and bandwidth (α–β fit)": _fits(rows, width),
+        EXPECTED_TIME_TITLE: _expected_times(rows, width),
         CONSISTENCY_TITLE: _consistency(rows, width),
         "ranks that end last": _slowest(runs, width),
     }
@@ -75,6 +77,13 @@ def sentences(texts: Iterable[str], width: int | None) -> list[Line]:
 
 def _consistency(rows: Sequence[Row], width: int | None) -> list[Line]:
     frame = consistency_frame(rows)
+    return [] if frame is None else [Line(line.text) for line in table_lines(frame, width)]
+
+
+def _expected_times(rows: Sequence[Row], width: int | None) -> list[Line]:
+    from collbench.report.expected_time import series_frame
+
+    frame = series_frame(rows)
     return [] if frame is None else [Line(line.text) for line in table_lines(frame, width)]
 
 

@@ -31,6 +31,7 @@ class PlanSummary:
     by_backend  the number of rows of each backend
     within    the fields of SERIES with several values for one operation over one backend
     requested what was requested, as run.json's "asked": the options, and the span of the sizes in bytes; may lack both
+    modelled  whether a row has an expected time
     """
 
     cases: int
@@ -42,6 +43,7 @@ class PlanSummary:
     by_backend: Mapping[str, int] = field(default_factory=dict)
     within: frozenset[str] = frozenset()
     requested: Mapping[str, Any] = field(default_factory=dict)
+    modelled: bool = False
 
     @classmethod
     def of(
@@ -81,7 +83,8 @@ def plan_of(table: Launches, rows: Iterable[Row]) -> PlanSummary:
     shown = list(rows)
     requested = table.runs[0].info.get("asked")
     summary = PlanSummary.of(shown, places, table.name, max((row.launches for row in shown), default=1))
-    return replace(summary, requested=requested if isinstance(requested, dict) else {})
+    modelled = any(row.expectation is not None and row.expectation.expected_time_s is not None for row in shown)
+    return replace(summary, requested=requested if isinstance(requested, dict) else {}, modelled=modelled)
 
 
 def in_print_order(rows: Iterable[Row]) -> list[Row]:

@@ -175,6 +175,16 @@ _PARTS["overlap"] = (
     ("communication_s", "computation_s", "percent", "percent_low", "percent_high", "exposed_s", "exposed_low_s", "exposed_high_s",
      "slowdown", "slowdown_low", "slowdown_high", "assisted_percent", "payer", "progress", "blocks", "outcome"),
 )  # fmt: skip
+_PARTS["expectation"] = (
+    "{}",
+    (
+        "expected_time_s",
+        "percent_of_expected_time",
+        "percent_of_expected_time_low",
+        "percent_of_expected_time_high",
+        "expected_time_origin",
+    ),
+)
 _LEFT_OUT = {"samples", "na_fact", "interference"}  # the latter is of runs with a CSV of their own
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collbench.machine.peak.ceiling import Ceiling, percent_of
+
+if TYPE_CHECKING:
+    from collbench.results.expectation import Expectation
+else:
+    Expectation = object  # a measurement imports no model
 
 SCHEMA = 1
 UNDER_LOAD = "load"  # the mode of a row whose figure is a factor, not a time
@@ -97,6 +102,7 @@ class Row:
     ceiling is the expected rate of the fastest algorithm (else the hard limit), a measured reference or a given rate; hard_bound the
     hard limit. percent_of_ceiling and percent_of_hard_bound are of these two, at every size.
     launches counts the launches behind the figures; above 1 (`combined` rows only) the interval is over their medians.
+    expectation is what a model expects of the row's size, of rows that a report shows; it is not stored.
     """
 
     operation: str
@@ -149,15 +155,18 @@ class Row:
     canary_s: dict[str, float | None] = field(default_factory=dict)
     slowest_ranks: dict[str, Any] = field(default_factory=dict)
     samples: dict[str, Any] = field(default_factory=dict)
+    expectation: Expectation | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        for name in ("call", "message_rate", "overlap", "interference"):  # only rows that need them have them
+        for name in ("call", "message_rate", "overlap", "interference", "expectation"):  # only rows that need them have them
             if not values[name]:
                 del values[name]
         if self.time_s is not None:
             values["time_s"] = {name: getattr(self.time_s, name) for name in _TIMES}
+        if self.expectation is not None:
+            values["expectation"] = self.expectation.as_json()
         if self.ceiling is not None:
             values["ceiling"] = self.ceiling.as_json()
         if self.hard_bound is not None:

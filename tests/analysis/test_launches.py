@@ -243,7 +243,7 @@ class TestFigures:
 class TestCases:
     def test_one_launch_is_left_as_it_is(self) -> None:
         rows = [row_of(1e-6), not_measured("no")]
-        assert combined_rows([run_of(rows)]) == rows
+        assert [replace(row, expectation=None) for row in combined_rows([run_of(rows)])] == rows
 
     @pytest.mark.parametrize("name", [*SERIES, "size_bytes"])
     def test_cases_that_differ_in_anything_never_mix(self, name: str) -> None:

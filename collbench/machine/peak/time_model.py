@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
+from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.machine.peak.algorithms import ALL_REDUCE, Algorithm, Throughput, ring
@@ -21,6 +22,9 @@ from collbench.machine.peak.limits import GpuLinkLimit
 from collbench.machine.peak.links import NCCL
 from collbench.machine.peak.node import BUS_FACTOR, Job
 from collbench.machine.peak.rates import AlgorithmLatency, NvLink, nvlink_of_rate, rates
+
+if TYPE_CHECKING:
+    from collbench.machine.readers.nccl_log import TunedRate
 
 OPERATIONS = ("allreduce", "allgather", "reducescatter")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -69,8 +73,14 @@ def why_no_model(operation: str, job: Job) -> str | None:
     return None
 
 
-def expected_times(operation: str, job: Job, sizes: Sequence[int]) -> list[ExpectedTime]:
-    """Return what NCCL's model expects of each size. Raises UsageError where it has no constants (`why_no_model`)."""
+Forced = tuple[str | None, str | None]  # algorithm and protocol that a call must use; None: any
+
+
+def expected_times(operation: str, job: Job, sizes: Sequence[int], forced: Forced = (None, None)) -> list[ExpectedTime]:
+    """Return what NCCL's model expects of each size.
+
+    Raises UsageError where it has no constants (`why_no_model`), and for a forced choice that the job cannot use.
+    """
     why = why_no_model(operation, job)
     if why is not None:
         raise UsageError(f"peak {operation}: {why}")
@@ -78,8 +88,21 @@ def expected_times(operation: str, job: Job, sizes: Sequence[int]) -> list[Expec
     plateau = expected.bytes_per_s if expected else None
     if plateau is None:
         raise UsageError(f"peak {operation}: {expected.limited_by if expected else 'no rate is expected'}")
-    choices = list(_choices(operation, job))
+    choices = [choice for choice in _choices(operation, job) if _fits(forced, choice.algorithm, PROTOCOLS[choice.protocol])]
+    if not choices:
+        raise UsageError(f"peak {operation}: no model: NCCL's constants have no {'/'.join(filter(None, forced))} here")
     return [_of_size(operation, job, size, choices, plateau) for size in sizes]
+
+
+def _fits(forced: Forced, algorithm: str, protocol: str) -> bool:
+    """Return whether an algorithm and protocol are the forced ones, in any of NCCL's spellings."""
+    pairs = zip(forced, (algorithm, protocol), strict=True)
+    return all(wanted is None or plain_name(wanted) == plain_name(name) for wanted, name in pairs)
+
+
+def plain_name(name: str) -> str:
+    """Return NCCL's name in the spelling by which names are compared: "nvlstree" for "NVLSTree" and "nvls_tree"."""
+    return name.replace("_", "").lower()
 
 
 @dataclass(frozen=True)
@@ -206,7 +229,65 @@ def _correction(choice: _AlgorithmChoice, job: Job, size: int) -> float:
     of_nvls = choice.algorithm == "nvls_tree" and all(node.machines == 1 for node in job.nodes)
     if choice.algorithm != "tree" and not (of_nvls and all(row.generation >= _BLACKWELL for row in _nvlinks(job))):
         return 1.0
-    table = [*rates().time.tree_correction[choice.protocol], 1.0]
+    return _tree_share(choice.protocol, size)
+
+
+def _tree_share(protocol: int, size: int) -> float:
+    table = [*rates().time.tree_correction[protocol], 1.0]
     place = min(max(log2(size / 64), 0.0), len(table) - 1.0)
     lower = min(int(place), len(table) - 2)
     return table[lower] + (table[lower + 1] - table[lower]) * (place - lower)
+
+
+# The same by the table that NCCL prints for a communicator (NCCL_DEBUG_SUBSYS=TUNING): latency and algorithm bandwidth of each choice,
+# without the corrections by size, which NCCL applies when it selects (ncclTopoGetAlgoTime in src/graph/tuning.cc).
+
+_IN_TABLE = {
+    "allreduce": "AllReduce",
+    "allgather": "AllGather",
+    "reducescatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+}
+_LEAST_GB_PER_S = 1.0  # the table has one digit after the point: of smaller values it is more than 5 % off
+
+
+@dataclass(frozen=True)
+class TableTime:
+    """What NCCL's table expects of a size: the time in seconds, and the algorithm and protocol: "Ring/LL"."""
+
+    seconds: float
+    choice: str
+
+
+def time_of_table(
+    entries: Sequence[TunedRate], operation: str, ranks: int, nodes: int, size: int, *, forced: Forced = (None, None)
+) -> TableTime | None:
+    """Return the time of the fastest choice for a size; None if the table has none, or only a rate with too few digits.
+
+    forced: as the user forced them, or as NCCL chose them for the call
+    """
+    times = [
+        (_seconds_of_entry(entry, operation, ranks, nodes, size), entry)
+        for entry in entries
+        if entry.collective == _IN_TABLE.get(operation) and entry.gb_per_s > 0
+        if _fits(forced, entry.algorithm, entry.protocol)
+    ]
+    if not times:
+        return None
+    seconds, fastest = min(times, key=lambda pair: pair[0])
+    if fastest.gb_per_s < _LEAST_GB_PER_S:
+        return None
+    return TableTime(seconds, f"{fastest.algorithm}/{fastest.protocol}")
+
+
+def _seconds_of_entry(entry: TunedRate, operation: str, ranks: int, nodes: int, size: int) -> float:
+    constants = rates().time
+    latency_us = entry.latency_us
+    share = 1.0
+    if operation == "allreduce" and plain_name(entry.algorithm) == "tree":
+        share = _tree_share(PROTOCOLS.index(entry.protocol), size)
+    is_long = plain_name(entry.algorithm) == "ring" and entry.protocol == "Simple" and nodes > 1 and operation == "allreduce"
+    if is_long and size >= constants.plateau_bytes * ranks:
+        latency_us *= constants.plateau[0]
+    return latency_us / 1e6 + size / (entry.gb_per_s * 1e9 * share)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -127,6 +127,11 @@ _SPAN = re.compile(rb"channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}")
 _TREE = frozenset({b" ", b"+"})  # "              + PCI[24.0] - GPU/0-cf000 (5)"
 _LISTING = frozenset({b"Chan", b"Ring"})
 _COUNT = re.compile(rb"nchannels (\d{1,4})")
+_TABLE_PROTOCOLS = ("LL", "LL128", "Simple")
+_TABLE_COLLECTIVES = frozenset({b"Broadcast", b"Reduce", b"AllGather", b"ReduceScatter", b"AllReduce"})
+_TABLE_NAME = re.compile(rb"[A-Za-z_]{1,20}(?: {0,20}/ {0,20}[A-Za-z0-9]{1,10})?")
+_TABLE_ENTRY = re.compile(rb" {0,20}(\d{1,9}\.\d)/ {0,20}(\d{1,9}\.\d) ?")
+_MOST_COLUMNS = 64
 
 
 class Connection(NamedTuple):
@@ -151,6 +156,19 @@ class CallChoice:
     algorithm: str | None
     protocol: str | None
     channels: int | None
+
+
+class TunedRate(NamedTuple):
+    """An entry of NCCL's own table (subsystem TUNING): latency and algorithm bandwidth by which it selects algorithm and protocol.
+
+    Names are as in the table: "AllReduce", "Ring", "LL128". gb_per_s is 0 if NCCL cannot or may not use the combination.
+    """
+
+    collective: str
+    algorithm: str
+    protocol: str
+    latency_us: float
+    gb_per_s: float
 
 
 # A fact of a message other than a connection: (table of `LogFacts`, key, value).
@@ -285,6 +303,35 @@ def _named(word: str, names: tuple[str, ...]) -> str:
     return names[int(word)] if word.isdigit() and int(word) < len(names) else word.upper()
 
 
+def table_columns(message: bytes) -> list[tuple[str, str]] | None:
+    """Return (algorithm, protocol) of each column below a heading of the table; None for other messages.
+
+    "  Algorithm   |     Tree     |     Ring     |" has three protocols below each name; NCCL before 2.19 prints
+    "Latency/AlgBw |    Tree/    LL |    Tree/ LL128 |" instead.
+    """
+    parts = [part.strip() for part in message.split(b"|")]
+    if parts[0] not in (b"Algorithm", b"Latency/AlgBw") or len(parts) > _MOST_COLUMNS or not all(map(_TABLE_NAME.fullmatch, parts[1:-1])):
+        return None
+    names = [text(part) for part in parts[1:-1]]
+    if parts[0] == b"Algorithm":
+        return [(name, protocol) for name in names for protocol in _TABLE_PROTOCOLS]
+    halves = [name.partition("/") for name in names]
+    return [(algorithm.strip(), protocol.strip()) for algorithm, _, protocol in halves]
+
+
+def table_row(message: bytes, columns: Sequence[tuple[str, str]]) -> list[TunedRate] | None:
+    """Return the entries of a row of the table, "AllReduce |  16.8/  0.5 |  31.0/  0.0 |"; None for other messages."""
+    name, *fields = message.split(b"|")
+    if name.strip() not in _TABLE_COLLECTIVES or len(fields) != len(columns) + 1 or fields[-1].strip():
+        return None
+    found = [_TABLE_ENTRY.fullmatch(part) for part in fields[:-1]]
+    return [
+        TunedRate(text(name.strip()), *column, float(match[1]), float(match[2]))
+        for column, match in zip(columns, found, strict=True)
+        if match is not None
+    ]
+
+
 def _gpu(found: str) -> str:
     """Return the driver's number, or the PCI address that older logs print as one hexadecimal number ("1b000")."""
     if len(found) <= _LONGEST_INDEX:
@@ -320,6 +367,8 @@ _LAST = frozenset({"networks", "provider"})  # the last one in the log becomes t
 _BY_HOST = frozenset({"startup", "listed", "nics"})  # with keys (host, key)
 _AT_ONCE = _BY_HOST | {"devices", "networks", "ordering"}  # entered in the order of the lines, once for each host and message
 _LONGEST_PATH = 120
+_MOST_ENTRIES = 1024
+_MOST_TABLES = 2  # of several communicators: with two it is not known which one a call uses
 _MOST_REMEMBERED = 8192  # cached results, which only save time
 _BELOW_SWITCH = b"LOC"
 _KINDS = {b"INFO": "INFO", b"WARN": "WARN", b"TRAC": "TRACE", b"vers": "version"}
@@ -352,6 +401,8 @@ class LogFacts:
         self._times: dict[bytes, int] = {}  # since the last `add_up`, counts by message
         self._paths: dict[bytes, dict[bytes, int]] = {}  # likewise, by the text before the message and its end: "[send] via NET/IB/0"
         self._kept = 0  # number of these
+        self._columns: dict[tuple[str, str], list[tuple[str, str]]] = {}  # of the table that a rank writes, by process and part
+        self.tunings: dict[tuple[str, str, str], set[TunedRate]] = {}
 
     def take(self, lines: Iterable[bytes]) -> None:
         """Add lines of the log; other lines (the program's own output) are skipped.
@@ -485,6 +536,8 @@ class LogFacts:
         if len(message) > LONGEST:
             self._other(head + message)
             return
+        if b"|" in message and self._of_table(message, head):
+            return
         found = parse_line(message)
         if not self.rccl and OF_A_CALL not in message:
             self.rccl = only_rccl(message)
@@ -502,6 +555,22 @@ class LogFacts:
             _remember(self._seen, (message, host), True)
             for entry in found:
                 self._enter(*entry, host=host)
+
+    def _of_table(self, message: bytes, head: bytes) -> bool:
+        """Return whether the message is of NCCL's table, and add its entries. Rows belong to the last heading of the same rank."""
+        columns = table_columns(message)
+        place = place_of(head)
+        writer = place.process, place.part
+        if columns is not None:
+            _remember(self._columns, writer, columns)
+            return True
+        entries = table_row(message, self._columns.get(writer, ()))
+        for entry in entries or ():
+            if entry[:3] in self.tunings or len(self.tunings) < _MOST_ENTRIES:
+                values = self.tunings.setdefault(entry[:3], set())
+                if len(values) < _MOST_TABLES:
+                    values.add(entry)
+        return entries is not None
 
     def _path(self, message: bytes, middle: int, head: bytes) -> None:
         """Add a connection. Beyond a limit, further ones of the same rank and transport are only counted."""
@@ -573,6 +642,7 @@ class NcclLog:
     choices         (collective, bytes) -> choice -> number of calls, the most frequent first. Bytes as NCCL counts them: one
                     rank's part for all-gather and broadcast from 2.24 on; 2.20 to 2.22 print no collective (None)
     stated          number of channels that NCCL reports: {"coll": 16, "nvls": 16, "p2p": 32}
+    tuning          NCCL's table of latencies and bandwidths; () without one, and where communicators have different ones
     library         NCCL, unless the log shows RCCL
     startup         (host, fact): what the library prints at its start, see `nccl_startup`; the host is "" where a line has none
     warnings        texts of NCCL WARN; unexplained: those that are not known messages
@@ -613,6 +683,7 @@ class NcclLog:
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     choices: Mapping[tuple[str | None, int], Mapping[CallChoice, int]] = field(default_factory=dict)
     stated: Mapping[str, int] = field(default_factory=dict)
+    tuning: tuple[TunedRate, ...] = ()
     library: LogLibrary = LogLibrary.NCCL
     startup: tuple[tuple[str, StartupFact], ...] = ()
     messages: tuple[LoggedMessage, ...] = ()
@@ -713,6 +784,12 @@ def _ranks_of_hosts(listed: Mapping[tuple[int, int], str]) -> Mapping[str, int]:
     return Counter(host for (group, _), host in listed.items() if group == largest)
 
 
+def _one_table(facts: LogFacts) -> tuple[TunedRate, ...]:
+    if any(len(entries) > 1 for entries in facts.tunings.values()):
+        return ()
+    return tuple(entry for entries in facts.tunings.values() for entry in entries)
+
+
 def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
     tables, net = facts.tables, _net(facts)
     ranks = max(tables["ranks"].get(None, 0), tables["listings"].get(False, 0)) or None
@@ -763,6 +840,7 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         names=names,
         choices=dict(sorted(choices.items(), key=lambda item: (item[0][0] or "", item[0][1]))),
         stated=tables["stated"],
+        tuning=_one_table(facts),
         library=LogLibrary.RCCL if facts.rccl else LogLibrary.NCCL,
         startup=startup,
         messages=facts.messages.messages(),

@@ -1,0 +1,147 @@
+"""The expected time of each size, as tables: a line for each series below a report's rows, and all rows on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from collbench.analysis.expected_time import HOLDS_WITHIN, not_saturated
+from collbench.analysis.latency import series_of
+from collbench.analysis.launches import grouped
+from collbench.report.cases import NOTHING, expected_from, expected_time, of_expected_time, size_of, times, value_of
+from collbench.report.frame import Column, Frame, printable
+from collbench.results.expectation import (
+    FromNcclConstants,
+    FromNcclLog,
+    FromRunAndReference,
+    FromRunSizes,
+    OffTheLine,
+    TooFewSizes,
+)
+from collbench.results.row import SERIES, Row
+from collbench.units import first_of, format_percent, format_size
+
+_ALWAYS = ("operation", "backend")
+_MOST_SIZES = 4
+_OF_NCCL = "by NCCL's own model, healthy machines are slower than expected at small and medium sizes"
+_OF_SIZES = "a series whose sizes are its own model says nothing about the rate of its largest size: see % of expected"
+
+
+@dataclass(frozen=True)
+class SeriesExpectation:
+    """The rows of a series, ascending in size, of which at least one has a percentage or an expected time."""
+
+    rows: Sequence[Row]
+
+    @property
+    def first(self) -> Row:
+        """The row of the smallest size."""
+        return self.rows[0]
+
+    @property
+    def percents(self) -> list[tuple[float, int]]:
+        """(Percentage of the expected time, size in bytes) of each row that has one."""
+        expectations = [(row.expectation, row.size_bytes) for row in self.rows if row.expectation is not None]
+        return [(each.percent_of_expected_time, size) for each, size in expectations if each.percent_of_expected_time is not None]
+
+    @property
+    def unmodelled(self) -> list[int]:
+        """The sizes without a model."""
+        return [row.size_bytes for row in self.rows if row.expectation is not None and row.expectation.expected_time_s is None]
+
+    @property
+    def origin(self) -> str:
+        """The model of the series as text; of NCCL's models without the choices, which differ from size to size."""
+        origins = [row.expectation.origin for row in self.rows if row.expectation is not None]
+        for origin in origins:
+            if isinstance(origin, FromNcclLog):
+                return "NCCL's table in the log"
+            if isinstance(origin, FromNcclConstants):
+                return "NCCL's constants"
+            if isinstance(origin, FromRunSizes | FromRunAndReference):
+                return origin.render()
+        return "this run's sizes"
+
+
+def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
+    """Return the table with a line for each series that has a model, and sentences below; None without any of them."""
+    series = _series(rows)
+    sentences = [each.render() for each in not_saturated(rows)]
+    if not series and not sentences:
+        return None
+    origins = {type(row.expectation.origin) for each in series for row in each.rows if row.expectation is not None}
+    if origins & {FromNcclLog, FromNcclConstants}:
+        sentences.append(_OF_NCCL)
+    if origins & {FromRunSizes}:
+        sentences.append(_OF_SIZES)
+    if OffTheLine in origins:
+        sentences.append(
+            f"no model: the times differ from the line by more than a factor of {HOLDS_WITHIN:g}, as after a switch of algorithm"
+        )
+    columns = [*_series_columns([each.first for each in series]), *_OF_SERIES]
+    return Frame(columns, series, foot=sentences, names_hidden=True)
+
+
+def rows_frame(rows: Sequence[Row]) -> Frame[Row] | None:
+    """Return the table with a line for each row that has an expectation, by series and size; None without an expected time."""
+    shown = [row for each in _series(rows) for row in each.rows if row.expectation is not None]
+    return Frame([*_row_columns(shown), *_OF_ROWS], shown) if shown else None
+
+
+def _series(rows: Sequence[Row]) -> list[SeriesExpectation]:
+    modelled = [row for row in rows if row.expectation is not None and not isinstance(row.expectation.origin, TooFewSizes)]
+    groups = grouped(modelled, series_of).values()
+    return [SeriesExpectation(sorted(members, key=lambda row: row.size_bytes)) for members in groups]
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Return the fields that name a series: operation and backend, and those that differ."""
+    return [name for name in SERIES if name in _ALWAYS or len({getattr(row, name) for row in rows}) > 1]
+
+
+def _row_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    return [Column("", _title(name), partial(value_of, name=name)) for name in _names(rows)]
+
+
+def _series_columns(rows: Sequence[Row]) -> list[Column[SeriesExpectation]]:
+    return [Column("", _title(name), partial(_value_of_series, name=name)) for name in _names(rows)]
+
+
+def _value_of_series(series: SeriesExpectation, name: str) -> str:
+    return value_of(series.first, name)
+
+
+def _title(name: str) -> str:
+    return "placing" if name == "in_place" else name
+
+
+def _range(series: SeriesExpectation) -> str:
+    """Return "84–140 %"; a dash where no row has a percentage."""
+    if not series.percents:
+        return NOTHING
+    low, high = (format_percent(pick(series.percents)[0]) for pick in (min, max))
+    return low if low == high else f"{low.removesuffix(' %')}–{high}"
+
+
+def _lowest_at(series: SeriesExpectation) -> str:
+    return format_size(min(series.percents)[1]) if series.percents else NOTHING
+
+
+def _without_model(series: SeriesExpectation) -> str:
+    return first_of(map(format_size, series.unmodelled), _MOST_SIZES) if series.unmodelled else NOTHING
+
+
+_OF_SERIES: tuple[Column[SeriesExpectation], ...] = (
+    Column("", "% of expected time", _range, right=True),
+    Column("", "lowest at", _lowest_at, right=True, drop=1),
+    Column("", "no model", _without_model, drop=2, cut=True),
+    Column("", "expected time from", lambda series: printable(series.origin), cut=True),
+)
+_OF_ROWS: tuple[Column[Row], ...] = (
+    Column("", "size", size_of, right=True),
+    Column("", "time µs", times, right=True),
+    Column("", "expected µs", expected_time, right=True),
+    Column("", "% of expected time", of_expected_time, right=True),
+    Column("", "expected time from", expected_from),
+)
