@@ -11,6 +11,7 @@ from collbench.analysis.latency import series_of
 from collbench.analysis.launches import grouped
 from collbench.report.cases import NOTHING, expected_from, expected_time, of_expected_time, size_of, times, value_of
 from collbench.report.frame import Column, Frame, printable
+from collbench.report.plan import operation_name
 from collbench.results.expectation import (
     FromNcclConstants,
     FromNcclLog,
@@ -20,7 +21,7 @@ from collbench.results.expectation import (
     TooFewSizes,
 )
 from collbench.results.row import SERIES, Row
-from collbench.units import first_of, format_percent, format_size
+from collbench.units import first_of, format_percent, format_size, plural
 
 _ALWAYS = ("operation", "backend")
 _MOST_SIZES = 4
@@ -87,6 +88,24 @@ def rows_frame(rows: Sequence[Row]) -> Frame[Row] | None:
     """Return the table with a line for each row that has an expectation, by series and size; None without an expected time."""
     shown = [row for each in _series(rows) for row in each.rows if row.expectation is not None]
     return Frame([*_row_columns(shown), *_OF_ROWS], shown) if shown else None
+
+
+def slow_sizes_sentence(rows: Sequence[Row]) -> list[str]:
+    """Return one sentence on the sizes that take longer than the run's other sizes explain; nothing without any."""
+    slow = []
+    for row in rows:
+        expectation = row.expectation
+        if expectation is None or not isinstance(expectation.origin, FromRunSizes):
+            continue
+        at_most = expectation.percent_of_expected_time_high or expectation.percent_of_expected_time
+        if at_most is not None and at_most < 100 / HOLDS_WITHIN:
+            slow.append((at_most, row))
+    if not slow:
+        return []
+    _, worst = min(slow, key=lambda pair: pair[0])
+    name = f"{operation_name(worst.operation)} over {worst.backend} at {format_size(worst.size_bytes)}"
+    line = f"expected time: {name} reaches {of_expected_time(worst)} of what this run's other sizes predict"
+    return [f"{line} (and {plural(len(slow) - 1, 'more row')})" if len(slow) > 1 else line]
 
 
 def _series(rows: Sequence[Row]) -> list[SeriesExpectation]:

@@ -28,6 +28,7 @@ from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.results.store import to_line
 
+_FEWEST_SIZES = 4  # two ends, a size on the line between them, and one that is not
 # Why sampling stopped, by the code in a row's `stopped`.
 _STOPPED = {
     "precision": "precision",
@@ -124,8 +125,18 @@ class TableWriter(RowWriter):
         else:
             lines += other_flags(rows)
         if not self._rows:
-            lines += [*map(printable, choice_sentences(rows)), *_dip_sentences(rows), *self._stragglers()]
+            lines += [*map(printable, choice_sentences(rows)), *_dip_sentences(rows), *self._slow_sizes(), *self._stragglers()]
         return lines
+
+    def _slow_sizes(self) -> list[str]:
+        """Return at most one sentence, on sizes that take longer than the run's other sizes explain."""
+        if len(self._printed) < _FEWEST_SIZES or not self._plan.run:
+            return []
+        from collbench.analysis.expected_time import with_expectations
+        from collbench.report.expected_time import slow_sizes_sentence
+
+        run = Run(Path(self._plan.run), {}, self._printed)
+        return [printable(text) for text in slow_sizes_sentence(with_expectations(self._printed, run))]
 
     def _stragglers(self) -> list[str]:
         if not self._plan.run or not any(row.samples for row in self._printed):

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any
 from collbench.analysis.best import LEAST_BYTES, is_shown_as_time
 from collbench.analysis.launches import Launches, case_of, is_time, known, time_of
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.cases import NOTHING, doubtful, limited_by, not_available, of_ceiling, times, two_modes, value_of, wrong
+from collbench.report.cases import (
+    NOTHING,
+    doubtful,
+    expected_time,
+    limited_by,
+    not_available,
+    of_ceiling,
+    of_expected_time,
+    times,
+    two_modes,
+    value_of,
+    wrong,
+)
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import (
@@ -37,7 +49,7 @@ from collbench.units import format_rate, format_size, format_time
 if TYPE_CHECKING:
     from collbench.gate.judge import TypicalTime
 
-MOST_LINES, _MOST_NAMED = 16, 6
+MOST_LINES, _MOST_NAMED, _MOST_EXPECTED = 16, 6, 3
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 760, 340, 56, 132, 46  # pixels
@@ -78,7 +90,10 @@ class SizeLine:
 
 @dataclass
 class LimitLine:
-    """A rate that measured bandwidths are compared with, in GB/s by size. kind: "expected" or "hard limit"; what: what limits."""
+    """A rate that measured bandwidths are compared with, in GB/s by size.
+
+    kind: "expected", "hard limit", or "model" for the rates of a series' expected times; what: what limits, or the series
+    """
 
     kind: str
     what: str
@@ -199,14 +214,38 @@ def _chart(
         groups.setdefault((run, *(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
     is_one_each = len(groups) == len({(run, row.backend) for run, row in named})
     lines: list[SizeLine] = []
+    names: list[str] = []
     for (run, *_), sized in groups.items():
         first = next(iter(sized.values()))
         name = short(" ".join([*_series_words(first, differing), *([f"({run})"] if len(runs) > 1 else [])]), 60)
         number = backends.index(first.backend) + runs.index(run) * len(backends) if is_one_each else len(lines)
         lines.append(SizeLine(name, number, [_point(sized[size]) for size in sorted(sized)]))
+        names.append(name)
     lines = [*_baseline_lines(rows, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
-    return SizeChart(key, operation, lines[:MOST_LINES], _limits(rows) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
+    limits = [*_limits(rows), *_expected_lines(names, list(groups.values()))] if has_rate else []
+    return SizeChart(key, operation, lines[:MOST_LINES], limits, has_rate, max(0, len(lines) - MOST_LINES))
+
+
+def _expected_lines(names: Sequence[str], groups: Sequence[Mapping[int, Row]]) -> list[LimitLine]:
+    """Return the rates of the expected times of each series; none if the chart has so many series that they would hide one another."""
+    if len(groups) > _MOST_EXPECTED:
+        return []
+    found = []
+    for name, sized in zip(names, groups, strict=True):
+        rates = {size: rate / 1e9 for size, row in sorted(sized.items()) if (rate := rate_of_expected_time(row)) is not None}
+        if len(rates) > 1:
+            found.append(LimitLine("model", f"expected time of {name}", rates))
+    return found
+
+
+def rate_of_expected_time(row: Row) -> float | None:
+    """Return the bus bandwidth at the row's expected time, in bytes per second; None without one."""
+    rate, time_s = rate_of(row), time_of(row)
+    expected_s = row.expectation.expected_time_s if row.expectation is not None else None
+    if rate is None or time_s is None or expected_s is None or expected_s <= 0:
+        return None
+    return rate * time_s / expected_s
 
 
 def _series_words(row: Row, differing: Sequence[str]) -> list[str]:
@@ -260,7 +299,15 @@ def _figures(row: Row) -> str:
         time = f"median {format_time(time_s)} µs{within}; two values: {times(row, ' µs')}"
     else:
         time = f"{times(row, ' µs')}{within}"
-    return ", ".join(part for part in (shown, time) if part)
+    return ", ".join(part for part in (shown, time, _of_expectation(row)) if part)
+
+
+def _of_expectation(row: Row) -> str:
+    """Return "84 % of the expected time 334.1 µs"; only the expected time for a row that is not compared with it."""
+    if expected_time(row) == NOTHING:
+        return ""
+    share = of_expected_time(row)
+    return f"expected {expected_time(row)} µs" if share == NOTHING else f"{share} of the expected time {expected_time(row)} µs"
 
 
 def _remarks(row: Row) -> list[str]:

@@ -15,6 +15,7 @@ from collbench.report.html import (
     against,
     consistency,
     curves,
+    expected_time,
     gate,
     hunt,
     kv,
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 # In the order of the page, after the charts of the operations. A section without content is None.
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, load.section, kv.section, overview.section, consistency.section, overlap.section,
-    against.section, pairs.section, samples.section, slowest.section, timeline.section, machine.section, provenance.section,
+    gate.section, hunt.section, training.section, load.section, kv.section, overview.section, expected_time.section,
+    consistency.section, overlap.section, against.section, pairs.section, samples.section, slowest.section, timeline.section,
+    machine.section, provenance.section,
 )  # fmt: skip
 
 
