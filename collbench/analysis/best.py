@@ -1,4 +1,4 @@
-"""The row that stands for each operation, the scaling efficiency of a training step, and whether a library's own choice is the fastest.
+"""The row that represents each operation, the scaling efficiency of a training step, and whether a library's own choice is the fastest.
 
 An automatic choice of algorithm or protocol is slower only if its interval does not overlap that of a forced choice. That is stricter
 than a ratio with an interval that excludes 1, since the fastest of a dozen equal choices looks fast by chance. Rows with wrong data,
@@ -18,7 +18,7 @@ from collbench.results.quality import is_unreliable
 from collbench.results.row import SERIES, Row
 from collbench.stats.launches import Ratio, inverse, ratio_of_launches, ratio_of_medians
 
-# The row that stands for each operation over each backend, at the beginning of a report. It is never an average over sizes.
+# The row that represents each operation over each backend, at the beginning of a report. It is never an average over sizes.
 
 # Rows that differ in one of these have separate peaks. For other differences (type, placement, algorithm …) the best row has the value.
 _APART = ("operation", "backend", "device", "mode", "group", "ranks", "nodes")
@@ -28,7 +28,7 @@ _ELSEWHERE = frozenset({"above_bound", "other_path"})
 
 @dataclass(frozen=True)
 class Headline:
-    """The rows that stand for one operation over one backend.
+    """The rows that represent one operation over one backend.
 
     row       the largest size of at least 4 MiB that is not unreliable, else the largest size; of several rows the one with the highest bus
               bandwidth. Rows with wrong data, above the hard limit, or with bytes on another path, are chosen only without others. Without

@@ -184,7 +184,7 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     elif arguments.format == "csv":
         print("\n".join(csv_lines(found.sizes)))
     else:
-        text = [*lines(arguments.operation, measured, found, job), *lines_of_sizes(found.sizes, measured)]
+        text = [*lines(arguments.operation, measured, found, job), *lines_of_sizes(found.sizes, job.ranks, measured)]
         for line in wrapped(map(Line, text), width_of(sys.stdout)):
             print(line.text)
     return 0

@@ -101,4 +101,4 @@ def test_a_published_h200_is_within_its_bound():
 def test_a_management_bond_is_not_added_to_the_compute_fabric():
     node = node_of(network.read(captures.tree("gpud-h100-8ndr-sysfs")))
     assert node.egress.bytes_per_s == captures.expected("gpud-h100-8ndr-sysfs")["ib_total_GBps_dir"] * 1e9
-    assert "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)" in node.doubts
+    assert "not counted: mlx5_bond_0 (Ethernet, while InfiniBand is up)" in node.doubts

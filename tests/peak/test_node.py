@@ -198,7 +198,7 @@ def _ethernet(name: str, gbit: float, mtu: int, shaped: float | None = None) -> 
 @pytest.mark.parametrize(
     ("nics", "total", "left"),
     [
-        ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400e9, "not counted: mlx5_bond_0 (Ethernet beside InfiniBand)"),
+        ((*infiniband(8, 400), _roce("mlx5_bond_0", 200)), 400e9, "not counted: mlx5_bond_0 (Ethernet, while InfiniBand is up)"),
         ((_roce("a", 400), _roce("b", 400), _roce("c", 100)), 100e9, "not counted: c (slower, or without RDMA)"),
         ((_roce("a", 200), Nic("scif0", virtual="scif", rdma=True, ports=(Port(1, 400e9),))), 25e9, ""),
         ((*infiniband(1, 100), Nic("0000:99:00.0")), 12.5e9, "not counted: 0000:99:00.0 (no source lists their ports)"),

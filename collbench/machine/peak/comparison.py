@@ -13,50 +13,52 @@ from collbench.machine.peak.node import Job
 from collbench.machine.peak.published import published
 from collbench.machine.peak.time_model import ExpectedTime
 from collbench.reason import Fact, Text
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 # Texts: "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)".
 
 
-def exceeds_bound(measured: float | None, found: CollectiveCeilings) -> bool:
+def exceeds_bound(measured: float | None, references: CollectiveCeilings) -> bool:
     """Return whether a rate is above the hard limit, so that an input of it is doubtful."""
-    limit = found.bound.bytes_per_s if found.bound else None
+    limit = references.bound.bytes_per_s if references.bound else None
     return measured is not None and limit is not None and measured > limit * TOLERANCE
 
 
-def percents(measured: float | None, found: CollectiveCeilings) -> tuple[float | None, float | None]:
+def percents(measured: float | None, references: CollectiveCeilings) -> tuple[float | None, float | None]:
     """Return the percentages of the expected rate and of the hard limit; none for a rate above the hard limit."""
-    if exceeds_bound(measured, found):
+    if exceeds_bound(measured, references):
         return None, None
-    return percent_of(measured, found.expected), percent_of(measured, found.bound)
+    return percent_of(measured, references.expected), percent_of(measured, references.bound)
 
 
-def headline(measured: float | None, found: CollectiveCeilings) -> str:
+def headline(measured: float | None, references: CollectiveCeilings) -> str:
     """Return one line: the rate, and its percentages of the expected rate and of the hard limit, for any rate."""
-    ceiling = found.expected
+    ceiling = references.expected
     if ceiling is None or ceiling.bytes_per_s is None:
         why = ceiling.limited_by if ceiling else "this operation moves no bytes"
         return f"{format_rate(measured)} GB/s, no ceiling: {why}" if measured is not None else f"no ceiling: {why}"
-    if measured is not None and found.bound is not None and exceeds_bound(measured, found):
-        limit = format_rate(found.bound.bytes_per_s or 0.0)
-        return f"{format_rate(measured)} GB/s is above the hard limit of {limit} GB/s: model inputs doubtful"
-    known = _known(found)
+    if measured is not None and references.bound is not None and exceeds_bound(measured, references):
+        bound = format_rate(references.bound.bytes_per_s or 0.0)
+        return f"{format_rate(measured)} GB/s is above the hard limit of {bound} GB/s: model inputs doubtful"
+    named = _named_ceilings(references)
     if measured is None:
-        return ", ".join(f"{format_rate(each.bytes_per_s or 0.0)} GB/s {name}" for name, each in known)
-    (name, first), *rest = known
+        return ", ".join(f"{format_rate(limit.bytes_per_s or 0.0)} GB/s {name}" for name, limit in named)
+    (name, first), *rest = named
     shares = [f"{_percent(measured, first)} of {_with_article(name)}"]
-    shares += [f"{_percent(measured, each)} of {_with_article(name)} ({format_rate(each.bytes_per_s or 0.0)} GB/s)" for name, each in rest]
+    shares += [
+        f"{_percent(measured, limit)} of {_with_article(name)} ({format_rate(limit.bytes_per_s or 0.0)} GB/s)" for name, limit in rest
+    ]
     return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
 
 
-def lines(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> list[str]:
-    """Return the headline, what limits, a ring beside a faster algorithm, published results, and doubts and assumptions."""
-    shown = [headline(measured, found)]
-    if exceeds_bound(measured, found):
+def lines(operation: str, measured: float | None, references: CollectiveCeilings, job: Job) -> list[str]:
+    """Return the headline, what limits, what a ring reaches (if it is not the fastest), published results, assumptions, and doubts."""
+    shown = [headline(measured, references)]
+    if exceeds_bound(measured, references):
         shown.append(f"check first: {doubtful_input(operation, job).render()}")
-    shown += [f"{name} limited by {_limit_of(each)}" for name, each in _known(found) if each.kind != "given"]
-    ring = found.ring
-    if ring and ring.bytes_per_s and found.expected and found.expected.model != "ring":
+    shown += [f"{name} limited by {_limit_of(limit)}" for name, limit in _named_ceilings(references) if limit.kind != "given"]
+    ring = references.ring
+    if ring and ring.bytes_per_s and references.expected and references.expected.model != "ring":
         shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
     shown += [f"published: {figure.render()}" for figure in published(operation, job)]
     return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
@@ -72,7 +74,10 @@ def csv_lines(times: Sequence[ExpectedTime]) -> list[str]:
     return [",".join(map(str, row)) for row in (_COLUMNS, *rows)]
 
 
-def lines_of_sizes(times: Sequence[ExpectedTime], measured: float | None = None) -> list[str]:
+_SATURATED_PERCENT = 95.0  # of the rate of large sizes
+
+
+def lines_of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | None = None) -> list[str]:
     """Return a table of the sizes with their expected times, and the measured rate of the only size compared with it."""
     if not times:
         return []
@@ -81,10 +86,24 @@ def lines_of_sizes(times: Sequence[ExpectedTime], measured: float | None = None)
         rate = format_rate(row.busbw_bytes_per_s)
         share = format_percent(row.plateau_percent)
         shown.append(f"{format_size(row.size_bytes):>10} {format_time(row.seconds):>12} {rate:>13} {share:>11}  {row.how}")
-    if measured is not None:
-        share = format_percent(100 * measured / times[0].busbw_bytes_per_s)
-        shown.append(f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(times[0].size_bytes)}")
-    return [*shown, OF_SIZES]
+    return [*shown, *sentences_of_sizes(times, ranks, measured)]
+
+
+def sentences_of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | None) -> list[str]:
+    """Return the measured rate of the only size compared with its expected one, and by which model that is."""
+    if measured is None:
+        return [OF_SIZES]
+    share = format_percent(100 * measured / times[0].busbw_bytes_per_s)
+    compared = f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(times[0].size_bytes)}"
+    return [compared, *_saturation(times[0], ranks), OF_SIZES]
+
+
+def _saturation(time: ExpectedTime, ranks: int) -> list[str]:
+    """Return a sentence if the part of each rank is too small for a ring to reach its rate, whatever algorithm NCCL's model selects."""
+    if time.ring_percent >= _SATURATED_PERCENT:
+        return []
+    part = f"{format_size(time.size_bytes)} is {format_bytes(time.size_bytes / ranks)} for each of {ranks:,} ranks"
+    return [f"not saturated: {part}, with which a ring reaches {format_percent(time.ring_percent)} of its rate by NCCL's model"]
 
 
 def _limit_of(ceiling: Ceiling) -> str:
@@ -101,43 +120,43 @@ def assumed(operation: str, job: Job) -> list[str]:
     unknown = job.several and any(node.egress.bytes_per_s is None for node in nodes)
     if job.ceiling_from_user is not None or operation == "barrier" or unknown:
         return []
-    found = []
+    sentences = []
     for node in (node for node in nodes if node.machines > 1):
         clique = f" (clique {node.clique})" if node.clique else ""
-        found.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
-    found += _of_fabric(operation, job)
+        sentences.append(f"one NVLink domain joins {node.machines} nodes of {node.gpus // node.machines} GPUs{clique}")
+    sentences += _of_fabric(operation, job)
     if operation == "allreduce" and any(node.uses_nvls and node.nvls != "given" for node in nodes):
-        found.append("NCCL lets the NVSwitches reduce data, as it does for 5 GPUs or more (NVLink SHARP; else --nvls no)")
+        sentences.append("NCCL lets the NVSwitches reduce data, as it does for 5 GPUs or more (NVLink SHARP; else --nvls no)")
     for kind, links in (("links inside the nodes", [node.injection for node in nodes]), ("PCIe links", [node.pcie for node in nodes])):
         why = next((link.name for link in links if link.bytes_per_s is None), None)
         if job.several and why is not None:
-            found.append(f"{kind} that are no slower than the NICs: {why}")
+            sentences.append(f"{kind} that are no slower than the NICs: {why}")
     if operation == "alltoallv" and job.traffic is None:
-        found.append("the same number of bytes between all ranks")
+        sentences.append("the same number of bytes between all ranks")
     if operation == "multipair":
-        found += _of_pairs(job)
+        sentences += _of_pairs(job)
     if operation in BY_RANK and job.traffic is None:
-        found.append("a part of the same size for each rank")
-    return [*found, *_of_placement(operation, job)]
+        sentences.append("a part of the same size for each rank")
+    return [*sentences, *_of_placement(operation, job)]
 
 
 def _of_placement(operation: str, job: Job) -> list[str]:
     """Return what the rates assume of the order of the ranks, and of the NICs that they use."""
     nodes = [node for node, _ in job.kinds]
-    found = []
+    sentences = []
     if operation in ("sendrecv", "neighbors") and any(node.neighbours.known < node.injection.known for node in nodes):
-        found.append("ranks in the order of the GPUs")
+        sentences.append("ranks in the order of the GPUs")
     if not job.several:
-        return found
+        return sentences
     if operation in MESSAGES and any(node.own_nic and node.own_nic.known < node.egress.known for node in nodes):
-        found.append("each GPU has its own NIC, so that a message between nodes gets its part of the NICs' rate")
+        sentences.append("each GPU has its own NIC, so that a message between nodes gets its part of the NICs' rate")
     if operation == "scan":
-        found.append("ranks in blocks, so that the sums enter and leave a node once")
+        sentences.append("ranks in blocks, so that the sums enter and leave a node once")
     if operation == "hypercube" and job.placement is None:
-        found.append("ranks in blocks, so that the last steps leave the nodes")
+        sentences.append("ranks in blocks, so that the last steps leave the nodes")
     if operation in ("sendrecv", "neighbors") and job.ring_edges == 1:
-        found.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
-    return found
+        sentences.append("ranks in blocks, so that one edge of the ring leaves a node (else --ring-edges)")
+    return sentences
 
 
 def _of_fabric(operation: str, job: Job) -> list[str]:
@@ -156,10 +175,10 @@ def _of_fabric(operation: str, job: Job) -> list[str]:
 def _of_pairs(job: Job) -> list[str]:
     """Return what the rate of several pairs assumes."""
     by_node = pairs_by_node(job)
-    found = [f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}" + (", ranks in blocks" if job.several else "")]
+    sentences = [f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}" + (", ranks in blocks" if job.several else "")]
     if (by_node.out + by_node.into).max() > max(by_node.out.max(), by_node.into.max()):
-        found.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
-    return found
+        sentences.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
+    return sentences
 
 
 def doubts(job: Job) -> list[str]:
@@ -167,12 +186,12 @@ def doubts(job: Job) -> list[str]:
     return list(dict.fromkeys(doubt for node, _ in job.kinds for doubt in node.doubts))
 
 
-def _known(found: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
+def _named_ceilings(references: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
     """Return the ceilings that have a rate, with their names, the expected rate first."""
-    both = [(_name_of(found.expected), found.expected)] if found.expected else []
-    if found.bound and found.bound is not found.expected:
-        both.append((name_of_model("bound"), found.bound))
-    return [(name, each) for name, each in both if each.bytes_per_s]
+    named = [(_name_of(references.expected), references.expected)] if references.expected else []
+    if references.bound and references.bound is not references.expected:
+        named.append((name_of_model("bound"), references.bound))
+    return [(name, ceiling) for name, ceiling in named if ceiling.bytes_per_s]
 
 
 def _name_of(ceiling: Ceiling) -> str:

@@ -119,12 +119,12 @@ class PcieTree:
     def above_gpu(self, key: str) -> list[str]:
         """Return the addresses of the bridges between a GPU and its CPU, nearest first; none if other links than PCIe connect them."""
         gpu = self._gpus[key]
-        return [] if _is_beside_cpu(gpu) or gpu.cpu_links else self.above(gpu.address)
+        return [] if _is_on_cpu_module(gpu) or gpu.cpu_links else self.above(gpu.address)
 
     def has_place_of(self, key: str) -> bool:
         """Return whether it is known which links connect a GPU to its CPU."""
         gpu = self._gpus[key]
-        return bool(_is_beside_cpu(gpu) or gpu.cpu_links or gpu.address in self.devices)
+        return bool(_is_on_cpu_module(gpu) or gpu.cpu_links or gpu.address in self.devices)
 
     def own(self, address: str | None) -> Link:
         """Return the link of a GPU or NIC to the bridge above it, at the maximum speed of both ends and the current width."""
@@ -151,7 +151,7 @@ class PcieTree:
         if gpu.cpu_links:
             return self._to_cpu(gpu, gpu.cpu_links)
         link, model = self.own(gpu.address), gpu_model(gpu.model)
-        if _is_beside_cpu(gpu):
+        if _is_on_cpu_module(gpu):
             return unknown(f"{gpu.model or 'the GPU'} reaches its CPU and the NICs over NVLink-C2C, not over its PCIe link")
         device = self.devices.get(gpu.address or "")
         row = self._generation(device) if device else None
@@ -210,7 +210,7 @@ class PcieTree:
         return pcie(min(speed, above) if speed and above and above > _IDLE else speed)
 
 
-def _is_beside_cpu(gpu: Gpu) -> bool:
+def _is_on_cpu_module(gpu: Gpu) -> bool:
     """Return whether the GPU is on a module with its CPU, which it reaches over NVLink-C2C."""
     model = gpu_model(gpu.model)
     return bool((model and model.c2c) or is_with_cpu(gpu.model) or gpu.c2c_links)
@@ -552,9 +552,9 @@ def _why_none(machine: Machine, management: Sequence[str] = ()) -> str:
     if any(not nic.virtual and not nic.ports for nic in machine.nics):
         return "the NICs' rates are in none of the sources; give them with --nic"
     down = [nic.name for nic in machine.nics if not nic.virtual and nic.name not in management]
-    beside = f"; not counted: {_of_management(management)}" if management else ""
+    uncounted_ports = f"; not counted: {_of_management(management)}" if management else ""
     return (
-        f"no port is up: {', '.join(down)}{beside}"
+        f"no port is up: {', '.join(down)}{uncounted_ports}"
         if down
         else f"NIC {machine.nics[0].name} is {machine.nics[0].virtual}: no rate of its own"
     )
@@ -575,7 +575,7 @@ def _fabric(nics: Sequence[Nic]) -> tuple[list[Nic], tuple[str, ...]]:
     rdma = [nic for nic in nics if nic.rdma or nic.gdr]
     chosen = infiniband or _fastest(rdma) or _fastest(nics)[:1]
     left = [nic.name for nic in nics if nic not in chosen]
-    why = "Ethernet beside InfiniBand" if infiniband else "slower, or without RDMA" if rdma else "TCP takes one interface"
+    why = "Ethernet, while InfiniBand is up" if infiniband else "slower, or without RDMA" if rdma else "TCP takes one interface"
     return chosen, (f"not counted: {', '.join(left)} ({why})",) if left else ()
 
 

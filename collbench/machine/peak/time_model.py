@@ -10,7 +10,7 @@ Not counted: limits per channel, the latency of the NICs, CPUs of AMD and POWER,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ class ExpectedTime:
     plateau_percent    its percentage of the expected rate, which the largest sizes approach
     algorithm          "ring", "tree", "nvls" or "nvls_tree"
     protocol           "LL", "LL128" or "Simple"
+    ring_percent       what a ring reaches at this size, as a percentage of its rate of large sizes
     """
 
     size_bytes: int
@@ -50,6 +51,7 @@ class ExpectedTime:
     plateau_percent: float
     algorithm: Algorithm
     protocol: str
+    ring_percent: float = 100.0
 
     @property
     def how(self) -> str:
@@ -88,10 +90,13 @@ def expected_times(operation: str, job: Job, sizes: Sequence[int], forced: Force
     plateau = expected.bytes_per_s if expected else None
     if plateau is None:
         raise UsageError(f"peak {operation}: {expected.limited_by if expected else 'no rate is expected'}")
-    choices = [choice for choice in _choices(operation, job) if _fits(forced, choice.algorithm, PROTOCOLS[choice.protocol])]
+    every = list(_choices(operation, job))
+    choices = [choice for choice in every if _fits(forced, choice.algorithm, PROTOCOLS[choice.protocol])]
     if not choices:
         raise UsageError(f"peak {operation}: no model: NCCL's constants have no {'/'.join(filter(None, forced))} here")
-    return [_of_size(operation, job, size, choices, plateau) for size in sizes]
+    rings = [choice for choice in every if choice.algorithm == "ring"]
+    times = [_of_size(operation, job, size, choices, plateau) for size in sizes]
+    return [replace(time, ring_percent=_ring_percent(operation, job, time.size_bytes, rings)) for time in times]
 
 
 def _fits(forced: Forced, algorithm: str, protocol: str) -> bool:
@@ -116,11 +121,15 @@ class _AlgorithmChoice:
 
 
 def _of_size(operation: str, job: Job, size: int, choices: Sequence[_AlgorithmChoice], plateau: float) -> ExpectedTime:
-    factor = BUS_FACTOR[operation](job.ranks)
     times = [(_seconds(choice, operation, job, size), choice) for choice in choices]
     seconds, fastest = min(times, key=lambda pair: pair[0])
-    busbw = factor * size / seconds
+    busbw = BUS_FACTOR[operation](job.ranks) * size / seconds
     return ExpectedTime(size, seconds, busbw, 100 * busbw / plateau, fastest.algorithm, PROTOCOLS[fastest.protocol])
+
+
+def _ring_percent(operation: str, job: Job, size: int, rings: Sequence[_AlgorithmChoice]) -> float:
+    busbw = BUS_FACTOR[operation](job.ranks) * size / min(_seconds(choice, operation, job, size) for choice in rings)
+    return 100 * busbw / max(choice.busbw for choice in rings)
 
 
 def _seconds(choice: _AlgorithmChoice, operation: str, job: Job, size: int) -> float:

@@ -17,7 +17,7 @@ from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings, ceilings
-from collbench.machine.peak.comparison import OF_SIZES, lines
+from collbench.machine.peak.comparison import lines, sentences_of_sizes
 from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of
@@ -217,10 +217,10 @@ def peak_sections(
 ) -> list[Section]:
     """Return how the expected rate follows, and drawings of the machines with its limit marked."""
     texts = [f"{text}." for text in lines(operation, measured, found, job)]
-    return [Section("rates", "How it follows", texts), *_of_sizes(found.sizes), _drawings(machines, found.expected)]
+    return [Section("rates", "How it follows", texts), *_of_sizes(found.sizes, job.ranks, measured), _drawings(machines, found.expected)]
 
 
-def _of_sizes(times: Sequence[ExpectedTime]) -> list[Section]:
+def _of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | None) -> list[Section]:
     """Return the table of the expected times; nothing without sizes."""
     if not times:
         return []
@@ -234,5 +234,6 @@ def _of_sizes(times: Sequence[ExpectedTime]) -> list[Section]:
         )
         for row in times
     ]
+    texts = [f"{text}." for text in sentences_of_sizes(times, ranks, measured)]
     head = ("size", "expected time (µs)", "busbw (GB/s)", "of plateau", "algorithm/protocol")
-    return [Section("sizes", "Expected time by size", (f"{OF_SIZES}.",), [("expected times", Table(head, rows, frozenset(range(4))))])]
+    return [Section("sizes", "Expected time by size", texts, [("expected times", Table(head, rows, frozenset(range(4))))])]
