@@ -19,7 +19,6 @@ none has a model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from math import isfinite
@@ -32,7 +31,6 @@ from collbench.errors import CollbenchError
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.machine.peak.collective import KIND, ceilings
-from collbench.machine.peak.domain import joined_by_clique
 from collbench.machine.peak.job import job_on
 from collbench.machine.peak.node import Job
 from collbench.machine.peak.time_model import PROTOCOLS, Forced, expected_times, plain_name, time_of_table
@@ -276,8 +274,7 @@ class _NcclModels:
         if not self._machines or not row.nodes or row.nodes > _MOST_NODES or len(self._machines) not in (1, row.nodes):
             return None
         try:
-            job = job_on(self._machines, row.ranks, row.nodes, row.device)
-            return replace(job, nodes=joined_by_clique(job.nodes))
+            return job_on(self._machines, row.ranks, row.nodes, row.device)
         except CollbenchError:
             return None
 

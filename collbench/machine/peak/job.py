@@ -63,6 +63,7 @@ def repeated(nodes: Sequence[Node], node_count: int | None) -> tuple[Node, ...]:
 def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: str) -> Job:
     """Return a job of so many ranks on these machines, one rank per GPU, or on host memory (device "cpu").
 
+    Machines of one NVLink domain, by their clique ids, count as one node.
     Raises UsageError if the number of nodes is unknown, the ranks do not spread evenly over them, or a machine has fewer GPUs.
     """
     if nodes is None:
@@ -70,7 +71,7 @@ def job_on(machines: Sequence[Machine], ranks: int, nodes: int | None, device: s
     if ranks % nodes:
         raise UsageError(f"{ranks} ranks do not spread evenly over {nodes} nodes: which links they share is not known")
     make = _on_host if device == "cpu" else node_of
-    return Job(repeated([make(machine, ranks // nodes) for machine in machines], nodes))
+    return Job(joined_by_clique(repeated([make(machine, ranks // nodes) for machine in machines], nodes)))
 
 
 def _on_host(machine: Machine, ranks: int) -> Node:
