@@ -127,6 +127,69 @@ def test_a_hca_that_is_both_enabled_and_disabled_is_in_both() -> None:
     assert log("GPU Direct RDMA Disabled for GPU 0[1b000] / HCA 0 (distance 4 > 2)").gdr_disabled == ("HCA 0",)
 
 
+# NCCL 2.29.7 (two nodes of one GPU over sockets) and 2.8.3, https://github.com/NVIDIA/nccl-tests/issues/89: columns are cut.
+NEW_TABLE = """\
+  Algorithm   |                            Tree                  |                            Ring                  |
+  Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+ Max NThreads |            512 |            640 |            512 |            512 |            640 |            256 |
+    Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     9.3/   1.2 |    18.0/   0.0 |    22.4/   2.4 |
+       Reduce |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     9.3/   1.2 |    18.0/   0.0 |    22.4/   2.4 |
+    AllReduce |    16.8/   0.5 |    31.0/   0.0 |    36.4/   1.9 |    16.6/   1.2 |    31.0/   0.0 |    36.4/   2.4 |
+  Algorithm   |                             PAT                  |
+  Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+ Max NThreads |              0 |              0 |              0 |
+    Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |
+       Reduce |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |
+    AllGather |     0.0/   0.0 |     0.0/   0.0 |    17.6/   3.6 |
+"""
+OLD_TABLE = """\
+Latency/AlgBw |    Tree/    LL |    Tree/ LL128 |    Tree/Simple |    Ring/    LL |    Ring/ LL128 |    Ring/Simple |
+ Max NThreads |            512 |            640 |            512 |            512 |            640 |            256 |
+    Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     6.3/   0.0 |    14.0/   0.0 |    18.0/   9.0 |
+       Reduce |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     6.3/   0.0 |    14.0/   0.0 |    18.0/   9.0 |
+"""
+
+
+def tuning(text: str, *heads: str) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """Return the usable entries of the table, each of its lines with all heads."""
+    lines = [f"{head} NCCL INFO {line}" for line in text.splitlines() for head in heads or ["n1:1:2 [0]"]]
+    return {entry[:3]: entry[3:] for entry in read("\n".join(lines), "x").tuning if entry.gb_per_s}
+
+
+def test_the_table_of_latencies_and_bandwidths() -> None:
+    found = tuning(NEW_TABLE)
+    assert found["AllReduce", "Tree", "LL"] == (16.8, 0.5)
+    assert found["AllReduce", "Ring", "Simple"] == (36.4, 2.4)
+    assert found["Reduce", "Ring", "LL"] == (9.3, 1.2)  # its row is equal to that of Broadcast
+    assert found["AllGather", "PAT", "Simple"] == (17.6, 3.6)
+    assert len(found) == 9
+    assert tuning(OLD_TABLE) == {("Broadcast", "Ring", "Simple"): (18.0, 9.0), ("Reduce", "Ring", "Simple"): (18.0, 9.0)}
+
+
+def test_equal_tables_of_two_ranks_are_one_and_different_ones_are_none() -> None:
+    assert tuning(NEW_TABLE, "n1:1:2 [0]", "n2:7:9 [0]") == tuning(NEW_TABLE)
+    assert tuning(f"{NEW_TABLE}{NEW_TABLE.replace('2.4', '4.8')}") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    AllReduce |    16.8/   0.5 |",
+        "  Algorithm   |  Ring |\n    AllReduce |    16.8/   0.5 |",
+        "  Algorithm   |  Ring |\n    AllReduce | x | y | z |",
+        f"  Algorithm   |{' A |' * 500}\n    AllReduce |{' 1.0/ 1.0 |' * 1500}",
+        "  Algorithm   | \x1b[2J |\n    AllReduce | 1.0/ 1.0 | 1.0/ 1.0 | 1.0/ 1.0 |",
+    ],
+    ids=["no heading", "another number of columns", "no figures", "too many columns", "not a name"],
+)
+def test_what_is_not_such_a_table(text: str) -> None:
+    assert tuning(text) == {}
+
+
+def test_the_table_of_rccl_is_left_out() -> None:
+    assert tuning(f"RCCL version 2.22.3+hip6.4\n{NEW_TABLE}".replace("RCCL version", "x\nn1:1:2 [0] NCCL INFO RCCL version")) == {}
+
+
 def test_a_speed_that_nccl_made_up() -> None:
     text = "Could not get speed from /sys/class/net/eth1/speed. Defaulting to 10 Gbps."
     assert log(text).default_speed == ("eth1",)

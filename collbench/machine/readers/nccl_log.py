@@ -785,7 +785,8 @@ def _ranks_of_hosts(listed: Mapping[tuple[int, int], str]) -> Mapping[str, int]:
 
 
 def _one_table(facts: LogFacts) -> tuple[TunedRate, ...]:
-    if any(len(entries) > 1 for entries in facts.tunings.values()):
+    """Return NCCL's table. That of RCCL is left out: it selects by other corrections of it."""
+    if facts.rccl or any(len(entries) > 1 for entries in facts.tunings.values()):
         return ()
     return tuple(entry for entries in facts.tunings.values() for entry in entries)
 

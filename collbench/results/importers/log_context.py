@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
+from collbench.machine.readers.nccl_log import TunedRate, read
 from collbench.results.environment import recorded_environment
 from collbench.results.importers.importer import UserInput, split_prefix
 from collbench.results.importers.rows import JobExtent, ranks_and_nodes, short
@@ -37,6 +38,7 @@ _WRAPPED = re.compile(rf"{_NAMES}|ucx_perftest")
 _PRODUCT = re.compile(r"\$\(\(\s{0,9}(\d{1,15}(?:\s{0,9}\*\s{0,9}\d{1,15}){0,8})\s{0,9}\)\)")  # $((4 * 1024))
 _LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its continued lines
 _MOST_PROCESSES = 10**7
+_MOST_TABLE_LINES = 1_000
 
 
 def last_option(arguments: Sequence[str], short_name: str, long_name: str) -> str | None:
@@ -63,6 +65,7 @@ class LogContext:
     hosts        names by rank, as Intel MPI lists them
     library      ("nccl" or "rccl", version), as the library prints it
     environment  the variables that steer libraries, if the log contains them
+    tuning       NCCL's table of latencies and bandwidths (subsystem TUNING); () without one
     """
 
     program: str | None = None
@@ -72,6 +75,7 @@ class LogContext:
     hosts: tuple[str, ...] = ()
     library: tuple[str, str] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    tuning: tuple[TunedRate, ...] = ()
 
     def option(self, short_name: str, long_name: str) -> int | None:
         """Return the integer that the program's command line has for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"; None without one."""
@@ -111,6 +115,7 @@ class _Start:
     libraries: dict[tuple[str, str], None] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     exported: dict[str, str] = field(default_factory=dict)  # by the shell; also for the following starts
+    table_lines: list[str] = field(default_factory=list)
 
     def context(self) -> LogContext:
         whole = sorted(self.hosts) == list(range(len(self.hosts)))
@@ -123,8 +128,14 @@ class _Start:
         return LogContext(
             command.program if command else None, processes, command.arguments if command else (),
             next(iter(self.ranks)) if len(self.ranks) == 1 else None, hosts,
-            next(iter(self.libraries)) if len(self.libraries) == 1 else None, recorded_environment(environment),
+            next(iter(self.libraries)) if len(self.libraries) == 1 else None, recorded_environment(environment), self._tuning(),
         )  # fmt: skip
+
+    def _tuning(self) -> tuple[TunedRate, ...]:
+        """Return NCCL's table; RCCL selects by other corrections of its table, so that it is not read."""
+        if not self.table_lines or any(name != "nccl" for name, _ in self.libraries):
+            return ()
+        return read("\n".join(self.table_lines), "NCCL's log").tuning
 
 
 def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
@@ -154,6 +165,8 @@ def _learn(start: _Start, line: str) -> None:
         if (version := _VERSION.search(line)) is not None:
             start.libraries[("rccl" if version[1] == "R" else "nccl", version[2])] = None
         if "NCCL INFO" in line:
+            if "|" in line and len(start.table_lines) < _MOST_TABLE_LINES:
+                start.table_lines.append(line)
             if (found := _SET.search(line)) is not None:
                 start.environment[found[1]] = short(found[2])
             elif (ranks := _RANKS.search(line)) is not None:
@@ -317,4 +330,7 @@ def extent_of(context: LogContext, user_input: UserInput, printed: int | None, w
 
 def start_facts(context: LogContext) -> dict[str, Any]:
     """Return the facts about a start that a run stores."""
-    return {"environment": context.environment} if context.environment else {}
+    facts: dict[str, Any] = {"environment": context.environment} if context.environment else {}
+    if context.tuning:
+        facts["nccl_tuning"] = [list(entry) for entry in context.tuning if entry.gb_per_s]
+    return facts

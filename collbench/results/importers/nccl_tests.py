@@ -24,7 +24,7 @@ from collbench.results.importers.importer import (
     read_tables,
     split_prefix,
 )
-from collbench.results.importers.log_context import Contexts, LogContext, last_option, with_hosts
+from collbench.results.importers.log_context import Contexts, LogContext, last_option, start_facts, with_hosts
 from collbench.results.importers.notes import (
     AveragedGroups,
     ImportDoubt,
@@ -581,7 +581,7 @@ def _facts(head: Head, context: LogContext) -> dict[str, Any]:
     version = context.library[1] if context.library else head.library
     environment = {**context.environment, **head.environment}
     return {
-        **head.numbers, **({"library": version} if version else {}), **({"devices": devices} if devices else {}),
+        **start_facts(context), **head.numbers, **({"library": version} if version else {}), **({"devices": devices} if devices else {}),
         **({"environment": environment} if environment else {}),
     }  # fmt: skip
 

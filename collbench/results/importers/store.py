@@ -285,7 +285,7 @@ def _few(texts: list[str], what: str) -> list[str]:
     return texts if len(texts) <= _MOST else [*texts[:_MOST], f"and {len(texts) - _MOST} more {what}"]
 
 
-_ELSEWHERE = ("environment", "devices", "exit_code")  # facts of a table that have their own keys in run.json
+_ELSEWHERE = ("environment", "devices", "exit_code", "nccl_tuning")  # facts of a table that have their own keys in run.json
 _SERIES_OF = attrgetter(*SERIES)
 
 
@@ -343,6 +343,9 @@ class ImportedRun:
         files = {table.source.sha256: vars(table.source) for table in self.tables}
         hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
         environment = {"environment": first.facts["environment"]} if first.facts.get("environment") else {}
+        backends = dict.fromkeys((row.backend for row in self.rows), _versions(first))
+        tuning = first.facts.get("nccl_tuning")
+        logs = {"nccl_log": {backend: {"tuning": tuning} for backend in backends}} if tuning else {}
         codes = [code for table in self.tables if isinstance(code := table.run.facts.get("exit_code"), int)]
         missing = list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
         doubts = [(table.source.name, table.run.program, doubt) for table in self.tables for doubt in table.run.doubts]
@@ -354,9 +357,10 @@ class ImportedRun:
         skipped = [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]
         return {
             **({"exit_code": max(codes)} if codes else {}),
-            "backends": dict.fromkeys((row.backend for row in self.rows), _versions(first)),
+            "backends": backends,
             **hosts,
             **environment,
+            **logs,
             "imported": {
                 "files": list(files.values()),
                 "tables": [_describe_source(table) for table in self.tables],
