@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from collbench.report.answer import Answer, CommunicatorMemory, HeadlineRate, Latency, NextCommand, Verification
+from collbench.results.expectation import (
+    FromNcclConstants,
+    FromNcclLog,
+    FromRunAndReference,
+    FromRunSizes,
+    LargestOfRun,
+    NotSaturated,
+    OffTheLine,
+    OutsideOfSizes,
+    SmallestOfRun,
+    TooFewSizes,
+    UnreliableTime,
+)
 from collbench.results.overlap import (
     AssistanceMissing,
     ComputationMissed,
@@ -18,6 +31,19 @@ RATE = HeadlineRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measu
 TIME, IDLE = QualityReason("time", 7, 20), QualityReason("idle", 12)
 
 MESSAGES = {
+    "expected time from NCCL's log": FromNcclLog(choice="Ring/LL"),
+    "expected time from NCCL's constants": FromNcclConstants(choice="NVLS/Simple"),
+    "expected time from the run": FromRunSizes(smallest=64, largest=64 << 20),
+    "expected time from the run and a link": FromRunAndReference(smallest=64, limited_by="NIC eth0 1 Gb/s"),
+    "the smallest size": SmallestOfRun(),
+    "the largest size": LargestOfRun(),
+    "an unreliable time": UnreliableTime(),
+    "no model: one size": TooFewSizes(sizes=1),
+    "no model: no size": TooFewSizes(sizes=0),
+    "no model: outside": OutsideOfSizes(smallest=64, largest=1 << 20),
+    "no model: sizes off the line": OffTheLine(first=4096, last=1 << 20, factor=2.13),
+    "no model: a size off the line": OffTheLine(first=4096, last=4096, factor=0.5),
+    "not saturated": NotSaturated("allreduce", "nccl", 16 << 30, 1440, 406e9, 433e9, 1000e9),
     "answer": Answer("allreduce", "mpi", (), RATE, Latency((0.25e-6,), 8), Verification(12, 12)),
     "answer of one of several modes": Answer("allreduce", "mpi", ("batched",), RATE, Latency((0.25e-6,), 8), Verification(12, 12)),
     "answer of a case that wrong data ended": Answer(

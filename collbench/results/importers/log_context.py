@@ -12,12 +12,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from collbench.machine.readers.nccl_log import TunedRate, read
 from collbench.results.environment import recorded_environment
 from collbench.results.importers.importer import UserInput, split_prefix
 from collbench.results.importers.rows import JobExtent, ranks_and_nodes, short
+
+if TYPE_CHECKING:
+    from collbench.machine.readers.nccl_log import TunedRate
 
 _LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
 _LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
@@ -135,6 +137,8 @@ class _Start:
         """Return NCCL's table; RCCL selects by other corrections of its table, so that it is not read."""
         if not self.table_lines or any(name != "nccl" for name, _ in self.libraries):
             return ()
+        from collbench.machine.readers.nccl_log import read  # few logs have the table
+
         return read("\n".join(self.table_lines), "NCCL's log").tuning
 
 

@@ -1,0 +1,156 @@
+"""The expected time of a stored run is the same in the terminal, on the page, in Markdown, CSV, JSON and Python."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import collbench
+from collbench.report.expected_time import rows_frame, series_frame, slow_sizes_sentence
+from collbench.report.frame import Frame
+from collbench.report.html.curves import size_charts
+from collbench.report.html.expected_time import section
+from collbench.report.html.page import html
+from collbench.report.material import Material
+from collbench.report.plan import PlanSummary
+from collbench.report.runs import report_run
+from collbench.report.writers import TableWriter
+from collbench.results.folder import RunFolder
+from collbench.results.reader import read_run
+from collbench.results.row import Row
+from collbench.units import format_percent, format_size, format_time
+from tests.analysis.test_expected_time import SIZES, G, K, M, racks, series
+from tests.results.rows import make_row, store
+
+
+def cells(frame: Frame[Row]) -> list[dict[str, str]]:
+    return [{column.title: column.text(record) for column in frame.columns} for record in frame.records]
+
+
+def printed(path: Path, form: str) -> str:
+    out = io.StringIO()
+    report_run([path], None, form, out, err=io.StringIO())
+    return out.getvalue()
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    return store(tmp_path / "run", series({64 * K: 1.25, 4 * K: 0.9}))
+
+
+def test_every_form_has_the_same_expectation(stored: Path) -> None:
+    runs = collbench.read(stored)
+    of_rows = {row.size_bytes: row.expectation for row in runs.launches[0].rows}
+    percent = of_rows[64 * K].percent_of_expected_time
+    assert percent == pytest.approx(80)
+
+    frame = runs.frame().set_index("size_bytes")
+    of_csv = {int(row["size_bytes"]): row for row in csv.DictReader(io.StringIO(printed(stored, "csv")))}
+    of_json = {row["size_bytes"]: row["expectation"] for row in map(json.loads, printed(stored, "json").splitlines())}
+    material = Material(list(runs), stored / "page.html")
+    of_page = section(material)
+    assert of_page is not None
+    head, rows = of_page.tables[0][1].head, of_page.tables[0][1].rows
+    on_page = {row[head.index("size")]: dict(zip(head, row, strict=True)) for row in rows}
+    (chart,) = size_charts(material)
+    points = {point.size_bytes: point.text for line in chart.lines for point in line.points}
+    curve = next(limit for limit in chart.limits if limit.kind == "model")
+    out = io.StringIO()
+    report_run([stored], None, "table", out, markdown=Path("-"), err=io.StringIO())
+    markdown = out.getvalue()
+
+    for size, expectation in of_rows.items():
+        figures = ("expected_time_s", "percent_of_expected_time", "percent_of_expected_time_low", "percent_of_expected_time_high")
+        for name in figures:
+            value = getattr(expectation, name)
+            assert of_csv[size][name] == ("" if value is None else repr(value))
+            assert of_json[size][name] == value
+            assert frame[name][size] == pytest.approx(value) if value is not None else frame[name].isna()[size]
+        assert of_csv[size]["expected_time_origin"] == of_json[size]["expected_time_origin"] == expectation.expected_time_origin
+        assert of_json[size]["origin"]["kind"] == expectation.origin.code
+        shown = on_page[format_size(size)]
+        assert shown["expected µs"] == format_time(expectation.expected_time_s)
+        assert shown["expected time from"] == expectation.expected_time_origin
+        assert format_time(expectation.expected_time_s) in points[size]
+        row = next(row for row in runs[0].rows if row.size_bytes == size)
+        assert curve.rates[size] * 1e9 == pytest.approx(row.busbw_bytes_per_s * row.time_s.p50 / expectation.expected_time_s)
+        if expectation.percent_of_expected_time is not None:
+            assert shown["% of expected time"] == format_percent(expectation.percent_of_expected_time)
+            assert shown["% of expected time"] in points[size]
+            assert re.search(
+                rf"\| {format_percent(expectation.percent_of_expected_time)} *\| {expectation.expected_time_origin}", markdown
+            )
+    table = printed(stored, "table")
+    assert "expected time of each size" in table
+    assert re.search(r"allreduce +gloo +80–111 % +64 KiB +– +this run's 64 B and 16 MiB", table)
+    assert html(material).count("this run&#39;s 64 B and 16 MiB") >= 3
+
+
+def test_columns_of_the_table(stored: Path) -> None:
+    from collbench.report.blocks import View
+
+    out = io.StringIO()
+    view = View(("expected_time", "percent_of_time", "expected_from"), added=True)
+    report_run([stored], None, "table", out, err=io.StringIO(), view=view)
+    assert re.search(r"64 KiB .* 80 %  this run's 64 B and 16 MiB", out.getvalue())
+
+
+def test_it_is_not_stored_and_not_read_back(stored: Path) -> None:
+    assert "expectation" not in (stored / "cells.jsonl").read_text()
+    rows = [json.loads(line) for line in printed(stored, "json").splitlines()]
+    copy = stored.parent / "copy"
+    folder = RunFolder.create(copy, "allreduce", {})
+    folder.finish(exit_code=0)
+    (copy / "cells.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    read = read_run(copy)
+    assert (len(read.rows), read.warnings) == (len(SIZES), [])
+    assert all(row.expectation is None for row in read.rows)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_section_fits_a_terminal(stored: Path, width: int) -> None:
+    from collbench.report.headlines import lines
+
+    rows = collbench.read(stored).launches[0].rows
+    found = [line.text for line in lines([], rows, width)]
+    assert "expected time of each size" in found
+    assert max(map(len, found)) <= width
+
+
+def test_a_run_without_three_sizes_has_no_section(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", series(sizes=(64, M)))
+    rows = collbench.read(path).launches[0].rows
+    assert series_frame(rows) is None and rows_frame(rows) is None
+    assert "expected time" not in printed(path, "table")
+    assert "no model: 2 reliable sizes, and 3 are needed" in printed(path, "csv")
+
+
+def test_many_racks_read_as_not_saturated(tmp_path: Path) -> None:
+    path = store(tmp_path / "run", racks())
+    sentence = "allreduce over nccl: not saturated at 16 GiB, 11.4 MiB per rank: 406 of the 43"
+    assert sentence in printed(path, "table")
+    found = section(Material(list(collbench.read(path)), path))
+    assert found is not None and any(text.startswith(sentence) for text in found.texts)
+
+
+def test_a_measurement_names_its_slowest_size_in_one_line(tmp_path: Path) -> None:
+    def end(rows: list[Row]) -> list[str]:
+        writer = TableWriter()
+        writer.start(PlanSummary.of(rows, run=str(tmp_path)))
+        for row in rows:
+            writer.row(row)
+        return [line.text for line in writer.end() if line.text.startswith("expected time")]
+
+    assert end(series()) == []
+    assert end(series({64 * K: 3.0})) == [
+        "expected time: allreduce over gloo at 64 KiB reaches 33 % of what this run's other sizes predict"
+    ]
+    assert end([make_row(size) for size in (K, M)]) == []
+    two = [*series({64 * K: 3.0}), *series({M: 2.0}, in_place=True)]
+    assert end(two)[0].endswith("(and 1 more row)")
+    assert slow_sizes_sentence(racks({G: 400.0})) == []
