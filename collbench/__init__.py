@@ -1,4 +1,4 @@
-"""collbench: is the network as fast as what you paid for, and did the last upgrade make it worse?
+"""collbench: is the network as fast as the one you paid for, and did the last upgrade make it slower?
 
 The Python API is `read`, `measure`, `replay`, `compare`, `gate`, `autopsy`, `peak`, `predict` and `probe`. It is imported when one of
 them is first used, so that ranks and plain commands do without it.

@@ -14,6 +14,7 @@ Exit code 1 means a negative verdict of the gate or the doctor; 130 and 143 mean
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from signal import SIGINT, Signals
 
 FINE, NEGATIVE, USAGE, NO_VERDICT, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
@@ -94,3 +95,12 @@ class Interrupted(KeyboardInterrupt):
 def code_of_signal(number: int) -> int:
     """Return the exit code of a process that a signal asked to end."""
     return INTERRUPTED if number == SIGINT else TERMINATED
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the remedy for an unknown word: the most similar known one, else all of them."""
+    from difflib import get_close_matches  # a start without an error needs no similar words
+
+    choices = list(known)
+    close = get_close_matches(word.lower(), choices, n=1)
+    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(choices)}"

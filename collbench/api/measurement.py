@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from collbench.api.runs import AnyPath, Runs, read
 from collbench.cli.options import OPTIONS, long_option
-from collbench.errors import FINE, NO_VERDICT, USAGE, CollbenchError, NoVerdict, RunFailed, UsageError
+from collbench.errors import FINE, NO_VERDICT, USAGE, CollbenchError, NoVerdict, RunFailed, UsageError, nearest
 from collbench.launch.detect import LocalRequest, detect
 from collbench.launch.spawn import PROGRAM
 from collbench.operations.registry import commands
@@ -88,7 +88,7 @@ def measure(
     """
     options = {name: value for name, value in locals().items() if name not in ("operation", "out")}
     if operation not in commands():
-        raise UsageError(f"unknown operation {operation!r:.60}: choose from {', '.join(sorted(commands()))}")
+        raise UsageError(f"unknown operation {operation!r:.60}: {nearest(operation, sorted(commands()))}")
     _refuse_launcher(operation, ranks)
     folder = Path("runs") / run_name(operation) if out is None else Path(out)
     words = [word for name, value in options.items() for word in option_words(name, value)]

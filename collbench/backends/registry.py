@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 from collbench.operations.operation import Operation
 from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
@@ -60,9 +60,9 @@ def backend_class(name: str) -> type[Any]:
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError that lists the known names if this one is unknown. Imports no backend."""
+    """Raise UsageError with a similar name, or all of them, if this one is unknown. Imports no backend."""
     if name not in BUILTIN and name not in _plugins():
-        raise UsageError(f"backend '{name}' is unknown: choose from {', '.join(backend_names())} (see 'collbench backends')")
+        raise UsageError(f"backend '{name}' is unknown: {nearest(name, backend_names())} (see 'collbench backends')")
 
 
 @cache

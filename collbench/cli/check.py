@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collbench.measure.session import ProgressListener
     from collbench.results.reader import Run
 
-_SUMMARY = "is everything fine here? doctor, a short all-reduce and point-to-point, and one verdict"
+_SUMMARY = "is everything fine here? a short measurement, and one verdict"
 _ABOUT = """\
 Run the rules of `collbench doctor`, a short all-reduce and point-to-point, and print one verdict: OK, SLOW, BROKEN or INCONCLUSIVE.
 It uses the GPUs of this host, all nodes of the Slurm allocation, or else 2 ranks on this host.

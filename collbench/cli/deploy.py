@@ -17,7 +17,7 @@ from collbench.errors import UsageError
 if TYPE_CHECKING:
     from collbench.deploy.job import JobSetting, LauncherKind, LaunchJob, Value
 
-_SUMMARY = "write the file that starts a measurement under Slurm, mpirun, torchrun, Kubernetes, Ansible or ReFrame"
+_SUMMARY = "write a job for Slurm, mpirun, torchrun, Kubernetes, …"
 _DESCRIPTION = (
     "Write a commented file that starts `collbench COMMAND …` on many nodes. The command follows --, and is the same for all kinds."
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from textwrap import wrap
 
 from collbench.units import plural
@@ -147,7 +147,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("peak allreduce --gpus-per-node 8 --nvlink 450 --floor 85% --emit nhc", "a line for a node health check"),
     ),
     "explain": (
-        ("explain", "list all words"),
+        ("explain", "list the topics"),
         ("explain busbw", "a column"),
         ("explain CB2101", "a finding of `collbench doctor`"),
     ),
@@ -218,14 +218,19 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 
-# The commands of `collbench --help`, in its order; operations are on one line. A command of no group is listed under the last one.
+# The commands by group. `collbench --help` has a line for each command of the first group, and one for each other group, whose name
+# `collbench help` accepts. Operations are on one line. A command of no group is listed under the last one.
 GROUPS = (
-    ("Measure", ("OPERATION", "run", "workload", "replay", "load", "kv", "kernels")),
-    ("Find problems", ("check", "doctor", "pairs", "hunt", "autopsy", "probe", "trace", "explain")),
-    ("Compare and gate", ("compare", "predict", "gate", "baseline", "history", "peak")),
-    ("Report", ("report", "runs", "store", "import")),
-    ("Deploy", ("backends", "emit", "completion")),
+    (
+        "Commands",
+        ("check", "OPERATION", "run", "hunt", "doctor", "report", "compare", "gate", "peak", "emit", "import", "explain", "backends"),
+    ),
+    ("Training", ("workload", "replay", "trace", "autopsy", "kv", "load")),
+    ("More", ("pairs", "probe", "kernels", "predict", "baseline", "history", "runs", "store", "completion")),
 )
+_OPERATIONS = "operations"
+HELP_TOPICS = (*(title.lower() for title, _ in GROUPS[1:]), _OPERATIONS)
+_FAMOUS = ("allreduce", "alltoall", "p2p")
 
 
 class Formatter(argparse.HelpFormatter):
@@ -263,7 +268,8 @@ def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
         body.end_section()
     body.add_text(parser.epilog)
     parts = [head.format_help(), _example_lines(examples(command, operations), head._width), body.format_help()]
-    more = f"{plural(len(hidden), 'more option')}: {parser.prog} --help-all\n" if hidden else ""
+    only_of_all_commands = all(action.dest == "no_config" for action in hidden)
+    more = "" if only_of_all_commands else f"{plural(len(hidden), 'more option')}: {parser.prog} --help-all\n"
     return "\n".join(part for part in (*parts, more) if part)
 
 
@@ -289,33 +295,59 @@ def _example_lines(found: list[tuple[str, str]], width: int) -> str:
     return "".join(f"{line}\n" for line in lines) if found else ""
 
 
-def program_page(parser: argparse.ArgumentParser, operations: Iterable[str]) -> str:
-    """Return the page of `collbench --help`: commands by purpose, with all operations on one line."""
-    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+def program_page(parser: argparse.ArgumentParser, operations: Iterable[str], everything: bool) -> str:
+    """Return the page of `collbench --help`: the first group of commands, and the names of the others; `everything`: a line for each."""
     formatter = parser._get_formatter()
     formatter.add_usage(f"{parser.prog} COMMAND [OPTIONS]", [], [])
     formatter.add_text(parser.description)
-    for title, actions in _grouped(commands, frozenset(operations)):
-        formatter.start_section(title)
-        formatter.add_arguments(actions)
-        formatter.end_section()
-    formatter.start_section("Options")
-    formatter.add_arguments(action for action in parser._actions if action.option_strings)
-    formatter.end_section()
-    formatter.add_text("`collbench help COMMAND` shows examples and options of a command.")
+    groups = _grouped(parser, frozenset(operations), everything)
+    for title in groups if everything else (GROUPS[0][0],):
+        _add_section(formatter, title, groups[title])
+    if not everything:
+        others = [title for title, _ in GROUPS[1:]]
+        lines = [_line(title.lower(), ", ".join(action.dest for action in groups[title])) for title in others]
+        _add_section(formatter, "Groups of commands", lines)
+    _add_section(formatter, "Options", [action for action in parser._actions if action.option_strings])
+    formatter.add_text(f"`{parser.prog} help NAME` shows the examples and options of a command, or the commands of a group.")
     formatter.add_text(parser.epilog)
     return formatter.format_help()
 
 
-def _grouped(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], operations: frozenset[str]
-) -> Iterator[tuple[str, list[argparse.Action]]]:
-    """Yield the groups with the lines of their commands."""
-    lines = {action.dest: action for action in commands._get_subactions()}
-    names = ", ".join(sorted(operations & set(lines)))
-    every = argparse.Action([], "OPERATION", metavar="OPERATION", help=names.replace("%", "%%"))
+def topic_page(parser: argparse.ArgumentParser, operations: Iterable[str], topic: str) -> str:
+    """Return the page of `collbench help TOPIC`, one of HELP_TOPICS: a line for each command of the group, or for each operation."""
+    formatter = parser._get_formatter()
+    if topic == _OPERATIONS:
+        lines = _command_lines(parser)
+        _add_section(formatter, topic.capitalize(), [lines[name] for name in sorted(operations) if name in lines])
+    else:
+        _add_section(formatter, topic.capitalize(), _grouped(parser, frozenset(operations), False)[topic.capitalize()])
+    formatter.add_text(f"`{parser.prog} help COMMAND` shows the examples and options of a command.")
+    return formatter.format_help()
+
+
+def _add_section(formatter: argparse.HelpFormatter, title: str, lines: Iterable[argparse.Action]) -> None:
+    formatter.start_section(title)
+    formatter.add_arguments(lines)
+    formatter.end_section()
+
+
+def _line(name: str, text: str) -> argparse.Action:
+    return argparse.Action([], name, metavar=name, help=text.replace("%", "%%"))
+
+
+def _command_lines(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Action]:
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return {action.dest: action for action in commands._get_subactions()}
+
+
+def _grouped(parser: argparse.ArgumentParser, operations: frozenset[str], everything: bool) -> dict[str, list[argparse.Action]]:
+    """Return the lines of the commands by group; `everything`: with the names of all operations."""
+    lines = _command_lines(parser)
+    names = sorted(operations & set(lines))
+    shown = ", ".join(names) if everything else f"{', '.join(_FAMOUS)}, …: `{parser.prog} help {_OPERATIONS}`"
     others = {name: line for name, line in lines.items() if name not in operations}
+    lines_of = {**others, "OPERATION": _line("OPERATION", shown)}
     placed = {name for _, group in GROUPS for name in group}
-    for title, group in GROUPS:
-        more = [name for name in others if name not in placed] if title == GROUPS[-1][0] else []
-        yield title, [every if name == "OPERATION" else others[name] for name in (*group, *more) if name == "OPERATION" or name in others]
+    groups = {title: [lines_of[name] for name in group if name in lines_of] for title, group in GROUPS}
+    groups[GROUPS[-1][0]] += [line for name, line in others.items() if name not in placed]
+    return groups

@@ -61,17 +61,17 @@ def add_explain(commands: Any) -> None:
 
 def _add_explain_options(parser: Parser) -> None:
     parser.add_argument(
-        "word", metavar="WORD", nargs="*", help="for example busbw, drift, inconclusive, 3 or CB2105 (default: list all words)"
+        "word", metavar="WORD", nargs="*", help="for example busbw, drift, inconclusive, 3, CB2105 or flags (default: list the topics)"
     )
 
 
 def call_explain(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Print the pages of a word, or all words by group; return 0. Raises UsageError for an unknown word."""
-    from collbench.report.explain import index_lines, page, page_lines
+    """Print the pages of a word, the words of a topic, or all topics; return 0. Raises UsageError for an unknown word."""
+    from collbench.report.explain import lines_about, topic_lines
     from collbench.report.screen import width_of, write_line
 
     width = width_of(sys.stdout)
-    for line in page_lines(page(" ".join(arguments.word)), width) if arguments.word else index_lines(width):
+    for line in lines_about(" ".join(arguments.word), width) if arguments.word else topic_lines(width):
         write_line(sys.stdout, line.text)
     return 0
 
@@ -94,9 +94,9 @@ FLOOR_FORMS = ("nhc", "nvcre", "reframe", "json")
 
 def add_peak(commands: Any) -> None:
     """Add the command."""
-    add_command(
-        commands, "peak", "what an operation could reach on hardware that is probed, read from files or typed", call_peak, _add_peak_options
-    )
+    summary = "what an operation could reach on this or on other hardware"
+    about = "What an operation could reach on hardware that is probed, read from files or typed."
+    add_command(commands, "peak", summary, call_peak, _add_peak_options, description=about)
 
 
 def _add_peak_options(parser: Parser) -> None:

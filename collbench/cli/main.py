@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from collbench.cli import start
-from collbench.cli.help import GROUPS
+from collbench.cli.help import GROUPS, HELP_TOPICS, topic_page
 from collbench.cli.options import OPTIONS, moves
 from collbench.cli.other_tools import command_named, respelled
 from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
@@ -34,10 +34,14 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
         return
     if first.startswith("-"):
         raise UsageError(f"'{first}' comes before the command: write the command first, e.g. `collbench allreduce {first}` …")
+    if first in HELP_TOPICS:
+        raise UsageError(f"'{first}' is a group of commands, not a command: `collbench help {first}` lists them")
+    if not first:
+        raise UsageError("the command is empty: `collbench --help` lists the commands")
     if Path(first).exists():
         use = "run" if Path(first).suffix == ".toml" else "report"
         raise UsageError(f"'{first}' is a file or folder, not a command: use `collbench {use} {first}`")
-    alike = get_close_matches(first.lower(), [*parsers, "help"], n=1)
+    alike = get_close_matches(first.lower(), [*parsers, "help", *HELP_TOPICS], n=1)
     raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
 
 
@@ -82,6 +86,7 @@ def _options(parser: ArgumentParser) -> list[str]:
     return [option for action in actions_of(parser) for option in action.option_strings]
 
 
+_DESCRIPTION = "Is the network as fast as the one you paid for, and did the last upgrade make it slower?"
 _EPILOG = """\
 exit codes: 0 success · 1 negative verdict · 2 bad input, a missing backend, every case n/a · 3 no verdict ·
 4 wrong data, hang, crash, launcher and communicator differ · 130/143 signals"""
@@ -97,7 +102,7 @@ Results are stored in runs/; `collbench runs` lists them. `collbench doctor` che
 All commands: `collbench --help`. Options of a command: `collbench allreduce --help`. Terms: `collbench explain WORD`.
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
 # all but the operations' commands; operations cannot have these names
-COMMANDS = frozenset({"help", *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
+COMMANDS = frozenset({"help", *HELP_TOPICS, *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
 _MEASURING = frozenset(
     {"run", "pairs", "hunt", "workload", "replay", "load", "kv", "kernels"}
 )  # with the operations, the commands of cli.measure
@@ -121,6 +126,9 @@ def run(argv: list[str]) -> int:
         argv = with_stored_options(argv, _RESUMABLE | operation_commands().keys())
     parser, added = all_parsers(argv[0] if argv else "")
     argv = canonical(argv, added)
+    if argv[:1] and argv[0] in HELP_TOPICS and {"-h", "--help", "--help-all"} & set(argv[1:]):
+        print(topic_page(parser, operation_commands(), argv[0]), end="")
+        return 0
     if argv and argv[0] in added:
         argv = [argv[0], *from_environment(added[argv[0]], argv[1:], os.environ)]
     arguments = _configured(argv, parser, added)
@@ -183,9 +191,8 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
-    parser = Parser(prog="collbench", description="Is the network as fast as what you paid for, and did the last upgrade make it worse?",
-                    epilog=_EPILOG).whole()  # fmt: skip
-    parser.add_argument("-V", "--version", action="store_true", help="print the version; with -v, also the commit, Python and libraries")
+    parser = Parser(prog="collbench", description=_DESCRIPTION, epilog=_EPILOG).whole()
+    parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload, add_replay, add_load, add_kv)

@@ -101,7 +101,7 @@ needs) are built in. An option that is set here, or by a COLLBENCH_* variable, r
 
 def add_run(commands: Any) -> None:
     """Add the command."""
-    summary = "measure a suite: many operations, backends and sizes in one launch"
+    summary = "measure a suite: many operations, backends and sizes"
     parser = add_command(commands, "run", summary, None, _add_run_options, description=_RUN_ABOUT)
     parser.set_defaults(call=partial(call_run, parser))
 
@@ -142,7 +142,8 @@ def _refuse_run(info: LaunchInfo, timeout_s: float, wrong: str) -> int:
 _PAIRS_SUMMARY = "latency and bandwidth between all pairs of ranks or nodes, and which of them are slow"
 _PAIRS_ABOUT = (
     f"{_PAIRS_SUMMARY}. All pairs of a round are measured at the same time, each rank with one partner. Suspects are measured again "
-    "next to control pairs before a node or pair is reported. Exit code 1: a node or pair is slow; 3: inconclusive."
+    "next to control pairs before a node or pair is reported. To find one faulty node, use `hunt`: it measures fewer pairs, repeats each "
+    "suspect with more partners, tries groups that grow, and prints how to drain it. Exit code 1: a node or pair is slow; 3: inconclusive."
 )
 
 
@@ -189,7 +190,7 @@ _HUNT_SUMMARY = "find the slow node, NIC, rank or link, and clear its partners"
 _HUNT_ABOUT = (
     f"{_HUNT_SUMMARY}. Rounds of disjoint pairs (or groups), then each suspect again with healthy partners next to control pairs, then "
     "groups that grow: each suspect is confirmed, cleared or inconclusive. recommendation.json in the run's folder shows what to do. "
-    "Exit code 1: a suspect is confirmed; 3: no verdict."
+    "For the figures of every pair as a matrix, use `pairs`. Exit code 1: a suspect is confirmed; 3: no verdict."
 )
 
 

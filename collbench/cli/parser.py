@@ -57,7 +57,8 @@ class Parser(argparse.ArgumentParser):
         from collbench.operations.registry import commands
 
         self.whole()
-        return command_page(self, commands(), everything) if " " in self.prog else program_page(self, commands())
+        page = command_page if " " in self.prog else program_page
+        return page(self, commands(), everything)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with one sentence: what is wrong, and where to look."""

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 def add_compare(commands: Any) -> None:
     """Add the command."""
-    about = "ratio of time and bandwidth of two runs, case by case, and what else differs"
-    add_command(commands, "compare", about, call_compare, _add_compare_options, description=about)
+    summary = "compare two runs, case by case: times, and what else differs"
+    about = "Ratio of time and bandwidth of two runs, case by case, and what else differs."
+    add_command(commands, "compare", summary, call_compare, _add_compare_options, description=about)
 
 
 def _add_compare_options(parser: Parser) -> None:
@@ -66,7 +67,8 @@ def _margin(text: str) -> float:
 def add_report(commands: Any) -> None:
     """Add the command."""
     about = "show stored runs, launches of one allocation together: as a table, an HTML page, Markdown, CSV or OpenMetrics"
-    add_command(commands, "report", about, call_report, _add_report_options, description=about)
+    summary = "show stored runs as a table, an HTML page, Markdown or CSV"
+    add_command(commands, "report", summary, call_report, _add_report_options, description=about)
 
 
 def _add_report_options(parser: Parser) -> None:
@@ -189,7 +191,7 @@ def add_import(commands: Any) -> None:
     add_command(
         commands,
         "import",
-        "make run folders from what nccl-tests, OSU, IMB, nvbandwidth … printed",
+        "make run folders from output of nccl-tests, OSU, IMB, …",
         call_import,
         _add_import_options,
         description=_ABOUT,

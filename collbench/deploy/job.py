@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.deploy.files import printable
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 from collbench.untrusted import parse_toml, read_file
 
 Value = str | int | tuple[str, ...]
@@ -336,8 +336,6 @@ def _parsed(where: str, table: Any, known: Mapping[str, JobSetting]) -> dict[str
 
 def _value(where: str, name: str, value: Any, known: Mapping[str, JobSetting]) -> Value:
     if name not in known:
-        from collbench.operations.suite import nearest
-
         raise UsageError(f"{where}: unknown key {name!r}: {nearest(name, known)}")
     setting = known[name]
     each = value if setting.many and isinstance(value, list) else [value]

@@ -6,14 +6,13 @@ import errno
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.registry import broken, commands, operations
@@ -54,13 +53,6 @@ def check_form(document: Mapping[str, Any], file: str) -> None:
 def place_of(number: int, name: str | None) -> str:
     """Return the name of a sweep in messages, counted from 1: "sweeps[2] 'large'"."""
     return f"sweeps[{number}]" + (f" {name!r}" if name else "")
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown word: the most similar known one, else all of them."""
-    choices = list(known)
-    close = get_close_matches(word.lower(), choices, n=1)
-    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(choices)}"
 
 
 def _check_version(document: Mapping[str, Any], file: str) -> None:

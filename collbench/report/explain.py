@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collbench.reason import Fact
 
 _FILE = Path(__file__).with_name("explain.toml")
+# The groups of pages, and by which name `collbench explain` lists the words of a group.
 GROUPS = {
     "column": "columns and fields",
     "flag": "flags of rows",
@@ -35,6 +36,10 @@ GROUPS = {
     "reason": "reasons, limits and notes",
     "term": "terms",
 }
+TOPICS = {
+    "columns": "column", "flags": "flag", "operations": "operation", "outcomes": "outcome", "exit-codes": "exit", "findings": "finding",
+    "reasons": "reason", "terms": "term",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,7 @@ def page(word: str) -> list[WordPage]:
     """Return the pages of a word, in any case ("-", "_" and spaces are alike); a few words have several, such as `latency`.
 
     Texts that begin as those of a page, such as "NIC 4×100 Gb/s", have that page.
-    Raises UsageError for a word without a page; it names the most similar words.
+    Raises UsageError for a word without a page; it names the most similar words and topics.
     """
     wanted = plain(word)
     if found := [each for each in pages() if wanted in map(plain, (each.word, *each.names))]:
@@ -92,9 +97,10 @@ def page(word: str) -> list[WordPage]:
     from collbench.machine.readers.text import printable
 
     spelled = {plain(name): name for each in pages() for name in (each.word, *each.names)}
+    spelled |= {plain(topic): topic for topic in TOPICS}
     near = [spelled[each] for each in get_close_matches(wanted, spelled, 3)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists all words")
+    raise UsageError(f"unknown word '{printable(word, 40)}': {hint}`collbench explain` lists the topics")
 
 
 _COLUMNS: tuple[Column[WordPage], ...] = (
@@ -103,14 +109,47 @@ _COLUMNS: tuple[Column[WordPage], ...] = (
 )
 
 
-def index_lines(width: int | None = None) -> Iterator[Line]:
-    """Yield the list of all words, by group."""
-    for number, (group, title) in enumerate(GROUPS.items()):
-        yield from [Line("")] if number else []
-        yield from table_lines(Frame(_COLUMNS, [each for each in pages() if each.group == group], title=f"{title}:"), width)
+_TOPIC_COLUMNS: tuple[Column[str], ...] = (
+    Column("", "", lambda topic: f"  {topic}"),
+    Column("", "", lambda topic: f"{GROUPS[TOPICS[topic]]}: {len(_words_of(topic))}, such as {', '.join(_WELL_KNOWN[topic])}", wrap=True),
+)
+_WELL_KNOWN = {
+    "columns": ("busbw", "expected", "quality"),
+    "flags": ("few_samples", "drift"),
+    "operations": ("allreduce", "alltoallv"),
+    "outcomes": ("slower", "inconclusive"),
+    "exit-codes": ("1", "3"),
+    "findings": ("CB2101", "CB6101"),
+    "reasons": ("no_gpu", "few_launches"),
+    "terms": ("launch", "start-skew"),
+}
 
 
-def page_lines(found: Sequence[WordPage], width: int | None = None) -> Iterator[Line]:
+def topic_lines(width: int | None = None) -> Iterator[Line]:
+    """Yield the list of topics: a line for each group of words."""
+    yield from table_lines(Frame(_TOPIC_COLUMNS, list(TOPICS), title="topics of the words that collbench prints:"), width)
+    yield Line("")
+    yield from wrapped([Line("`collbench explain TOPIC` lists the words of a topic, `collbench explain WORD` explains a word.")], width)
+
+
+def lines_about(words: str, width: int | None = None) -> Iterator[Line]:
+    """Yield the pages of a word, then the list of the words if it is a topic. Raises UsageError for an unknown word."""
+    topic = next((topic for topic in TOPICS if plain(topic) == plain(words)), None)
+    if topic is None:
+        yield from _page_lines(page(words), width)
+        return
+    same_word = [each for each in pages() if plain(words) in map(plain, (each.word, *each.names))]
+    if same_word:
+        yield from _page_lines(same_word, width)
+        yield Line("")
+    yield from table_lines(Frame(_COLUMNS, _words_of(topic), title=f"{GROUPS[TOPICS[topic]]}:"), width)
+
+
+def _words_of(topic: str) -> list[WordPage]:
+    return [each for each in pages() if each.group == TOPICS[topic]]
+
+
+def _page_lines(found: Sequence[WordPage], width: int | None) -> Iterator[Line]:
     """Yield the pages of a word, with an empty line between them."""
     for number, each in enumerate(found):
         yield from [Line("")] if number else []

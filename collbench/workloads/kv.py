@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 
 Layout = Literal["layer-first", "block-first"]
 Pattern = Literal["prefill-decode", "broadcast"]
@@ -52,7 +52,7 @@ def cache_models() -> dict[str, CacheModel]:
 def cache_model(name: str) -> CacheModel:
     """Return a model. Raises UsageError for an unknown name."""
     if name not in cache_models():
-        raise UsageError(f"--model '{name}' is unknown: choose from {', '.join(cache_models())}")
+        raise UsageError(f"--model '{name}' is unknown: {nearest(name, cache_models())}")
     return cache_models()[name]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 from collbench.workloads.shape import printable
 from collbench.workloads.step import Regime
 
@@ -38,5 +38,5 @@ def regime_named(name: str) -> Regime:
     """Return the workload `name` ("_" is accepted for "-"). Raises UsageError that lists the known ones."""
     found = every_regime().get(name.strip().lower().replace("_", "-"))
     if found is None:
-        raise UsageError(f"workload '{printable(name)}' is unknown: choose from {', '.join(every_regime())}")
+        raise UsageError(f"workload '{printable(name)}' is unknown: {nearest(name, every_regime())}")
     return found

@@ -14,7 +14,7 @@ from collbench.cli import machine
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 from collbench.machine.readers.text import Unreadable
-from collbench.report.explain import index_lines
+from collbench.report.explain import topic_lines
 
 IBV_DOWN = """\
 hca_id: mlx5_0
@@ -141,9 +141,9 @@ def test_explain_a_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("CB2104  ")
 
 
-def test_explain_alone_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_alone_lists_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain") == 0
-    assert capsys.readouterr().out.splitlines() == [line.text for line in index_lines()]
+    assert capsys.readouterr().out.splitlines() == [line.text for line in topic_lines()]
 
 
 def test_explain_an_unknown_code() -> None:

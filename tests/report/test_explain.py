@@ -29,7 +29,7 @@ from collbench.operations.registry import commands, operations
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 from collbench.report import blocks, pairs, training
 from collbench.report.cases import COLUMNS
-from collbench.report.explain import GROUPS, index_lines, page, pages, plain
+from collbench.report.explain import GROUPS, TOPICS, lines_about, page, pages, plain, topic_lines
 from collbench.report.headlines import FIT_TITLES
 from collbench.report.writers import csv_columns
 from collbench.results.flags import FLAGS, flag_names
@@ -116,9 +116,23 @@ def test_flags_and_findings() -> None:
 
 def test_every_page_reports_something_and_every_group_is_listed() -> None:
     assert all(each.means.strip() and each.group in GROUPS for each in pages())
-    text = "\n".join(line.text for line in index_lines())
-    assert all(f"{title}:" in text for title in GROUPS.values())
-    assert all(f"  {each.word}" in text for each in pages())
+    assert list(TOPICS.values()) == list(GROUPS)
+    lines = [line.text for line in topic_lines(80)]
+    assert len(lines) <= 20 and set(TOPICS) <= {line.split()[0] for line in lines if line.startswith("  ")}
+    for topic, group in TOPICS.items():
+        words = [line.text.split("  ")[1] for line in lines_about(topic) if line.text.startswith("  ")]
+        assert words[-sum(each.group == group for each in pages()) :] == [each.word for each in pages() if each.group == group]
+
+
+def test_words_that_topics_are_shown_with_have_pages() -> None:
+    for line in topic_lines():
+        _, of_topic, shown = line.text.partition("such as ")
+        assert all(page(word) for word in shown.split(", ") if of_topic)
+
+
+def test_a_topic_that_is_a_word_has_its_page_and_its_list() -> None:
+    lines = [line.text for line in lines_about("Exit codes")]
+    assert lines[0] == page("exit-codes")[0].lines()[0] and any(line.startswith("  143 ") for line in lines)
 
 
 def test_the_page_of_a_finding_as_text() -> None:

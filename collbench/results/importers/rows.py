@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling, percent_of
 from collbench.machine.peak.collective import OPERATIONS, ceilings
 from collbench.machine.peak.node import Job
@@ -191,7 +191,7 @@ def operation_named(name: str) -> Operation:
     """Return the operation of that name. Raises UsageError that names --operation for an unknown one."""
     found = operations().get(stored_operation(name))
     if found is None:
-        raise UsageError(f"unknown --operation '{short(name)}': choose from {', '.join(operations())}")
+        raise UsageError(f"unknown --operation '{short(name)}': {nearest(name, operations())}")
     return found
 
 
