@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -103,7 +103,16 @@ class InstallManPage(install_data):
         super().run()
 
 
+class WithManPage(Distribution):
+    """Has data files in editable installs, too."""
+
+    def has_data(self) -> bool:
+        """Return whether to run install_data: editable_wheel looks for this name, and Distribution has only `has_data_files`."""
+        return self.has_data_files()
+
+
 setup(
+    distclass=WithManPage,
     data_files=[("share/man/man1", [str(MAN_PAGE)])],
     ext_modules=[Extension(LOOP, SOURCES, extra_compile_args=["-O2"], optional=True)] if SOURCES else [],
     cmdclass={

@@ -62,7 +62,8 @@ def test_it_renders_with_every_command_and_every_option(rendered: str) -> None:
     assert max(map(len, rendered.splitlines())) <= 110
 
 
-def test_a_wheel_has_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["bdist_wheel", "editable_wheel"])
+def test_a_wheel_has_it(command: str, tmp_path: Path) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
@@ -70,9 +71,9 @@ def test_a_wheel_has_it(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "collbench", sources / "collbench", ignore=shutil.ignore_patterns("__pycache__"))
     (sources / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/man_page", sources / "scripts")
-    command = [sys.executable, "setup.py", "-q", "bdist_wheel"]
-    done = subprocess.run(command, cwd=sources, env={**os.environ, "CC": "false"}, capture_output=True, text=True, timeout=90, check=False)
+    words, env = [sys.executable, "setup.py", "-q", command], {**os.environ, "CC": "false"}
+    done = subprocess.run(words, cwd=sources, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next((sources / "dist").glob("*.whl"))) as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith("share/man/man1/collbench.1"))
+        (name,) = (name for name in wheel.namelist() if name.endswith("/share/man/man1/collbench.1"))
         assert wheel.read(name).startswith(b".TH COLLBENCH 1 ")
