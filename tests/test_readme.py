@@ -35,7 +35,12 @@ from tests.testbeds import Hosts, SlurmBed
 # The commands unchanged, with short measurements: these variables of the options have lower precedence than the command line.
 BRIEF = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_MAX_TIME": "0.05", "COLLBENCH_ITERATIONS": "3", "COLLBENCH_WARMUP": "1"}
 WITHOUT_GPU = {"emit", "peak", "report", "compare", "import", "explain", "doctor"}  # commands that do not open the backends they name
-GENERATED = ROOT / "docs" / "reference"  # `make docs` checks the links to the pages that it generates there
+_FOLDERS = (".github", "benchmarks", "cuda_kernels", "deploy", "reports", "slurm")
+OTHER_PAGES = [
+    *(path for path in sorted(ROOT.glob("*.md")) if path != README),
+    *sorted((ROOT / "tests").glob("*.md")),
+    *(path for folder in _FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))),
+]
 
 BLOCKS = {tuple(command.line for command in block): (page, block) for page in reversed(PAGES) for block in blocks(page)}
 COMMANDS = {command.line: command for _, block in BLOCKS.values() for command in block}
@@ -202,21 +207,17 @@ def test_every_marker_of_an_output_is_followed_by_its_block() -> None:
         assert text_of(page).count("<!-- output of:") == len(list(outputs(page))), page
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted(path for path in ROOT.glob("*.md") if path != README)], ids=name_of)
-def test_every_link_leads_to_a_file_of_the_project(page: Path) -> None:
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES], ids=name_of)
+def test_every_link_leads_to_a_file_and_a_heading_of_the_project(page: Path) -> None:
     assert [link for link in links(page) if not _leads_somewhere(page, link)] == []
 
 
 def _leads_somewhere(page: Path, link: str) -> bool:
-    """Return whether a link leads to a file and a heading; in docs/, `make docs` checks headings and links to generated pages."""
+    """Return whether a link leads to a file of the checkout and, in a page, to a heading."""
     path, _, anchor = unquote(link).partition("#")
     target = (page.parent / path).resolve() if path else page
-    if page.is_relative_to(ROOT / "docs") and target.is_relative_to(GENERATED):
-        return target.suffix == ".md"
-    if page.is_relative_to(ROOT / "docs") and target.is_relative_to(ROOT / "docs/notebooks"):
-        return target.with_suffix(".ipynb").exists()  # its page is generated
-    known = not anchor or target.suffix != ".md" or page.is_relative_to(ROOT / "docs") or anchor in anchors(target)
-    return target.is_relative_to(ROOT) and target.exists() and known
+    has_heading = not anchor or target.suffix != ".md" or (target.is_file() and anchor in anchors(target))
+    return target.is_relative_to(ROOT) and target.exists() and has_heading
 
 
 def test_the_readme_fits_into_250_lines_and_its_pictures_are_small() -> None:

@@ -13,6 +13,8 @@ from posixpath import dirname, join, normpath, relpath
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDER = "repository"  # of the site
+GENERATED = "docs/reference/README.md"  # its headings name the pages that are generated, for readers of the repository
+_COMMANDS = "commands"  # its heading of the page reference/cli/index.md
 _LARGEST_BYTES = 4 << 20  # of a file that is copied
 _FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1[`~]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
@@ -71,8 +73,14 @@ def rewritten(text: str, source: str) -> str:
         if _is_outside(match["target"]):
             return match[0]
         target = normpath(join(dirname(at), match["target"]))
+        if target == GENERATED and match["after"].startswith("#"):
+            name = match["after"][1:-1]
+            inside = "reference/cli/index.md" if name == _COMMANDS else f"reference/{name}.md"
+            return f"{match['before']}{relpath(inside, dirname(source) or '.')}{match['after'][-1]}"
         if target.startswith("docs/"):
             inside = target.removeprefix("docs/")
+            if inside.startswith("notebooks/"):
+                inside = inside.removesuffix(".ipynb") + ".md"
         elif file := file_at(target):
             inside = f"{FOLDER}/{file.relative_to(ROOT).as_posix()}"
         else:  # a folder without a page becomes plain text; mkdocs warns of a path that does not exist

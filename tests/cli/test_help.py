@@ -158,9 +158,7 @@ def _lines(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_the_page_of_the_program_fits_one_screen(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_the_program_fits_one_screen(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     page = _page(["--help"], capsys)
     assert len(page.splitlines()) <= 40

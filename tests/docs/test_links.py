@@ -38,6 +38,18 @@ def test_a_link_of_a_page(written: str, in_the_site: str, repository: Path) -> N
     assert links.rewritten(written, "guides/a.md") == in_the_site
 
 
+@pytest.mark.parametrize(
+    ("written", "in_the_site"),
+    [
+        ("[f](../reference/README.md#flags)", "[f](../reference/flags.md)"),
+        ("[c](../reference/README.md#commands)", "[c](../reference/cli/index.md)"),
+        ("[n](../notebooks/n.ipynb)", "[n](../notebooks/n.md)"),
+    ],
+)
+def test_a_link_to_a_generated_page(written: str, in_the_site: str, repository: Path) -> None:
+    assert links.rewritten(written, "guides/a.md") == in_the_site
+
+
 def test_a_link_of_a_file_of_the_repository_leads_back_to_the_page(repository: Path) -> None:
     text = (repository / "README.md").read_text()
     assert "(../guides/a.md#part)" in links.rewritten(text, "repository/README.md")

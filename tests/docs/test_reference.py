@@ -13,7 +13,7 @@ import pytest
 from site_pages import reference_pages
 from site_pages.formats import SCHEMAS
 from site_pages.interfaces import API
-from site_pages.links import ROOT
+from site_pages.links import GENERATED, ROOT
 
 from collbench.cli.configuration import _settable
 from collbench.cli.main import all_parsers
@@ -29,6 +29,7 @@ from collbench.report.writers import csv_columns, metric_name
 from collbench.results.flags import FLAGS
 from collbench.results.quality import RULES
 from collbench.results.row import Row
+from tests.pages import anchors
 
 COMMANDS = sorted(all_parsers()[1])
 
@@ -57,6 +58,12 @@ def test_the_page_of_a_command_has_its_options_and_examples(command: str) -> Non
     ]
     assert not missing
     assert f"\ncollbench {command}" in _page(f"cli/{command}").partition("## Examples")[2]
+
+
+def test_the_list_of_generated_pages_is_complete() -> None:
+    headings = anchors(ROOT / GENERATED) - {"reference", "commands"}
+    others = {path for path in _pages() if not path.startswith("reference/cli/")}
+    assert {f"reference/{name}.md" for name in headings} == others
 
 
 def test_each_command_is_listed_once() -> None:
