@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.other_tools import command_named
 from collbench.cli.parser import Parser, add_command
-from collbench.errors import UsageError
+from collbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from collbench.deploy.job import JobSetting, LauncherKind, LaunchJob, Value
@@ -60,7 +60,6 @@ def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Write the file, and submit it with --submit; return 0. Raises UsageError."""
     from collbench.deploy.job import submit, write
     from collbench.deploy.kinds import kinds
-    from collbench.operations.suite import nearest
     from collbench.report.screen import write_line
 
     if arguments.launcher not in kinds():

@@ -124,7 +124,7 @@ def _add_peak_options(parser: Parser) -> None:
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
     )
     parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
-    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth (of the size in --sizes)")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth (of the one size in --sizes)")
     parser.add_argument("--sizes", metavar="SIZES", help="expected time and busbw of each size, by NCCL's latencies: 1K-1G, 8M or 1K,1M")
     parser.add_argument("--floor", metavar="PERCENT", help="minimum busbw for a health check, as a share of the expected one: 85%%")
     parser.add_argument("--emit", choices=FLOOR_FORMS, help="with --floor: write it for Azure's node health checks, NVIDIA's Cluster "
@@ -171,8 +171,6 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         return 0
     times = expected_times(arguments.operation, job, parse_sizes(arguments.sizes)) if arguments.sizes else []
     found = replace(found, sizes=tuple(times))
-    if measured is not None and len(times) > 1:
-        raise UsageError("--measured with several --sizes: use one size, the one that was measured")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
         from collbench.report.html.machine import peak_sections
@@ -244,6 +242,7 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
     from collbench.machine.peak.published import published
 
     share, of_bound = percents(measured, found)
+    of_size = 100 * measured / found.sizes[0].busbw_bytes_per_s if measured is not None and len(found.sizes) == 1 else None
     doubtful = exceeds_bound(measured, found)
     ceilings = {"expected": found.expected, "ring": found.ring, "bound": found.bound}
     return json.dumps({
@@ -255,7 +254,7 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
         "doubtful_input": doubtful_input(operation, job).render() if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
         "sizes": [asdict(row) for row in found.sizes],
-        "percent_of_size": 100 * measured / found.sizes[0].busbw_bytes_per_s if measured is not None and found.sizes else None,
+        "percent_of_size": of_size,
     }, ensure_ascii=False)  # fmt: skip
 
 

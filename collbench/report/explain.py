@@ -109,20 +109,20 @@ _COLUMNS: tuple[Column[WordPage], ...] = (
 )
 
 
+_EXAMPLES = {
+    "columns": "busbw, expected, quality",
+    "flags": "few_samples, drift",
+    "operations": "allreduce, alltoallv",
+    "outcomes": "slower, inconclusive",
+    "exit-codes": "1, 3",
+    "findings": "CB2101, CB6101",
+    "reasons": "no_gpu, few_launches",
+    "terms": "launch, start-skew",
+}  # of the words of each topic
 _TOPIC_COLUMNS: tuple[Column[str], ...] = (
     Column("", "", lambda topic: f"  {topic}"),
-    Column("", "", lambda topic: f"{GROUPS[TOPICS[topic]]}: {len(_words_of(topic))}, such as {', '.join(_WELL_KNOWN[topic])}", wrap=True),
+    Column("", "", lambda topic: f"{GROUPS[TOPICS[topic]]}: {len(_words_of(topic))}, such as {_EXAMPLES[topic]}", wrap=True),
 )
-_WELL_KNOWN = {
-    "columns": ("busbw", "expected", "quality"),
-    "flags": ("few_samples", "drift"),
-    "operations": ("allreduce", "alltoallv"),
-    "outcomes": ("slower", "inconclusive"),
-    "exit-codes": ("1", "3"),
-    "findings": ("CB2101", "CB6101"),
-    "reasons": ("no_gpu", "few_launches"),
-    "terms": ("launch", "start-skew"),
-}
 
 
 def topic_lines(width: int | None = None) -> Iterator[Line]:

@@ -138,9 +138,15 @@ def test_command_and_api_agree(capsys, tmp_path):
     assert dict(zip(header.split(","), row.split(","), strict=True))["expected_time_s"] == str(of_api.seconds)
 
 
+def test_a_measured_rate_is_not_compared_with_one_of_several_sizes(capsys):
+    call("--sizes", "1M,2M", "--measured", "400", "--format", "json")  # COLLBENCH_SIZES of measuring commands may set --sizes
+    found = json.loads(capsys.readouterr().out)
+    assert (len(found["sizes"]), found["percent_of_size"]) == (2, None) and found["percent_of_ceiling"] is not None
+
+
 @pytest.mark.parametrize(
     "argv",
-    [("--emit", "nhc"), ("--format", "csv"), ("--sizes", "1M,2M", "--measured", "4"), ("--floor", "85%", "--measured", "4"),
+    [("--emit", "nhc"), ("--format", "csv"), ("--floor", "85%", "--measured", "4"),
      ("--nodes", "2", "--nic", "8x400Gb", "--floor", "85%", "--emit", "nhc"), ("--ceiling", "400", "--sizes", "1M")],
 )  # fmt: skip
 def test_options_that_do_not_go_together(argv):
