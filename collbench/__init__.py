@@ -65,12 +65,25 @@ def __dir__() -> list[str]:
 class CallablePackage(ModuleType):
     """A package that has the name of a function of the API: `collbench.gate` is the package, and `collbench.gate(…)` calls the function.
 
-    Otherwise the import of a module of the package would replace the function.
+    Otherwise the import of a module of the package would replace the function. `help` and notebooks show the function.
     """
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the function of this name; `help(collbench.api.functions)` and `help(collbench.api.measurement)` describe them."""
+        """Call the function of this name."""
         return self._function(*args, **options)
+
+    def __repr__(self) -> str:
+        """Return what can be called; a package alone would look like a mistake."""
+        return f"<function and package {self.__name__}>"
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """The text of the function, with its signature after the first paragraph."""
+        from textwrap import wrap
+
+        first, blank, rest = (self._function.__doc__ or "").partition("\n\n")
+        call = wrap(f"{self.__name__}{self.__signature__}".replace("'", ""), 120, initial_indent="    ", subsequent_indent=" " * 8)
+        return "\n".join([first, "", *call]) + blank + rest
 
     @property
     def __signature__(self) -> Any:

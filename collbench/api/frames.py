@@ -18,8 +18,11 @@ from collbench.errors import UnreadableRun, UsageError
 from collbench.report.explain import word_table
 from collbench.report.hunt import HUNT_COLUMNS, hunt_records
 from collbench.report.kv import kv_values
+from collbench.report.kv import sorted_rows as transfers_in_order
 from collbench.report.load import load_values
+from collbench.report.load import sorted_rows as loads_in_order
 from collbench.report.pairs import PAIR_COLUMNS, pair_records
+from collbench.report.plan import in_print_order
 from collbench.report.stored import step_time_of
 from collbench.report.training import step_values
 from collbench.report.writers import csv_columns, row_values
@@ -381,9 +384,14 @@ def _encodable(text: str | None) -> str | None:
 
 
 def of_rows(tables: Sequence[Launches], columns: Sequence[str] | None = None) -> pandas.DataFrame:
-    """Return a row per row of the tables; `columns`: names to select, None: all. Raises UsageError for an unknown name."""
+    """Return a row per row of the tables, ordered as the report prints them; `columns`: names to select, None: all.
+
+    Raises UsageError for an unknown name.
+    """
     names = [_known(name) for name in ([columns] if isinstance(columns, str) else columns or ())]
-    records = ([*of_run, *(value for _, value in row_values(row))] for table, of_run in _heads(tables) for row in table.rows)
+    records = (
+        [*of_run, *(value for _, value in row_values(row))] for table, of_run in _heads(tables) for row in in_print_order(table.rows)
+    )
     frame = _frame("frame", records)
     if columns is None:
         return frame
@@ -419,7 +427,8 @@ def of_samples(runs: Iterable[Run]) -> pandas.DataFrame:
 
 def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
     name = run.path.resolve().name
-    for index, row in enumerate(run.rows):
+    index_of = {id(row): index for index, row in enumerate(run.rows)}
+    for row in in_print_order(run.rows):
         if "max_s" not in row.samples:
             continue
         times = run.array(row, "max_s").ravel().tolist()
@@ -428,7 +437,7 @@ def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
         )
         if not len(times) == len(means) == len(ranks):
             raise UsageError(f"{run.path}: the samples of {row.operation} have different lengths: the run was altered")
-        about = (name, index, row.operation, row.backend, row.size_bytes, row.ranks)
+        about = (name, index_of[id(row)], row.operation, row.backend, row.size_bytes, row.ranks)
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
 
 
@@ -480,7 +489,7 @@ def load_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, LoadRow]
     for run in filter(holds_load, runs):
         _, rows, warnings = read_load(run)
         check_records(warnings, strict)
-        yield from ((run.path.resolve().name, row) for row in rows)
+        yield from ((run.path.resolve().name, row) for row in loads_in_order(rows))
 
 
 def of_kv(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
@@ -493,7 +502,7 @@ def kv_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, KvRow]]:
     for run in filter(holds_kv, runs):
         _, rows, warnings = read_kv(run)
         check_records(warnings, strict)
-        yield from ((run.path.resolve().name, row) for row in rows)
+        yield from ((run.path.resolve().name, row) for row in transfers_in_order(rows))
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:

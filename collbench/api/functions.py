@@ -16,6 +16,7 @@ from collbench.analysis.outcome import MARGIN
 from collbench.analysis.predict import MAX_ERROR, Prediction
 from collbench.analysis.predict import predict as predict_of
 from collbench.api.runs import AnyPath, Runs, paths_of, read
+from collbench.api.shown import ShownAutopsy, ShownCeilings, ShownComparison, ShownPrediction, ShownVerdict, shown
 from collbench.errors import UsageError
 from collbench.gate.allocation import allocations_in
 from collbench.gate.baseline import load
@@ -28,39 +29,11 @@ from collbench.machine.peak.job import check_ranks, nodes_of
 from collbench.machine.peak.node import Job, UserOverride, parse_nic, parse_pcie
 from collbench.machine.peak.time_model import expected_times
 from collbench.machine.sources import read_paths
-from collbench.report.compare import html_of_comparison
-from collbench.report.frame import printable
-from collbench.report.outcome_text import describe_comparison
-from collbench.report.verdict import headline, html_of_verdict
 from collbench.traces.reading import FOR_AUTOPSY, read_traces
 from collbench.untrusted import uncollected
 
 
-class ShownComparison(Comparison):
-    """A `Comparison` that a notebook shows as a table: `cases`, `summary`, `only_a`, `only_b`, `differences`, `warnings`, `fallen`."""
-
-    def __repr__(self) -> str:
-        """Return the names of both sides, and how many cases have each outcome."""
-        return printable(f"<Comparison: {self.a.name} → {self.b.name}: {describe_comparison(self)}>")
-
-    def _repr_html_(self) -> str:
-        """Return the table of the cases for a notebook. All text is escaped."""
-        return html_of_comparison(self)
-
-
-class ShownVerdict(Verdict, frozen=True):
-    """A `Verdict` that a notebook shows as a table: `result`, `exit_code`, `reasons`, `suspicions`, `groups`, `cause`, `changes` …"""
-
-    def __repr__(self) -> str:
-        """Return the result in one line."""
-        return f"<Verdict: {headline(self)}>"
-
-    def _repr_html_(self) -> str:
-        """Return the verdict for a notebook. All text is escaped."""
-        return html_of_verdict(self)
-
-
-def compare(a: Runs | AnyPath, b: Runs | AnyPath, *, margin: float = MARGIN) -> Comparison:
+def compare(a: Runs | AnyPath | Sequence[AnyPath], b: Runs | AnyPath | Sequence[AnyPath], *, margin: float = MARGIN) -> Comparison:
     """Return B compared with A, case by case, as `collbench compare` does.
 
     a, b    runs, or what `read` accepts: a run, or launches of one allocation
@@ -74,7 +47,7 @@ def compare(a: Runs | AnyPath, b: Runs | AnyPath, *, margin: float = MARGIN) -> 
     sides = [_runs(each) for each in (a, b)]
     first, second = sides
     found = compare_sides(list(first), list(second), (_name(a), _name(b)), margin)
-    return ShownComparison(**vars(found))
+    return shown(found, ShownComparison)
 
 
 def autopsy(*paths: AnyPath, ranks: int | None = None) -> AutopsyVerdict:
@@ -87,7 +60,8 @@ def autopsy(*paths: AnyPath, ranks: int | None = None) -> AutopsyVerdict:
     Raises UsageError for files that cannot be read, and for those of several jobs.
     """
     with uncollected():
-        return autopsy_of(read_traces((Path(path) for path in paths), FOR_AUTOPSY, without_damaged=True), ranks)
+        found = autopsy_of(read_traces((Path(path) for path in paths), FOR_AUTOPSY, without_damaged=True), ranks)
+    return shown(found, ShownAutopsy)
 
 
 def gate(
@@ -107,7 +81,7 @@ def gate(
     with uncollected():
         changes, floors = read_conditions(None if expect is None else _path(expect), texts)
         found = judge(load(_path(baseline)), allocations_in(_folders(runs)), changes, date.today(), floors)
-    return ShownVerdict(**{name: getattr(found, name) for name in found.__struct_fields__})
+    return shown(found, ShownVerdict)
 
 
 def predict(runs: Runs | AnyPath | Sequence[AnyPath], nodes: int | Sequence[int], *, max_error: float = MAX_ERROR) -> Prediction:
@@ -125,9 +99,7 @@ def predict(runs: Runs | AnyPath | Sequence[AnyPath], nodes: int | Sequence[int]
         raise UsageError(f"nodes={nodes}: not valid node counts (use 2 or more)")
     if not 0 < max_error < math.inf:
         raise UsageError(f"max_error={max_error}: not a valid fraction (use a number above 0, such as 0.15)")
-    several = not isinstance(runs, Runs | str | PathLike)
-    found = read(*runs) if several else _runs(runs)  # type: ignore[arg-type,misc]
-    return predict_of(found.rows, counts, max_error)
+    return shown(predict_of(_runs(runs).rows, counts, max_error), ShownPrediction)
 
 
 def peak(
@@ -186,7 +158,8 @@ def peak(
     check_ranks(operation, job)
     if any(size < 1 for size in sizes):
         raise UsageError(f"sizes={list(sizes)}: not valid sizes (use 1 byte or more)")
-    return replace(found, sizes=tuple(expected_times(operation, job, sizes))) if sizes else found
+    times = expected_times(operation, job, sizes) if sizes else ()
+    return shown(replace(found, sizes=tuple(times)), ShownCeilings)
 
 
 def probe(*paths: AnyPath) -> list[Machine]:
@@ -199,12 +172,17 @@ def probe(*paths: AnyPath) -> list[Machine]:
     return read_paths([_path(each) for each in paths]) if paths else [this_machine()]
 
 
-def _runs(of: Runs | AnyPath) -> Runs:
+def _runs(of: Runs | AnyPath | Sequence[AnyPath]) -> Runs:
     return of if isinstance(of, Runs) else read(of)
 
 
-def _name(of: Runs | AnyPath) -> str:
-    return str(of) if not isinstance(of, Runs) else str(of.paths[0] if len(of) == 1 else of.paths[0].parent) if len(of) else "no runs"
+def _name(of: Runs | AnyPath | Sequence[AnyPath]) -> str:
+    if isinstance(of, str | PathLike):
+        return str(of)
+    paths = of.paths if isinstance(of, Runs) else [Path(path) for path in of]
+    if not paths:
+        return "no runs"
+    return str(paths[0] if len(paths) == 1 else paths[0].parent)
 
 
 def _folders(runs: Runs | AnyPath | Sequence[AnyPath]) -> list[Path]:

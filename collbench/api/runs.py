@@ -97,7 +97,7 @@ class Runs(Sequence[Run]):
         return together(list(self))[0]
 
     def frame(self, columns: Sequence[str] | None = None, *, combine: bool = False) -> pandas.DataFrame:
-        """Return a DataFrame with a row per case and launch, or per case of each allocation with `combine`.
+        """Return a DataFrame with a row per case and launch, or per case of each allocation with `combine`, in the report's order.
 
         The columns are the fields of CSV and `path`, `started_utc`, `allocation` and `collbench`. Their units are in the names: `_s` is
         seconds, `_bytes_per_s` bytes per second. `frame.attrs["columns"]` describes each. Unknown values are missing (NaN, NA, None).
@@ -219,7 +219,7 @@ def warnings_of(run: Run) -> Iterator[str]:
 
 
 def read(
-    path: AnyPath,
+    path: AnyPath | Sequence[AnyPath],
     *more: AnyPath,
     strict: bool = True,
     format: str | None = None,
@@ -230,8 +230,8 @@ def read(
 ) -> Runs:
     """Return the runs in all paths. A run folder is listed now, and read when it is first used.
 
-    path, more  a run's folder; a folder with runs below it, at any depth; a pattern such as "runs/2026*"; or a file that another tool
-                printed (nccl-tests, OSU, IMB, perftest …), as for `collbench import`
+    path, more  a path, several, or a list of them: a run's folder; a folder with runs below it, at any depth; a pattern such as
+                "runs/2026*"; or a file that another tool printed (nccl-tests, OSU, IMB, perftest …), as for `collbench import`
     strict      whether a damaged run, or one of a newer version, is an error when it is used; else its warnings name what is missing
     format, ranks, nodes, operation, dtype   of files of other tools: the format, and what the output does not contain
 
@@ -239,7 +239,8 @@ def read(
     """
     folders: list[Path] = []
     files: list[Path] = []
-    for each in (path, *more):
+    first = list(path) if isinstance(path, Sequence) and not isinstance(path, str) else [path]
+    for each in (*first, *more):
         for found in _matches(each):
             if found.is_dir():
                 folders += run_folders(found)
@@ -247,6 +248,8 @@ def read(
                 folders.append(found.parent)
             else:
                 files.append(found)
+    if not folders and not files:
+        raise UsageError("no path is named: name a run's folder, a folder of runs, or a file")
     _refuse_twice(folders)
     if not files:
         return Runs(folders, strict=strict)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from collbench.machine.readers.text import printable
+from collbench.units import plural
 
 PciKind = Literal["gpu", "nic", "nvswitch", "switch", "bridge", "root", "other"]
 LinkKind = Literal["nvlink", "xgmi"]
@@ -292,6 +293,12 @@ class Machine:
     origins: Mapping[str, str] = field(default_factory=dict)
     disagreements: tuple[Disagreement, ...] = ()
     doubts: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the name, and how many parts of each kind it has."""
+        lists = {"GPU": self.gpus, "NIC": self.nics, "NUMA node": self.numa_nodes, "PCI device": self.pci}
+        parts = [plural(len(list_of_parts), noun) for noun, list_of_parts in lists.items()]
+        return printable(f"<Machine: {self.hostname or 'unknown host'}, {', '.join(parts)}>")
 
     def links_of(self, gpu: str) -> int | None:
         """Return how many NVLink or xGMI links of a GPU are up, over all far ends; None when no source counts them."""

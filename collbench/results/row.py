@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collbench.machine.peak.ceiling import Ceiling, percent_of
+from collbench.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
     from collbench.results.expectation import Expectation
@@ -156,6 +157,19 @@ class Row:
     slowest_ranks: dict[str, Any] = field(default_factory=dict)
     samples: dict[str, Any] = field(default_factory=dict)
     expectation: Expectation | None = None
+
+    def __repr__(self) -> str:
+        """Return what identifies the case, and its main figures; `vars` has all fields."""
+        from collbench.machine.readers.text import printable
+
+        parts = [f"{self.operation} over {self.backend}", format_size(self.size_bytes), f"{self.ranks} ranks"]
+        if self.na is not None:
+            parts.append(f"n/a: {self.na}")
+        if self.time_s is not None and self.time_s.p50 is not None:
+            parts.append(f"{format_time(self.time_s.p50)} µs")
+        if self.busbw_bytes_per_s is not None:
+            parts.append(f"busbw {format_rate(self.busbw_bytes_per_s)} GB/s")
+        return printable(f"<Row: {', '.join(parts)}>")
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as values for JSON, nested dataclasses as objects. Lists and objects are the row's own: do not change them."""

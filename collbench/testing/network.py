@@ -215,7 +215,7 @@ class NetworkTest:
         __tracebackhide__ = True
         text = f"inconclusive: {_listed(reasons)}"
         if self._request.config.getoption(INCONCLUSIVE) == "fail":
-            pytest.fail(text, pytrace=False)
+            raise pytest.fail.Exception(text, pytrace=False) from None
         pytest.skip(text)
 
     def _caught(self, do: Callable[[], T]) -> T:
@@ -260,7 +260,7 @@ def _rows(runs: Runs) -> list[Row]:
 
 def _fail(text: str) -> NoReturn:
     __tracebackhide__ = True
-    pytest.fail(f"collbench: {text}", pytrace=False)
+    raise pytest.fail.Exception(f"collbench: {text}", pytrace=False) from None  # pytest would show the exception that is handled, too
 
 
 def _figures(row: Row) -> str:

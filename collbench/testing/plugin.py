@@ -37,11 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raise UsageError for a test with the marker that does not use the fixture: it would measure nothing."""
-    for item in items:
-        if item.get_closest_marker(MARKER) and "collbench" not in getattr(item, "fixturenames", ()):
-            raise pytest.UsageError(f"{item.nodeid} has the marker '{MARKER}', but not the fixture: add the argument `collbench`")
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test with the marker that does not use the fixture: it would measure nothing."""
+    if item.get_closest_marker(MARKER) and "collbench" not in getattr(item, "fixturenames", ()):
+        pytest.fail(f"{item.nodeid} has the marker '{MARKER}', but not the fixture: add the argument `collbench`", pytrace=False)
 
 
 @pytest.fixture

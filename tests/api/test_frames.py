@@ -27,7 +27,7 @@ REPORTS = ROOT / "reports"
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with a measured case and one that could not be measured."""
-    rows = [make_row(1 << 20, flags=("imported", "drift"), evidence={"a": [1]}), not_measured("no bfloat16", size_bytes=8)]
+    rows = [make_row(1 << 20, flags=("imported", "drift"), evidence={"a": [1]}), not_measured("no bfloat16", size_bytes=2 << 20)]
     return store(tmp_path / "run", rows, allocation_id="night", collbench="1.2")
 
 
@@ -39,6 +39,27 @@ def test_a_row_per_case_in_si_units(run: Path) -> None:
     assert (first["flags"], first["evidence"], first["quality"]) == (("imported", "drift"), {"a": [1]}, "noisy")
     assert second["na"] == "no bfloat16" and pandas.isna(second["time_p50_s"]) and pandas.isna(second["wrong"])
     assert first["started_utc"].tzinfo is not None and abs((pandas.Timestamp.now("UTC") - first["started_utc"]).total_seconds()) < 3600
+
+
+def test_rows_are_ordered_as_the_report_prints_them(tmp_path: Path) -> None:
+    sizes = (1 << 20, 8, 4096)
+    measured = [make_row(size, backend=backend) for size in sizes for backend in ("mpi", "gloo")]
+    runs = collbench.read(store(tmp_path / "run", measured))
+    frame = runs.frame(["backend", "size_bytes"])
+    shown = list(zip(frame["backend"], frame["size_bytes"], strict=True))
+    assert shown == [(backend, size) for backend in ("gloo", "mpi") for size in (8, 4096, 1 << 20)]
+    assert [row.size_bytes for row in runs.rows] == [row.size_bytes for row in measured]  # in measuring order, as events are
+
+
+def test_samples_name_the_row_of_the_run() -> None:
+    runs = collbench.read(REPORTS / "first-run")
+    samples = runs.samples()
+    assert list(samples["size_bytes"].loc[samples["backend"] == "mpi"].drop_duplicates()) == sorted(
+        {row.size_bytes for row in runs.rows if row.backend == "mpi" and "max_s" in row.samples}
+    )
+    for _, first in samples.groupby("row").first().reset_index().iterrows():
+        row = runs.rows[int(first["row"])]
+        assert (row.backend, row.size_bytes) == (first["backend"], first["size_bytes"])
 
 
 def test_the_columns_are_those_of_csv(run: Path) -> None:
@@ -130,9 +151,10 @@ def test_loads_as_a_frame_and_as_typed_values(tmp_path: Path) -> None:
     made = [simulated_row(1, 2.0), simulated_row(2, 3.0, plan=replace(PLAN, level=0.5))]
     runs = collbench.read(load_run(tmp_path / "a", *made))
     frame = runs.loads()
-    assert runs.load_rows == [row for row, _ in made]
-    assert frame["level"].to_list() == [1.0, 0.5] and frame["p50_factor"].to_list() == [row.factor.value for row, _ in made]
-    assert frame["flags"].to_list() == [row.flags for row, _ in made]  # the names of flags, as in the other tables
+    ascending = [made[1][0], made[0][0]]
+    assert runs.load_rows == ascending
+    assert frame["level"].to_list() == [0.5, 1.0] and frame["p50_factor"].to_list() == [row.factor.value for row in ascending]
+    assert frame["flags"].to_list() == [row.flags for row in ascending]  # the names of flags, as in the other tables
     assert set(frame["verdict"]) == {"interference"} and frame["aggressor_nodes"].to_list() == [2, 2]
     assert [row.mode for row in runs.rows] == ["isolated", "load"] * 2 and runs.rows[1].interference["factor"] == made[0][0].factor.value
     assert len(collbench.read(REPORTS / "first-run").loads()) == 0

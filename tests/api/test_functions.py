@@ -33,6 +33,16 @@ def test_a_comparison_is_that_of_the_command() -> None:
     assert collbench.compare(BEFORE, AFTER, margin=0.5).summary.outcomes[Outcome.NO_CHANGE] > 0
 
 
+def test_a_list_of_paths_is_read_as_one() -> None:
+    launches = sorted(BEFORE.glob("launch-*"))
+    assert collbench.read(launches).paths == collbench.read(*launches).paths == launches
+    assert collbench.read(launches[:1], launches[1]).paths == launches[:2]
+    found = collbench.compare(launches, sorted(AFTER.glob("launch-*")))
+    assert repr(found).startswith("<Comparison: before → after: 8 cases: 7 slower")
+    with pytest.raises(collbench.UsageError, match="no path is named"):
+        collbench.read([])
+
+
 def test_sides_that_cannot_be_compared_are_one_sentence(tmp_path: Path) -> None:
     a, b = (store(tmp_path / name, [make_row(size)]) for name, size in (("a", 8), ("b", 16)))
     for sides, options, words in (

@@ -9,11 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 import collbench
-from collbench.api.functions import ShownVerdict
+from collbench.api.shown import ShownVerdict, shown
+from collbench.gate.verdict import Verdict
 from tests.cli.command import ROOT
+from tests.cli.test_autopsy import HANG
 from tests.gate.verdicts import regression
 from tests.report.test_hostile import EVIL, check_letters
-from tests.results.rows import make_row, store
+from tests.results.rows import make_row, not_measured, store
 
 REPORTS = ROOT / "reports"
 
@@ -81,8 +83,41 @@ def test_a_verdict_shows_its_suspects_and_groups() -> None:
     assert {each.name for each in verdict.groups} <= set(texts)
 
 
-def _shown(verdict: object) -> ShownVerdict:
-    return ShownVerdict(**{name: getattr(verdict, name) for name in verdict.__struct_fields__})  # type: ignore[attr-defined]
+def test_ceilings_show_their_limits_and_sizes() -> None:
+    found = collbench.peak("allreduce", nodes=2, gpus_per_node=8, nic="8x400Gb", nvlink_bytes_per_s=450e9, sizes=[8, 1 << 30])
+    texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
+    assert {"size", "8 B", "1 GiB"} <= set(texts) and sum(" limited by " in text for text in texts) == 3
+    assert repr(found).startswith("<CollectiveCeilings: ") and len(repr(found)) < 200
+    without_sizes = collbench.peak("allreduce", gpus_per_node=8, nvlink_bytes_per_s=450e9)
+    assert "size" not in check_fragment(without_sizes._repr_html_())  # type: ignore[attr-defined]
+
+
+def test_a_prediction_shows_its_cases(tmp_path: Path) -> None:
+    counts = (2, 4, 8)
+    paths = [store(tmp_path / str(nodes), [make_row(1 << 20, nodes=nodes, ranks=nodes)]) for nodes in counts]
+    found = collbench.predict(paths, nodes=16)
+    texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
+    assert "1 MiB" in texts and repr(found) == f"<Prediction: {found.predicted} of 1 time on 16 nodes>"
+
+
+def test_an_autopsy_shows_its_findings() -> None:
+    found = collbench.autopsy(*HANG)
+    assert (found.code, len(found.findings)) == ("autopsy_verdict", 1)
+    texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
+    assert texts[0] == found.render() and found.findings[0].cause.value in texts
+    assert repr(found) == f"<AutopsyVerdict: {found.render()}>"
+
+
+def test_rows_and_machines_have_a_short_repr() -> None:
+    row = collbench.read(REPORTS / "first-run").rows[0]
+    assert repr(row).startswith("<Row: allreduce over mpi, 64 KiB, 2 ranks, ") and len(repr(row)) < 120
+    assert repr(not_measured("no\x1b[31m bfloat16")).count("\x1b") == 0
+    (machine,) = collbench.probe(REPORTS / "example-node")
+    assert repr(machine).startswith("<Machine: ") and "8 GPUs" in repr(machine) and len(repr(machine)) < 120
+
+
+def _shown(verdict: Verdict) -> ShownVerdict:
+    return shown(verdict, ShownVerdict)
 
 
 @pytest.mark.parametrize("evil", EVIL, ids=range(len(EVIL)))

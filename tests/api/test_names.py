@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pydoc
 import subprocess
 import sys
 from importlib import import_module
@@ -49,6 +50,16 @@ def _signatures() -> str:
         elif inspect.isfunction(found) and (not name.startswith("_") or name in ("__len__", "__getitem__")):
             lines.append(f"Runs.{name}{inspect.signature(found)}".replace("'", ""))
     return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", ["measure", "gate"])
+def test_help_of_a_function_with_the_name_of_a_package_describes_the_function(name: str) -> None:
+    value, function = getattr(collbench, name), getattr(import_module(collbench._PLACES[name]), name)
+    paragraphs = function.__doc__.split("\n\n")
+    page = pydoc.plain(pydoc.render_doc(value))
+    assert page.index(paragraphs[0]) < page.index(f"collbench.{name}(") < page.index(paragraphs[1].strip().splitlines()[0])
+    assert max(map(len, page.splitlines())) <= 160 and repr(value) == f"<function and package collbench.{name}>"
+    assert inspect.getdoc(import_module(f"collbench.{name}")) == inspect.cleandoc(value.__doc__)
 
 
 def test_names_and_signatures_are_frozen() -> None:

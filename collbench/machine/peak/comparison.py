@@ -56,12 +56,18 @@ def lines(operation: str, measured: float | None, references: CollectiveCeilings
     shown = [headline(measured, references)]
     if exceeds_bound(measured, references):
         shown.append(f"check first: {doubtful_input(operation, job).render()}")
-    shown += [f"{name} limited by {_limit_of(limit)}" for name, limit in _named_ceilings(references) if limit.kind != "given"]
+    shown += limits(references)
+    shown += [f"published: {figure.render()}" for figure in published(operation, job)]
+    return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+
+
+def limits(references: CollectiveCeilings) -> list[str]:
+    """Return what limits each rate, and what a ring reaches (if it is not the fastest)."""
+    shown = [f"{name} limited by {_limit_of(limit)}" for name, limit in _named_ceilings(references) if limit.kind != "given"]
     ring = references.ring
     if ring and ring.bytes_per_s and references.expected and references.expected.model != "ring":
         shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
-    shown += [f"published: {figure.render()}" for figure in published(operation, job)]
-    return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
+    return shown
 
 
 OF_SIZES = "by the model with which NCCL selects algorithm and protocol; healthy machines are slower at small and medium sizes"
