@@ -84,7 +84,7 @@ class JaxBuffers(Buffers):
 
 # Whether jax is usable here, and how its ranks connect. Only `load_jax` imports jax.
 
-_INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
+_INSTALL = "pip install 'collbench[jax]'"
 _OLDEST, _NEXT = (0, 7), (1,)  # jax.shard_map with check_vma needs 0.7; jax 1 does not exist yet
 # The values that these variables must have if they are set: the backend measures jax only on CPUs with Gloo.
 _REQUIRED = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
@@ -165,7 +165,7 @@ def _use_interface(jax: Any, name: str) -> None:
         make, gloo = bridge.make_cpu_client, import_module("jaxlib._jax").make_gloo_tcp_collectives
         register = import_module("jax.extend.backend").register_backend_factory
     except (ImportError, AttributeError) as error:
-        remedy = "pip install -c constraints.txt 'collbench[jax]'"
+        remedy = "pip install 'collbench[jax]'"
         raise RunFailed(f"jax {jax.__version__} does not let Gloo's interface be chosen ({error}): {remedy}") from error
 
     def client() -> Any:

@@ -136,7 +136,7 @@ STEPS: Mapping[str, Steps] = {
 
 # Printed before TensorFlow's log level can be set: information (I), warnings (W), and an error for a missing GPU.
 _CHATTER = r"^([IW][0-9]{4} [0-9:.]+ |WARNING: All log messages before absl::|.* failed call to cuInit: )"
-_REMEDY = "install it anew, pip install --force-reinstall -c constraints.txt 'collbench[tensorflow]', best in an environment of its own"
+_REMEDY = "install it anew, pip install --force-reinstall 'collbench[tensorflow]', best in an environment of its own"
 
 
 def load_tensorflow() -> Any:
@@ -336,7 +336,7 @@ def free_ports(world: World, what: str) -> list[str]:
 
 _MAJOR = 2
 _CONFIG = "TF_CONFIG"
-_GET = "pip install -c constraints.txt 'collbench[tensorflow]'"
+_GET = "pip install 'collbench[tensorflow]'"
 _REDUCED = ("bfloat16", "float16", "float32", "float64", "int32", "int64")  # attr T of CollectiveReduceV2, TensorFlow 2.21
 _FIRST_KEY = 1_000_000  # of groups; the strategy counts its own keys up from 1
 _LARGEST = 2**31  # of a message: the limit of protobuf, which gRPC uses

@@ -269,7 +269,7 @@ class GlooBackend(TorchBackend):
     def probe(cls) -> Available | Unavailable:
         """Return whether torch is installed. Does not import it (that takes seconds)."""
         if find_spec("torch") is None:
-            return Unavailable.because(NotInstalled("torch", "pip install -c constraints.txt 'collbench[torch]'"))
+            return Unavailable.because(NotInstalled("torch", "pip install 'collbench[torch]'"))
         return Available(f"Gloo of torch {version('torch')}")
 
     def open(self, world: World, settings: Settings) -> None:

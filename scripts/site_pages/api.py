@@ -42,7 +42,7 @@ def api_page() -> str:
     ]
     parts = [
         "`import collbench` gives nine functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
-        "Tables need pandas: `pip install 'collbench[pandas]'`. [The notebook](../notebooks/first-analysis.md) shows them in use.",
+        "Tables need pandas: `pip install '.[pandas]'` in a checkout. [The notebook](../notebooks/first-analysis.md) shows them in use.",
         block(_EXAMPLE, "python"),
         "## Functions",
         "Types in signatures: `AnyPath` is a text or a `pathlib.Path`; `Names` is a text or several; `Sizes` is a number of bytes, "

@@ -18,7 +18,7 @@ from tests.contract.test_every_case import assert_as_promised, cases_of, launche
 from tests.helpers import make_case
 from tests.plugins.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
 
-INSTALL = "pip install -c constraints.txt 'collbench[jax]'"
+INSTALL = "pip install 'collbench[jax]'"
 SUPPORTED = "0.7 and newer, below 1"
 SMALL = ("allreduce", "--backend", "jax", "--ranks", "2", "--sizes", "8")
 

@@ -28,7 +28,7 @@ from collbench.errors import CollbenchError, RunFailed, UsageError
 CHOSEN = "COLLBENCH_ONECCL"
 ROOT_VARIABLE = "CCL_ROOT"  # set by Intel's setvars.sh
 WHEEL = "oneccl-cpu"
-INSTALL = "pip install -c constraints.txt 'collbench[oneccl]'"
+INSTALL = "pip install 'collbench[oneccl]'"
 NAME = "libccl.so.1"
 _HEADER = "oneapi/ccl.hpp"
 _SHIM = Path(__file__).with_name("shim.cpp")
