@@ -56,7 +56,9 @@ def topology_json(machines: Sequence[Machine]) -> dict[str, Any]:
     """
     groups: dict[str, list[Machine]] = {}
     for machine in machines:
-        groups.setdefault(repr(_rounded(_without_identity(machine))), []).append(machine)
+        alike = _rounded(_without_identity(machine))
+        values = repr([getattr(alike, field.name) for field in fields(alike)])
+        groups.setdefault(values, []).append(machine)
     entries = []
     for group in groups.values():
         one = group[0] if len(group) == 1 else _without_identity(group[0])

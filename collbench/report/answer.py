@@ -69,6 +69,7 @@ class Verification(Fact, frozen=True):
 
     files_left_open: of cases that make and free groups, which have no data, the most files of a rank that stayed open; else None.
     imported: whether another tool measured the cases, so that collbench's option -c 0 cannot be the reason.
+    without_data: whether the operation moves no data, as a barrier.
     """
 
     cases: int
@@ -76,6 +77,7 @@ class Verification(Fact, frozen=True):
     wrong: int = 0
     files_left_open: int | None = None
     imported: bool = False
+    without_data: bool = False
 
     def render(self) -> str:
         """Return "data verified", "not verified (-c 0)" or "WRONG DATA in 2 cases"."""
@@ -83,6 +85,8 @@ class Verification(Fact, frozen=True):
             return f"WRONG DATA in {plural(self.wrong, 'case')}"
         if self.files_left_open is not None:
             return f"{plural(self.files_left_open, 'file') if self.files_left_open > 0 else 'no file'} left open"
+        if self.without_data:
+            return "no data to verify"
         if self.verified == self.cases:
             return "data verified"
         if self.verified:
@@ -176,7 +180,8 @@ def verification_of(rows: Sequence[Row]) -> Verification:
     """Return in how many of these rows the data was verified, and in how many it was wrong."""
     checked = [row for row in rows if row.wrong is not None]
     imported = any(_IMPORTED in row.flags for row in rows)
-    return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(rows), imported)
+    without_data = not any(row.size_bytes for row in rows)
+    return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(rows), imported, without_data)
 
 
 def _files_left_open(rows: Sequence[Row]) -> int | None:

@@ -357,11 +357,12 @@ def report_run(
 
     `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
     settings, hosts or links differ. `asv` is (asv's results folder, the git revision that was measured). `verdict` is a verdict.json,
-    which becomes the first section of the page. `err` gets what could not
-    be read or combined. `view` selects the columns of the table. `measured` is the folder of launches that have just ended: then the
-    answer follows the table, with the next command; else it is at the top. `runs`: those of `paths`, if they were read already. Returns
-    the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot be read. Raises UsageError if no path has a
-    readable run, for a launch that is given twice, an unknown format, and a file that cannot be written.
+    which becomes the first section of the page. `err` gets what could not be read or combined. `view` selects the columns of the table.
+    `measured` is the folder of launches that have just ended: then the answer has the next command. The answer is at the end in this case
+    and on a terminal; else it is at the top. With a page, only the answer is printed, unless another format is requested. `runs`: those of
+    `paths`, if they were read already. Returns the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot
+    be read. Raises UsageError if no path has a readable run, for a launch that is given twice, an unknown format, and a file that cannot
+    be written.
     """
     check_format(format, FORMATS)
     outputs = Outputs(csv, html, markdown, openmetrics, trace)
@@ -379,6 +380,8 @@ def report_run(
     _write_trackers(material, asv, tensorboard, err)
     if markdown == STDOUT:
         print_lines(map(Line, markdown_text(material).splitlines()), stream)
+    elif html is not None and csv != STDOUT and format == "table":
+        print_lines(_short_answer(material, _room(stream)), stream, wants_color(stream, color))
     else:
         _print_runs(material, "csv" if csv == STDOUT else format, stream, err, wants_color(stream, color), view=view, measured=measured)
     return USAGE if not found.whole else NO_VERDICT if any(run.damaged for run in found.runs) else FINE
@@ -454,6 +457,18 @@ def _write_trackers(material: Material, asv: tuple[Path, str] | None, tensorboar
         write_line(err, printable(f"wrote {plural(write_tensorboard(material.tables, tensorboard), 'scalar')} to {tensorboard}"))
 
 
+def _short_answer(material: Material, room: int | None) -> Iterator[Line]:
+    """Yield the answer of each table of rows; without any the title of the page."""
+    from collbench.report.html.first_screen import first_screen
+
+    for number, table in enumerate(material.tables):
+        yield from _heading(table, room, first=number == 0)
+        yield from answer_lines(in_print_order(material.rows(table)), room)
+    screen = None if material.tables else first_screen(material)
+    if screen is not None:
+        yield from text_lines(printable(screen.title), room)
+
+
 def _table_lines(
     tables: Sequence[Launches], format: str, room: int | None, fallen: Sequence[Sequence[str]], *, view: View, measured: str
 ) -> Iterator[Line]:
@@ -477,11 +492,12 @@ def _table_lines(
         yield from _heading(table, room, first=number == 0)
         for text in fallen[number] if number < len(fallen) else ():
             yield from text_lines(f"since {tables[0].name}: {text}", room, "wrong", indent="")
-        yield from () if measured else (*answer, Line(""))
+        at_the_end = bool(measured) or room is not None
+        yield from () if at_the_end else (*answer, Line(""))
         yield from writer.start(plan)
         yield from (line for row in rows for line in writer.row(row))
         yield from (*writer.end(), *(() if view.quiet else findings(table.runs, rows, room)))
-        yield from (Line(""), *answer) if measured else ()
+        yield from (Line(""), *answer) if at_the_end else ()
 
 
 def _heading(table: Launches, room: int | None, first: bool) -> list[Line]:

@@ -49,7 +49,7 @@ MESSAGES = {
     "answer of a case that wrong data ended": Answer(
         "memcpy", "cuda", verification=Verification(1, 1, 1, imported=True), missing="wrong data: Invalid value"
     ),
-    "answer of a barrier": Answer("barrier", "mpi", (), None, Latency((1.2e-6,)), Verification(1, 1)),
+    "answer of a barrier": Answer("barrier", "mpi", (), None, Latency((1.2e-6,)), Verification(1, 0, without_data=True)),
     "answer without a figure": Answer("allreduce", "nccl", missing="no GPU"),
     "rate": RATE,
     "rate that is unreliable": HeadlineRate(5.01e9, 64 << 20, 7.61e9, 65.8, "NIC 4×100 Gb/s", unreliable=True),
@@ -72,6 +72,7 @@ MESSAGES = {
     "verified": Verification(12, 12),
     "verified in part": Verification(12, 5),
     "not verified": Verification(12, 0),
+    "no data": Verification(1, 0, without_data=True),
     "not verified by another tool": Verification(12, 0, imported=True),
     "wrong data": Verification(12, 12, 1),
     "next command": NextCommand("runs/my run"),

@@ -22,6 +22,7 @@ from collbench.report.writers import OneLinePerAbsentBackend, TableWriter
 from collbench.results.quality import half_width, quality_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
+from tests.cli.command import run_here
 from tests.report.golden import live
 from tests.results.rows import COPY, NIC, make_row, make_times, not_measured, store
 
@@ -267,6 +268,31 @@ def test_a_measuring_command_ends_with_the_answer_and_the_next_command(tmp_path:
     first = io.StringIO()
     report.report_run([store(tmp_path / "run", [make_row()])], None, "table", first, err=io.StringIO())
     assert [line.partition(" ")[0] for line in first.getvalue().splitlines()[:4]] == ["run", "allreduce", "quality:", ""]
+
+
+def test_a_report_on_a_terminal_ends_with_the_answer(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [make_row()])
+    shown = run_here(tmp_path, "report", str(run), env={"COLLBENCH_TTY": "stdout", "COLUMNS": "160"}).stdout.splitlines()
+    assert [line.partition(" ")[0] for line in shown[-3:]] == ["", "allreduce", "quality:"]
+    assert sum(line.startswith("allreduce over ") for line in shown) == 2  # the table's title, and the answer
+
+
+def test_with_a_page_a_report_prints_the_answer_alone(tmp_path: Path) -> None:
+    run = store(tmp_path / "run", [make_row(), make_row(8)])
+    done = run_here(tmp_path, "report", str(run), "--html", "page.html")
+    assert (done.returncode, done.stderr) == (0, "wrote page.html\n")
+    assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == ["run", "allreduce", "quality:"]
+    hunt = run_here(tmp_path, "report", str(REPORTS / "hunt-host"), "--html", "page.html")
+    assert len(hunt.stdout.splitlines()) == 1 and "cb1h7" in hunt.stdout
+    rows = run_here(tmp_path, "report", str(run), "--html", "page.html", "--format", "csv").stdout.splitlines()
+    assert len(rows) == 3 and rows[0].startswith("run,")
+
+
+def test_an_operation_without_data_has_nothing_to_verify() -> None:
+    (found,) = answers([make_row(0, operation="barrier", wrong=None, checked=0)])
+    assert found.verification is not None and found.verification.without_data
+    (found,) = answers([make_row(8, wrong=None, checked=0)])
+    assert found.verification is not None and not found.verification.without_data
 
 
 def test_programs_get_no_answer() -> None:
