@@ -220,15 +220,16 @@ def _leads_somewhere(page: Path, link: str) -> bool:
     return target.is_relative_to(ROOT) and target.exists() and has_heading
 
 
-def test_the_readme_fits_into_250_lines_and_its_pictures_are_small() -> None:
-    assert text_of(README).count("\n") <= 250
+def test_the_readme_fits_into_200_lines_and_its_pictures_are_small() -> None:
+    assert text_of(README).count("\n") <= 200
     pictures = [ROOT / link for link in links(README) if link.endswith((".svg", ".png"))]
     assert [name_of(each) for each in pictures] == ["reports/terminal/two-hosts.svg", "reports/gallery/regression.png"]
     assert all(each.stat().st_size <= 150_000 for each in pictures)
 
 
 def test_the_table_of_operations_is_complete_and_right() -> None:
-    (found,) = re.findall(r"^\| operation \|.*?\n\n", text_of(README), re.MULTILINE | re.DOTALL)
+    page = ROOT / "docs/reference/operations-by-backend.md"
+    (found,) = re.findall(r"^\| operation \|.*?\n\n", text_of(page), re.MULTILINE | re.DOTALL)
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found.strip().splitlines())
     classes = {name: [backend_class(each) for each in name.split(", ")] for name in (cell.replace("`", "") for cell in header[1:])}
     shown: dict[str, list[str]] = {}
@@ -244,6 +245,27 @@ def test_the_table_of_operations_is_complete_and_right() -> None:
             own = [each for each in operations if each.name not in ("init_nodes", "init_session")]  # n/a rows with the reason
             assert {has(kind, each) for kind in kinds for each in own} == {mark == "yes"}, (command, kinds)
     assert not shown
+
+
+def test_the_tasks_are_some_of_those_of_the_docs() -> None:
+    tasks, index = (re.findall(r"^\| (.*? \| .*?) \| \[(.*?)\]", text_of(page), re.MULTILINE) for page in (README, ROOT / "docs/index.md"))
+    assert len(tasks) == 8 and set(tasks) <= set(index)
+
+
+def test_one_command_and_its_output_come_before_status_and_install() -> None:
+    text = text_of(README)
+    assert text.index("```sh\nmake run") < text.index("```text") < text.index("## Install") < text.index("## Status")
+
+
+def test_the_example_in_python_runs(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
+    pytest.importorskip("torch", reason="no torch here: pip install 'collbench[torch]'")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", text_of(README), re.MULTILINE | re.DOTALL)
+    env = {**os.environ, "COLLBENCH_MAX_TIME": "0.05", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["backend", "size_bytes", "time_p50_s", "busbw_bytes_per_s", "quality"]
+    assert len(done.stdout.splitlines()) == 7  # 1 KiB to 1 MiB, by a factor of 4
 
 
 def test_the_exit_codes_are_complete() -> None:
