@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = (str(ROOT / ".venv/bin/python"), "-P", "-m", "collbench")
 RAW = "raw.tar.xz"
 BURST = "256kb"  # passes unshaped after a pause. With less, hosts that share two cores wake up too rarely to use the whole rate
+QUEUE_MS = 50
 
 T = TypeVar("T")
 
@@ -59,16 +60,16 @@ def srun(
     return done
 
 
-def shape(hosts: Hosts, index: int, to_host: int, from_host: int, burst: str = BURST) -> None:
+def shape(hosts: Hosts, index: int, to_host: int, from_host: int, burst: str = BURST, *, queue_ms: int = QUEUE_MS) -> None:
     """Set the rates of a host's link in Mbit/s. The switch shapes what goes to a host, the host what it sends."""
     name = hosts.names[index]
-    hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", *bucket(to_host, burst))
-    hosts.must("tc", "-n", name, "qdisc", "replace", "dev", "eth0", *bucket(from_host, burst))
+    hosts.must("tc", "qdisc", "replace", "dev", f"{name}p", *bucket(to_host, burst, queue_ms))
+    hosts.must("tc", "-n", name, "qdisc", "replace", "dev", "eth0", *bucket(from_host, burst, queue_ms))
 
 
-def bucket(mbit: int, burst: str = BURST) -> tuple[str, ...]:
-    """Return tc's words for a token bucket of this rate."""
-    return ("root", "tbf", "rate", f"{mbit}mbit", "burst", burst, "latency", "50ms")
+def bucket(mbit: int, burst: str = BURST, queue_ms: int = QUEUE_MS) -> tuple[str, ...]:
+    """Return tc's words for a token bucket of this rate; a packet that would wait longer than `queue_ms` is dropped."""
+    return ("root", "tbf", "rate", f"{mbit}mbit", "burst", burst, "latency", f"{queue_ms}ms")
 
 
 @contextmanager

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.faults.matrix.plan import NIC_S, Case
+from tests.testbeds import Hosts
 from tests.testbeds.machines import Machines
 
-_DROP_INPUT = {
+DROPPED = {  # by fault which packets to a host iptables drops
     "mtu": ("-m", "length", "--length", "1001:"),
     "loss 1": ("-m", "statistic", "--mode", "random", "--probability", "0.01"),
     "loss 5": ("-m", "statistic", "--mode", "random", "--probability", "0.05"),
@@ -17,6 +18,24 @@ _DROP_INPUT = {
     "one way": (),
 }
 _SLOW = "40mbit"
+
+
+@contextmanager
+def filtered(hosts: Hosts, host: int, table: str, chain: str, rule: tuple[str, ...]) -> Iterator[None]:
+    """Inside, this rule of iptables applies to packets of a host."""
+    inside = ("ip", "netns", "exec", hosts.names[host], "iptables", "-w", "-t", table)
+    hosts.must(*inside, "-A", chain, *rule)
+    try:
+        yield
+    finally:
+        hosts.must(*inside, "-D", chain, *rule)
+
+
+@contextmanager
+def dropped(hosts: Hosts, host: int, fault: str) -> Iterator[None]:
+    """Inside, the packets of a fault of DROPPED do not arrive at a host."""
+    with filtered(hosts, host, "filter", "INPUT", ("-i", hosts.interfaces[host], *DROPPED[fault], "-j", "DROP")):
+        yield
 
 
 class PathFaults:
@@ -29,12 +48,12 @@ class PathFaults:
     def applied(self, case: Case) -> Iterator[None]:
         """Inside, the fault of a case is there."""
         host = case.host
-        if case.fault in _DROP_INPUT:
-            with self._rule(host, "filter", "INPUT", ("-i", "eth0", *_DROP_INPUT[case.fault], "-j", "DROP")):
+        if case.fault in DROPPED:
+            with dropped(self._bed, host, case.fault):
                 yield
         elif case.fault == "duplicates":
             twice = ("-o", "eth0", "-m", "statistic", "--mode", "random", "--probability", "0.2")
-            with self._rule(host, "mangle", "POSTROUTING", (*twice, "-j", "TEE", "--gateway", self._bed.addresses[1 - host])):
+            with filtered(self._bed, host, "mangle", "POSTROUTING", (*twice, "-j", "TEE", "--gateway", self._bed.addresses[1 - host])):
                 yield
         elif case.fault == "slow":
             with self._slow(host):
@@ -42,15 +61,6 @@ class PathFaults:
         else:
             with self._down(host, NIC_S if case.fault == "nic 3 s" else None):
                 yield
-
-    @contextmanager
-    def _rule(self, host: int, table: str, chain: str, rule: tuple[str, ...]) -> Iterator[None]:
-        inside = ("ip", "netns", "exec", self._bed.names[host], "iptables", "-w", "-t", table)
-        self._bed.must(*inside, "-A", chain, *rule)
-        try:
-            yield
-        finally:
-            self._bed.must(*inside, "-D", chain, *rule)
 
     @contextmanager
     def _slow(self, host: int) -> Iterator[None]:
