@@ -390,7 +390,9 @@ class PathEvidence:
 
     def _of(self, source: str, target: str, one: PathReport) -> PathFault | None:
         probe = self.probes.get((source, target), ProbeResult())
-        known = one.received_ms < _RECENT_MS or target in self.answering
+        returns = one.received_ms < _RECENT_MS or target in self.answering
+        # Where some packets pass, as many acknowledgements may be lost on the way back.
+        blocked = (source, target) in self.probes and not probe.connected
         beyond = one.retransmitted - one.stalled * one.retransmits  # retries of one packet do not count
         if probe.limit is not None:
             problem = PathProblem.MTU
@@ -404,7 +406,7 @@ class PathEvidence:
             return None
         return PathFault(
             problem, source, target, probe.limit or 0, one.packet_bytes, one.retransmitted, one.sent, one.retransmits, one.stalled,
-            known or problem is not PathProblem.STALLED,
+            (returns and blocked) or problem is not PathProblem.STALLED,
         )  # fmt: skip
 
 

@@ -40,6 +40,23 @@ def test_which_problem(report: PathReport, probe: ProbeResult | None, answering:
     assert (found.problem if found else None) == problem
 
 
+@pytest.mark.parametrize(
+    ("probe", "answering", "known"),
+    [
+        (ProbeResult(), ("n1", "n2"), True),  # nothing passes to n2, and its answers arrive
+        (ProbeResult((576, 1000, 1500), ()), ("n1", "n2"), False),  # some acknowledgements may be lost on the way back
+        (ProbeResult((576, 1400), (1200, 1500)), ("n1", "n2"), False),
+        (None, ("n1", "n2"), False),
+    ],
+)
+def test_the_direction_of_a_stalled_path_is_known_only_if_nothing_passes(
+    probe: ProbeResult | None, answering: tuple[str, ...], known: bool
+) -> None:
+    found = fault(STALLED, probe, answering)
+    assert found and found.direction_known is known
+    assert ("between n1 and n2" in found.render()) is not known
+
+
 def test_a_host_without_a_loopback_interface_is_the_cause_before_a_rank_that_is_behind() -> None:
     path = PathEvidence({("n1", "n2"): LOSSY}, loopback_down=["n1"]).fault()
     assert path == PathFault(PathProblem.LOOPBACK, "n1", "n1")

@@ -175,6 +175,7 @@ class TestWhatIsAccused:
             ("ranks 2, 3 of 4 did not join within 5 s: see whether they started", {2, 3}),
             ("rank 2 (h2, pid 7), rank 3 (h2, pid 8) is on a host that does not answer", {2, 3}),
             ("rank 1 on h1 cannot connect to rank 0 at tcp://10.99.1.1:31075 within 5 s: check that rank 0 started", {0}),
+            ("waiting for rank 0 of 2, as WORLD_SIZE=2 and RANK=1 are set here; to measure this host alone: `env -u RANK`", set()),
             ("results no longer written: no space left; 31 of 32 ranks wait", set()),
         ],
     )

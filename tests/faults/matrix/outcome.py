@@ -10,6 +10,7 @@ from tests.faults.matrix.plan import SIZES, TIMEOUT_S, WITHIN_S, Case
 
 _TELLER = re.compile(r"^(?:rank \d+ \([^)]*\): )+|^rank \d+ on \S+ cannot connect to (?=rank 0)")
 _SEEN_BY = re.compile(r"; reported by rank \d+( \([^)]*\))?")
+_WAITS = "waiting for rank"  # a note before the deadline
 _OF_ITSELF = "look at the ranks that print no such line"  # as long as the ranks have not met, each knows only itself
 _IN_FULL = re.compile(r"\brank (\d+) \(")
 _NUMBERED = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
@@ -129,7 +130,7 @@ def accused(sentence: str) -> frozenset[int]:
 
     Those it names in full are meant ("rank 2 (h2, pid 7)"), and only where there are none those it numbers ("rank 2 of 4 did not join").
     """
-    if _OF_ITSELF in sentence:
+    if _OF_ITSELF in sentence or sentence.startswith(_WAITS):
         return frozenset()
     actual = _SEEN_BY.sub("", _TELLER.sub("", sentence))
     named = next((found for text in (actual, sentence) for form in (_IN_FULL, _NUMBERED) if (found := form.findall(text))), [])
