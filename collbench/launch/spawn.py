@@ -87,32 +87,33 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-_SOME_RANK = "a rank"
 _FATAL = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 _AFTER_ABORT = 128  # prterun adds it to the signal's number
 
 
-def signal_in(code: int, family: str) -> signal.Signals | None:
-    """Return the signal that killed a rank, from mpiexec's exit code; None if it shows none.
+def possible_signal(code: int, family: str) -> signal.Signals | None:
+    """Return the signal that may have killed a rank, from mpiexec's exit code; None if it shows none.
 
-    MPICH's hydra returns the signal's number, and prterun 128 + the number. Intel MPI's hydra returns 255. Codes above 128 of MPICH
-    are the error codes of its library, like 143 of MPI_Init. So is 15, which is also the signal with which hydra ends the other ranks.
+    MPICH's hydra returns the signal's number, and prterun 128 + the number: both are exit codes of programs too. Hydra also joins the
+    exit codes of several ranks by OR. Intel MPI's hydra returns 255. Codes above 128 of MPICH are the error codes of its library, like
+    143 of MPI_Init. So is 15, which is also the signal with which hydra ends the other ranks.
     """
     number = code - _AFTER_ABORT if family == "Open MPI" else code if family == "MPICH" else 0
     return signal.Signals(number) if number in _FATAL else None
 
 
-def exit_meaning(code: int, family: str, subject: str = _SOME_RANK) -> str:
+def exit_meaning(code: int, family: str, subject: str = "") -> str:
     """Return what mpiexec's own exit code means, for a launch of which no rank stored its exit code.
 
     family: of mpiexec, see `mpiexec_family`; subject: the rank that ended first, if that is known.
     """
-    number = signal_in(code, family)
+    number = possible_signal(code, family)
+    meaning = f"mpiexec ended with code {code}"
     if number is not None:
-        return f"mpiexec ended with code {code}: {subject} was killed by signal {number.value} ({number.name})"
-    if subject != _SOME_RANK:
-        return f"mpiexec ended with code {code}: {subject} ended first: killed, crashed or ended by MPI"
-    return f"mpiexec ended with code {code}"
+        meaning += f", an exit code or signal {number.value} ({number.name})"
+    if subject:
+        meaning += f": {subject} ended first: killed, crashed, exited or ended by MPI"
+    return meaning
 
 
 PROGRAM = (sys.executable, "-P", "-m", "collbench")  # -P: no import from the current directory, in which other users may write
@@ -350,8 +351,8 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     if code == FINE or any(recorded) or len(recorded) == ranks:
         return _outcome(code, recorded, ranks)
     family = mpiexec_family(Path(command[0]))
-    meaning = exit_meaning(code, family, next(iter(supervisor.ends), _SOME_RANK))
-    hint = shortage_behind(signal_in(code, family))
+    meaning = exit_meaning(code, family, next(iter(supervisor.ends), ""))
+    hint = shortage_behind(possible_signal(code, family))
     if backend := backend_in_opening(folder):
         raise crash_in_opening(backend, meaning, hint)
     report_error(f"{meaning}; {hint or 'see what was printed above'}{_where_stored(folder)}")

@@ -275,8 +275,17 @@ def test_ranks_that_end_together_do_not_make_hydra_kill_one(tmp_path, code, reco
         (9, "other", None),
     ],
 )
-def test_a_code_of_the_library_is_not_a_signal(code, family, number):
-    assert mpi_start.signal_in(code, family) == number
+def test_which_codes_may_be_a_signal(code, family, number):
+    assert mpi_start.possible_signal(code, family) == number
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("code", [4, 6, 9, 11])
+def test_a_rank_that_exits_with_the_number_of_a_signal_was_not_certainly_killed(tmp_path, capfd, code):
+    assert start(tmp_path, f"{code},{code}", mpi=True, more=["no record"]) == 4
+    (sentence,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("collbench: ")]
+    assert f"code {code}, an exit code or signal {code} ({signal.Signals(code).name})" in sentence
+    assert "was killed" not in sentence
 
 
 @needs_mpiexec
