@@ -569,10 +569,17 @@ def _more_than_control(path: PathFault) -> bool:
     return path.problem is not PathProblem.STALLED or path.stalled > 1
 
 
+def paused_together_s(states: Collection[RankState], timeout_s: float) -> float:
+    """Return for how many seconds all ranks were paused, at least; 0 if the deadline would have passed without the pause too."""
+    if any(one.still_s - one.recently_paused_s > timeout_s + _CONTINUED_S for one in states):
+        return 0.0
+    return min((one.recently_paused_s for one in states), default=0.0)
+
+
 def _behind(seen: HangEvidence) -> HangDiagnosis:
     majority, where = _majority(seen)
-    paused_s = min(one.recently_paused_s for one in seen.answers.values())
-    if paused_s > 0 and all(one.still_s - one.recently_paused_s <= seen.timeout_s + _CONTINUED_S for one in seen.answers.values()):
+    paused_s = paused_together_s(seen.answers.values(), seen.timeout_s)
+    if paused_s > 0:
         return _hang(seen, HangCause.ALL_PAUSED, (), where, waiting=0, members=len(seen.answers), paused_s=paused_s)
     late = {rank: one for rank, one in seen.answers.items() if not one.waits and one.place < majority}
     if late and 2 * len(late) <= len(seen.answers):

@@ -28,6 +28,7 @@ from collbench.control.diagnosis import (
     diagnose,
     innermost,
     own_stack,
+    paused_together_s,
     tool_here,
 )
 from collbench.control.path import PathEvidence, Probe, ProbeResult, directions, tcp_info
@@ -143,6 +144,17 @@ class HangInquiry:
         return self.echo is not None and not (self._hub.gone or silent)
 
     @property
+    def _explains_error(self) -> bool:
+        """Return whether a fault of a path, or a pause of all ranks, may have caused the error.
+
+        After a pause that is longer than the deadline, a library with a deadline fails.
+        """
+        if self.echo is None or self.echo.code != FAILED:
+            return False
+        paused_s = paused_together_s(self.answers.values(), self._hub.timeout_s)
+        return self._paths().fault() is not None or paused_s > self._hub.timeout_s
+
+    @property
     def _is_signal(self) -> bool:
         return self.echo is not None and self.echo.code in _SIGNAL_CODES
 
@@ -248,10 +260,10 @@ class HangInquiry:
         """Return the ranks that are late with the cause, or the error itself. None: all ranks replied and may continue."""
         if self.patient and self._all_work:
             return None
-        if self.echo and self._names_no_rank and not (self.echo.code == FAILED and self._paths().fault()):
-            return self.echo
         hub = self._hub
         self.store(hub.stand())
+        if self.echo and self._names_no_rank and not self._explains_error:
+            return self.echo
         if hub.gone and hub.woke_after_s >= hub.timeout_s:  # rank 0 itself was stopped for longer than the others' deadline
             name = str(hub.members[0]) if hub.members else "rank 0"
             return RankPaused(name, self._own.phase, hub.woke_after_s, hub.timeout_s)
@@ -280,7 +292,9 @@ class HangInquiry:
 
     def sentence(self, hang: HangDiagnosis | RankPaused) -> str:
         """Return the diagnosis and what the libraries report."""
-        return "; ".join([hang.render(), *self._remarks])
+        suspended = isinstance(hang, HangDiagnosis) and hang.cause is HangCause.ALL_PAUSED
+        met = [self.echo.sentence] if self.echo and suspended else []
+        return "; ".join([hang.render(), *met, *self._remarks])
 
     def facts(self, hang: HangDiagnosis | RankPaused) -> dict[str, Any]:
         """Return the diagnosis with the state and stack of every rank, for events.jsonl."""

@@ -11,7 +11,7 @@ from collbench.backends.backend import Backend, Settings, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.control.members import Member
 from collbench.control.world import World
-from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.errors import CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
 from collbench.launch.failed_start import CRASHED_BACKEND, BackendStartFailed, earlier_crash
 from collbench.launch.mpi import LibraryFailed
 from collbench.launch.network import loopback_down
@@ -155,7 +155,7 @@ def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple
 
 
 def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
-    """Return (why it does not open here, whether the user can fix that), or None."""
+    """Return (why it does not open here, whether the user can fix that), or None. Raises PeerFailed, WaitExpired of an exchange."""
     try:
         with world.watchdog.phase(f"opening {backend.name}"), recorded_opening(backend.name, os.environ):
             backend.open(world, settings)
@@ -164,6 +164,8 @@ def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[Fact,
 
                 backend.ask_ras = describe_ras
                 world.add_informant(describe_ras)
+    except (PeerFailed, WaitExpired):  # the launch ends: another exchange would hide the reason
+        raise
     except LibraryFailed as error:
         return BackendStartFailed(backend.name, str(error)), False
     except CollbenchError as error:

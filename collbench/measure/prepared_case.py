@@ -13,7 +13,7 @@ from collbench.backends.backend import Backend, Group, Tuning, in_place_only
 from collbench.backends.clock import DeviceClock, ProcessClock
 from collbench.backends.host import AnyBuffers
 from collbench.control.world import World
-from collbench.errors import CollbenchError
+from collbench.errors import CollbenchError, PeerFailed, WaitExpired
 from collbench.measure.crossing import LeastBytes
 from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.measure.request import Budget
@@ -175,10 +175,12 @@ class Preparation:
     slots: int
 
     def attempt(self, doing: str, stage: Literal["groups", "allocation", "binding"], make: Callable[[], T]) -> T | CaseFailed:
-        """Return what `make` makes under the watchdog, or why the library refuses it at this rank."""
+        """Return what `make` makes under the watchdog, or why the library refuses it at this rank. Raises PeerFailed, WaitExpired."""
         with self.world.watchdog.phase(f"{self.case.title()}: {doing}"):
             try:
                 return make()
+            except (PeerFailed, WaitExpired):  # of an exchange: the launch ends
+                raise
             except (CollbenchError, AttributeError) as error:
                 return CaseFailed(stage, self.world.rank, str(error))
             except MemoryError as error:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,55 @@ class TestStopped:
 
     def test_a_pause_shorter_than_the_deadline_does_no_harm(self, launch: Callable[..., Launch]) -> None:
         assert launch(*ENDING, "--backend", "mpi").survives_a_pause_of(1).rows
+
+
+class TestSuspended:
+    """All ranks stand still for longer than the deadline. Their own timers show it, and nobody is accused."""
+
+    PAUSE_S = 2.5 * TIMEOUT_S  # longer than Gloo waits
+
+    def reports_the_pause(self, one: Launch, began: float) -> None:
+        """The launch ends and says for how long all ranks stood still."""
+        assert one.end(within_s=TIMEOUT_S + 25) != 0
+        lasted = time.monotonic() - began
+        pauses = re.findall(r"collbench: hang: .*: all 2 ranks were paused for (\d+) s: their job was suspended", one.said)
+        assert len(pauses) == 1 and TIMEOUT_S < int(pauses[0]) < lasted, one.said
+        assert not re.search(r"collbench: .*(is behind|is stopped|carries nothing|does not answer|interrupted by)", one.said), one.said
+        assert one.stored().info["exit_code"] == 4
+        one.everybody_left()
+
+    def test_ranks_of_mpiexec_that_nobody_continues(self, launch: Callable[..., Launch]) -> None:
+        one = launch("-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
+        began = time.monotonic()
+        for pid in one.pids:
+            os.kill(pid, signal.SIGSTOP)
+        self.reports_the_pause(one, began)
+
+    def test_ranks_of_mpiexec_go_on_and_the_row_has_the_pause(self, launch: Callable[..., Launch]) -> None:
+        """MPICH has no deadline of its own."""
+        words = ("allreduce", "--sizes", "8,1K,1K-4M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
+        one = launch("-n", "2", *PROGRAM, *words, "--backend", "mpi", program=(str(MPICH),))
+        for pid in one.pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_S)
+        for pid in one.pids:
+            os.kill(pid, signal.SIGCONT)
+        assert one.end(within_s=60) == 0, one.said
+        (paused,) = [row for row in one.stored().rows if "straggler" in row.flags]
+        assert all(seconds > TIMEOUT_S for seconds in paused.evidence["paused_s"].values()), paused.evidence
+        one.everybody_left()
+
+    @pytest.mark.slurm
+    def test_a_step_of_slurm_is_suspended(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        one = launch(
+            *LONG, "--backend", "gloo", program=("srun", "-N2", "--mpi=none", *PROGRAM), env=slurm_hosts.environment(environment())
+        )
+        job = one.stored().info["allocation_id"].rpartition("-")[2]
+        began = time.monotonic()
+        assert slurm_hosts.call(["scontrol", "suspend", job]).returncode == 0
+        time.sleep(self.PAUSE_S)
+        assert slurm_hosts.call(["scontrol", "resume", job]).returncode == 0
+        self.reports_the_pause(one, began)
 
 
 @pytest.mark.impi

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, Group, can_do
 from collbench.control.world import World
-from collbench.errors import CollbenchError
+from collbench.errors import CollbenchError, PeerFailed, WaitExpired
 from collbench.measure.monitored import StateProbe, monitor_round
 from collbench.measure.prepared_case import BackendContext, PreparedCase, placed, prepare_over, release, time_shortly, verify_case
 from collbench.measure.request import Budget
@@ -368,6 +368,8 @@ def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | No
     for ranks in groups:
         try:
             made[ranks] = backend.group(ranks)
+        except (PeerFailed, WaitExpired):  # of an exchange: the launch ends
+            raise
         except (CollbenchError, RuntimeError) as error:
             why.append(str(error) or type(error).__name__)
     return next(iter(why), None), made
