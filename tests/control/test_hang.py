@@ -147,3 +147,27 @@ def test_ranks_that_are_all_stopped_beyond_the_deadline_report_it(pause_s, tmp_p
     assert [one.code for one in found] == [4, 4, 4], said
     assert sentence, said
     assert int(sentence[0]) >= TIMEOUT_S
+
+
+LIBRARY_FAILS = """
+    import subprocess
+    with world.watchdog.phase(WARM):
+        world.watchdog.progress.value = 40
+        time.sleep(1)
+        subprocess.Popen(["sh", "-c", "sleep {pause_s}; kill -CONT %d" % os.getpid()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if not guilty:
+            ctypes.CDLL(None).sleep(60)
+        time.sleep(0.5)  # the others continue, too
+        raise world.explained(RunFailed("all_reduce failed: timed out"))"""
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize(("pause_s", "explains"), [(2 * TIMEOUT_S, True), (1.5, False)], ids=["beyond the deadline", "within it"])
+def test_a_library_that_fails_after_a_pause_of_all_ranks_beyond_the_deadline(pause_s, explains, tmp_path):
+    found, said, _ = told_by(LIBRARY_FAILS.format(pause_s=pause_s), 1, tmp_path)
+    paused = re.findall(r"all 3 ranks were paused for (\d+) s: .*; .*all_reduce failed: timed out", said)
+    assert [one.code for one in found] == [4, 4, 4], said
+    assert "all_reduce failed: timed out" in said
+    assert bool(paused) is explains, said
+    assert all(TIMEOUT_S <= int(seconds) <= pause_s + 2 for seconds in paused)

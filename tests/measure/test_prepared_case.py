@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.backend import Group
+from collbench.errors import PeerFailed, WaitExpired
 from collbench.measure import prepared_case
+from collbench.measure.open_backends import open_everywhere
 from collbench.measure.prepared_case import BackendContext, LeftEarly, MoreWrongData, WrongDataFound, left_early, prepare, wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.unsupported import CaseFailed
@@ -59,6 +61,19 @@ def test_what_the_library_lacks_is_the_reason_at_every_rank():
     assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("nothing")) == own
     assert prepare(ALLREDUCE, make_case(), stage(calls), OtherRank("binding its calls", CaseFailed("binding", 1, "x"))) == own
     assert calls == ["fill", "bind"] * 2
+
+
+@pytest.mark.parametrize("error", [PeerFailed("rank 1 is stopped"), WaitExpired("rank 0 did not answer")])
+def test_the_end_of_the_launch_is_no_refusal_of_the_library(error):
+    def ends(*_):
+        raise error
+
+    world, stages = OtherRank("nothing"), stage([])
+    stages.backend.bind = ends
+    with pytest.raises(type(error)):
+        prepare(ALLREDUCE, make_case(), stages, world)
+    with pytest.raises(type(error)):
+        open_everywhere(SimpleNamespace(name="gloo", uses_nccl=False, open=ends), world, None)
 
 
 PATIENT_S = 0.1  # the ranks are threads of a machine that is busy with other tests
