@@ -203,12 +203,14 @@ class Player:
         return self._left(before)
 
     def _kept(self, case: Case, outcome: Outcome, started: StartedRun) -> None:
-        """Return all output of a case that is not right."""
-        if self.keep and outcome.amiss:
+        """Keep all output of a case that is not right; remove that of an earlier attempt."""
+        if not self.keep:
+            return
+        file = self.keep / f"{case.name}.txt"
+        file.unlink(missing_ok=True)
+        if outcome.amiss:
             self.keep.mkdir(parents=True, exist_ok=True)
-            (self.keep / f"{case.name}.txt").write_text(
-                f"{started.shown()}\n--- stderr\n{started.said()}\n--- amiss\n" + "\n".join(outcome.amiss) + "\n"
-            )
+            file.write_text(f"{started.shown()}\n--- stderr\n{started.said()}\n--- amiss\n" + "\n".join(outcome.amiss) + "\n")
 
 
 def outcome_of(case: Case, seen: Observation) -> Outcome:
