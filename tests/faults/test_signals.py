@@ -146,8 +146,13 @@ class TestLaunchers:
         one = launch(*words, *CALM, "--backend", backend, program=program)
         os.kill(child_of(one.parent), number)
         assert one.end(WITHIN_S) != 0
-        if "Open" in launcher:  # prterun turns Ctrl-C into SIGTERM, prints nothing any longer, and kills all a quarter of a second later
-            assert one.stored().info.get("exit_code", 143) == 143
+        if "Open" in launcher:
+            # prterun turns Ctrl-C into SIGTERM, prints nothing any longer, and kills all ranks at most 0.25 s later, whatever its parameter
+            # odls_base_sigkill_timeout is. A rank stores the reason, then the code; each waits for the disk. On a busy machine
+            # the kill may come between them.
+            stored = one.stored()
+            assert events(one)[-1]["text"].endswith("interrupted by SIGTERM")
+            assert stored.info.get("exit_code", 143) == 143
         else:
             told_truly(one, number.name, 130 if number == signal.SIGINT else 143)
         one.everybody_left()
