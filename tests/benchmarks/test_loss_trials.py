@@ -1,0 +1,38 @@
+"""The trials of lost packets and full queues: one of each kind, and what the series takes in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.trials.losses import COUNTS, EXCHANGES, QUEUES_MS, Trial, drawn, run_trial, table, wanted
+from tests.testbeds import SlurmBed
+
+TRIAL = Trial("healthy", 0, "allreduce", "gloo", 50, [], [], 9.5, 1.2, "2026-11-29")
+
+
+@pytest.mark.in_turn
+@pytest.mark.slurm
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("kind", COUNTS)
+def test_exactly_lost_packets_suspect_cables(kind: str, slurm_hosts: SlurmBed) -> None:
+    assert slurm_hosts.hosts
+    trial = run_trial(slurm_hosts.hosts, slurm_hosts, kind, 0)
+    assert trial.right and trial.rows, trial
+
+
+def test_every_exchange_meets_every_queue_in_both_kinds() -> None:
+    pairs = len(EXCHANGES) * len(QUEUES_MS)
+    for kind in COUNTS:
+        seeds = [seed for each, seed in wanted(COUNTS) if each == kind]
+        assert seeds == list(range(COUNTS[kind])) and len({drawn(seed) for seed in seeds}) == pairs
+
+
+def test_a_suspicion_without_a_loss_and_a_loss_without_one_are_wrong() -> None:
+    accused = replace(TRIAL, seed=1, suspects=["Check cables"])
+    silent = replace(TRIAL, kind="lossy")
+    assert [one.right for one in (TRIAL, accused, silent, replace(accused, kind="lossy"))] == [True, False, False, True]
+    lines = table([TRIAL, accused, silent]).splitlines()
+    assert lines[2] == "| healthy | allreduce over gloo | 50 ms | 2 | 1 | 9.5 to 9.5 | 1.2 to 1.2 |"
+    assert lines[-2:] == ["- healthy, seed 1: Check cables", "- lossy, seed 0: no line suspects cables"]
