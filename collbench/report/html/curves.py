@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.best import LEAST_BYTES, is_shown_as_time
+from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.launches import Launches, case_of, is_time, known, time_of
-from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import LEAST_BYTES, Ceiling
 from collbench.report.cases import (
     NOTHING,
     doubtful,
