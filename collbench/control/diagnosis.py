@@ -474,7 +474,7 @@ class RankState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 #     a host does not answer           it is down, its link is cut, or only its control connection is lost
 #     a process does not answer        on this host it is stopped or its Python is blocked; on another host the path may drop packets
 #     a path loses packets             connections of the ranks show it
-#     all ranks were paused            their own timers show it, and without the pause the deadline would not have passed
+#     all ranks were paused            their own timers show it, for longer than the deadline, which would not have passed without it
 #     a rank is in another place       it answers, and is in another phase, or iterations behind
 #     none of these                    no rank is behind, so the measured path transfers nothing
 
@@ -570,10 +570,10 @@ def _more_than_control(path: PathFault) -> bool:
 
 
 def paused_together_s(states: Collection[RankState], timeout_s: float) -> float:
-    """Return for how many seconds all ranks were paused, at least; 0 if the deadline would have passed without the pause too."""
-    if any(one.still_s - one.recently_paused_s > timeout_s + _CONTINUED_S for one in states):
-        return 0.0
-    return min((one.recently_paused_s for one in states), default=0.0)
+    """Return for how many seconds all ranks were paused, at least; 0 if it was within the deadline, or if they hang without it too."""
+    paused_s = min((one.recently_paused_s for one in states), default=0.0)
+    hangs_anyway = any(one.still_s - one.recently_paused_s > timeout_s + _CONTINUED_S for one in states)
+    return 0.0 if hangs_anyway or paused_s <= timeout_s else paused_s
 
 
 def _behind(seen: HangEvidence) -> HangDiagnosis:

@@ -151,8 +151,7 @@ class HangInquiry:
         """
         if self.echo is None or self.echo.code != FAILED:
             return False
-        paused_s = paused_together_s(self.answers.values(), self._hub.timeout_s)
-        return self._paths().fault() is not None or paused_s > self._hub.timeout_s
+        return self._paths().fault() is not None or paused_together_s(self.answers.values(), self._hub.timeout_s) > 0
 
     @property
     def _is_signal(self) -> bool:

@@ -144,3 +144,5 @@ def test_ranks_that_were_all_paused_beyond_the_deadline_are_no_fault_of_the_path
     assert diagnose(seen([*paused[:3], standing(3, still_s=70.0)])).cause is HangCause.NOTHING_MOVES
     long_before = [standing(rank, still_s=170.0, recently_paused_s=64.0) for rank in range(4)]
     assert diagnose(seen(long_before)).cause is HangCause.NOTHING_MOVES
+    within = [standing(rank, still_s=61.0, recently_paused_s=20.0) for rank in range(4)]
+    assert diagnose(seen(within)).cause is HangCause.NOTHING_MOVES

@@ -103,50 +103,60 @@ class TestStopped:
 
 
 class TestSuspended:
-    """All ranks stand still for longer than the deadline. Their own timers show it, and nobody is accused."""
+    """All ranks stand still for longer than the deadline. Their own timers show it, and no rank is accused."""
 
-    PAUSE_S = 2.5 * TIMEOUT_S  # longer than Gloo waits
+    DEADLINE_S = 10  # a busy machine needs seconds to open a library
+    WORDS = (*LONG, "--timeout", str(DEADLINE_S))
 
     def reports_the_pause(self, one: Launch, began: float) -> None:
         """The launch ends and says for how long all ranks stood still."""
-        assert one.end(within_s=TIMEOUT_S + 25) != 0
-        lasted = time.monotonic() - began
+        assert one.end(within_s=self.DEADLINE_S + 30) != 0
+        self.names_the_pause(one, time.monotonic() - began)
+
+    def names_the_pause(self, one: Launch, lasted_s: float) -> None:
+        """The only reason is the pause, which did not last longer than the test."""
         pauses = re.findall(r"collbench: hang: .*: all 2 ranks were paused for (\d+) s: their job was suspended", one.said)
-        assert len(pauses) == 1 and TIMEOUT_S < int(pauses[0]) < lasted, one.said
+        assert len(pauses) == 1 and self.DEADLINE_S < int(pauses[0]) < lasted_s, one.said
         assert not re.search(r"collbench: .*(is behind|is stopped|carries nothing|does not answer|interrupted by)", one.said), one.said
         assert one.stored().info["exit_code"] == 4
         one.everybody_left()
 
     def test_ranks_of_mpiexec_that_nobody_continues(self, launch: Callable[..., Launch]) -> None:
-        one = launch("-n", "2", *PROGRAM, *LONG, "--backend", "mpi", program=(str(MPICH),))
+        """The kernel continues them after a while, so that they can report it."""
+        one = launch("-n", "2", *PROGRAM, *self.WORDS, "--backend", "mpi", program=(str(MPICH),))
         began = time.monotonic()
         for pid in one.pids:
             os.kill(pid, signal.SIGSTOP)
         self.reports_the_pause(one, began)
 
-    def test_ranks_of_mpiexec_go_on_and_the_row_has_the_pause(self, launch: Callable[..., Launch]) -> None:
-        """MPICH has no deadline of its own."""
-        words = ("allreduce", "--sizes", "8,1K,1K-4M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
+    def test_ranks_of_mpiexec_that_are_continued(self, launch: Callable[..., Launch]) -> None:
+        """MPICH has no deadline of its own: they go on, and the row has the pause, or on a busy machine they end because of it."""
+        words = ("allreduce", "--sizes", "8,4M", "-n", "1000", "--out", "run", "--timeout", str(self.DEADLINE_S))
         one = launch("-n", "2", *PROGRAM, *words, "--backend", "mpi", program=(str(MPICH),))
+        time.sleep(1)  # in the long case
+        began = time.monotonic()
         for pid in one.pids:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(2 * TIMEOUT_S)
+        time.sleep(1.5 * self.DEADLINE_S)
         for pid in one.pids:
             os.kill(pid, signal.SIGCONT)
-        assert one.end(within_s=60) == 0, one.said
-        (paused,) = [row for row in one.stored().rows if "straggler" in row.flags]
-        assert all(seconds > TIMEOUT_S for seconds in paused.evidence["paused_s"].values()), paused.evidence
+        if one.end(within_s=60):
+            self.names_the_pause(one, time.monotonic() - began)
+            return
+        paused = [row for row in one.stored().rows if "straggler" in row.flags]
+        assert any(min(row.evidence["paused_s"].values()) > self.DEADLINE_S for row in paused), paused
         one.everybody_left()
 
     @pytest.mark.slurm
-    def test_a_step_of_slurm_is_suspended(self, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
-        one = launch(
-            *LONG, "--backend", "gloo", program=("srun", "-N2", "--mpi=none", *PROGRAM), env=slurm_hosts.environment(environment())
-        )
+    @pytest.mark.parametrize("backend", sample(["gloo", "mpi"], 1))
+    def test_a_step_of_slurm_is_suspended(self, backend: str, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
+        """For longer than Gloo waits, and than the kernel leaves the ranks suspended."""
+        step = ("srun", "-N2", f"--mpi={'pmi2' if backend == 'mpi' else 'none'}", *PROGRAM)
+        one = launch(*self.WORDS, "--backend", backend, program=step, env=slurm_hosts.environment(environment()))
         job = one.stored().info["allocation_id"].rpartition("-")[2]
         began = time.monotonic()
         assert slurm_hosts.call(["scontrol", "suspend", job]).returncode == 0
-        time.sleep(self.PAUSE_S)
+        time.sleep(2.2 * self.DEADLINE_S)
         assert slurm_hosts.call(["scontrol", "resume", job]).returncode == 0
         self.reports_the_pause(one, began)
 
