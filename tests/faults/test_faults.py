@@ -131,9 +131,9 @@ class TestSuspended:
 
     def test_ranks_of_mpiexec_that_are_continued(self, launch: Callable[..., Launch]) -> None:
         """MPICH has no deadline of its own: they go on, and the row has the pause, or on a busy machine they end because of it."""
-        words = ("allreduce", "--sizes", "8,4M", "-n", "1000", "--out", "run", "--timeout", str(self.DEADLINE_S))
+        words = ("allreduce", "--sizes", "8,1K", "-n", "5000", "--max-time", "6", "--out", "run", "--timeout", str(self.DEADLINE_S))
         one = launch("-n", "2", *PROGRAM, *words, "--backend", "mpi", program=(str(MPICH),))
-        time.sleep(1)  # in the long case
+        time.sleep(3)  # then the second case is measured
         began = time.monotonic()
         for pid in one.pids:
             os.kill(pid, signal.SIGSTOP)
