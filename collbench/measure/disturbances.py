@@ -18,11 +18,10 @@ from collbench.units import plural
 
 _FEWEST, _LEAST_SHARE = 3, 0.001
 # Lost packets that congestion does not explain. A flow that fills a path loses 1.5 / W² of its packets with W packets in flight (RFC 5348,
-# section 3.1): 0.3 % means W = 22, far less than a queue has. A queue that overflows loses many packets in one recovery, and independent
-# loss few: measured over shaped links, 9 to 30 packets in each recovery, against 1 to 2 at 1 % of independent loss.
+# section 3.1): 0.3 % means W = 22, far less than a queue has. A cable loses single frames, of one segment each, and so few segments in one
+# recovery. A queue that overflows, and software that drops a packet of up to 64 KiB before it is split, lose many: measured over shaped
+# links, 9 to 60 segments in each recovery, against 1 to 2 at 1 % of independent loss.
 _LOSSY_SHARE, _MOST_PER_RECOVERY = 0.003, 4
-# A host that stands still for a moment may lose a few large packets too. Measured over shaped links in cases of 0.5 s with that share lost:
-# at most 2 recoveries in 48 healthy runs, and at least 6 in each of 18 runs with 1 % of loss.
 _FEWEST_RECOVERIES = 4
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MOST_STALLS = 8
@@ -42,7 +41,6 @@ class HostNetwork:
     errors               by interface and RDMA port the error and drop counters that grew; None: unknown
     duplicates           retransmitted segments that had arrived before: the other host was slow to acknowledge them
     recoveries           how often TCP recovered from a loss
-    packets              that the interfaces counted as sent: large ones of several segments, if the driver splits them
     idle_interfaces      those that carried less than a hundredth of the host's packets: the case did not use them
     """
 
@@ -53,7 +51,6 @@ class HostNetwork:
     errors: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     duplicates: int = 0
     recoveries: int = 0
-    packets: int = 0
     idle_interfaces: frozenset[str] = frozenset()
 
     @property
@@ -68,12 +65,10 @@ class HostNetwork:
 
     @property
     def lossy(self) -> bool:
-        """Return whether more packets were lost, and more evenly, than the queues of a full path explain."""
+        """Return whether more segments were lost, and more evenly, than the queues of a full path explain."""
         if self.recoveries < _FEWEST_RECOVERIES:
             return False
-        segments_per_packet = max(1.0, self.sent / self.packets) if self.packets else 1.0
-        lost_packets = self.lost / segments_per_packet
-        return self.lost >= max(_FEWEST, _LOSSY_SHARE * self.sent) and lost_packets <= _MOST_PER_RECOVERY * self.recoveries
+        return self.lost >= max(_FEWEST, _LOSSY_SHARE * self.sent) and self.lost <= _MOST_PER_RECOVERY * self.recoveries
 
     @property
     def port_errors(self) -> list[PortErrors]:
@@ -137,7 +132,6 @@ def of_host(host: str, moved: Mapping[str, Any]) -> HostNetwork:
         {name: found for name, found in {**errors, **ports}.items() if found},
         tcp.get("duplicates") or 0,
         tcp.get("recoveries") or 0,
-        sum(counts.get("tx_packets") or 0 for counts in interfaces.values()),
         frozenset(name for name, count in packets.items() if count < few_packets),
     )
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.trials.losses import COUNTS, EXCHANGES, QUEUES_MS, Trial, drawn, run_trial, table, wanted
+from benchmarks.trials.losses import COUNTS, EXCHANGES, QUEUES, Trial, drawn, run_trial, table, wanted
 from tests.testbeds import SlurmBed
 
-TRIAL = Trial("healthy", 0, "allreduce", "gloo", 50, [], [], 9.5, 1.2, "2026-11-29")
+TRIAL = Trial("healthy", 0, "allreduce", "gloo", QUEUES[0], [], [], 9.5, 1.2, "2026-11-29")
 
 
 @pytest.mark.in_turn
@@ -23,7 +23,7 @@ def test_exactly_lost_packets_suspect_cables(kind: str, slurm_hosts: SlurmBed) -
 
 
 def test_every_exchange_meets_every_queue_in_both_kinds() -> None:
-    pairs = len(EXCHANGES) * len(QUEUES_MS)
+    pairs = len(EXCHANGES) * len(QUEUES)
     for kind in COUNTS:
         seeds = [seed for each, seed in wanted(COUNTS) if each == kind]
         assert seeds == list(range(COUNTS[kind])) and len({drawn(seed) for seed in seeds}) == pairs
@@ -34,5 +34,5 @@ def test_a_suspicion_without_a_loss_and_a_loss_without_one_are_wrong() -> None:
     silent = replace(TRIAL, kind="lossy")
     assert [one.right for one in (TRIAL, accused, silent, replace(accused, kind="lossy"))] == [True, False, False, True]
     lines = table([TRIAL, accused, silent]).splitlines()
-    assert lines[2] == "| healthy | allreduce over gloo | 50 ms | 2 | 1 | 9.5 to 9.5 | 1.2 to 1.2 |"
+    assert lines[2] == "| healthy | allreduce over gloo | host, 50 ms | 2 | 0 to 0 | 1 | 9.5 to 9.5 | 1.2 to 1.2 |"
     assert lines[-2:] == ["- healthy, seed 1: Check cables", "- lossy, seed 0: no line suspects cables"]

@@ -116,6 +116,11 @@ class Hosts(Bed):
             batch.write_text("".join(lines))
             self.must("ip", "-n", name, "-batch", str(batch))
 
+    def limit_packets(self, segments: int = 1) -> None:
+        """Send packets of so many TCP segments at most: 1 as on a cable. Without a limit hosts of one machine pass up to 64 KiB at once."""
+        for name, nic in zip(self.names, self.interfaces, strict=True):
+            self.must("ip", "-n", name, "link", "set", nic, "gso_max_segs", str(segments))
+
     def run(self, host: str | int, command: Sequence[str], timeout: float = 60, env: Mapping[str, str] | None = None) -> Finished:
         """Run on a host (its name, or its index from 0)."""
         return self.call(self.on(host, command), timeout, env)

@@ -226,6 +226,7 @@ def outcome_of(case: Case, seen: Observation) -> Outcome:
 def player(slurm: bool = True, keep: Path | None = None) -> Iterator[Player]:
     """A bed to play on, with Slurm across it where that is wanted and there. Raises Missing where there are no such hosts."""
     with Machines(HOSTS, "1gbit") as bed:
+        bed.limit_packets()
         try:
             cluster = SlurmBed(bed, cpus=2).__enter__() if slurm else None
         except Missing:
