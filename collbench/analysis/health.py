@@ -18,7 +18,7 @@ large sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -258,14 +258,27 @@ class NothingToCompareWith(Fact, frozen=True):
         return f"the expected bandwidth of {' and '.join(self.operations)} over {self.backend} is unknown"
 
 
+class NotMeasuredInTime(Fact, frozen=True):
+    """No case of these operations over a backend was measured, because the time of the command was over."""
+
+    backend: str
+    operations: tuple[str, ...]
+
+    def render(self) -> str:
+        """Return "allreduce over gloo was not measured: the time of the command was over"."""
+        was = "was" if len(self.operations) == 1 else "were"
+        return f"{' and '.join(self.operations)} over {self.backend} {was} not measured: the time of the command was over (--total-time)"
+
+
 Cause = (
     ReachesExpected | MissesExpected | SevereProblem | WrongDataReceived | RunFailedEarly | NothingMeasured | HiddenByNoise
-    | NothingToCompareWith | BackendStartFailed
+    | NothingToCompareWith | NotMeasuredInTime | BackendStartFailed
 )  # fmt: skip
 Evidence = SeriesCheck | DoctorSummary
 _OUTCOMES: dict[type[Fact], CheckOutcome] = {
     WrongDataReceived: CheckOutcome.BROKEN, RunFailedEarly: CheckOutcome.BROKEN, BackendStartFailed: CheckOutcome.BROKEN,
     MissesExpected: CheckOutcome.SLOW, SevereProblem: CheckOutcome.SLOW,
+    NotMeasuredInTime: CheckOutcome.INCONCLUSIVE,
     NothingMeasured: CheckOutcome.INCONCLUSIVE, HiddenByNoise: CheckOutcome.INCONCLUSIVE, NothingToCompareWith: CheckOutcome.INCONCLUSIVE,
     ReachesExpected: CheckOutcome.OK,
 }  # fmt: skip
@@ -319,12 +332,15 @@ def verdict_of(
     failed: RunFailedEarly | BackendStartFailed | None = None,
     reason: str = "",
     requested: frozenset[str] = frozenset(),
+    *,
+    omitted: Iterable[tuple[str, str]] = (),
 ) -> CheckVerdict:
     """Return the verdict.
 
     failed     how the run failed, if it did
     reason     why nothing was measured, if that is known
     requested  the backends that the user named: each of them must be proven
+    omitted    (operation, backend) with cases that were not measured, because the time was over
     """
     by_backend = grouped(rows, lambda row: row.backend)
     series_by_backend = {backend: _series_of_backend(members) for backend, members in by_backend.items()}
@@ -335,8 +351,13 @@ def verdict_of(
     reasons = [decode_reason(row.na_fact) for row in rows]
     causes += dict.fromkeys(each for each in reasons if isinstance(each, BackendStartFailed))
     causes += [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
-    for backend, checks in series_by_backend.items():
-        causes += _causes_of_backend(backend, checks, by_backend[backend])
+    measured = {(check.operation, check.backend) for check in series if check.reach is not Reach.ABSENT}
+    missing = grouped((one for one in omitted if one not in measured), lambda one: one[1])
+    for backend in dict.fromkeys([*series_by_backend, *missing]):
+        found = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
+        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in found):
+            found = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
+        causes += found
     if any(isinstance(cause, ReachesExpected) for cause in causes):
         causes = [cause for cause in causes if not isinstance(cause, NothingToCompareWith) or cause.backend in requested]
     if all(check.reach is Reach.ABSENT for check in series):

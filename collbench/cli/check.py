@@ -124,7 +124,17 @@ def _verdict(run: Run | None, code: int, requested: frozenset[str], reason: str 
     failed = None
     if ends or (code and not any(row.wrong for row in rows) and code != USAGE):
         failed = RunFailedEarly(code, str(ends[0].get("text", "")) if ends else "")
-    return verdict_of(rows, _findings(run), failed, reason, requested)
+    return verdict_of(rows, _findings(run), failed, reason, requested, omitted=_omitted(run))
+
+
+def _omitted(run: Run | None) -> list[tuple[str, str]]:
+    """Return (operation, backend) of the cases that were not measured, because the time was over, as the run has recorded it."""
+    from collbench.measure.tasks.cases import TimeWasOver
+    from collbench.reason import Text, decode_or_text
+
+    reasons = [event["reason"] for event in run.events if event.get("reason")] if run else []
+    facts = [decode_or_text(reason, TimeWasOver | Text) for reason in reasons]
+    return [series for fact in facts if isinstance(fact, TimeWasOver) for series in fact.series]
 
 
 def _findings(run: Run | None) -> list[Finding]:

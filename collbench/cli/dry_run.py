@@ -64,7 +64,7 @@ def plan(request: Request, ranks: int) -> Planned:
     left = [(label, case) for label, case in labelled if not stored.has(case, ranks_of(request, case.backend, ranks))]
     return Planned(
         title=title, ranks=ranks, cases=left, max_time_s=request.budget.max_time_s, total_s=request.budget.total_s,
-        launches=request.launches,
+        wall_s=request.budget.wall_s, launches=request.launches,
         done=len(labelled) - len(left), known_s=_seconds_per_case(run) if run else None, known_from=str(request.earlier or ""),
         notes=[f"{name} is skipped: {why}" for name, why in missing.items()],
     )  # fmt: skip

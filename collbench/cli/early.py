@@ -16,6 +16,7 @@ from collbench.operations.registry import operations
 from collbench.operations.sweep import CPU
 from collbench.results.folder import KV, LOAD, ROUNDS, WORKLOAD
 from collbench.results.reader import read_run
+from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
     from collbench.backends.backend import Backend
@@ -44,6 +45,9 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
     if code not in (FINE, NEGATIVE, NO_VERDICT) or not run.finished or not same_command(run.info, request):
         return None
     records = len(run.rows)
+    planned = dict_of(run.info.get("asked")).get("cells") if file is None else None
+    if planned is not None and planned != records:  # its time was over
+        return None
     if file is not None:
         records = (path / file).read_bytes().count(b"\n") if (path / file).is_file() else 0
     if run.info.get("rows") != records:  # some were removed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -197,7 +198,7 @@ def _start_here(request: Request, command: Command) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
     from collbench.cli.early import check_cases, check_sizes, report_finished
     from collbench.launch.failed_start import StartCrashed, without_crashed
-    from collbench.launch.spawn import find_mpiexec, start_local
+    from collbench.launch.spawn import BEGAN, command_began_s, find_mpiexec, start_local
     from collbench.report.screen import announce
 
     arguments, argv = command.arguments, command.argv
@@ -215,6 +216,8 @@ def _start_here(request: Request, command: Command) -> int:
 
     def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
         announce(f"starting {plural(ranks, 'rank')}…", arguments.quiet)
+        began_s = command_began_s(env) if request.launches == 1 else time.monotonic()
+        env = {**env, BEGAN: f"{began_s:.3f}"}
         if set(request.backends) == {"simulated"}:  # virtual ranks need no processes
             return start_local([argv[0], "--ranks", str(ranks), *argv[1:]], 1, env=env)  # a "--" ends the options
         mpiexec = find_mpiexec(env) if "mpi" in request.backends and _has("mpi4py") else None

@@ -87,6 +87,29 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+BEGAN = "COLLBENCH_BEGAN"  # for the ranks that a process starts on its host: when the command began, in seconds on CLOCK_MONOTONIC
+
+
+def command_began_s(env: Mapping[str, str]) -> float:
+    """Return when the command began, in seconds on CLOCK_MONOTONIC: its parent if that started this rank, else this process."""
+    own_s = _process_began_s()
+    try:
+        began_s = float(env[BEGAN]) if "COLLBENCH_LOCAL" in env else own_s
+    except (KeyError, ValueError):
+        return own_s
+    return began_s if began_s <= own_s else own_s
+
+
+def _process_began_s() -> float:
+    """Return when this process began (proc(5), /proc/self/stat, field 22: ticks since boot); now, where that is unknown."""
+    now_s = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        return min(now_s, now_s - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now_s
+
+
 _FATAL = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 _AFTER_ABORT = 128  # prterun adds it to the signal's number
 

@@ -4,6 +4,7 @@ link speeds.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,7 +31,7 @@ from collbench.machine.peak.ceiling import (
 )
 from collbench.measure.open_backends import members_of, ranks_by_host
 from collbench.measure.probing import probed
-from collbench.measure.references import measure_references
+from collbench.measure.references import MOST_TOTAL_S, measure_references
 from collbench.measure.request import Request
 from collbench.operations.case import Case
 from collbench.operations.groups import Groups, groups_of
@@ -43,15 +44,22 @@ if TYPE_CHECKING:  # what follows from links is imported where a case crosses ho
     from collbench.measure.link_ceilings import CeilingPair, GpuNodes, RunningCase
 
 
+_SHARE_OF_COMMAND = 0.25  # for the references, of the time that a command has left
+
+
 @dataclass
 class Ceilings:
-    """The limits of this launch's hosts. All ranks make it together; rank 0 reads it."""
+    """The limits of this launch's hosts. All ranks make it together; rank 0 reads it.
+
+    ends_s  when the last case must have ended, in seconds on CLOCK_MONOTONIC; None: no limit
+    """
 
     request: Request
     world: World
     interfaces: list[Interface] = field(default_factory=list)
     machines: list[Machine] = field(default_factory=list)
     status: Callable[[str], None] = lambda text: None
+    ends_s: float | None = None
     rates: dict[tuple[str, str], HostRates] = field(default_factory=dict)  # of the references, by data type and kind of buffers
     _found: dict[tuple[Any, ...], CeilingPair] = field(default_factory=dict)
     _gpu_nodes: dict[str, GpuNodes] = field(default_factory=dict)
@@ -76,12 +84,14 @@ class Ceilings:
                 _, parts = by_size.setdefault(case.size_bytes, (case, set()))
                 work = _work_of(operation, case, max(map(len, groups_of(operation, case, backend.ranks)), default=1))
                 parts.update(part for path in self._paths(backend) for recipe in recipes(path, work) for part, _ in recipe)
-        if by_buffers:
-            self.status("measuring the references…")
+        limit_s = MOST_TOTAL_S
+        if self.ends_s is not None:
+            limit_s = min(limit_s, _SHARE_OF_COMMAND * max(self.ends_s - time.monotonic(), 0.0))
+        share_s = self.request.budget.max_time_s / 20
         for key, by_size in by_buffers.items():
             wanted = [(case, frozenset(parts)) for case, parts in by_size.values()]
             with self.world.watchdog.phase("measuring the references"):
-                self.rates[key] = measure_references(self.world, wanted, self.request.budget.max_time_s / 20)
+                self.rates[key] = measure_references(self.world, wanted, share_s, limit_s / len(by_buffers), self.status)
 
     def _paths(self, backend: Backend) -> tuple[HostPath, ...]:
         """Return the paths that a backend may take inside a host."""

@@ -162,7 +162,7 @@ def _everywhere(cpus: Sequence[int], task: Callable[[int], T], patience_s: float
 
 _MOST_S = 0.01  # for one reference at one size in one round
 _MOST_ROUNDS = 5
-_MOST_TOTAL_S = 3.0
+MOST_TOTAL_S = 3.0
 _FAR_TOO_LONG_S = 0.1  # for one portion: 40 MB/s
 _PORTION = 4 << 20  # bytes of one transfer: larger messages are passed on in portions, which takes as long per byte
 _LARGEST = 128 << 20  # bytes; larger messages are not in a cache either, and have the same rates
@@ -317,14 +317,23 @@ def _local(part: Part, to: Elements, from_: Elements) -> Call:
     return NativeCall(part, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
 
 
-def measure_references(world: World, wanted: Sequence[tuple[Case, frozenset[Part]]], share: float) -> dict[tuple[Part, int], Rate]:
+def measure_references(
+    world: World,
+    wanted: Sequence[tuple[Case, frozenset[Part]]],
+    share: float,
+    limit_s: float = MOST_TOTAL_S,
+    show: Callable[[str], None] = lambda text: None,
+) -> dict[tuple[Part, int], Rate]:
     """Return the rate of each part at the size of each case, measured by all ranks of the world at once.
 
     All are measured one after the other in two rounds. Those with rounds that differ are repeated, up to three times.
     `share` limits the seconds per part, size and round. The rate is that of the slowest rank. A part that is not possible at
     some rank is left out; one that there was no time for is disturbed, and 0 without any round.
+
+    limit_s  seconds for all of them, of which rank 0's count
+    show     receives the progress, between two sizes
     """
-    ending = time.monotonic() + _MOST_TOTAL_S
+    ending = time.monotonic() + limit_s
     partner = Partner(world, frozenset().union(*(parts for _, parts in wanted)))
     by_size: dict[int, tuple[Case, set[Part]]] = {}
     for case, parts in wanted:
@@ -332,12 +341,17 @@ def measure_references(world: World, wanted: Sequence[tuple[Case, frozenset[Part
         by_size.setdefault(measured.size_bytes, (measured, set()))[1].update(parts & partner.possible)
     rounds: dict[tuple[Part, int], list[Rate]] = {(part, size): [] for size, (_, parts) in by_size.items() for part in sorted(parts)}
     try:
-        for _ in range(_MOST_ROUNDS):
-            for size, (case, _) in by_size.items():
+        for number in range(_MOST_ROUNDS):
+            for place, (size, (case, _)) in enumerate(by_size.items(), 1):
                 left = [part for part, of_size in rounds if of_size == size and agreed(rounds[part, size]) is None]
-                if left and world.broadcast(time.monotonic() < ending, _DOING):
-                    for part, rate in zip(left, _rates(partner, case, left, share), strict=True):
-                        rounds[part, size].append(rate)
+                if not left:
+                    continue
+                is_time_left: bool = world.broadcast(time.monotonic() < ending, _DOING)
+                if not is_time_left:
+                    continue
+                show(f"measuring references{' again,' if number else ''} {place} of {len(by_size)}…")
+                for part, rate in zip(left, _rates(partner, case, left, share), strict=True):
+                    rounds[part, size].append(rate)
     finally:
         partner.close()
     rates = {key: settled(known) if known else Rate(0.0, 0.0, 0.0, disturbed=True) for key, known in rounds.items()}

@@ -15,6 +15,7 @@ from collbench.operations.sweep import Sweep, Sweeps
 
 _SMALL, _MIDDLE = 16 * 1024, 1024 * 1024
 _LEAST_SHARE = 0.005  # of the total time
+_LARGE = 1024 * 1024  # sizes from which the time beside the samples grows with them
 _UNIT, _MOST_UNITS = 8 * 1024 * 1024, 8  # bytes per further part of a shared time, and the most of them
 _TARGETS = (0.03, 0.02, 0.005)  # intended half-widths for small, medium and large sizes
 
@@ -28,6 +29,7 @@ class Budget:
     iterations   exactly so many samples (None: until the precision is reached)
     warmup       exactly so many (None: until the times settle)
     precision    relative half-width of the interval to reach (None: 3, 2 or 0.5 % by size)
+    wall_s       wall time of the whole command, from its start to its end, with start-up and references; None: no such limit
     """
 
     max_time_s: float = 5.0
@@ -35,6 +37,7 @@ class Budget:
     warmup: int | None = None
     precision: float | None = None
     total_s: float | None = None
+    wall_s: float | None = None
 
     def target(self, size_bytes: int) -> float:
         """Return the relative half-width of the median's confidence interval that ends the measurement."""
@@ -47,12 +50,18 @@ class SharedTime:
     """Divides `Budget.total_s` among the cases of a launch: unused time goes to the cases that follow.
 
     Large messages need longer for the same number of samples, so a case gets one part, and one more for each 8 MiB (at most 8 more).
+    ends_s: when the cases must have ended, on the clock of `now`; None: the total time alone counts.
     """
 
-    def __init__(self, budget: Budget, sizes_bytes: Sequence[int], now: Callable[[], float] = time.monotonic) -> None:
-        self._budget, self._now = budget, now
+    def __init__(
+        self, budget: Budget, sizes_bytes: Sequence[int], now: Callable[[], float] = time.monotonic, ends_s: float | None = None
+    ) -> None:
+        self._budget, self._now, self._wall_ends_s = budget, now, ends_s
         self._parts = list(map(_parts, sizes_bytes))
         self._ends = now() + (budget.total_s or 0.0)
+        if ends_s is not None:
+            self._ends = min(self._ends, ends_s)
+        self._overheads: list[tuple[int, float]] = []
 
     @property
     def left_s(self) -> float | None:
@@ -66,6 +75,21 @@ class SharedTime:
             return self._budget
         share = max(left * own / (own + sum(self._parts)), _LEAST_SHARE * self._budget.total_s)
         return replace(self._budget, max_time_s=min(share, self._budget.max_time_s))
+
+    def spent(self, size_bytes: int, overhead_s: float) -> None:
+        """Record the seconds that a case took beside its samples: set-up, first call and verification."""
+        self._overheads.append((size_bytes, overhead_s))
+
+    def omits(self, size_bytes: int) -> bool:
+        """Return whether the next case does not fit before the end, and omit it then. The first case is never omitted."""
+        if self._wall_ends_s is None or not self._overheads:
+            return False
+        fixed_s = min(overhead_s for _, overhead_s in self._overheads)
+        per_byte_s = max((overhead_s / size for size, overhead_s in self._overheads if size >= _LARGE), default=0.0)
+        if self._now() + fixed_s + per_byte_s * size_bytes <= self._wall_ends_s:
+            return False
+        self._parts.pop(0)
+        return True
 
 
 def _parts(size_bytes: int) -> float:

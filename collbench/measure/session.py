@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from math import ceil
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from collbench.control.diagnosis import Hang
 from collbench.control.world import World
 from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals, software
-from collbench.launch.spawn import record_run
+from collbench.launch.spawn import command_began_s, record_run
 from collbench.measure.ceilings import Ceilings
 from collbench.measure.instruments import Instruments, binding, settings
 from collbench.measure.monitored import MonitoredMeasurement, StateProbe, measure_monitored, state_probe
@@ -42,9 +43,10 @@ from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import CELLS, RunFolder
 from collbench.results.reader import Run
-from collbench.units import plural
+from collbench.units import format_duration, plural
 
 _PATIENCE_S = 1.0
+_END_S = 1.5  # from the last case to the end of the command
 T = TypeVar("T")
 
 # What a task, its plan and its listener are.
@@ -230,7 +232,7 @@ class LaunchSession:
     @cached_property
     def ceilings(self) -> Ceilings:
         """The limits of the launch's hosts."""
-        return Ceilings(self.request, self.world, status=self.status)
+        return Ceilings(self.request, self.world, status=self.status, ends_s=self.ends_s)
 
     @property
     def backend(self) -> OpenBackend:
@@ -387,6 +389,12 @@ class LaunchSession:
         return lap
 
     @cached_property
+    def ends_s(self) -> float | None:
+        """Return when the last case must have ended, in seconds on CLOCK_MONOTONIC, so that the command ends in time; None: no limit."""
+        wall_s = self.request.budget.wall_s
+        return None if wall_s is None else command_began_s(os.environ) + wall_s - _END_S
+
+    @cached_property
     def run_began_s(self) -> float | None:
         """Return when the run began, in seconds on CLOCK_MONOTONIC; None: not recorded.
 
@@ -406,9 +414,10 @@ class LaunchSession:
     # What the user sees.
 
     def status(self, text: str) -> None:
-        """Show what happens before the first record, at rank 0. Call it before a measurement, never during one."""
+        """Show what happens before the first record, at rank 0, with the time left. Call it before a measurement, never during one."""
         if self.listener:
-            self.listener.status(text)
+            left = "" if self.ends_s is None else f" {format_duration(ceil(max(self.ends_s - time.monotonic(), 0.0)))} left"
+            self.listener.status(f"{text}{left}")
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show how far the launch is, at rank 0."""

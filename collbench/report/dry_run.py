@@ -16,6 +16,10 @@ from collbench.report.plan import operation_name
 from collbench.report.screen import print_lines, width_of, write_line
 from collbench.units import format_duration, format_size, plural
 
+# For an estimate of what comes beside the samples: seconds of start-up and of the references before the first case, seconds of set-up and
+# verification of a case, and how often the bytes of a case pass memory, with bytes per second of a slow machine.
+_START_S, _REFERENCES_S, _BESIDE_S = 8.0, 3.0, 0.5
+_PASSES_BESIDE, _MEMORY_RATE = 10, 4e9
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
 
@@ -29,6 +33,7 @@ class Planned:
     done        how many of the suite's cases the resumed run already has; `cases` are the missing ones
     max_time_s  per case
     total_s     of all cases of a launch together; None: no such limit
+    wall_s      of the whole command, with start-up and references; None: no such limit
     launches    starts of all ranks
     known_s     seconds that a case took in the resumed run, None if unknown
     known_from  the folder of that run
@@ -45,6 +50,17 @@ class Planned:
     known_from: str = ""
     notes: Sequence[str] = field(default=())
     total_s: float | None = None
+    wall_s: float | None = None
+
+    @property
+    def whole_s(self) -> float:
+        """Return the estimated time of the command in seconds, with start-up, references, set-up and verification."""
+        if self.wall_s is not None:
+            return self.launches * self.wall_s
+        has_references = any(case.device == "cpu" and case.backend != "simulated" for _, case in self.cases)
+        references_s = _REFERENCES_S if has_references else 0.0
+        beside_s = sum(_BESIDE_S + _PASSES_BESIDE * case.size_bytes / _MEMORY_RATE for _, case in self.cases)
+        return self.at_most_s + self.launches * (_START_S + references_s + beside_s)
 
     @property
     def at_most_s(self) -> float:
@@ -134,9 +150,12 @@ def sentences(planned: Planned) -> Iterator[str]:
         limit = f" × {planned.max_time_s:g} s of --max-time"
         if planned.total_s is not None:
             limit = f" share {planned.total_s:g} s of --total-time, and each takes at most {planned.max_time_s:g} s"
+        whole = ""
+        if planned.known_s is None:
+            whole = f"about {format_duration(ceil(planned.whole_s))} in all, with start-up, references and verification; "
         yield (
-            f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts}{limit}; "
-            "start-up, references and verification come on top; cases that a backend cannot measure take no time"
+            f"at most {format_duration(ceil(planned.at_most_s))} of samples: {plural(cases, 'case')}{starts}{limit}; {whole}"
+            "cases that a backend cannot measure take no time"
         )
     yield from planned.notes
 

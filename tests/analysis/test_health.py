@@ -194,3 +194,16 @@ def test_nothing_measured_is_inconclusive(rows: list[Row]) -> None:
 def test_the_verdict_is_a_value_that_can_be_sent() -> None:
     verdict = verdict_of([at(84), at(10, operation="p2p_bandwidth")], [])
     assert decode(as_json(verdict), CheckVerdict) == verdict
+
+
+def test_an_operation_that_was_not_measured_in_time_is_no_ok() -> None:
+    verdict = verdict_of([at(84)], [], omitted=[("p2p_bandwidth", "nccl")])
+    assert (verdict.outcome, kinds(verdict)) == (CheckOutcome.INCONCLUSIVE, ["not_measured_in_time"])
+    assert verdict_of([at(84)], [], omitted=[("allreduce", "nccl")]).outcome is CheckOutcome.OK  # at another size
+    assert verdict_of([at(10)], [], omitted=[("p2p_bandwidth", "nccl")]).outcome is CheckOutcome.SLOW
+
+
+def test_a_backend_that_was_not_measured_in_time_is_no_ok() -> None:
+    verdict = verdict_of([at(84)], [], omitted=[("allreduce", "mpi")])
+    assert verdict.outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict.backends == {"nccl": CheckOutcome.OK, "mpi": CheckOutcome.INCONCLUSIVE}

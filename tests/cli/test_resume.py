@@ -79,6 +79,25 @@ def test_a_run_is_resumed_with_its_own_options(words: tuple[str, ...], tmp_path:
     assert again.returncode == 0 and cases.read_text().splitlines()[0] == before[0] and len(cases.read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize(("changes", "code"), [({}, 0), ({"rows": 3}, 77), ({"exit_code": 130}, 77), ({"asked": 3}, 77)])
+def test_a_finished_run_is_shown_without_a_start(
+    changes: dict[str, int], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """77: ranks are started, since the run may have something left: rows were removed, it was interrupted, or its time was over."""
+    first = run(tmp_path, *QUICK, "--format", "csv")
+    path = tmp_path / "run" / "run.json"
+    info = json.loads(path.read_text())
+    if "asked" in changes:
+        changes = {"asked": {**info["asked"], "cells": changes["asked"]}}
+    path.write_text(json.dumps(info | changes))
+    monkeypatch.setattr("collbench.launch.spawn.start_local", lambda *_arguments, **_settings: 77)
+    done = run_here(tmp_path, "--resume", "run", "--format", "csv")
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        assert sorted(done.stdout.splitlines()) == sorted(first.stdout.splitlines())
+        assert "run has 2 cases: nothing is left to measure" in done.stderr and path.read_text() == json.dumps(info)
+
+
 def test_other_options_are_named_with_the_command_that_resumes(tmp_path: Path) -> None:
     assert run(tmp_path, *QUICK).returncode == 0
     for more in ((), ("--dry-run",)):

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from collbench.measure.request import Budget, SharedTime
+from collbench.backends.registry import backend_defaults
+from collbench.launch.spawn import BEGAN, command_began_s
+from collbench.measure.request import Budget, Request, SharedTime
+from collbench.measure.tasks.cases import run
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
+from collbench.results.reader import read_run
+from tests.measure.launches import RecordingListener, run_alone
 
 MIB = 1 << 20
 
@@ -50,3 +61,79 @@ def test_late_cases_are_still_measured_in_the_same_way() -> None:
 def test_without_a_total_every_case_has_the_same_budget() -> None:
     times = SharedTime(Budget(5.0), [8, 64 * MIB], Clock())
     assert [times.next(), times.next()] == [Budget(5.0)] * 2
+
+
+class TestEnd:
+    """The cases of a command that must end at a time."""
+
+    def test_the_earlier_of_both_ends_counts(self) -> None:
+        clock = Clock()
+        assert SharedTime(Budget(total_s=8.0), [8], clock, ends_s=105.0).left_s == pytest.approx(5.0)
+        assert SharedTime(Budget(total_s=8.0), [8], clock, ends_s=120.0).left_s == pytest.approx(8.0)
+
+    def test_the_time_left_never_stands_still(self) -> None:
+        clock = Clock()
+        times = SharedTime(Budget(total_s=8.0), [8] * 20, clock, ends_s=115.0)
+        left = []
+        for _ in range(10):
+            times.next()
+            clock.now_s += 0.7
+            left.append(times.left_s or 0.0)
+        assert left == sorted(left, reverse=True) and len(set(left)) == 10
+
+    def test_the_first_case_is_never_omitted(self) -> None:
+        clock = Clock()
+        times = SharedTime(Budget(total_s=8.0), [8, 8], clock, ends_s=90.0)
+        assert not times.omits(8)
+        times.next()
+        times.spent(8, 0.1)
+        assert times.omits(8)
+
+    def test_large_cases_are_omitted_if_their_set_up_no_longer_fits(self) -> None:
+        clock = Clock()
+        times = SharedTime(Budget(total_s=8.0), [MIB, 64 * MIB, 8], clock, ends_s=102.0)
+        times.next()
+        times.spent(MIB, 0.1)  # 64 MiB would take more than 6 s
+        assert times.omits(64 * MIB) and not times.omits(8)
+        assert times.next().max_time_s == pytest.approx(2.0)
+
+    def test_without_an_end_nothing_is_omitted(self) -> None:
+        clock = Clock()
+        times = SharedTime(Budget(total_s=8.0), [8, 8], clock)
+        times.spent(8, 100.0)
+        clock.now_s += 60
+        assert not times.omits(8)
+
+
+class TestLaunch:
+    """A launch of virtual ranks, of which the command must end."""
+
+    def launch(self, folder: Path, wall_s: float) -> tuple[RecordingListener, Path]:
+        operation = operations()["allreduce"]
+        sweep = Sweep((operation,), (8, 16, 32, 64), (DTYPES["float32"],), defaults=backend_defaults)
+        budget = Budget(0.02, total_s=5.0, wall_s=wall_s)
+        listener = RecordingListener()
+        request = Request("allreduce", sweep, ("simulated",), frozenset(["simulated"]), budget, 4, out=folder / "run")
+        assert run_alone(run, request, listener) == 0
+        return listener, folder / "run"
+
+    def test_cases_that_do_not_fit_are_noted_and_not_stored(self, tmp_path: Path) -> None:
+        listener, path = self.launch(tmp_path, 0.001)  # this process began long ago
+        found = read_run(path)
+        (note,) = [event["reason"] for event in found.events if "reason" in event and event["reason"]["kind"] == "time_was_over"]
+        assert (len(listener.records), len(found.rows), note["omitted"], note["cases"]) == (1, 1, 3, 4)
+        assert note["series"] == [["allreduce", "simulated"]]
+
+    def test_with_enough_time_every_case_is_measured(self, tmp_path: Path) -> None:
+        listener, _ = self.launch(tmp_path, 1e6)
+        assert len(listener.records) == 4
+        assert all(text.endswith(" left") for text in listener.statuses)
+
+
+def test_ranks_of_a_local_start_count_from_the_start_of_their_parent() -> None:
+    own_s = command_began_s({})
+    assert 0 < time.monotonic() - own_s < 24 * 3600
+    assert command_began_s({"COLLBENCH_LOCAL": "x", BEGAN: f"{own_s - 5:.3f}"}) == pytest.approx(own_s - 5, abs=0.01)
+    for text in ("", "x", f"{own_s + 1000:.3f}"):
+        assert command_began_s({"COLLBENCH_LOCAL": "x", BEGAN: text}) == pytest.approx(own_s, abs=0.1)
+    assert command_began_s({BEGAN: f"{own_s - 5:.3f}"}) == pytest.approx(own_s, abs=0.1)  # of another command

@@ -10,6 +10,7 @@ from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, Back
 from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
 from collbench.measure.resume import CasesRemoved, LineCut, LockTakenOver, RunResumed
 from collbench.measure.session import CoresShared, IdleRank, WrongDataStop
+from collbench.measure.tasks.cases import TimeWasOver
 from collbench.measure.tasks.computing import ComputingUnsupported
 from collbench.measure.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
 from collbench.measure.tasks.places import IdleRanks, PairsSampled
@@ -72,6 +73,8 @@ MESSAGES = {
     "stopped in a case": WrongDataStop(CASE, 5, WRONG),
     "stopped in a round": WrongDataStop("round 3 of 7"),
     "stopped": WrongDataStop(),
+    "time over": TimeWasOver(3, 16, "allreduce 64 MiB on gloo (float32, sum)", 15.0, (("allreduce", "gloo"),)),
+    "time over for one case": TimeWasOver(1, 16, "allreduce 64 MiB on gloo (float32, sum)", 15.0, (("allreduce", "gloo"),)),
     "left a barrier early": lambda: LeftEarly(1, 0, 210e-6, 0.01).sentence(),
     "no recommendation": NoRecommendation(),
     "suspects again": SuspectsAgain(),

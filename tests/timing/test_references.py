@@ -224,10 +224,18 @@ def test_a_transfer_that_takes_far_too_long_is_not_repeated(monkeypatch: pytest.
     assert runs == [1] and found is not None and found.value == (1 << 20) / 0.5
 
 
-def test_references_end_in_time_and_what_is_left_is_disturbed(alone, monkeypatch):
-    monkeypatch.setattr(references, "_MOST_TOTAL_S", 0.0)
-    rates = measure_references(alone, [(make_case(), LOCAL)], 0.01)
+def test_references_end_in_time_and_what_is_left_is_disturbed(alone):
+    rates = measure_references(alone, [(make_case(), LOCAL)], 0.01, limit_s=0.0)
     assert rates == dict.fromkeys(((part, 400) for part in LOCAL), Rate(0.0, 0.0, 0.0, disturbed=True))
+
+
+def test_the_progress_of_references_is_shown(alone):
+    shown = []
+    measure_references(alone, [(make_case(count=count), LOCAL) for count in (100, 200)], 0.01, show=shown.append)
+    assert shown[:4] == [
+        "measuring references 1 of 2…", "measuring references 2 of 2…",
+        "measuring references again, 1 of 2…", "measuring references again, 2 of 2…",
+    ]  # fmt: skip
 
 
 def test_messages_beyond_all_caches_have_the_rates_of_the_largest_that_is_measured(alone, monkeypatch):

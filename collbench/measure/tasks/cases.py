@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CELLS
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from collbench.units import format_bytes
+from collbench.units import format_bytes, plural
 
 
 @dataclass
@@ -94,22 +95,37 @@ class CasesTask(Task):
             runners[one.name] = BackendRunner(session, one, session.context_of(items, one.backend) if one.backend else None)
         session.lap()
         measurable = [place for place in order if not reasons[place]]
-        times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable])
+        if session.ends_s is None and measurable:  # of a long run the first row of the table comes first
+            first = min(measurable)
+            order.insert(0, order.pop(order.index(first)))
+            measurable.insert(0, measurable.pop(measurable.index(first)))
+        times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable], ends_s=session.ends_s)
+        omitted: list[Case] = []
         for done, place in enumerate(order):
             operation, case, one = self.work[place]
             runner, reason = runners[one.name], reasons[place]
             if reason:
                 row = runner.without(operation, case, reason, place)
+            elif session.ends_s is not None and session.world.broadcast(times.omits(case.size_bytes), "deciding whether time is left"):
+                omitted.append(case)
+                continue
             else:
                 session.progress(case.title(), measurable.index(place), len(measurable), times.left_s)
+                began_s = time.monotonic()
                 with nvtx_range(case.title()):
                     row = runner.take(operation, case, place, times.next())
+                sampled_s = row.evidence.get("wall_s", {}).get("measured", 0.0) if row else 0.0
+                times.spent(case.size_bytes, time.monotonic() - began_s - sampled_s)
             stop = None
             if row:
                 where = f"{row.operation} {format_bytes(row.size_bytes)} on {row.backend}"
                 stop = WrongDataStop(where, len(order) - done - 1, row.wrong_detail or "")
             if session.stops(bool(row and row.wrong), stop):
                 return
+        if omitted:
+            largest = max(omitted, key=lambda case: case.size_bytes)
+            series = tuple(dict.fromkeys((case.operation, case.backend) for case in omitted))
+            session.note(TimeWasOver(len(omitted), len(measurable), largest.title(), session.request.budget.wall_s or 0.0, series))
 
     def exit_code(self, records: Sequence[Row]) -> int:
         """Return the exit code: 4 when data was wrong, or no backend starts; 2 when every case is n/a, else 0."""
@@ -118,6 +134,28 @@ class CasesTask(Task):
         if any(row.na is None for row in records):
             return FINE
         return FAILED if any(isinstance(decode_reason(row.na_fact), BackendStartFailed) for row in records) else USAGE
+
+
+class TimeWasOver(Fact, frozen=True):
+    """Cases are not measured, because the command had to end.
+
+    omitted, cases  how many of how many; largest: the largest of them; wall_s: the seconds of the command
+    series          (operation, backend) of those that are not measured, each once
+    """
+
+    omitted: int
+    cases: int
+    largest: str
+    wall_s: float
+    series: tuple[tuple[str, str], ...] = ()
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        which = self.largest if self.omitted == 1 else f"the largest: {self.largest}"
+        return (
+            f"{self.omitted} of {plural(self.cases, 'case')} not measured, since the {self.wall_s:g} s of the command were over ({which}): "
+            "use a longer --total-time, or an idle machine"
+        )
 
 
 def run(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
