@@ -33,7 +33,7 @@ from collbench.results.flags import DOUBTFUL
 from collbench.results.quality import OK as QUALITY_OK
 from collbench.results.quality import RunQuality, is_unreliable, quality_of, run_quality
 from collbench.results.row import Row
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
 
 # Bytes; smaller messages do not reach the bandwidth of a healthy system. Inside a host 4 MiB may stay in a cache.
 LEAST_OF_LINKS, LEAST_OF_MEASURED = 4 << 20, 16 << 20
@@ -267,7 +267,7 @@ class NotMeasuredInTime(Fact, frozen=True):
     def render(self) -> str:
         """Return "allreduce over gloo was not measured: the time of the command was over"."""
         was = "was" if len(self.operations) == 1 else "were"
-        return f"{' and '.join(self.operations)} over {self.backend} {was} not measured: the time of the command was over (--total-time)"
+        return f"{listed(self.operations)} over {self.backend} {was} not measured: the time of the command was over (--total-time)"
 
 
 Cause = (
