@@ -82,9 +82,7 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
         if expectation.percent_of_expected_time is not None:
             assert shown["% of expected time"] == format_percent(expectation.percent_of_expected_time)
             assert shown["% of expected time"] in points[size]
-            assert re.search(
-                rf"\| {format_percent(expectation.percent_of_expected_time)} *\| {expectation.expected_time_origin}", markdown
-            )
+            assert re.search(rf"\| {format_percent(expectation.percent_of_expected_time)} *\| {expectation.expected_time_origin}", markdown)
     table = printed(stored, "table")
     assert "expected time of each size" in table
     assert re.search(r"allreduce +gloo +80–111 % +64 KiB +– +this run's 64 B and 16 MiB", table)
