@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,20 +23,30 @@ from collbench.operations.case import Case
 # The settings and disturbances of a rank's CPUs during a case. All files can be read without privileges on Linux.
 
 _STAT = Path("/proc/stat")
+_TASKS = "/proc/self/task"
 _CPUS = Path("/sys/devices/system/cpu")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_IDLE_FIELDS = (3, 4)
 _STEAL_FIELD = 7  # of a cpu line in /proc/stat: user nice system idle iowait irq softirq steal (proc(5))
 _NOTICEABLE_STEAL = 0.02
 _FEWEST_TICKS = 5  # of 10 ms each; fewer are rounding
+_TICK_S = 0.01
+_ACTIVE = 0.01  # of the time: a thread that runs for less does not take a core from others
 
 
 @dataclass(frozen=True)
 class CpuReading:
-    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a `Span`."""
+    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a `Span`.
+
+    working   ticks in which the CPUs were not idle; run_ns: by thread of this process how long it has run; at_s: when
+    """
 
     stolen: int
     ticks: int
     preempted: int
+    working: int = 0
+    run_ns: Mapping[str, int] = field(default_factory=dict)
+    at_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,35 +55,96 @@ class Span:
 
     stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None if the kernel does not count it
     preempted  how often the kernel took the core from this process involuntarily
+    threads    how many threads of this process ran, for 1 % of the time or more
+    own_s      seconds for which they ran, all together
+    working_s  seconds for which the CPUs worked for anybody
+    seconds    between both moments
     """
 
     stolen: float | None
     preempted: int
+    threads: int = 0
+    own_s: float = 0.0
+    working_s: float = 0.0
+    seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON."""
         return asdict(self)
 
 
-def now(stat: Path = _STAT) -> CpuReading:
+def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
     """Return the current counters; zeros where there is no /proc."""
     usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
     rows = [line.split()[1:] for line in (_text(stat) or "").splitlines() if line.startswith("cpu") and line.partition(" ")[0] in usable]
     counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
     stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
-    return CpuReading(stolen, sum(map(sum, counts)), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+    ticks = sum(map(sum, counts))
+    idle = sum(row[place] for row in counts for place in _IDLE_FIELDS if len(row) > place)
+    preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return CpuReading(stolen, ticks, preempted, ticks - idle - stolen, _run_ns(tasks), time.monotonic())
+
+
+def _run_ns(tasks: str) -> dict[str, int]:
+    """Return by thread of this process the nanoseconds for which it has run; nothing if the kernel does not count them."""
+    texts = {name: counters.text(f"{tasks}/{name}/schedstat").split() for name in entries(tasks)}
+    return {name: int(words[0]) for name, words in texts.items() if words and words[0].isdecimal()}
 
 
 def between(before: CpuReading, after: CpuReading) -> Span:
     """Return the changes from `before` to `after`."""
     ticks, stolen = after.ticks - before.ticks, after.stolen - before.stolen
     known = after.ticks > 0 and ticks >= 0 and stolen >= 0
-    return Span((stolen / ticks if stolen >= _FEWEST_TICKS else 0.0) if known else None, max(0, after.preempted - before.preempted))
+    share = (stolen / ticks if stolen >= _FEWEST_TICKS else 0.0) if known else None
+    seconds = after.at_s - before.at_s
+    ran_s = [(run_ns - before.run_ns.get(name, 0)) * 1e-9 for name, run_ns in after.run_ns.items()]
+    active_s = [ran for ran in ran_s if ran >= _ACTIVE * seconds]
+    working_s = max(0, after.working - before.working) * _TICK_S
+    return Span(share, max(0, after.preempted - before.preempted), len(active_s), sum(active_s), working_s, seconds)
 
 
 def noticeable(stolen: float | None) -> bool:
     """Return whether the hypervisor took enough CPU time to make times unreliable."""
     return stolen is not None and stolen > _NOTICEABLE_STEAL
+
+
+# Threads of the ranks that share cores. Where more threads take part in an operation than there are cores, a thread that wakes up waits
+# for another one's time slice (4 ms): times vary by a multiple, on an idle machine and in a long measurement, too.
+
+_LEAST_SPREAD = 2.0
+_MOST_OTHERS = 0.1
+
+
+@dataclass(frozen=True)
+class SharedCores:
+    """How the threads of a host's ranks shared its cores during a case.
+
+    threads   that ran, of all ranks
+    cores     that the ranks may use
+    others    the share of the cores' time that other processes took
+    spread    the 90th percentile of the samples divided by the 10th
+    """
+
+    threads: int
+    cores: int
+    others: float
+    spread: float
+
+    @property
+    def explains_spread(self) -> bool:
+        """Return whether the spread is due to the ranks' own threads."""
+        return self.threads > self.cores and self.others <= _MOST_OTHERS and self.spread >= _LEAST_SPREAD
+
+
+def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int]], spread: float) -> SharedCores | None:
+    """Return how the ranks of a host shared its cores, from the `Span` and the usable CPUs of each; None if it is not known."""
+    cores = len({cpu for of_rank in cpus for cpu in of_rank})
+    seconds = max(span["seconds"] for span in spans)
+    if not cores or not all(span["threads"] for span in spans) or seconds < _FEWEST_TICKS * _TICK_S:
+        return None
+    working_s = sum({tuple(of_rank): span["working_s"] for of_rank, span in zip(cpus, spans, strict=True)}.values())
+    others = max(0.0, working_s - sum(span["own_s"] for span in spans)) / (cores * seconds)
+    return SharedCores(sum(span["threads"] for span in spans), cores, round(others, 3), round(spread, 2))
 
 
 def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from collbench.control.world import World
 from collbench.measure import disturbances
 from collbench.measure.crossing import OtherPath, bypassed
 from collbench.measure.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
-from collbench.measure.instruments import Instruments, between, moved_evidence, noticeable, now
+from collbench.measure.instruments import Instruments, SharedCores, between, moved_evidence, noticeable, now, shared_cores
 from collbench.measure.phases import Phases
 from collbench.measure.prepared_case import PreparedCase, time_case
 from collbench.measure.request import Budget
@@ -109,6 +109,7 @@ class MonitoredMeasurement:
     paused_s   by rank the seconds for which its process was paused; only ranks that were
     networks   with several hosts, the disturbances of each host's network; stalls: samples far longer than the median
     phases     warm-up and samples at rank 0, of all repetitions
+    sharing    how the ranks' threads shared the cores of the host with the most threads per core; None: not known
     """
 
     measured: Measurement
@@ -125,6 +126,7 @@ class MonitoredMeasurement:
     networks: tuple[HostNetwork, ...] = ()
     stalls: tuple[Stall, ...] = ()
     phases: Phases = field(default_factory=Phases)
+    sharing: SharedCores | None = None
 
     @property
     def flags(self) -> list[str]:
@@ -136,6 +138,7 @@ class MonitoredMeasurement:
             "other_path": self.other_path,
             "launch_bound": self.launch_bound,
             "straggler": bool(self.paused_s),
+            "threads_share_cores": self.sharing is not None and self.sharing.explains_spread,
         }
         return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
 
@@ -216,12 +219,28 @@ def _with_evidence(
     long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
     evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
     evidence |= {"stalls": [one.as_json() for one in long]} if long else {}
+    sharing = _sharing(world, all_ranks, series)
+    if sharing is not None and sharing.threads > sharing.cores:
+        evidence["threads"] = asdict(sharing)
     enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s
     telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
     bound = enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s
-    return replace(found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=tuple(long))
+    return replace(
+        found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=tuple(long), sharing=sharing
+    )
+
+
+def _sharing(world: World, all_ranks: Sequence[dict[str, Any]], series: NDArray[np.float64]) -> SharedCores | None:
+    """Return how threads share the cores of the host with the most threads per core; None without samples, or if it is not known."""
+    if not len(series):
+        return None
+    low, high = np.quantile(series, [0.1, 0.9])
+    spread = float(high / low) if low > 0 else 1.0
+    by_host = [[member for member in world.members if member.host == host] for host in world.hosts]
+    known = [shared_cores([all_ranks[member.rank] for member in mates], [member.cpus for member in mates], spread) for mates in by_host]
+    return max((one for one in known if one), key=lambda one: one.threads / one.cores, default=None)
 
 
 def _largest(values: Any) -> float | None:

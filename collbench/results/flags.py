@@ -54,6 +54,12 @@ FLAGS = {
             "measure on an idle machine", doubtful=True,
         ),
         Flag(
+            "threads_share_cores", "threads share cores",
+            "the library's threads share the cores with the ranks (more threads ran than there are cores), and hardly anything else ran "
+            "there: a thread that wakes up waits for a time slice of another, so times vary by a multiple; evidence.threads has the counts",
+            "use a host with more cores",
+        ),
+        Flag(
             "python_messages", "Python messages",
             "Python moved the bytes: always on zmq; on socket if the native code is not built, where a message reads 10 to 15 µs too slow",
         ),
@@ -86,7 +92,7 @@ FLAGS = {
         ),
         Flag(
             "reference_disturbed", "reference disturbed",
-            "the measured reference (memory copy, sum or loopback TCP) changed by more than 15 % between its repetitions, so no "
+            "the measured reference (between ranks of the host) changed by more than 15 % between its repetitions, or took too long, so no "
             "percentage is shown", "measure on an idle machine",
         ),
         Flag(

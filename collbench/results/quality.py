@@ -28,6 +28,9 @@ _LEAST_PART = 1 / 3  # of the doubtful cases: a cause of fewer does not explain 
 _NO_OWN_INTERVAL = frozenset({"imported", "their_tool"})
 _NO_NEWS = frozenset({"two_modes", "skew_limited", "few_samples", "target_missed", "warmup_unsettled", "remeasured"})
 _DISTURBED = frozenset({"cpu_shared", "state_flip", "straggler"})
+_SHARE_CORES = "threads_share_cores"
+# What threads that share cores do to samples: they explain these reasons, and neither an idle machine nor more time helps.
+_BY_THREADS = frozenset({"idle", "time", "skew"})
 
 
 def _is_number(value: object) -> bool:
@@ -107,6 +110,7 @@ REMEDIES: Mapping[str, Remedy] = {
     "clock": Remedy("the clock is coarse or was changed", "Check the clock source, or use `--mode batched`"),
     "ranks": Remedy("the bandwidths do not fit the number of ranks", "Check `--ranks` of the import"),
     "idle": Remedy("other work or a changed machine state disturbed the measurement", "Repeat on an idle machine"),
+    "threads": Remedy("the library's threads share the cores with the ranks", "Use a host with more cores"),
     "network": Remedy("the network lost packets or a link went down", "Check cables, optics and switch ports"),
     "time": Remedy("there are too few samples for a narrow interval", "Use a longer `--max-time`"),
     "skew": Remedy("the ranks start too far apart", "Use `--mode batched`"),
@@ -144,7 +148,7 @@ RULES = (
 
 
 # Flags that rules, intervals or both values of bimodal samples show already. The table counts the others below its rows.
-SHOWN_FLAGS = frozenset().union(*(rule.flags for rule in RULES), _DISTURBED, _NO_NEWS, {"drift"})
+SHOWN_FLAGS = frozenset().union(*(rule.flags for rule in RULES), _DISTURBED, _NO_NEWS, {"drift", _SHARE_CORES})
 
 
 class Quality(NamedTuple):
@@ -163,7 +167,9 @@ def quality_of(row: Row) -> Quality | None:
     if not found and half_width(row) is None:
         return None
     word = max((rule.word for rule in found), key=QUALITIES.index, default=OK)
-    return Quality(word, tuple(dict.fromkeys(rule.remedy for rule in found)))
+    shares_cores = _SHARE_CORES in flags and not _DISTURBED & flags
+    remedies = ("threads" if shares_cores and rule.remedy in _BY_THREADS else rule.remedy for rule in found)
+    return Quality(word, tuple(dict.fromkeys(remedies)))
 
 
 def is_unreliable(row: Row) -> bool:
@@ -172,21 +178,40 @@ def is_unreliable(row: Row) -> bool:
     return quality is not None and quality.word == UNRELIABLE
 
 
+class SharingThreads(Fact, frozen=True):
+    """The threads of these backends share the cores of a host with its ranks; spread: 90th percentile of the times through the 10th."""
+
+    backends: tuple[str, ...]
+    ranks: int
+    threads: int
+    cores: int
+    spread: float
+
+    def render(self) -> str:
+        """Return "gloo's 8 threads share 2 cores with both ranks: times vary 7-fold whatever the duration"."""
+        who = "both ranks" if self.ranks == 2 else f"{self.ranks} ranks"
+        libraries = " and ".join(f"{backend}'s" for backend in self.backends)
+        share = f"{self.threads} threads share {plural(self.cores, 'core')} with {who}"
+        return f"{libraries} {share}: times vary {self.spread:.0f}-fold whatever the duration"
+
+
 class QualityReason(Fact, frozen=True):
     """A remedy, and the number of cases of a run that need it because they are noisy or unreliable.
 
     max_time_s  the suggested --max-time; iterations: the suggested -n, if -n ended most of the cases; 0: more than it has
+    threads     of threads that share cores
     """
 
     remedy: str
     cases: int
     max_time_s: int | None = None
     iterations: int | None = None
+    threads: SharingThreads | None = None
 
     @property
     def cause(self) -> str:
         """Return why the cases are not ok, as the second half of a sentence."""
-        return REMEDIES[self.remedy].cause
+        return self.threads.render() if self.threads else REMEDIES[self.remedy].cause
 
     @property
     def action(self) -> str:
@@ -256,7 +281,20 @@ def run_quality(rows: Iterable[Row]) -> RunQuality:
     return RunQuality(counts[OK], counts[NOISY], counts[UNRELIABLE], tuple(each for each in reasons if each.cases))
 
 
+def _sharing_threads(rows: Sequence[Row]) -> SharingThreads | None:
+    """Return what the rows have about threads that share cores: the middle one of their spreads; None without valid evidence."""
+    known = [(row, seen) for row in rows if isinstance(seen := row.evidence.get("threads"), dict)]
+    known = [(row, seen) for row, seen in known if all(_is_number(seen.get(name)) for name in ("threads", "cores", "spread"))]
+    if not known:
+        return None
+    row, seen = sorted(known, key=lambda each: each[1]["spread"])[len(known) // 2]
+    backends = tuple(sorted({row.backend for row, _ in known}))
+    return SharingThreads(backends, row.ranks, seen["threads"], seen["cores"], seen["spread"])
+
+
 def _reason(remedy: str, rows: Sequence[Row]) -> QualityReason:
+    if remedy == "threads":
+        return QualityReason(remedy, len(rows), threads=_sharing_threads(rows))
     if remedy != "time":
         return QualityReason(remedy, len(rows))
     counted = [row for row in rows if row.stopped == "iterations"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.measure.instruments import CpuReading, between, binding, noticeable, now, settings
+from collbench.measure.instruments import CpuReading, SharedCores, between, binding, noticeable, now, settings, shared_cores
 
 CPU = min(os.sched_getaffinity(0))
 
@@ -76,3 +76,44 @@ def test_any_stat_file_is_read(tmp_path_factory, garbage):
     path = tmp_path_factory.mktemp("proc") / "stat"
     path.write_bytes(garbage)
     assert now(path).stolen >= 0
+
+
+def test_threads_count_if_they_run_for_a_hundredth_of_the_time(tmp_path):
+    for name, ran in (("7", 600), ("8", 9_000_000_000), ("9", 1)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "schedstat").write_text(f"{ran} 5 3\n")
+    (tmp_path / "ended").mkdir()
+    read = now(tasks=str(tmp_path))
+    assert read.run_ns == {"7": 600, "8": 9_000_000_000, "9": 1}
+    before = CpuReading(0, 100, 0, 50, {"7": 10**9, "8": 0}, 1.0)
+    after = CpuReading(0, 500, 0, 350, {"7": 10**9 + 19_000_000, "8": 1_500_000_000, "9": 30_000_000}, 3.0)
+    span = between(before, after)
+    assert (span.threads, span.own_s, span.working_s, span.seconds) == (2, pytest.approx(1.53), pytest.approx(3.0), 2.0)
+
+
+def span(threads, own_s, working_s, seconds=2.0):
+    """What `Span` has about threads."""
+    return {"threads": threads, "own_s": own_s, "working_s": working_s, "seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("spans", "cpus", "spread", "expected", "explains"),
+    [
+        # Gloo on an idle machine with 2 cores: four threads of each rank
+        ([span(4, 1.8, 3.9), span(4, 1.9, 3.9)], [(0, 1)] * 2, 7.0, SharedCores(8, 2, 0.05, 7.0), True),
+        ([span(4, 1.8, 3.9), span(4, 1.9, 3.9)], [(0, 1)] * 2, 1.3, SharedCores(8, 2, 0.05, 1.3), False),  # times hardly vary
+        ([span(4, 0.4, 4.0), span(4, 0.4, 4.0)], [(0, 1)] * 2, 7.0, SharedCores(8, 2, 0.8, 7.0), False),  # other work
+        ([span(1, 2.0, 4.0), span(1, 2.0, 4.0)], [(0, 1)] * 2, 7.0, SharedCores(2, 2, 0.0, 7.0), False),  # a thread of each rank
+        ([span(4, 1.8, 1.9), span(4, 1.9, 2.0)], [(0,), (1,)], 7.0, SharedCores(8, 2, 0.05, 7.0), True),  # each rank on its own core
+        ([span(4, 1.8, 9.0), span(4, 1.9, 9.0)], [tuple(range(8))] * 2, 7.0, SharedCores(8, 8, 0.331, 7.0), False),
+    ],
+)
+def test_threads_of_the_ranks_explain_times_that_vary(spans, cpus, spread, expected, explains):
+    found = shared_cores(spans, cpus, spread)
+    assert (found, found.explains_spread) == (expected, explains)
+
+
+def test_without_counted_threads_nothing_is_known():
+    assert shared_cores([span(0, 0.0, 4.0), span(4, 2.0, 4.0)], [(0, 1)] * 2, 7.0) is None
+    assert shared_cores([span(4, 0.01, 0.02, seconds=0.01)], [(0, 1)], 7.0) is None

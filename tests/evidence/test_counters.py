@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from collbench.measure import counters
 from collbench.measure.instruments import Counters, grown, moved, read
 from tests.evidence.hosts import interface, port
 
-NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, "came_or_went": [], "silent": [], "idle": [], "states": {}}
+NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, "came_or_went": [], "silent": [], "idle": [], "states": {},
+           "pinned_bytes": None}  # fmt: skip
 
 
 def between(tmp_path, before, after):
@@ -30,6 +32,18 @@ def test_an_interface_shows_what_grew_and_only_that(tmp_path):
         lambda root: interface(root, tx_bytes=9000, rx_bytes=500, tx_packets=14, rx_packets=5, tx_errors=3, rx_dropped=2),
     )
     assert found == {**NOTHING, "interfaces": {"eth0": {"tx_bytes": 8000, "tx_packets": 4, "rx_dropped": 1}}, "leaving": ["eth0"]}
+
+
+def test_pages_that_the_kernel_pinned_are_bytes(tmp_path):
+    """It pins another process's pages while it copies from them."""
+    file = tmp_path / "proc/vmstat"
+    file.parent.mkdir()
+
+    def pinned(count):
+        return lambda root: file.write_text(f"nr_free_pages 5\nnr_foll_pin_acquired {count}\nnr_foll_pin_released {count}\n")
+
+    assert between(tmp_path, pinned(100), pinned(4196))["pinned_bytes"] == 4096 * mmap.PAGESIZE
+    assert between(tmp_path, pinned(100), lambda root: file.write_text("nr_free_pages 5\n"))["pinned_bytes"] is None
 
 
 def test_a_counter_that_went_back_is_unknown(tmp_path):

@@ -158,6 +158,23 @@ def test_bytes_over_nvlink_are_called_so():
     assert found and found.nvlink
 
 
+@pytest.mark.parametrize(
+    ("operation", "pinned", "directly"),
+    [
+        ("allreduce", 200 * MIB, True),  # each of two ranks reads a half twice: 2 S an iteration
+        ("allreduce", 90 * MIB, False),
+        ("allreduce", 0, False),
+        ("allreduce", None, None),
+        ("broadcast", 100 * MIB, True),
+        ("broadcast", 3 * MIB, False),  # of other processes
+    ],
+)
+def test_what_the_kernel_copied_from_process_to_process(operation, pinned, directly):
+    """100 iterations of 1 MiB, by two ranks of a host."""
+    activity = ran(host_of={0: "h1", 1: "h1"}, operation=operation)
+    assert evidence(activity, {"h1": seen(pinned_bytes=pinned)})["copied_directly"] is directly
+
+
 def test_a_loopback_does_not_leave_the_host():
     counts = seen(1000, 1000, 5)
     counts["interfaces"]["lo"] = {"tx_bytes": 100 * MIB, "rx_bytes": 100 * MIB, "tx_packets": 9000, "rx_packets": 9000}

@@ -14,6 +14,7 @@ from collbench.launch.info import LaunchInfo
 from collbench.measure import monitored
 from collbench.measure import monitored as watched_module
 from collbench.measure.crossing import OtherPath
+from collbench.measure.instruments import CpuReading
 from collbench.measure.monitored import Disturbance, MonitoredMeasurement, RoundMonitor, measure_monitored, monitor_round
 from collbench.measure.request import Budget
 from collbench.measure.sampling import Measurement
@@ -36,15 +37,20 @@ class Bird:
 def seen(monkeypatch):
     """Monitor a case with a measurement of no duration, or `each` of the budget; returns (result, budgets of the measurements)."""
 
-    def run(*songs, each=0.0, stolen=0, ready=READY, **more):
+    def run(*songs, each=0.0, stolen=0, threads=1, working=90, series=(1.0, 1.0, 1.0), ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)
 
         def time_case(ready, world, budget):
             budgets.append(budget.max_time_s)
             clock.now += each
-            return Measurement(np.ones((1, 3)), 0.03)
+            return Measurement(np.array([series]), 0.03)
 
-        moments = iter([SimpleNamespace(stolen=stolen * k, ticks=1000 * (k + 1), preempted=3 * k) for k in range(9)])
+        moments = iter(
+            [
+                CpuReading(stolen * k, 1000 * (k + 1), 3 * k, working * k, {str(t): k * 9 * 10**8 for t in range(threads)}, float(k))
+                for k in range(9)
+            ]
+        )
         monkeypatch.setattr(watched_module, "time_case", time_case)
         monkeypatch.setattr(watched_module, "now", lambda: next(moments))
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -107,6 +113,16 @@ def test_a_state_probe_that_failed_reports_others_on_the_cores(seen):
 def test_a_hypervisor_that_took_the_cpu_is_reported(seen):
     found, _ = seen(65e-9, 65e-9, stolen=50)
     assert (found.stolen, found.preempted, found.flags) == (0.05, 3, ["cpu_shared"])
+
+
+@pytest.mark.parametrize(
+    ("threads", "series", "flags"),
+    [(4096, (1.0, 7.0, 7.0), ["threads_share_cores"]), (4096, (1.0, 1.1, 1.1), []), (1, (1.0, 7.0, 7.0), [])],
+)
+def test_threads_that_share_cores_are_reported_if_times_vary(seen, threads, series, flags):
+    found, _ = seen(threads=threads, series=series)
+    assert found.flags == flags
+    assert found.evidence.get("threads", {}).get("threads") == (4096 if threads > 1 else None)
 
 
 @pytest.mark.parametrize(("enqueue_s", "bound"), [(None, False), (0.79, False), (0.8, True), (3.0, True)])

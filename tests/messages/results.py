@@ -25,7 +25,7 @@ from collbench.results.overlap import (
     StepTimeMissed,
     TooFewBlocks,
 )
-from collbench.results.quality import REMEDIES, QualityReason, RunQuality
+from collbench.results.quality import REMEDIES, QualityReason, RunQuality, SharingThreads
 
 RATE = HeadlineRate(5.01e9, 64 << 20, 7.61e9, 65.8, "memory copy and sum", measured=True)
 TIME, IDLE = QualityReason("time", 7, 20), QualityReason("idle", 12)
@@ -91,6 +91,8 @@ MESSAGES = {
     "quality of one": RunQuality(9, 1, 0, (TIME,)),
     **{f"reason {remedy}": QualityReason(remedy, 3) for remedy in REMEDIES},
     "reason time with a suggestion": TIME,
+    "reason threads, counted": QualityReason("threads", 8, threads=SharingThreads(("gloo",), 2, 8, 2, 7.2)),
+    "threads that share cores": SharingThreads(("gloo",), 4, 16, 4, 3.1),
     "reason time, -n": QualityReason("time", 7, iterations=200),
     "reason time, a larger -n": QualityReason("time", 7, iterations=0),
 }

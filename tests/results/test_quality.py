@@ -46,6 +46,11 @@ def modes(first: float, second: float, share: float = 0.6) -> Row:
         (modes(1e-3, 9e-3, share=0.67), OK, ()),
         (make_row(flags=("two_modes",)), NOISY, ("idle",)),
         (make_row(flags=("two_modes",), modes=[{"time_s": 1e-3, "share": None}, {"time_s": 2e-3, "share": 0.1}]), NOISY, ("idle",)),
+        (wide(0.11, flags=("threads_share_cores",)), NOISY, ("threads",)),
+        (wide(0.51, flags=("threads_share_cores", "drift")), UNRELIABLE, ("threads",)),
+        (make_row(flags=("threads_share_cores",)), OK, ()),
+        (make_row(flags=("threads_share_cores", "cpu_shared")), NOISY, ("idle",)),  # other work
+        (make_row(flags=("threads_share_cores", "lossy_path")), NOISY, ("network",)),
         (make_row(flags=("retransmits",)), OK, ()),
         (make_row(flags=("lossy_path",)), NOISY, ("network",)),
         (make_row(flags=("port_errors",)), NOISY, ("network",)),
@@ -83,7 +88,7 @@ def test_stored_values_that_are_not_numbers_are_no_interval(value: Any) -> None:
 
 def test_the_rules_name_known_flags_and_remedies() -> None:
     assert {flag for rule in RULES for flag in rule.flags} <= set(FLAGS)
-    assert {rule.remedy for rule in RULES} == set(REMEDIES)
+    assert {rule.remedy for rule in RULES} | {"threads"} == set(REMEDIES)  # that one takes the place of others
     assert {rule.word for rule in RULES} <= set(QUALITIES)
 
 
@@ -147,3 +152,24 @@ def test_on_a_quiet_machine_95_percent_of_the_rows_are_ok_and_on_a_disturbed_one
     part_ok = {key: counts.words[OK] / counts.words.total() for key, counts in found.items()}
     assert part_ok["quiet", "host", "mpi"] >= 0.95
     assert all(part_ok["disturbed", where, backend] < 0.7 for where in quality_trials.WHERE for backend in ("gloo", "mpi"))
+
+
+def sharing(spread: Any, **changes: Any) -> Row:
+    """A row of Gloo whose threads share two cores with the ranks."""
+    evidence = {"threads": {"threads": 8, "cores": 2, "others": 0.02, "spread": spread}}
+    return wide(0.3, flags=("threads_share_cores",), backend="gloo", ranks=2, evidence=evidence, **changes)
+
+
+def test_threads_that_share_cores_are_named_with_what_was_counted() -> None:
+    quality = run_quality([sharing(7.0), sharing(2.5), sharing(9.0)])
+    assert quality.render() == (
+        "3 of 3 cases are noisy. Main reason: gloo's 8 threads share 2 cores with both ranks: times vary 7-fold whatever the duration. "
+        "Use a host with more cores."
+    )
+    (reason,) = quality.reasons
+    assert (reason.remedy, reason.threads and reason.threads.threads, reason.max_time_s) == ("threads", 8, None)
+
+
+@pytest.mark.parametrize("spread", [None, "7", float("nan")])
+def test_without_valid_counts_the_cause_is_named_without_them(spread: Any) -> None:
+    assert "Main reason: the library's threads share the cores with the ranks." in run_quality([sharing(spread)]).render()
