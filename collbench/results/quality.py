@@ -188,11 +188,11 @@ class SharingThreads(Fact, frozen=True):
     spread: float
 
     def render(self) -> str:
-        """Return "gloo's 8 threads share 2 cores with both ranks: times vary 7-fold whatever the duration"."""
+        """Return "gloo's 8 threads share 2 cores with both ranks: times vary 7-fold, in longer runs, too"."""
         who = "both ranks" if self.ranks == 2 else f"{self.ranks} ranks"
         libraries = " and ".join(f"{backend}'s" for backend in self.backends)
         share = f"{self.threads} threads share {plural(self.cores, 'core')} with {who}"
-        return f"{libraries} {share}: times vary {self.spread:.0f}-fold whatever the duration"
+        return f"{libraries} {share}: times vary {self.spread:.0f}-fold, in longer runs, too"
 
 
 class QualityReason(Fact, frozen=True):

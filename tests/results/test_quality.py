@@ -163,7 +163,7 @@ def sharing(spread: Any, **changes: Any) -> Row:
 def test_threads_that_share_cores_are_named_with_what_was_counted() -> None:
     quality = run_quality([sharing(7.0), sharing(2.5), sharing(9.0)])
     assert quality.render() == (
-        "3 of 3 cases are noisy. Main reason: gloo's 8 threads share 2 cores with both ranks: times vary 7-fold whatever the duration. "
+        "3 of 3 cases are noisy. Main reason: gloo's 8 threads share 2 cores with both ranks: times vary 7-fold, in longer runs, too. "
         "Use a host with more cores."
     )
     (reason,) = quality.reasons
