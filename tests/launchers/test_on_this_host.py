@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from collbench.results.quality import OK, quality_of
 from tests.cli.command import BIN, PROGRAM, run, start
 from tests.conftest import sample
 from tests.launchers.stored import measured, stored
@@ -34,6 +35,8 @@ class TestByOurselves:
         for row in found.rows:  # other work on the machine may disturb the reference; the percentage is then missing
             assert row.ceiling and row.ceiling.kind == "measured" and row.ceiling.limited_by.endswith("and sum")
             assert (row.percent_of_ceiling is None) == ("reference_disturbed" in row.flags)
+            quality = quality_of(row)
+            assert quality and (quality.word != OK or row.percent_of_ceiling is None or 20 < row.percent_of_ceiling < 200)
 
     def test_four_ranks_of_mpich_spin_and_say_so(self, tmp_path: Path) -> None:
         done = run(tmp_path, *SHORT, "--ranks", "4", "--backend", "mpi", "-n", "3", "-w", "1")

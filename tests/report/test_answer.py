@@ -7,13 +7,15 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collbench.analysis.health import SeriesCheck, verdict_of
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import ceiling_from_rate
+from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate
 from collbench.report import runs as report
 from collbench.report.answer import LEAST_RATE_BYTES, HeadlineRate, Latency, answer_lines, answers
 from collbench.report.blocks import COLUMNS, DEFAULT_VIEW, View, parse_columns
@@ -297,3 +299,31 @@ def test_an_operation_without_data_has_nothing_to_verify() -> None:
 
 def test_programs_get_no_answer() -> None:
     assert not any("quality:" in live([make_row()], format) for format in ("csv", "json", "nccl-tests"))
+
+
+def test_every_output_has_the_same_headline(tmp_path: Path) -> None:
+    """The largest reliable size of at least 4 MiB: the answer, a report, its page, the list of runs, and the verdict of check."""
+    shared = Ceiling("measured", 20e9, "shared memory and sum", low_bytes_per_s=19e9, high_bytes_per_s=21e9)
+
+    def row(size_bytes: int, rate: float, **changes: Any) -> Row:
+        time = size_bytes / rate
+        times = Times(time, 0.99 * time, 1.01 * time, time, time, time, time)
+        given = {"backend": "mpi", "device": "cpu", "ranks": 2, "nodes": 1, "hard_bound": None}
+        given |= {"ceiling": shared, "percent_of_ceiling": 100 * rate / 20e9, "busbw_bytes_per_s": rate, "time_s": times}
+        return make_row(size_bytes, **given | changes)
+
+    rows = [row(8, 5e6), row(4 << 20, 19e9), row(16 << 20, 16.4e9), row(64 << 20, 1.1e9, n=1, flags=("budget_exceeded",))]
+    folder = store(tmp_path / "run", rows)
+    text = "16.4 of 20.0 GB/s (82 %)"
+    rate = answers(rows)[0].rate
+    assert rate is not None
+    assert (rate.bytes_per_s, rate.size_bytes, round(rate.percent or 0)) == (16.4e9, 16 << 20, 82)
+    report = run_here(tmp_path, "report", str(folder), "--html", str(tmp_path / "page.html"))
+    assert report.returncode == 0
+    plain = run_here(tmp_path, "report", str(folder)).stdout
+    assert f"{text} at 16 MiB" in plain
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert text in page and "16 MiB" in page
+    assert "82 %" in run_here(tmp_path, "runs", str(tmp_path)).stdout
+    (check,) = [each for each in verdict_of(rows, []).evidence if isinstance(each, SeriesCheck)]
+    assert (check.size_bytes, check.busbw, check.percent) == (16 << 20, 16.4e9, 82)
