@@ -294,3 +294,16 @@ def test_memory_that_was_never_written_is_all_wrong() -> None:
 def test_a_shift_shows_at_once(shift: int) -> None:
     shifted = np.resize(np.roll(PATTERN, -shift), 1000)
     assert shift % PERIOD and first_wrong(shifted).endswith("the first at 0")
+
+
+def test_a_large_message_is_measured_in_portions(alone, monkeypatch):
+    passed = []
+
+    def rate(world: Any, slots: Any, n_bytes: int, share: float, *, idle: bool) -> Rate:
+        passed.append((len(slots), n_bytes))
+        return Rate(9e9, 9e9, 9e9)
+
+    monkeypatch.setattr(references, "_rate", rate)
+    monkeypatch.setattr(references, "_PORTION", 1000)
+    measure_references(alone, [(make_case(count=600), frozenset({Part.COPY}))], 0.01)
+    assert set(passed) == {(2, 1000)}  # of 2400 bytes
