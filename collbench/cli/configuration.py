@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from collbench.cli.other_tools import is_translated
-from collbench.cli.parser import actions_of, environment_name, from_environment, split_rest
+from collbench.cli.parser import actions_of, environment_name, from_environment, is_settable, split_rest
 from collbench.errors import UsageError
 from collbench.untrusted import parse_toml, read_file
 
@@ -133,7 +132,7 @@ def _texts(found: Configuration, command: str, parser: argparse.ArgumentParser) 
 def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Return the options that the file can set, by their long name."""
     options = {long: action for action in actions_of(parser) for long in action.option_strings if long.startswith("--")}
-    return {long: action for long, action in options.items() if long not in _NEVER and not is_translated(action)}
+    return {long: action for long, action in options.items() if long not in _NEVER and is_settable(action)}
 
 
 def _alike(word: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some, tools
-from collbench.cli.parser import Parser, add_command, add_format, duration, factor, positive
+from collbench.cli.parser import Parser, add_command, add_format, duration, factor, not_from_elsewhere, positive
 from collbench.cli.request import default_backends, requested_tools
 from collbench.errors import FINE, RunFailed, UsageError
 
@@ -124,8 +124,9 @@ def _add_peak_options(parser: Parser) -> None:
         "--oversubscription", metavar="X", type=factor, default=1.0, help="the fabric carries a node's rate divided by X (default: 1)"
     )
     parser.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling")
-    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth (of the one size in --sizes)")
-    parser.add_argument("--sizes", metavar="SIZES", help="expected time and busbw of each size, by NCCL's latencies: 1K-1G, 8M or 1K,1M")
+    parser.add_argument("--measured", metavar="GB/s", help="a busbw to compare with the expected bandwidth (of the size in --sizes)")
+    sizes = "expected time and busbw of each size, by NCCL's latencies: 1K-1G, 8M or 1K,1M"
+    not_from_elsewhere(parser.add_argument("--sizes", metavar="SIZES", help=sizes))  # COLLBENCH_SIZES is for measuring commands
     parser.add_argument("--floor", metavar="PERCENT", help="minimum busbw for a health check, as a share of the expected one: 85%%")
     parser.add_argument("--emit", choices=FLOOR_FORMS, help="with --floor: write it for Azure's node health checks, NVIDIA's Cluster "
                         "Readiness Engine, ReFrame, or as JSON (default: json)")  # fmt: skip
@@ -171,6 +172,8 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
         return 0
     times = expected_times(arguments.operation, job, parse_sizes(arguments.sizes)) if arguments.sizes else []
     found = replace(found, sizes=tuple(times))
+    if measured is not None and len(times) > 1:
+        raise UsageError("--measured with several --sizes: use one size, the one that was measured")
     if arguments.html:
         from collbench.report.html.first_screen import of_peak
         from collbench.report.html.machine import peak_sections
@@ -242,7 +245,7 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
     from collbench.machine.peak.published import published
 
     share, of_bound = percents(measured, found)
-    of_size = 100 * measured / found.sizes[0].busbw_bytes_per_s if measured is not None and len(found.sizes) == 1 else None
+    of_size = 100 * measured / found.sizes[0].busbw_bytes_per_s if measured is not None and found.sizes else None
     doubtful = exceeds_bound(measured, found)
     ceilings = {"expected": found.expected, "ring": found.ring, "bound": found.bound}
     return json.dumps({

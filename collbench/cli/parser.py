@@ -239,13 +239,23 @@ def from_environment(parser: argparse.ArgumentParser, typed: list[str], env: Map
     for action in actions_of(parser):
         long = next((option for option in action.option_strings if option.startswith("--")), None)
         value = env.get(environment_name(long)) if long and long not in _HELP else None
-        if long is None or not value or is_translated(action) or _is_typed(action, own):
+        if long is None or not value or not is_settable(action) or _is_typed(action, own):
             continue
         if action.nargs == 0:
             added += [long] if value.lower() not in ("0", "false", "no") else []
         else:
             added += [f"{long}={value}"]
     return [*added, *typed]
+
+
+def not_from_elsewhere(action: argparse.Action) -> None:
+    """Make an option that only the command line sets: neither a COLLBENCH_* variable nor the configuration file."""
+    action.only_typed = True  # type: ignore[attr-defined]
+
+
+def is_settable(action: argparse.Action) -> bool:
+    """Return whether a COLLBENCH_* variable or the configuration file may set the option."""
+    return not is_translated(action) and not getattr(action, "only_typed", False)
 
 
 def options_typed(parser: argparse.ArgumentParser, typed: list[str]) -> set[str]:

@@ -10,7 +10,7 @@ from collbench.cli.configuration import VARIABLE, _settable
 from collbench.cli.help import GROUPS, examples, is_expert, positional_words
 from collbench.cli.main import all_parsers
 from collbench.cli.other_tools import is_translated
-from collbench.cli.parser import _HELP, Parser, actions_of, environment_name
+from collbench.cli.parser import _HELP, Parser, actions_of, environment_name, is_settable
 from collbench.cli.variables import VARIABLES
 from collbench.operations.registry import commands as operation_commands
 from site_pages.markdown import block, code, codes, escaped, page, paragraphs, sentence, table
@@ -120,7 +120,7 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def _long(action: argparse.Action) -> str:
     """Return the long option that an environment variable sets; "" for none."""
     long = next((option for option in action.option_strings if option.startswith("--")), "")
-    return "" if long in _HELP or is_translated(action) else long
+    return "" if long in _HELP or not is_settable(action) else long
 
 
 def _variable(action: argparse.Action) -> str:

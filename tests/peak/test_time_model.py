@@ -13,6 +13,7 @@ from collbench.machine.peak.floors import floors_of, parse_share, render
 from collbench.machine.peak.job import nodes_of
 from collbench.machine.peak.node import Job, UserOverride, parse_nic
 from collbench.machine.peak.time_model import OPERATIONS, expected_times, why_no_model
+from tests.cli.command import run_here
 
 K, M, G = 2**10, 2**20, 2**30
 # GB/s of bus bandwidth of all-reduce on 8 H100 with NVLS, by size (powers of two), from
@@ -138,15 +139,16 @@ def test_command_and_api_agree(capsys, tmp_path):
     assert dict(zip(header.split(","), row.split(","), strict=True))["expected_time_s"] == str(of_api.seconds)
 
 
-def test_a_measured_rate_is_not_compared_with_one_of_several_sizes(capsys):
-    call("--sizes", "1M,2M", "--measured", "400", "--format", "json")  # COLLBENCH_SIZES of measuring commands may set --sizes
-    found = json.loads(capsys.readouterr().out)
-    assert (len(found["sizes"]), found["percent_of_size"]) == (2, None) and found["percent_of_ceiling"] is not None
+def test_sizes_of_measuring_commands_are_not_those_of_peak(tmp_path):
+    (tmp_path / "config.toml").write_text('sizes = "8,1K"\n')
+    env = {"COLLBENCH_SIZES": "8,1K", "COLLBENCH_CONFIG": str(tmp_path / "config.toml")}
+    done = run_here(tmp_path, "peak", "alltoall", "--gpus-per-node", "8", "--nvlink", "450", "--format", "json", env=env)
+    assert (done.returncode, done.stderr) == (0, "") and json.loads(done.stdout)["sizes"] == []
 
 
 @pytest.mark.parametrize(
     "argv",
-    [("--emit", "nhc"), ("--format", "csv"), ("--floor", "85%", "--measured", "4"),
+    [("--emit", "nhc"), ("--format", "csv"), ("--sizes", "1M,2M", "--measured", "4"), ("--floor", "85%", "--measured", "4"),
      ("--nodes", "2", "--nic", "8x400Gb", "--floor", "85%", "--emit", "nhc"), ("--ceiling", "400", "--sizes", "1M")],
 )  # fmt: skip
 def test_options_that_do_not_go_together(argv):

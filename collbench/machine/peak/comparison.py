@@ -97,7 +97,7 @@ def lines_of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | 
 
 def sentences_of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: float | None) -> list[str]:
     """Return the measured rate of the only size compared with its expected one, and by which model that is."""
-    if measured is None or len(times) != 1:
+    if measured is None:
         return [OF_SIZES]
     share = format_percent(100 * measured / times[0].busbw_bytes_per_s)
     compared = f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(times[0].size_bytes)}"
