@@ -25,11 +25,19 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.match(text)
     if not match:
-        raise UsageError(f"size '{text}' is not a valid number of bytes: use e.g. 8, 1K, 64M or 1G (K, M, G = 1024)")
+        raise UsageError(f"size '{text}' is not a valid number of bytes{_other_letters(text)}: use e.g. 8, 1K, 64M or 1G (K, M, G = 1024)")
     value = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
     if value < 1 or value != int(value):
         raise UsageError(f"size '{text}' is not a whole, positive number of bytes: the smallest size is 1")
     return int(value)
+
+
+def _other_letters(text: str) -> str:
+    """Return the names of the first letters that only look like those of sizes, such as a Cyrillic К: " (…)"; "" without any."""
+    import unicodedata
+
+    names = [unicodedata.name(letter, "") for letter in dict.fromkeys(text) if not letter.isascii()]
+    return f" (it contains {listed([name for name in names if name], 2)})" if any(names) else ""
 
 
 def parse_duration(text: str) -> float:
@@ -131,7 +139,9 @@ def format_percent(percent: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration for people: "8 s", "2 min 05 s", "1 h 02 min"."""
+    """Return a duration for people: "8 s", "2 min 05 s", "1 h 02 min"; "more than 1,000,000 h" for times without a meaning."""
+    if seconds >= 3.6e9:
+        return "more than 1,000,000 h"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

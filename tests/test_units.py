@@ -180,3 +180,13 @@ def test_any_text_is_a_time_or_a_sentence(text: str) -> None:
         assert parse_duration(text) > 0
     except UsageError as error:
         assert "not a valid time" in str(error)
+
+
+def test_a_letter_that_looks_like_a_unit_is_named() -> None:
+    with pytest.raises(UsageError, match=r"CYRILLIC CAPITAL LETTER KA"):
+        parse_sizes("8,1К")
+
+
+def test_a_duration_without_a_meaning_is_short() -> None:
+    assert format_duration(1e99) == format_duration(float("inf")) == "more than 1,000,000 h"
+    assert format_duration(3.6e9 - 3600) == "999999 h 00 min"

@@ -233,7 +233,7 @@ class HiddenByNoise(Fact, frozen=True):
     quality: RunQuality
 
     def render(self) -> str:
-        """Return "11 of 12 rows over mpi are noisy or unreliable: other work or a changed machine state disturbed them"."""
+        """Return "11 of 12 rows over mpi are noisy or unreliable: other work or a changed machine state disturbed the measurement"."""
         bad = self.quality.noisy + self.quality.unreliable
         reason = self.quality.best_remedy
         if not self.quality.cases:

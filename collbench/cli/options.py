@@ -194,7 +194,7 @@ _TABLE = (
     Option("--resume-if-exists", "continue the run in --out DIR if there is one, for jobs that may be requeued", fills="resume_if_exists"),
     Option("--format", **format_settings(*ROW_FORMATS)),
     Option("--color", "colored output (default: auto)", choices=("auto", "always", "never"), default="auto"),
-    Option("--quiet", "print only data and errors"),
+    Option("--quiet", "print results and errors, but no progress and no notes"),
     Option("--columns", "columns of the table, such as size,time,p99; +p95,max adds to the usual ones", "NAMES", _known_columns),
     Option("-v --verbose", "show the flags of each row, and what they mean"),
     # of single commands

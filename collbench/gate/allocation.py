@@ -97,6 +97,7 @@ class Allocation:
     slowed      how it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline
     jobs        the scheduler's jobs of its launches: "Slurm job testbed-12"; empty if none is recorded
     ceilings    the ceilings of its cases that come from links, each once; empty in the file of an older version
+    stopped     the folders of the launches that stopped early; a baseline does not store them
     """
 
     name: str
@@ -111,6 +112,7 @@ class Allocation:
     slowed: str = ""
     jobs: tuple[str, ...] = ()
     ceilings: tuple[LinkCeiling, ...] = ()
+    stopped: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -193,6 +195,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
         shown={case: _shown(of_case) for case, of_case in rows.items()},
         imported=True in flags, slowed=_slowed(runs), jobs=_jobs(runs),
         ceilings=link_ceilings(row for run in runs for row in run.rows),
+        stopped=tuple(str(run.path) for run in runs if _broke_off(run)),
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from collbench.errors import UsageError
 from collbench.gate.allocation import COLUMNS, NAME, Allocation, CaseTimes, in_order, moment
 from collbench.results.row import UNDER_LOAD, CaseKey
 from collbench.results.store import to_line
-from collbench.units import plural
+from collbench.units import first_of, plural
 from collbench.untrusted import open_file, read_file, uncollected, values_in
 
 # The file of an allocation: a line on the whole, then a line per case. It may have been edited by hand, so `read` checks it.
@@ -406,7 +406,11 @@ def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
         if wrong:
             raise UsageError(f"allocation {each.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
         if each.unfinished:
-            raise UsageError(f"allocation {each.name} has {plural(each.unfinished, 'launch')} that stopped early: omit them")
+            folders = f" ({first_of(each.stopped, 3)})" if each.stopped else ""
+            raise UsageError(
+                f"allocation {each.name} has {plural(each.unfinished, 'launch')} that stopped early{folders}: repeat what stopped, "
+                "or name the other launches one by one"
+            )
         if each.slowed:
             raise UsageError(f"allocation {each.name} was slowed on purpose ({each.slowed}): it does not show the cluster's speed; omit it")
     held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}

@@ -179,7 +179,8 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
 
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
-    cases, others = (by_step([each for each in shown if (each.about.kind == CELL) == is_case]) for is_case in (True, False))
+    repeated = [each for each in shown if len(each.known) > 1]  # a single allocation shows no course
+    cases, others = (by_step([each for each in repeated if (each.about.kind == CELL) == is_case]) for is_case in (True, False))
     listed, allocations = [*others, *cases[:_MOST_CELLS]], len(history.allocations)
     columns: list[Column[CaseHistory]] = [
         Column("", "", lambda each: each.about.name, cut=True),
@@ -193,11 +194,18 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
     layout = TextLayout(frame, width)
     head = [Line(f"{history.of}: {title(history)}", "head"), *(Line(note, "doubtful") for note in history.notes)]
     last = f" (the last {most})" if allocations > most else ""
-    scale = f"{letters[0]} fastest to {letters[-1]} slowest of its line; differences too small to matter stay in the middle"
-    course_of = f"course: a sign for each allocation{last}, {scale}; {_UNKNOWN[letters]} not measured"
+    scale = f"{letters[0]}: fastest, {letters[-1]}: slowest of the line, the middle: no relevant difference"
+    course_of = f"course: one sign per allocation{last}; {scale}; {_UNKNOWN[letters]}: not measured"
     head.append(Line(f"{course_of}. trend: the last level over the first", "foot"))
+    alone = sum(each.about.kind == CELL for each in shown) - len(cases)
+    if not repeated:
+        del head[-1]
+    if alone:
+        what = f"not shown, since measured in one allocation only: {plural(alone, 'case')} (--format json has them)"
+        head.append(Line(what, "foot"))
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
-    yield Line(layout.heading(), "head")
+    if repeated:
+        yield Line(layout.heading(), "head")
     for each in listed:
         yield from (Line(line.text, "doubtful" if each.steps else "") for line in layout.lines(each))
         yield from wrapped([Line(printable(f"    {sentence}")) for sentence in sentences(history, each)], width)

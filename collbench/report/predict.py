@@ -98,10 +98,15 @@ def _foot(found: Prediction) -> Iterator[str]:
 def prediction_frame(found: Prediction) -> Frame[PredictedRecord]:
     """Return the table of all cases and node counts."""
     records = [PredictedRecord(case, each) for case in found.cases for each in case.predictions]
+    reasons = {each.refusal or None for each in records}
+    foot = list(_foot(found))
+    if len(records) > 1 and len(reasons) == 1 and None not in reasons:  # one line instead of one for each case
+        foot[0] = f"{foot[0]}: {reasons.pop()}"
+        return Frame([], [], foot=foot)
     style = {True: "na", False: ""}
     shown = [each for each in _COLUMNS if each.title]
     return Frame(
-        shown, records, head=[_HEAD] if found.predicted else [], foot=list(_foot(found)),
+        shown, records, head=[_HEAD] if found.predicted else [], foot=foot,
         style=lambda each: style[each.time.time_s is None], instead=lambda each: each.refusal or None,
     )  # fmt: skip
 

@@ -114,7 +114,7 @@ REMEDIES: Mapping[str, Remedy] = {
     "network": Remedy("the network lost packets or a link went down", "Check cables, optics and switch ports"),
     "time": Remedy("there are too few samples for a narrow interval", "Use a longer `--max-time`"),
     "skew": Remedy("the ranks start too far apart", "Use `--mode batched`"),
-    "launches": Remedy("some launches are missing", "Repeat the launches that ended early"),
+    "launches": Remedy("some launches lack the case", "Repeat the launches that ended early"),
 }
 
 

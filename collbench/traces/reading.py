@@ -36,6 +36,7 @@ FOR_REPLAY = ("kineto", "chakra", "inspector", "nccl-log", "flight-recorder")
 FORMS = "PyTorch Flight Recorder, Chakra, Kineto, NCCL Inspector, and logs with NCCL_DEBUG_SUBSYS=INIT,COLL"
 
 _HEAD = 64 << 10
+_OF_A_RUN = {"run.json", "cells.jsonl"}  # as results/folder.py names them, which traces cannot import
 _SHORTEST = 512  # bytes of a file with a call; the head of a shorter one need not show its format
 _MOST_FILES = 1 << 17
 _MOST_RANKS = 1 << 20
@@ -113,7 +114,10 @@ def _recognized(
                     raise
                 damaged.append(error)
             continue
-        inside = {file: reader for file in _files(path) if (reader := reader_of(file, skip_unreadable=True))}
+        files, run = _files(path)
+        inside = {file: reader for file in files if (reader := reader_of(file, skip_unreadable=True))}
+        if not inside and run is not None:
+            raise UsageError(f"{run} is a run of collbench, not a trace: name the recorded trace (`collbench report {run}` shows the run)")
         if not inside:
             raise UsageError(f"{path}: the folder has no trace of a known format: give files of {FORMS}")
         forms = {reader.FORM for reader in inside.values()}
@@ -148,15 +152,23 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder and its folders, by name; without hidden ones and empty ones, and without links to folders."""
-    found = []
+def _files(folder: Path) -> tuple[list[Path], Path | None]:
+    """Return the files of a folder and its folders, by name, and the first folder with a run of collbench, whose files are left out.
+
+    Hidden and empty files are left out, too, and links to folders.
+    """
+    found: list[Path] = []
+    run = None
     for root, folders, names in os.walk(folder):
+        if set(names) >= _OF_A_RUN:
+            run = run or Path(root)
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(root) / name for name in sorted(names) if not name.startswith(".")]
         if len(found) > _MOST_FILES:
             raise UsageError(f"{folder}: the folder has more than {_MOST_FILES:,} files: give the folder with the traces only")
-    return found
+    return found, run
 
 
 def reader_of(path: Path, *, skip_unreadable: bool = False) -> TraceReader | None:

@@ -12,7 +12,7 @@ import pytest
 import collbench
 from tests.analysis.test_predict import ring, row
 from tests.cli.command import ROOT, run_here
-from tests.results.rows import store
+from tests.results.rows import make_row, store
 
 
 @pytest.fixture
@@ -64,3 +64,9 @@ def test_the_api_returns_typed_values(runs: str) -> None:
     assert at.time_s == pytest.approx(ring(16), rel=0.01) and at.refusal is None
     with pytest.raises(collbench.UsageError):
         collbench.predict(runs, 1)
+
+
+def test_a_refusal_of_all_predictions_is_one_line(tmp_path: Path) -> None:
+    store(tmp_path / "runs/a", [make_row(size, nodes=2, ranks=2) for size in (8, 1 << 20)])
+    done = run_here(tmp_path, "predict", "runs", "--nodes", "64")
+    assert "2 of 2 predictions refused: measured at 2 nodes" in done.stdout and "operation" not in done.stdout

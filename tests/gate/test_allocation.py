@@ -125,7 +125,8 @@ def test_a_launch_without_a_regular_end_is_unfinished(
     edit_info(second, exit_code=code)
     if not finished:
         (second / "run.json").write_text((second / "run.json").read_text().replace('"finished_utc"', '"ignored"'))
-    assert allocations_in([tmp_path])[0].unfinished == unfinished
+    (found,) = allocations_in([tmp_path])
+    assert (found.unfinished, found.stopped) == (unfinished, (str(second),) * unfinished)
 
 
 def test_facts_of_a_later_launch_are_read(tmp_path: Path) -> None:

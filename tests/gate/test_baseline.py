@@ -78,7 +78,11 @@ def test_an_allocation_is_added_once_and_with_an_error_none_is(tmp_path: Path, n
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"unfinished": 1}, "allocation bad has 1 "), ({"slowed": "by=10%"}, r"bad .*\(by=10%\)")],
+    [
+        ({"unfinished": 1}, "allocation bad has 1 "),
+        ({"unfinished": 1, "stopped": ("runs/a/launch-2",)}, "runs/a/launch-2"),
+        ({"slowed": "by=10%"}, r"bad .*\(by=10%\)"),
+    ],
 )
 def test_what_is_not_good_is_not_added(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):

@@ -79,9 +79,14 @@ def test_bars_are_for_terminals_that_can_show_them(encoding: str | None, painted
 
 
 def test_of_many_cases_the_first_are_shown_and_the_rest_counted() -> None:
-    many = history("base", nights(1, sizes=range(8, 8 + 100)))
+    many = history("base", nights(2, sizes=range(8, 8 + 100)))
     actual = [line.text for line in history_lines(many, "table")]
     assert actual[-1] == "and 140 more cases: ask for some with --only PATTERN, or for all with --format json"
+
+
+def test_cases_of_one_allocation_are_counted_and_not_listed() -> None:
+    lines = [line.text for line in history_lines(history("base", nights(1, sizes=(8, 16))), "table")]
+    assert lines[1:] == ["not shown, since measured in one allocation only: 4 cases (--format json has them)"]
 
 
 def test_json_has_an_object_for_each_series() -> None:

@@ -205,3 +205,13 @@ def test_roots_and_peers_are_ranks_of_the_job() -> None:
 
 def test_every_reader_is_there() -> None:
     assert [module.FORM for module in reading.readers()] == ["flight-recorder", "inspector", "nccl-log", "chakra", "kineto"]
+
+
+def test_a_run_of_collbench_is_not_a_trace(tmp_path: Path) -> None:
+    run = tmp_path / "runs/a"
+    run.mkdir(parents=True)
+    for name in ("run.json", "cells.jsonl"):
+        (run / name).write_text('{"schema": 1}\n')
+    for path in (tmp_path, run):
+        with pytest.raises(UsageError, match=f"{run} is a run of collbench"):
+            reading.read_traces([path])

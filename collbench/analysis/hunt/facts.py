@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 from collbench.reason import Fact
+from collbench.results.flags import flag_name
 from collbench.units import format_percent, format_rate, format_time, listed, plural
 
 Ways = Literal["sends and receives", "sends", "receives", "small messages"]
@@ -444,7 +445,7 @@ class RoundFlag(HuntNote, frozen=True):
     rounds: int
 
     def render(self) -> str:
-        return f"{self.count} of {plural(self.rounds, 'round')}: {self.flag}"
+        return f"{self.count} of {plural(self.rounds, 'round')}: {flag_name(self.flag)}"
 
 
 class PairsNotCovered(HuntNote, frozen=True):
@@ -475,7 +476,7 @@ class AllAlike(HuntNote, frozen=True):
     middle: float
 
     def render(self) -> str:
-        return f"no slow endpoint found: all reach {format_rate(self.middle)} GB/s; whether all are slow, the hard limit shows"
+        return f"no slow endpoint found: all reach {format_rate(self.middle)} GB/s; if that is far below the hard limit, all are slow"
 
 
 class GroupSweep(HuntNote, frozen=True):
