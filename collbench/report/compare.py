@@ -24,7 +24,7 @@ from collbench.report.headlines import short
 from collbench.report.outcome_text import describe, describe_comparison, format_change
 from collbench.report.plan import PlanSummary, in_print_order, operation_name
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped, write_line
-from collbench.results.flags import explain, flag_name
+from collbench.results.flags import flag_name, named
 from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.results.store import to_page
 from collbench.units import format_size, plural
@@ -282,7 +282,7 @@ def foot(found: Comparison) -> list[str]:
         texts.append("?: unreliable; the flags on the line give the reason")
     if any(case.state_differs for case in found.cases):
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
-    texts += explain(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
+    texts += named(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
     if any(case.a.overlap and case.b.overlap for case in found.cases):
         from collbench.report.overlap import exposed_sentences
 

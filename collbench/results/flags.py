@@ -236,3 +236,10 @@ def explain(codes: Iterable[str]) -> list[str]:
     """Return a line for each flag that occurs and is known, in the order of FLAGS: "drift: the median moved …"."""
     present = set(codes)
     return [f"{flag.name}: {flag.render()}" for code, flag in FLAGS.items() if code in present]
+
+
+def named(codes: Iterable[str]) -> list[str]:
+    """Return one line with the names of the known flags that occur, and the command that explains them; no line without any."""
+    present = set(codes)
+    names = [flag.name for code, flag in FLAGS.items() if code in present]
+    return [f"flags (`collbench explain FLAG` explains one): {', '.join(names)}"] if names else []
