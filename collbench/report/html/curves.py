@@ -6,7 +6,7 @@ bandwidth and time, linear and logarithmic, zoom, series to show or hide, and on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -171,11 +171,13 @@ class SizeChart:
         shown = range(min(len(ends), int((high - low) / _LINE) + 1))
         heights = apart([y.at(ends[place]) for place in shown], _LINE, low, high)
         for limit in self.limits:
-            points = [(x.at(size), y.at(rate)) for size, rate in sorted(limit.rates_at(self.sizes).items())]
-            if len({height for _, height in points}) == 1:  # a level line, across the chart if it holds at all sizes
-                left, right = (x.start, x.end) if len(points) == len(self.sizes) else (points[0][0] - 12, points[-1][0] + 12)
-                points = [(left, points[0][1]), (right, points[0][1])]
-            picture.line(points, f"{limit.style} dashed")
+            points = [(size, (x.at(size), y.at(rate))) for size, rate in sorted(limit.rates_at(self.sizes).items())]
+            path = list(_interrupted(points))
+            (first, height), (last, _) = points[0][1], points[-1][1]
+            if {level for _, (_, level) in points} == {height}:  # a level line, across the chart if it holds at all sizes
+                left, right = (x.start, x.end) if len(points) == len(self.sizes) else (first - 12, last + 12)
+                path = [(left, height), (right, height)]
+            picture.line(path, f"{limit.style} dashed")
         for place, height in zip(shown, heights, strict=True):
             limit = self.limits[place]
             picture.text(x.end + 8, height, f"{limit.kind} {format_rate(ends[place] * 1e9)}", classes=limit.style)
@@ -386,27 +388,31 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
+def _interrupted(path: Sequence[tuple[int, tuple[float, float] | None]]) -> Iterator[tuple[float, float] | None]:
+    """Yield the places of (size, place), with None between sizes that are far apart."""
+    before = 0
+    for size, place in path:
+        if before and size > _FAR * before:
+            yield None
+        yield place
+        before = size
+
+
 def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rate: bool) -> None:
     """Draw the intervals, the line and the markers of a series; doubtful values have open markers, wrong ones crosses."""
     classes = series_classes(line.number)
     bars: list[tuple[float, float] | None] = []
-    path: list[tuple[float, float] | None] = []
-    before = 0
+    path: list[tuple[int, tuple[float, float] | None]] = []
     for point in line.points:
         value, at = point.rate if rate else point.time, x.at(point.size_bytes)
-        if before and point.size_bytes > _FAR * before:
-            path.append(None)
-        before = point.size_bytes
-        path.append(None if value is None else (at, y.at(value.value)))
+        path.append((point.size_bytes, None if value is None else (at, y.at(value.value))))
         if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1:
             bars += [(at, y.at(value.low)), (at, y.at(value.high)), None]
     picture.line(bars, f"{classes} bar")
-    picture.line(path, classes)
-    for point in line.points:
-        value = point.rate if rate else point.time
-        if value is None:
+    picture.line(_interrupted(path), classes)
+    for point, (_, place) in zip(line.points, path, strict=True):
+        if place is None:
             continue
-        place = (x.at(point.size_bytes), y.at(value.value))
         if point.state == "wrong":
             picture.cross(*place)
         else:

@@ -109,8 +109,9 @@ class SizePlot extends Walk {
       for (const end of ["High", "Low"]) add(each[measure + end], { stroke: "transparent", width: 0, points: { show: false } });
     });
     for (const limit of measure === "rate" ? data.limits : []) {
-      const single = limit.rate.filter((value) => value !== null).length === 1;
-      add(limit.rate, { stroke: resolved(limit.style), width: 1.4, dash: [7, 3], spanGaps: true, points: { show: single, size: 8 } });
+      const rates = limit.rate.filter((value) => value !== null);
+      const gaps = (plot) => (new Set(rates).size > 1 ? this.far(plot, limit.rate) : []); // a level line holds between its sizes, too
+      add(limit.rate, { stroke: resolved(limit.style), width: 1.4, dash: [7, 3], spanGaps: false, gaps, points: { show: rates.length === 1, size: 8 } });
     }
     return { columns, series };
   }

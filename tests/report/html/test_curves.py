@@ -143,6 +143,13 @@ class TestValues:
         assert found.picture().markup("t").count("<circle") == 1 + len(sizes)
         assert found.data()["far"] == 64
 
+    def test_a_reference_is_not_drawn_between_sizes_far_apart(self) -> None:
+        sizes = [8, 4 << 20, 16 << 20]
+        varying = [make_row(size, ceiling=replace(COPY, bytes_per_s=rate)) for size, rate in zip(sizes, (2e9, 23e9, 5e9), strict=True)]
+        for rows, parts in ((varying, 2), ([make_row(size) for size in sizes], 1)):
+            (limit,) = re.findall(r'<path class="line limit dashed" d="([^"]*)"', chart_of(*rows).picture().markup("t"))
+            assert limit.count("M") == parts
+
     def test_the_caption_has_the_row_of_the_headline(self) -> None:
         rows = [
             make_row(16384, busbw_bytes_per_s=90e9), make_row(4 << 20, busbw_bytes_per_s=60e9), make_row(16 << 20, busbw_bytes_per_s=40e9),
