@@ -174,7 +174,7 @@ class SizePlot extends Walk {
     const range = (low, high) => (low === null ? [0.1, 1] : this.log ? [low / 1.3, high * 1.3] : [0, high * 1.05]);
     this.plot = new uPlot({
       width, height: width < 560 ? 260 : 340, series, legend: { show: false },
-      padding: [12, this.hasMargin ? MARGIN : 16, 0, 4],
+      padding: [12, this.hasMargin ? MARGIN : 24, 0, 4],
       scales: { x: { distr: 3, log: 2, time: false }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => range(low, high) } },
       axes: [
         { ...axis, values: labels(sizeText), size: 28, space: 64, label: "message size" },
