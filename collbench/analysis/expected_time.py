@@ -144,10 +144,11 @@ class _RunLine:
     def __init__(self, first: Row, last: Row) -> None:
         self.first, self.last = first, last
         self._first_s, last_s = _seconds(first), _seconds(last)
-        own = max(0.0, (last_s - self._first_s) / (last.size_bytes - first.size_bytes))
-        reference = _least_s_per_byte(last)
-        self.exceeds_reference = reference is not None and reference > own * TOLERANCE
-        self._s_per_byte = reference if reference is not None and self.exceeds_reference else own
+        self._s_per_byte = max(0.0, (last_s - self._first_s) / (last.size_bytes - first.size_bytes))
+        reference = _s_per_byte_of_links(last)
+        self.exceeds_reference = reference is not None and reference * last.size_bytes > last_s * TOLERANCE
+        if reference is not None and self.exceeds_reference:
+            self._s_per_byte = reference
 
     def seconds(self, size_bytes: int) -> float:
         """Return the time of a size."""
@@ -166,7 +167,7 @@ def _seconds(row: Row) -> float:
     return median_of(row).value
 
 
-def _least_s_per_byte(row: Row) -> float | None:
+def _s_per_byte_of_links(row: Row) -> float | None:
     """Return the seconds per byte of the row's size at the expected rate of its links; None without one.
 
     A measured reference, such as a memory copy, is not a limit: libraries exceed it several times where data stays in a cache.

@@ -58,8 +58,7 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
     head, rows = of_page.tables[0][1].head, of_page.tables[0][1].rows
     on_page = {row[head.index("size")]: dict(zip(head, row, strict=True)) for row in rows}
     (chart,) = size_charts(material)
-    points = {point.size_bytes: point.text for line in chart.lines for point in line.points}
-    curve = next(limit for limit in chart.limits if limit.kind == "model")
+    points = {point.size_bytes: point for line in chart.lines for point in line.points}
     out = io.StringIO()
     report_run([stored], None, "table", out, markdown=Path("-"), err=io.StringIO())
     markdown = out.getvalue()
@@ -76,12 +75,13 @@ def test_every_form_has_the_same_expectation(stored: Path) -> None:
         shown = on_page[format_size(size)]
         assert shown["expected µs"] == format_time(expectation.expected_time_s)
         assert shown["expected time from"] == expectation.expected_time_origin
-        assert format_time(expectation.expected_time_s) in points[size]
+        assert format_time(expectation.expected_time_s) in points[size].text
         row = next(row for row in runs[0].rows if row.size_bytes == size)
-        assert curve.rates[size] * 1e9 == pytest.approx(row.busbw_bytes_per_s * row.time_s.p50 / expectation.expected_time_s)
+        assert points[size].expected_time == pytest.approx(expectation.expected_time_s * 1e6)
+        assert points[size].expected_rate * 1e9 == pytest.approx(row.busbw_bytes_per_s * row.time_s.p50 / expectation.expected_time_s)
         if expectation.percent_of_expected_time is not None:
             assert shown["% of expected time"] == format_percent(expectation.percent_of_expected_time)
-            assert shown["% of expected time"] in points[size]
+            assert shown["% of expected time"] in points[size].text
             assert re.search(rf"\| {format_percent(expectation.percent_of_expected_time)} *\| {expectation.expected_time_origin}", markdown)
     table = printed(stored, "table")
     assert "expected time of each size" in table

@@ -29,6 +29,7 @@ from collbench.report.cases import (
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import (
+    COLORS,
     CROSS,
     AxisScale,
     Picture,
@@ -49,7 +50,7 @@ from collbench.units import format_rate, format_size, format_time
 if TYPE_CHECKING:
     from collbench.gate.judge import TypicalTime
 
-MOST_LINES, _MOST_NAMED, _MOST_EXPECTED = 16, 6, 3
+MOST_LINES, _MOST_NAMED = 16, 6
 _LARGEST = 1 << 62  # bytes: a larger size is not valid
 _SLOWEST, _FASTEST = 1e-3, 1e16  # bytes per second: the range of valid rates
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 760, 340, 56, 132, 46  # pixels
@@ -69,7 +70,10 @@ class Value:
 
 @dataclass(frozen=True)
 class SizePoint:
-    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures; unreliable: its quality."""
+    """What one row shows at its size. state: "", "doubtful", "wrong" or "na"; text: the exact figures; unreliable: its quality.
+
+    expected_rate, expected_time: by the model of its expected time, in GB/s and µs
+    """
 
     size_bytes: int
     rate: Value | None
@@ -77,6 +81,8 @@ class SizePoint:
     state: str
     text: str
     unreliable: bool = False
+    expected_rate: float | None = None
+    expected_time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,7 @@ class SizeLine:
 
 @dataclass
 class LimitLine:
-    """A rate that measured bandwidths are compared with, in GB/s by size.
-
-    kind: "expected", "hard limit", or "model" for the rates of a series' expected times; what: what limits, or the series
-    """
+    """A rate that measured bandwidths are compared with, in GB/s by size. kind: "expected" or "hard limit"; what: what limits."""
 
     kind: str
     what: str
@@ -159,10 +162,14 @@ class SizeChart:
     def _scale(self, top: float, bottom: float) -> AxisScale:
         values = [point.rate if self.has_rate else point.time for line in self.lines for point in line.points]
         ends = [end for each in values if each for end in (each.value, each.low, each.high) if end is not None]
+        ends += [end for line in self.lines for point in line.points if (end := self._expected(point)) is not None]
         if not self.has_rate:
             return log_scale(min(ends, default=1.0) / 1.3, max(ends, default=1.0) * 1.3, bottom, top, "time, µs")
         ends += [rate for limit in self.limits for rate in limit.rates.values()]
         return linear_scale(0.0, 1.05 * max(ends, default=1.0), bottom, top, "bus bandwidth, GB/s")
+
+    def _expected(self, point: SizePoint) -> float | None:
+        return point.expected_rate if self.has_rate else point.expected_time
 
     def _draw_limits(self, picture: Picture, x: AxisScale, y: AxisScale) -> None:
         """Draw the limits, with as many labels in the margin as there is room for."""
@@ -216,38 +223,14 @@ def _chart(
         groups.setdefault((run, *(getattr(row, name) for name in differing)), {})[row.size_bytes] = row
     is_one_each = len(groups) == len({(run, row.backend) for run, row in named})
     lines: list[SizeLine] = []
-    names: list[str] = []
     for (run, *_), sized in groups.items():
         first = next(iter(sized.values()))
         name = short(" ".join([*_series_words(first, differing), *([f"({run})"] if len(runs) > 1 else [])]), 60)
         number = backends.index(first.backend) + runs.index(run) * len(backends) if is_one_each else len(lines)
         lines.append(SizeLine(name, number, [_point(sized[size]) for size in sorted(sized)]))
-        names.append(name)
     lines = [*_baseline_lines(rows, differing, baseline, max((line.number for line in lines), default=0) + 1), *lines]
     has_rate = any(point.rate for line in lines for point in line.points) and not all(is_shown_as_time(row) for row in rows)
-    limits = [*_limits(rows), *_expected_lines(names, list(groups.values()))] if has_rate else []
-    return SizeChart(key, operation, lines[:MOST_LINES], limits, has_rate, max(0, len(lines) - MOST_LINES))
-
-
-def _expected_lines(names: Sequence[str], groups: Sequence[Mapping[int, Row]]) -> list[LimitLine]:
-    """Return the rates of the expected times of each series; none if the chart has so many series that they would hide one another."""
-    if len(groups) > _MOST_EXPECTED:
-        return []
-    found = []
-    for name, sized in zip(names, groups, strict=True):
-        rates = {size: rate / 1e9 for size, row in sorted(sized.items()) if (rate := rate_of_expected_time(row)) is not None}
-        if len(rates) > 1:
-            found.append(LimitLine("model", f"expected time of {name}", rates))
-    return found
-
-
-def rate_of_expected_time(row: Row) -> float | None:
-    """Return the bus bandwidth at the row's expected time, in bytes per second; None without one."""
-    rate, time_s = rate_of(row), time_of(row)
-    expected_s = row.expectation.expected_time_s if row.expectation is not None else None
-    if rate is None or time_s is None or expected_s is None or expected_s <= 0:
-        return None
-    return rate * time_s / expected_s
+    return SizeChart(key, operation, lines[:MOST_LINES], _limits(rows) if has_rate else [], has_rate, max(0, len(lines) - MOST_LINES))
 
 
 def _series_words(row: Row, differing: Sequence[str]) -> list[str]:
@@ -283,7 +266,12 @@ def _point(row: Row) -> SizePoint:
     if rate is not None and time_s is not None:
         of_rate = Value(rate / 1e9, *(rate * time_s / end / 1e9 if end else None for end in (high, low)))
     text = short("; ".join([_figures(row), *_remarks(row)]), 400)
-    return SizePoint(row.size_bytes, of_rate, time, state, text, row.na is None and is_unreliable(row))
+    unreliable = row.na is None and is_unreliable(row)
+    expected_s = row.expectation.expected_time_s if row.expectation is not None else None
+    if time_s is None or not expected_s:
+        return SizePoint(row.size_bytes, of_rate, time, state, text, unreliable)
+    expected_rate = None if rate is None else rate * time_s / expected_s / 1e9
+    return SizePoint(row.size_bytes, of_rate, time, state, text, unreliable, expected_rate, 1e6 * expected_s)
 
 
 def _figures(row: Row) -> str:
@@ -380,6 +368,10 @@ def _series_data(line: SizeLine, sizes: Sequence[int]) -> dict[str, Any]:
         for end, name in (("value", ""), ("low", "Low"), ("high", "High")):
             values = [_rounded(getattr(getattr(point, key, None), end, None)) for point in shown]
             found |= {f"{key}{name}": values} if not name or any(value is not None for value in values) else {}
+    for key, name in (("expected_rate", "rateExpected"), ("expected_time", "timeExpected")):
+        values = [_rounded(getattr(point, key, None)) for point in shown]
+        if any(value is not None for value in values):
+            found[name] = values
     found["texts"] = [point and f"{line.name}: {point.text}" for point in shown]
     return found | {"states": [point.state if point else "" for point in shown]}
 
@@ -408,6 +400,8 @@ def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rat
         path.append((point.size_bytes, None if value is None else (at, y.at(value.value))))
         if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1:
             bars += [(at, y.at(value.low)), (at, y.at(value.high)), None]
+    expected = [(point.size_bytes, point.expected_rate if rate else point.expected_time) for point in line.points]
+    picture.line([None if value is None else (x.at(size), y.at(value)) for size, value in expected], f"s{line.number % COLORS} expected")
     picture.line(bars, f"{classes} bar")
     picture.line(_interrupted(path), classes)
     for point, (_, place) in zip(line.points, path, strict=True):
@@ -421,8 +415,8 @@ def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rat
 
 _METHOD = (
     "The section Provenance defines time, bus bandwidth and expected. Bars are 95 % intervals; within one launch an interval "
-    "does not cover how much another launch may differ. Open markers are doubtful, and a cross is wrong data: the table has the reason. "
-    "A baseline is the median over its allocations; its bars are the gate's noise limit."
+    "does not cover how much another launch may differ. A dotted line is the expected time of a series. Open markers are doubtful, and a "
+    "cross is wrong data: the table has the reason. A baseline is the median over its allocations; its bars are the gate's noise limit."
 )
 
 

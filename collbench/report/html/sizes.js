@@ -96,15 +96,17 @@ class SizePlot extends Walk {
     return { stroke, dash: (strokeDasharray.match(/[\d.]+/g) ?? []).map(Number) };
   }
 
-  // Return the columns of uPlot: sizes, then for each shown series its value and the ends of its interval, then the limits.
+  // Return the columns of uPlot: sizes, then for each shown series its value, its expected value and the ends of its interval, then the limits.
   columns() {
     const { data, measure } = this;
     const [columns, series] = [[data.sizes], [{}]];
     const add = (values, options) => columns.push(values.map((value) => (this.log && value !== null && value <= 0 ? null : value))) && series.push(options);
     data.series.forEach((each, index) => {
       if (this.hidden.has(index)) return;
+      const look = this.look(index);
       const gaps = (plot, number, first, last, missing) => [...missing, ...this.far(plot, each[measure])].sort((one, other) => one[0] - other[0]);
-      add(each[measure], { ...this.look(index), width: 1.8, spanGaps: false, gaps, points: { show: false } });
+      add(each[measure], { ...look, width: 1.8, spanGaps: false, gaps, points: { show: false } });
+      if (each[`${measure}Expected`]) add(each[`${measure}Expected`], { stroke: look.stroke, width: 1.2, dash: [1, 4], spanGaps: false, points: { show: false } });
       if (!each[`${measure}Low`]) return;
       for (const end of ["High", "Low"]) add(each[measure + end], { stroke: "transparent", width: 0, points: { show: false } });
     });
