@@ -11,7 +11,7 @@ from collbench.analysis.latency import series_of
 from collbench.analysis.launches import grouped
 from collbench.report.cases import NOTHING, expected_from, expected_time, of_expected_time, size_of, times, value_of
 from collbench.report.frame import Column, Frame, printable
-from collbench.report.plan import operation_name
+from collbench.report.plan import PlanSummary, operation_name
 from collbench.results.expectation import (
     FromNcclConstants,
     FromNcclLog,
@@ -26,7 +26,7 @@ from collbench.units import first_of, format_percent, format_size, plural
 _ALWAYS = ("operation", "backend")
 _MOST_SIZES = 4
 _OF_NCCL = "by NCCL's own model, healthy machines are slower than expected at small and medium sizes"
-_OF_SIZES = "a series whose sizes are its own model says nothing about the rate of its largest size: see % of expected"
+_OF_SIZES = "a line through the run's own sizes says nothing about the rate of the largest size: see % of expected"
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,9 @@ def _series(rows: Sequence[Row]) -> list[SeriesExpectation]:
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """Return the fields that name a series: operation and backend, and those that differ."""
-    return [name for name in SERIES if name in _ALWAYS or len({getattr(row, name) for row in rows}) > 1]
+    """Return the fields that name a series: operation and backend, and those that differ within an operation over a backend."""
+    within = PlanSummary.of(rows).within
+    return [name for name in SERIES if name in _ALWAYS or name in within]
 
 
 def _row_columns(rows: Sequence[Row]) -> list[Column[Row]]:

@@ -114,6 +114,25 @@ def test_a_published_result_below_the_floor_is_a_warning():
     assert [("warning" in reason, "ring algorithm" in reason) for reason in reasons[1:]] == [(True, False), (False, True), (True, False)]
 
 
+def test_many_racks_read_as_not_saturated(capsys, tmp_path):
+    """20 racks of NVL72 reach 406 GB/s with 16 GiB, 12 MB per rank: the 2 × 1,439 steps of a ring with LL128 take 5.6 of 57 ms."""
+    argv = ["allreduce", "--nodes", "360", "--gpus-per-node", "4", "--nvlink", "900", "--nic", "4x400Gb/s", "--nvlink-domain", "72"]
+    page = tmp_path / "page.html"
+    call(*argv[1:], "--sizes", "16G", "--measured", "406", "--html", str(page))
+    sentence = "not saturated: 16 GiB is 11.4 MiB for each of 1,440 ranks, with which a ring reaches 83 % of its rate by NCCL's model"
+    assert sentence in " ".join(capsys.readouterr().out.split())
+    assert sentence in page.read_text().replace("&#39;", "'")
+    one = time_of(16 * G, nodes=360, gpus=4, nvlink=900, nic="4x400Gb", domain=72)
+    latency_s = 14e-6 + (2 * 1439 - 2 * 19) * 1.9e-6 + 2 * 19 * 4e-6
+    moved_s = 16 * G * 2 * 1439 / 1440 / 732e9
+    assert one.ring_percent == pytest.approx(100 * moved_s / (moved_s / 0.92 + latency_s), rel=1e-3)
+
+
+def test_a_saturated_size_says_nothing(capsys):
+    call("--sizes", "8G", "--measured", "478.87")
+    assert "saturated" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["0", "101%", "x", "", "-5", "nan"])
 def test_shares_that_are_not_valid(text):
     with pytest.raises(UsageError, match="--floor"):

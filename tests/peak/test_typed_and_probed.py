@@ -1,12 +1,17 @@
-"""A captured machine and the same hardware as typed options have the same expected rates."""
+"""A captured machine and the same hardware as typed options have the same expected rates, and the same expected time of each size."""
+
+import json
 
 import pytest
 
+from collbench.cli.machine import add_peak
+from collbench.cli.parser import Parser
 from collbench.errors import CollbenchError
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.limits import GpuLinkLimit, NicLimit, PcieLimit
 from collbench.machine.peak.links import gen
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of
+from collbench.machine.peak.time_model import OPERATIONS, expected_times, why_no_model
 from collbench.machine.sources import read_paths
 from tests.machines import captures
 
@@ -73,3 +78,48 @@ def test_typed_and_probed_hardware_agree(name, probed, given, nodes):
         if one.bytes_per_s:
             assert one.bytes_per_s == pytest.approx(other.bytes_per_s, rel=0.02), operation
             assert one.model == other.model, operation
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize(("name", "probed", "given"), PAIRS, ids=[name for name, _, _ in PAIRS])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_typed_and_probed_hardware_have_the_same_expected_times(operation, name, probed, given, nodes):
+    one, other = (Job((node,) * nodes) for node in (probed, given))
+    if probed.injection.library != given.injection.library:
+        pytest.skip("options do not tell an AMD GPU on PCIe from another one")
+    assert (why_no_model(operation, one) is None) == (why_no_model(operation, other) is None)
+    if why_no_model(operation, one) is None:
+        sizes = [1 << power for power in range(10, 35, 3)]
+        for found, wanted in zip(expected_times(operation, one, sizes), expected_times(operation, other, sizes), strict=True):
+            assert found.seconds == pytest.approx(wanted.seconds, rel=0.02), found.size_bytes
+            assert found.how == wanted.how
+
+
+def peak(capsys, *argv):
+    parser = Parser(prog="collbench")
+    add_peak(parser.add_subparsers(parser_class=Parser))
+    arguments = parser.parse_args(["peak", *argv, "--format", "json"])
+    arguments.call(arguments, ["peak", *argv])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("oci-bm-gpu-h100-8", ["--gpus-per-node", "8", "--nvlink", "450", "--nic", "16x180Gb/s", "--pcie", "gen5x16"]),
+        ("juwels-booster-4xa100", ["--gpus-per-node", "4", "--nvlink", "300"]),
+        ("hwloc-dgx2-xml", ["--gpus-per-node", "16", "--nvlink", "150"]),
+    ],
+)
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("nodes", ["1", "4"])
+def test_the_command_agrees_for_typed_and_probed_hardware(capsys, nodes, operation, name, options):
+    if nodes != "1" and "--nic" not in options:
+        pytest.skip("its NICs are not known")
+    sizes = ["--sizes", "1K-16G:x8", "--nodes", nodes]
+    probed = peak(capsys, operation, "--from", str(captures.folder(name)), *sizes)
+    given = peak(capsys, operation, *options, *sizes)
+    for kind in ("expected", "bound", "ring"):
+        rates = [found[kind] and found[kind]["bytes_per_s"] for found in (probed, given)]
+        assert rates[0] == (rates[1] and pytest.approx(rates[1], rel=0.02)), kind
+    assert [row["seconds"] for row in probed["sizes"]] == pytest.approx([row["seconds"] for row in given["sizes"]], rel=0.02)
