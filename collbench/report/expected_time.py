@@ -26,7 +26,7 @@ from collbench.units import first_of, format_percent, format_size, plural
 _ALWAYS = ("operation", "backend")
 _MOST_SIZES = 4
 _OF_NCCL = "by NCCL's own model, healthy machines are slower than expected at small and medium sizes"
-_OF_SIZES = "a line through the run's own sizes says nothing about the rate of the largest size: see % of expected"
+_OF_SIZES = "a line through the run's own sizes does not show whether the largest size is fast: see % of expected"
 
 
 @dataclass(frozen=True)

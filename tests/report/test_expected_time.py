@@ -152,3 +152,41 @@ def test_a_measurement_names_its_slowest_size_in_one_line(tmp_path: Path) -> Non
     two = [*series({64 * K: 3.0}), *series({M: 2.0}, in_place=True)]
     assert end(two)[0].endswith("(and 1 more row)")
     assert slow_sizes_sentence(racks({G: 400.0})) == []
+
+
+NCCL_TESTS = """\
+lab:3:3 [0] NCCL INFO NCCL version 2.29.7+cuda12.9
+lab:3:3 [0] NCCL INFO   Algorithm   |                            Tree                  |                            Ring                  |
+lab:3:3 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |             LL |          LL128 |         Simple |
+lab:3:3 [0] NCCL INFO  Max NThreads |            512 |            640 |            512 |            512 |            640 |            256 |
+lab:3:3 [0] NCCL INFO     Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/   0.0 |     9.3/   1.2 |    18.0/   0.0 |    22.4/   2.4 |
+# nccl-tests version 2.18.0 nccl-headers=22907 nccl-library=22907
+# Collective test starting: broadcast_perf
+# nThread 1 nGpus 1 minBytes 1024 maxBytes 134217728 step: 2(factor) warmup iters: 10 iters: 50 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid 3039008 on        lab device  0 [0000:02:00] NVIDIA GeForce RTX 5090
+#  Rank  1 Group  0 Pid 3039009 on        lab device  1 [0000:03:00] NVIDIA GeForce RTX 5090
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+        1024           256     float    none       0    20.00    0.05    0.05       0    55.84    0.02    0.02       0
+     1048576        262144     float    none       0   452.58    2.32    2.32       0   499.31    2.10    2.10       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 1.0
+"""
+
+
+def test_an_imported_log_with_the_table_of_nccl_has_its_times(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.log"
+    file.write_text(NCCL_TESTS)
+    rows = collbench.read(file).launches[0].rows
+    found = {row.size_bytes: row.expectation for row in rows if not row.in_place}
+    assert (found[K].expected_time_origin, found[K].expected_time_s) == (
+        "NCCL's table in the log (Ring/LL)", pytest.approx(9.3e-6 + K / 1.2e9),
+    )  # fmt: skip
+    assert found[M].expected_time_origin == "NCCL's table in the log (Ring/Simple)"
+    assert found[M].expected_time_s == pytest.approx(22.4e-6 + M / 2.4e9)
+    assert found[M].percent_of_expected_time == pytest.approx(100 * (22.4 + M / 2.4e3) / 452.58)
+    assert found[M].percent_of_expected_time_low is None
