@@ -18,7 +18,7 @@ none has a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from itertools import groupby
 from math import isfinite
@@ -86,9 +86,9 @@ def _has_time(row: Row) -> bool:
     return row.mode in _OWN_TIME and row.ranks > 1 and row.size_bytes > 0 and not row.wrong and time_of(row) is not None
 
 
-def _compared(row: Row, seconds: float, origin: ModelOrigin) -> Expectation:
+def _compared(row: Row, seconds: float, origin: ModelOrigin, *, reliable: bool) -> Expectation:
     """Return the expectation with the row's percentage, if its time is reliable."""
-    if not is_reliable(row):
+    if not reliable:
         return Expectation(UnreliableTime(), seconds)
     measured = median_of(row)
     low = None if measured.ci_high is None else 100 * seconds / measured.ci_high
@@ -123,14 +123,15 @@ def not_saturated(rows: Sequence[Row]) -> list[NotSaturated]:
 
 def _by_sizes(series: Sequence[Row]) -> list[Expectation]:
     """Return the expectation of each row of a series by its own sizes."""
-    reliable = sorted((row for row in series if is_reliable(row)), key=lambda row: row.size_bytes)
-    sizes = {row.size_bytes for row in reliable}
+    bases = sorted((row for row in series if is_reliable(row)), key=lambda row: row.size_bytes)
+    sizes = {row.size_bytes for row in bases}
     if len(sizes) < _FEWEST:
         return [Expectation(TooFewSizes(sizes=len(sizes)))] * len(series)
-    line = _RunLine(reliable[0], reliable[-1])
+    line = _RunLine(bases[0], bases[-1])
+    reliable = {id(row) for row in bases}
     between = [row for row in series if line.first.size_bytes < row.size_bytes < line.last.size_bytes]
-    stretches = _off_the_line(sorted(between, key=lambda row: row.size_bytes), line)
-    return [_on_line(row, line, stretches) for row in series]
+    stretches = _off_the_line(sorted(between, key=lambda row: row.size_bytes), line, reliable)
+    return [_on_line(row, line, stretches, reliable=id(row) in reliable) for row in series]
 
 
 def is_reliable(row: Row) -> bool:
@@ -183,7 +184,7 @@ def _s_per_byte_of_links(row: Row) -> float | None:
 _Stretch = tuple[int, int]  # the smallest and the largest size in bytes
 
 
-def _on_line(row: Row, line: _RunLine, stretches: Sequence[_Stretch]) -> Expectation:
+def _on_line(row: Row, line: _RunLine, stretches: Sequence[_Stretch], *, reliable: bool) -> Expectation:
     if not line.first.size_bytes <= row.size_bytes <= line.last.size_bytes:
         return Expectation(OutsideOfSizes(smallest=line.first.size_bytes, largest=line.last.size_bytes))
     seconds = line.seconds(row.size_bytes)
@@ -194,16 +195,18 @@ def _on_line(row: Row, line: _RunLine, stretches: Sequence[_Stretch]) -> Expecta
         return Expectation(SmallestOfRun(), seconds)
     if row is line.last and not line.exceeds_reference:
         return Expectation(LargestOfRun(), seconds)
-    return _compared(row, seconds, line.origin)
+    return _compared(row, seconds, line.origin, reliable=reliable)
 
 
-def _off_the_line(middle: Sequence[Row], line: _RunLine) -> list[_Stretch]:
-    """Return the sizes without a model, by the rule in the docstring of this module; middle: the rows between both ends, ascending.
+def _off_the_line(middle: Sequence[Row], line: _RunLine, reliable: Set[int]) -> list[_Stretch]:
+    """Return the sizes without a model, by the rule in the docstring of this module.
+
+    middle: the rows between both ends, ascending; reliable: the ids of those with a reliable time
 
     An unreliable row that is off the line supports a neighbor that is off, but none that is on it proves that the line holds.
     """
     ways = [_way_off(row, line) for row in middle]
-    number_on = sum(way == 0 and is_reliable(row) for way, row in zip(ways, middle, strict=True))
+    number_on = sum(way == 0 and id(row) in reliable for way, row in zip(ways, middle, strict=True))
     number_off = sum(way != 0 for way in ways)
     if number_off > number_on:
         return [(middle[0].size_bytes, middle[-1].size_bytes)]
@@ -248,7 +251,7 @@ class _NcclModels:
             time = time_of_table(entries, row.operation, row.ranks, row.nodes or 1, row.size_bytes, forced=_chosen(row))
             if time is None:
                 return None
-            found.append(_compared(row, time.seconds, FromNcclLog(choice=time.choice)))
+            found.append(_compared(row, time.seconds, FromNcclLog(choice=time.choice), reliable=is_reliable(row)))
         return found or None
 
     def _by_constants(self, series: Sequence[Row]) -> list[Expectation] | None:
@@ -268,7 +271,8 @@ class _NcclModels:
             times = expected_times(first.operation, job, [row.size_bytes for row in series], (first.algorithm, first.protocol))
         except CollbenchError:
             return None
-        return [_compared(row, time.seconds, FromNcclConstants(choice=time.how)) for row, time in zip(series, times, strict=True)]
+        pairs = zip(series, times, strict=True)
+        return [_compared(row, time.seconds, FromNcclConstants(choice=time.how), reliable=is_reliable(row)) for row, time in pairs]
 
     def _job(self, row: Row) -> Job | None:
         """Return the job of a row on the machines of the run; None if they are not known."""
