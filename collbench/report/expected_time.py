@@ -18,13 +18,14 @@ from collbench.results.expectation import (
     FromRunAndReference,
     FromRunSizes,
     OffTheLine,
+    OutsideOfSizes,
     TooFewSizes,
 )
 from collbench.results.row import SERIES, Row
 from collbench.units import first_of, format_percent, format_size, plural
 
 _ALWAYS = ("operation", "backend")
-_MOST_SIZES = 4
+_MOST_SIZES = 2
 _OF_NCCL = "by NCCL's own model, healthy machines are slower than expected at small and medium sizes"
 _OF_SIZES = "a line through the run's own sizes does not show whether the largest size is fast: see % of expected"
 
@@ -60,7 +61,9 @@ class SeriesExpectation:
                 return "NCCL's table in the log"
             if isinstance(origin, FromNcclConstants):
                 return "NCCL's constants"
-            if isinstance(origin, FromRunSizes | FromRunAndReference):
+            if isinstance(origin, FromRunSizes):
+                return f"{format_size(origin.smallest)}–{format_size(origin.largest)} of the run"
+            if isinstance(origin, FromRunAndReference):
                 return origin.render()
         return "this run's sizes"
 
@@ -78,8 +81,10 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
         sentences.append(_OF_SIZES)
     if OffTheLine in origins:
         sentences.append(
-            f"no model: the times differ from the line by more than a factor of {HOLDS_WITHIN:g}, as after a switch of algorithm"
+            f"no model: times that differ from the line by more than a factor of {HOLDS_WITHIN:g}, as after a switch of algorithm"
         )
+    if OutsideOfSizes in origins:
+        sentences.append("no model: sizes below the smallest or above the largest reliable size")
     columns = [*_series_columns([each.first for each in series]), *_OF_SERIES]
     return Frame(columns, series, foot=sentences, names_hidden=True)
 
@@ -155,8 +160,8 @@ def _without_model(series: SeriesExpectation) -> str:
 _OF_SERIES: tuple[Column[SeriesExpectation], ...] = (
     Column("", "% of expected time", _range, right=True),
     Column("", "lowest at", _lowest_at, right=True, drop=1),
-    Column("", "no model", _without_model, drop=2, cut=True),
-    Column("", "expected time from", lambda series: printable(series.origin), cut=True),
+    Column("", "no model", _without_model, drop=2),
+    Column("", "expected time from", lambda series: printable(series.origin), drop=3),
 )
 _OF_ROWS: tuple[Column[Row], ...] = (
     Column("", "size", size_of, right=True),
