@@ -103,7 +103,7 @@ def split_rest(typed: Sequence[str]) -> tuple[list[str], list[str] | None]:
 def file_name(text: str) -> Path:
     """Return the path of a file or folder. Raises an argparse error for a name that is empty or has a zero byte."""
     if not text or "\0" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name of a file or folder")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid file name")
     return Path(text)
 
 
