@@ -31,6 +31,7 @@ VARIABLES = (
     Variable("NO_COLOR", "no colors"),
     Variable("COLLBENCH_PODS", "the number of pods of a Kubernetes Job", JOB),
     Variable("COLLBENCH_LOCAL", "the folder of a start on this host", COLLBENCH),
+    Variable("COLLBENCH_BEGAN", "when the command began, in seconds on CLOCK_MONOTONIC, for a start on this host", COLLBENCH),
     Variable("COLLBENCH_RANK", "the rank in a start on this host", COLLBENCH),
     Variable("COLLBENCH_RANKS", "the number of ranks in a start on this host; also the variable of `--ranks`", COLLBENCH),
     Variable("COLLBENCH_WORKER", "the rank of a further process of this task", COLLBENCH),
