@@ -76,12 +76,13 @@ def run_trial(hosts: Hosts, bed: SlurmBed, kind: str, seed: int) -> Trial:
     """Shape the links, measure, and read the output."""
     (operation, backend), queue = drawn(seed)
     place, _, wait = queue.partition(", ")
-    hosts.limit_packets(1 if kind == "lossy" or seed % 2 else MOST_SEGMENTS)
     for host in range(hosts.count):
         shape(hosts, host, RATE_MBIT, FAST_MBIT if place == "switch" else RATE_MBIT, queue_ms=int(wait.removesuffix(" ms")))
     began = time.monotonic()
     with TemporaryDirectory() as folder, ExitStack() as stack:
         run = Path(folder) / "run"
+        stack.callback(hosts.limit_packets, MOST_SEGMENTS)
+        hosts.limit_packets(1 if kind == "lossy" or seed % 2 else MOST_SEGMENTS)
         if kind == "lossy":
             stack.enter_context(dropped(hosts, seed % hosts.count, "loss 1"))
         words = [operation, "--backend", backend, *MEASURE[operation], "--out", str(run)]
