@@ -43,7 +43,10 @@ class _Itimerspec(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "in_s", "in_ns"))
 
 
-AFTER_S = 9.0  # seconds after its deadline until the kernel continues a process with a watchdog that cannot run
+AFTER_S = 9.0  # seconds after its deadline until the kernel ends a process that has not started its watchdog
+# The same until the kernel continues a process with a watchdog that cannot run. By then the others have asked about it; and it has
+# ended 10 s after the deadline, also if its Python does not run.
+_CONTINUE_AFTER_S = 6.5
 _AWAKE_S = 3.0  # for a continued process to start the timers again
 
 
@@ -249,7 +252,7 @@ class Watchdog:
 
     def _outlasted(self) -> bool:
         """Return whether the kernel's timer has continued this process. Then it ends, since a scheduler may still count it as suspended."""
-        return any(seconds >= self._timeout + AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
+        return any(seconds >= self._timeout + _CONTINUE_AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
 
     def _overdue_s(self, now: float) -> float:
         late = now - self._looked - self._pause
@@ -269,7 +272,7 @@ class Watchdog:
         self._kill.arm(seconds + _AWAKE_S)
 
     def _watch(self) -> None:
-        self._arm(self._timeout + AFTER_S)
+        self._arm(self._timeout + _CONTINUE_AFTER_S)
         while not self._stop.wait(self._pause):
             now = time.monotonic()
             paused_s = self._overdue_s(now)
@@ -277,7 +280,7 @@ class Watchdog:
                 recent = [pause for pause in self._pauses if self._is_recent(pause[0], now)]
                 self._pauses = [*recent, (now, paused_s)]
             self._paused_s, self._looked, self._queued = self._paused_s + paused_s, now, self._queued_s()
-            self._arm(self._timeout + AFTER_S)
+            self._arm(self._timeout + _CONTINUE_AFTER_S)
             stalls = self.still_s > self._timeout and self._phase is not None
             if (stalls or self._outlasted()) and not self._just_continued(now):
                 self._give_up(self.stalled())

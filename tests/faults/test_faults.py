@@ -137,7 +137,7 @@ class TestSuspended:
         began = time.monotonic()
         for pid in one.pids:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(1.5 * self.DEADLINE_S)
+        time.sleep(1.3 * self.DEADLINE_S)
         for pid in one.pids:
             os.kill(pid, signal.SIGCONT)
         if one.end(within_s=60):
