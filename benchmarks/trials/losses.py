@@ -118,7 +118,7 @@ def table(trials: Sequence[Trial]) -> str:
         those = [one for one in trials if (one.kind, (one.operation, one.backend), one.queue) == (kind, exchange, queue)]
         if those:
             lines.append(_line(kind, " over ".join(exchange), queue, those))
-    for kind in COUNTS:
+    for kind in dict.fromkeys(one.kind for one in trials):
         lines.append(_line(kind, "**all**", "", [one for one in trials if one.kind == kind]))
     wrong = [f"- {one.kind}, seed {one.seed}: {'; '.join(one.suspects) or 'no line suspects cables'}" for one in trials if not one.right]
     return "\n".join([*lines, *([""] if wrong else []), *wrong])
