@@ -20,8 +20,8 @@ _FEWEST, _LEAST_SHARE = 3, 0.001
 # Lost packets that congestion does not explain. A flow that fills a path loses 1.5 / W² of its packets with W packets in flight (RFC 5348,
 # section 3.1): 0.3 % means W = 22, far less than a queue has. A cable loses single frames, of one segment each, and so few segments in one
 # recovery. A queue that overflows, and software that drops a packet of up to 64 KiB before it is split, lose many: measured over shaped
-# links, 9 to 60 segments in each recovery, against 1 to 2 at 1 % of independent loss.
-_LOSSY_SHARE, _MOST_PER_RECOVERY = 0.003, 4
+# links, 9 to 75 segments in each recovery, against 1 to 4.2 at 1 % of independent loss.
+_LOSSY_SHARE, _MOST_PER_RECOVERY = 0.003, 6
 _FEWEST_RECOVERIES = 4
 _ERRORS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MOST_STALLS = 8
