@@ -27,6 +27,7 @@ from collbench.analysis.launches import grouped
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
 from collbench.launch.failed_start import BackendStartFailed
 from collbench.machine.doctor.finding import Finding
+from collbench.machine.peak.ceiling import MOST_OF_MEASURED
 from collbench.operations.unsupported import decode_reason
 from collbench.reason import Fact
 from collbench.results.flags import DOUBTFUL
@@ -45,7 +46,6 @@ EARLIER_REFERENCES = frozenset(
     {"memory copy", "memory sum", "memory copy and sum", "one loopback TCP stream", "one loopback TCP stream each way"}
 )
 FEWEST_SAMPLES = 6  # with fewer samples a median has no 95 % interval
-MOST_OF_MEASURED = 120  # percent; a library cannot exceed a measured reference by more, so the reference was disturbed
 # One process does not fill a faster link over TCP, on a healthy machine either (bytes/s).
 TCP_BACKENDS = frozenset({"gloo", "socket", "zmq"})
 MOST_OF_TCP = 25e9 / 8
@@ -433,7 +433,7 @@ def _proves_nothing(row: Row) -> bool:
 
 def _exceeds_reference(row: Row) -> bool:
     """Return whether a row is so far above a measured reference that the reference must have been disturbed."""
-    return _is_measured(row) and row.percent_of_ceiling is not None and row.percent_of_ceiling > MOST_OF_MEASURED
+    return _is_measured(row) and row.percent_of_ceiling is not None and row.percent_of_ceiling > 100 * MOST_OF_MEASURED
 
 
 def _why_not_slow(row: Row) -> str:
@@ -511,6 +511,7 @@ def _why_undecided(row: Row, reach: Reach) -> str:
         return "more than the measured reference, which was disturbed"
     if row.n < FEWEST_SAMPLES:
         return f"{plural(row.n, 'sample')}, {FEWEST_SAMPLES} are needed"
-    if _proves_nothing(row) or row.percent_of_ceiling is None:
+    if _proves_nothing(row):
         return ""
-    return f"not clearly above or below {format_percent(100 * (share_of(row) or 0))}"
+    unclear = f"not clearly above or below {format_percent(100 * (share_of(row) or 0))}"
+    return "the measured reference was disturbed" if row.percent_of_ceiling is None else unclear

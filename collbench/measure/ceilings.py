@@ -140,7 +140,7 @@ class Ceilings:
             return host_ceiling(LOOPBACK_TCP, work, case.size_bytes, rates)
         direct = host_ceiling(DIRECT_COPY, work, case.size_bytes, rates)
         if direct.kind == "measured" and directly is None:
-            return no_ceiling("this kernel does not count which data it copies from process to process")
+            return no_ceiling("the kernel's counters do not show whether it copied the data from process to process")
         return direct if direct.kind == "measured" and directly else host_ceiling(SHARED_MEMORY, work, case.size_bytes, rates)
 
     def _why_no_reference(self, case: Case, backend: Backend) -> str | None:

@@ -155,6 +155,8 @@ def _parts(question: _Question, place_of: Sequence[str]) -> Iterator[tuple[int, 
 # describe the network, so it gets no percentage of the expected bandwidth.
 
 _FAR_LESS = 0.5  # of the minimum; estimates of headers are wrong by at most a few percent
+# Bytes that the kernel copied, as a part of the minimum: other processes' only; all of a case; with all steps of a tree or halving.
+_OF_OTHERS, _ALL, _WITH_DETOURS = 0.1, 0.9, 2.2
 _MOST_HOSTS = 16
 _WAYS = (("out", "tx"), ("in", "rx"))
 _SENT = ("tx_packets", "tx_pkts", "sent_pkts")
@@ -304,11 +306,18 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
 
 
 def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> bool | None:
+    """Return whether the kernel copied the bytes; None if it does not count that, or if its count fits neither answer.
+
+    It counts for the whole host: other jobs add to it.
+    """
     pinned = [moved.get("pinned_bytes") for moved in by_host.values()]
     if None in pinned:
         return None
     bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
-    return bool(sum(count for count in pinned if count) > _FAR_LESS * bound.total * ran.iterations)
+    count, must = sum(bytes_ for bytes_ in pinned if bytes_), bound.total * ran.iterations
+    if count <= _OF_OTHERS * must:
+        return False
+    return True if _ALL <= count / must <= _WITH_DETOURS else None
 
 
 def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mapping[str, dict[str, Any]]) -> str | None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
-from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
+from collbench.machine.peak.ceiling import MOST_OF_MEASURED, TOLERANCE, Ceiling
 from collbench.measure.loop import WRAP_NS, exit_skew
 from collbench.measure.monitored import MonitoredMeasurement
 from collbench.measure.prepared_case import DataError, PreparedCase
@@ -98,6 +98,9 @@ def make_row(
     figures, arrays, known = _figures(operation, case, samples, _places(ready))
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
     percent, withholding = against_limits(figures.get("busbw_bytes_per_s"), around.ceiling, bound, around.withheld)
+    ceiling = around.ceiling
+    if ceiling and "reference_disturbed" in withholding:
+        ceiling = replace(ceiling, disturbed=True)
     skew = _exit_skew(measured, around.hosts) if case.mode == "isolated" and ready.synchronised else None
     flags = dict.fromkeys((
         *case.flags, *around.flags, *withholding,
@@ -116,7 +119,7 @@ def make_row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
-        ceiling=around.ceiling, hard_bound=around.hard_bound, percent_of_ceiling=percent,
+        ceiling=ceiling, hard_bound=around.hard_bound, percent_of_ceiling=percent,
         evidence={**(around.evidence or {}), **seen},
         canary_s=watched.canary_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
@@ -257,14 +260,18 @@ def against_limits(
 ) -> tuple[float | None, tuple[str, ...]]:
     """Return (the percentage of the expected bandwidth, None if it would mislead; the flags that withhold it).
 
-    It would mislead with more ranks than cores or a path outside the network (`withheld`), with an unsteady reference, and above
-    the hard limit `bound`: then the bytes took another path, or the link's rate was read wrongly.
+    It would mislead with more ranks than cores or a path outside the network (`withheld`), with an unsteady reference or far above it, and
+    above the hard limit `bound`: then the bytes took another path, or the link's rate was read wrongly.
     """
-    disturbed = ceiling is not None and ceiling.disturbed
+    disturbed = ceiling is not None and (ceiling.disturbed or _exceeds_reference(rate, ceiling))
     above = bool(rate and bound and rate > bound * TOLERANCE)
     expected = ceiling.bytes_per_s if ceiling else None
     percent = 100 * rate / expected if rate and expected and not (withheld or disturbed or above) else None
     return percent, (*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if above else []))
+
+
+def _exceeds_reference(rate: float | None, ceiling: Ceiling) -> bool:
+    return bool(ceiling.kind == "measured" and rate and ceiling.bytes_per_s and rate > MOST_OF_MEASURED * ceiling.bytes_per_s)
 
 
 def _slowest_ranks(samples: Samples, timed: list[int]) -> dict[str, Any]:

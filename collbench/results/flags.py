@@ -92,8 +92,8 @@ FLAGS = {
         ),
         Flag(
             "reference_disturbed", "reference disturbed",
-            "the measured reference (between ranks of the host) changed by more than 15 % between its repetitions, or took too long, so no "
-            "percentage is shown", "measure on an idle machine",
+            "the measured reference (between ranks of the host) changed by more than 15 % between its repetitions, took too long, or was "
+            "exceeded by more than 20 %, so no percentage is shown", "measure on an idle machine",
         ),
         Flag(
             "above_bound", "above hard limit",

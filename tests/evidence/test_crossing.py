@@ -162,7 +162,10 @@ def test_bytes_over_nvlink_are_called_so():
     ("operation", "pinned", "directly"),
     [
         ("allreduce", 200 * MIB, True),  # each of two ranks reads a half twice: 2 S an iteration
-        ("allreduce", 90 * MIB, False),
+        ("allreduce", 300 * MIB, True),  # with detours
+        ("allreduce", 90 * MIB, None),  # a part
+        ("allreduce", 900 * MIB, None),  # of another job, too
+        ("allreduce", 19 * MIB, False),
         ("allreduce", 0, False),
         ("allreduce", None, None),
         ("broadcast", 100 * MIB, True),

@@ -249,7 +249,7 @@ def test_without_direct_copies_the_reference_is_shared_memory() -> None:
 
 def test_a_path_that_the_kernel_does_not_show_has_no_reference() -> None:
     ceiling = inside("broadcast", "memory", directly=None)
-    assert (ceiling.kind, ceiling.bytes_per_s) == ("none", None) and "does not count" in ceiling.limited_by
+    assert (ceiling.kind, ceiling.bytes_per_s) == ("none", None) and "do not show" in ceiling.limited_by
 
 
 def test_small_messages_and_unknown_paths_have_no_reference() -> None:

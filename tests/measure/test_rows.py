@@ -177,6 +177,15 @@ def test_a_disturbed_reference_gives_no_percentage_and_gives_the_reason(disturbe
     assert row_from_json(row.as_json()).ceiling == reference
 
 
+@pytest.mark.parametrize(("part", "disturbed"), [(1.19, False), (1.21, True)])
+def test_a_row_far_above_a_measured_reference_shows_that_it_was_disturbed(part, disturbed):
+    rate = row_of([STEADY, STEADY]).busbw_bytes_per_s
+    row = row_of([STEADY, STEADY], ceiling=Ceiling("measured", rate / part, "shared memory"))
+    assert (row.percent_of_ceiling is None, row.ceiling.disturbed) == (disturbed, disturbed)
+    assert row.flags == (("reference_disturbed",) if disturbed else ())
+    assert row_of([STEADY, STEADY], ceiling=Ceiling("network", rate / part, "NIC")).percent_of_ceiling == pytest.approx(100 * part)
+
+
 def test_both_percentages_are_of_the_ring_reference_and_of_the_hard_limit():
     ring, limit = Ceiling("network", 30e6, "NIC"), Ceiling("network", 60e6, "NIC", "bound")
     row = row_of([STEADY, STEADY], ceiling=ring, hard_bound=limit)
