@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
 from collbench.analysis.health import (
-    MOST_OF_MEASURED,
     OF_LINKS,
     CheckOutcome,
     CheckVerdict,
@@ -25,7 +24,7 @@ from collbench.analysis.health import (
 )
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.machine.peak.ceiling import MOST_OF_MEASURED, TOLERANCE
 from collbench.report.answer import Answer, HeadlineRate, answers
 from collbench.report.headlines import circumstances, short
 from collbench.report.material import Material
@@ -535,7 +534,7 @@ def _rates(found: Sequence[Answer]) -> Iterator[LargeFigure]:
 
 def _exceeds_reference(rate: HeadlineRate) -> bool:
     """Return whether a rate is so far above a measured reference that its percentage means nothing."""
-    return rate.measured and rate.percent is not None and rate.percent > MOST_OF_MEASURED
+    return rate.measured and rate.percent is not None and rate.percent > 100 * MOST_OF_MEASURED
 
 
 def _line_of(run: Run) -> str:
