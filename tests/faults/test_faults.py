@@ -131,9 +131,9 @@ class TestSuspended:
 
     def test_ranks_of_mpiexec_that_are_continued(self, launch: Callable[..., Launch]) -> None:
         """MPICH has no deadline of its own: they go on, and the row has the pause, or on a busy machine they end because of it."""
-        words = ("allreduce", "--sizes", "8,1K", "-n", "5000", "--max-time", "6", "--out", "run", "--timeout", str(self.DEADLINE_S))
+        words = ("allreduce", "--sizes", "256K,512K", "-n", "100000", "--max-time", "6", "--out", "run", "--timeout", str(self.DEADLINE_S))
         one = launch("-n", "2", *PROGRAM, *words, "--backend", "mpi", program=(str(MPICH),))
-        time.sleep(3)  # then the second case is measured
+        time.sleep(2)  # then the second case is measured
         began = time.monotonic()
         for pid in one.pids:
             os.kill(pid, signal.SIGSTOP)
@@ -150,14 +150,14 @@ class TestSuspended:
     @pytest.mark.slurm
     @pytest.mark.parametrize("backend", sample(["gloo", "mpi"], 1))
     def test_a_step_of_slurm_is_suspended(self, backend: str, slurm_hosts: SlurmBed, launch: Callable[..., Launch]) -> None:
-        """For longer than Gloo waits, and than the kernel leaves the ranks suspended."""
+        """For longer than the kernel leaves the ranks stopped: they continue to report it, and may end before the step is resumed."""
         step = ("srun", "-N2", f"--mpi={'pmi2' if backend == 'mpi' else 'none'}", *PROGRAM)
         one = launch(*self.WORDS, "--backend", backend, program=step, env=slurm_hosts.environment(environment()))
         job = one.stored().info["allocation_id"].rpartition("-")[2]
         began = time.monotonic()
         assert slurm_hosts.call(["scontrol", "suspend", job]).returncode == 0
         time.sleep(2.2 * self.DEADLINE_S)
-        assert slurm_hosts.call(["scontrol", "resume", job]).returncode == 0
+        slurm_hosts.call(["scontrol", "resume", job])
         self.reports_the_pause(one, began)
 
 
