@@ -167,6 +167,12 @@ class TestTheRateOfTheLinks:
         assert found[16 * M].origin == FromRunAndReference(smallest=64, limited_by="NIC eth0 60 Gb/s")
         assert found[16 * M].percent_of_expected_time == pytest.approx(200, rel=0.02)
 
+    def test_a_latency_that_hides_behind_the_bytes_does_not_exceed_it(self) -> None:
+        """Times that do not grow with the size have an infinite slope; what counts is the bandwidth of the largest size."""
+        link = replace(self.LINK, bytes_per_s=4e9)
+        flat = [replace(row, time_s=make_times(1e-3), busbw_bytes_per_s=3.2e9) for row in series(ceiling=link, percent_of_ceiling=80.0)]
+        assert expected(flat)[16 * M].origin == LargestOfRun()
+
     @pytest.mark.parametrize("ceiling", [replace(LINK, bytes_per_s=75e9), COPY, replace(COPY, bytes_per_s=1e9)])
     def test_a_slower_run_and_a_measured_reference_leave_the_own_rate(self, ceiling: Ceiling) -> None:
         assert expected(series(ceiling=ceiling, percent_of_ceiling=20.0))[16 * M].origin == LargestOfRun()
