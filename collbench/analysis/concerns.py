@@ -27,7 +27,7 @@ DOUBTS = (
     "other_path", "model_differs", "path_unproven", "clock_stepped",
     "link_flapped", "port_errors", "lossy_path",
     "state_flip", "two_modes", "drift", "python_messages", "python_loop", "launch_bound", "straggler",
-    "cpu_shared", "skew_limited", "constant",
+    "cpu_shared", "threads_share_cores", "skew_limited", "constant",
     "warmup_unsettled", "budget_exceeded", "missing_launches", "no_interval", "few_samples", "target_missed",
 )  # fmt: skip
 # These are notes: the figure is valid.

@@ -23,7 +23,7 @@ from collbench.machine.peak.ceiling import (
     HostPath,
     HostRates,
     HostWork,
-    Part,
+    HostPart,
     ceiling_from_rate,
     host_ceiling,
     no_ceiling,
@@ -75,7 +75,7 @@ class Ceilings:
         self.machines = probed(self.world) or []
         if self.request.ceiling is not None or self.world.size < 2 or self.world.oversubscribed:
             return
-        by_buffers: dict[tuple[str, str], dict[int, tuple[Case, set[Part]]]] = {}
+        by_buffers: dict[tuple[str, str], dict[int, tuple[Case, set[HostPart]]]] = {}
         for backend in backends:
             for operation, case in cases:
                 if not self._stays_inside(operation, case, backend) or case.size_bytes < LEAST_BYTES:

@@ -24,7 +24,7 @@ from collbench.backends.clock import MonotonicClock
 from collbench.backends.host import Buffers, Elements, MappedBlock
 from collbench.control.world import World
 from collbench.errors import WaitExpired
-from collbench.machine.peak.ceiling import Part, Rate, agreed, settled
+from collbench.machine.peak.ceiling import HostPart, Rate, agreed, settled
 from collbench.measure.loop import Loop, Timed
 from collbench.measure.sync import at_once, shared_page
 from collbench.native.library import SHARED_BYTES, BarrierStruct, SegmentStruct, address, library
@@ -176,11 +176,11 @@ _SUMMED_AS = {
     "uint32": ("int32", 4), "uint64": ("int64", 8),
 }  # fmt: skip
 _REFERENCE = Operation("reference", lambda n: 1.0, lambda x: [operation_Block([x.rank], 0, x.count)], {})
-_LOCAL = frozenset({Part.COPY, Part.SUM})
-_IN_SHARED_MEMORY = frozenset({Part.SHARED, Part.SHARED_ONE_WAY, Part.SHARED_SUM})
-_DIRECT = frozenset({Part.DIRECT, Part.DIRECT_ONE_WAY})
-_ON_LOOPBACK = frozenset({Part.LOOPBACK, Part.LOOPBACK_ONE_WAY})
-_ONE_WAY = frozenset({Part.SHARED_ONE_WAY, Part.DIRECT_ONE_WAY, Part.LOOPBACK_ONE_WAY})
+_LOCAL = frozenset({HostPart.COPY, HostPart.SUM})
+_IN_SHARED_MEMORY = frozenset({HostPart.SHARED, HostPart.SHARED_ONE_WAY, HostPart.SHARED_SUM})
+_DIRECT = frozenset({HostPart.DIRECT, HostPart.DIRECT_ONE_WAY})
+_ON_LOOPBACK = frozenset({HostPart.LOOPBACK, HostPart.LOOPBACK_ONE_WAY})
+_ONE_WAY = frozenset({HostPart.SHARED_ONE_WAY, HostPart.DIRECT_ONE_WAY, HostPart.LOOPBACK_ONE_WAY})
 _NATIVE = _IN_SHARED_MEMORY | _DIRECT
 _DOING = "measuring the references"
 
@@ -193,7 +193,7 @@ class Partner:
     possible  the parts that all ranks can do: without the native code, and if the kernel does not permit copies, some cannot
     """
 
-    def __init__(self, world: World, parts: frozenset[Part]) -> None:
+    def __init__(self, world: World, parts: frozenset[HostPart]) -> None:
         mates = [member.rank for member in world.on_host()]
         place = mates.index(world.rank)
         self.world = world
@@ -235,7 +235,7 @@ class Partner:
         if self._connection:
             self._connection.close()
 
-    def call(self, part: Part, buffers: Buffers, at: Portion, there: Sequence[int]) -> Call:
+    def call(self, part: HostPart, buffers: Buffers, at: Portion, there: Sequence[int]) -> Call:
         """Return the call that does a possible part with one portion of the buffers.
 
         there: by slot the address of the partner's send buffer
@@ -256,9 +256,9 @@ class Partner:
             return PythonCall(part, partial(self._exchange, from_, to))
         return self._pass(part, to, from_)
 
-    def _pass(self, part: Part, to: Elements, from_: Elements) -> Call:
+    def _pass(self, part: HostPart, to: Elements, from_: Elements) -> Call:
         name, width = _summed_as(to)
-        added = address(f"collbench_sum_{name}") if part is Part.SHARED_SUM else 0
+        added = address(f"collbench_sum_{name}") if part is HostPart.SHARED_SUM else 0
         ends = (to.ctypes.data if to.size else 0, from_.ctypes.data if from_.size else 0)
         words = (ctypes.addressof(self._segment or SegmentStruct()), *ends, max(to.nbytes, from_.nbytes), added, width)
         return NativeCall(part, address("collbench_pass"), words)
@@ -308,10 +308,10 @@ def _summed_as(elements: Elements) -> tuple[str, int]:
     return _SUMMED_AS.get(elements.dtype.name, (elements.dtype.name, elements.dtype.itemsize))
 
 
-def _local(part: Part, to: Elements, from_: Elements) -> Call:
+def _local(part: HostPart, to: Elements, from_: Elements) -> Call:
     if library() is None:
-        return PythonCall(part, (lambda: np.copyto(to, from_)) if part is Part.COPY else (lambda: np.add(to, from_, out=to)))
-    if part is Part.COPY:
+        return PythonCall(part, (lambda: np.copyto(to, from_)) if part is HostPart.COPY else (lambda: np.add(to, from_, out=to)))
+    if part is HostPart.COPY:
         return NativeCall(part, address("collbench_copy"), (to.ctypes.data, from_.ctypes.data, from_.nbytes))
     name, width = _summed_as(to)
     return NativeCall(part, address(f"collbench_sum_{name}"), (to.ctypes.data, from_.ctypes.data, from_.nbytes // width))
@@ -319,11 +319,11 @@ def _local(part: Part, to: Elements, from_: Elements) -> Call:
 
 def measure_references(
     world: World,
-    wanted: Sequence[tuple[Case, frozenset[Part]]],
+    wanted: Sequence[tuple[Case, frozenset[HostPart]]],
     share: float,
     limit_s: float = MOST_TOTAL_S,
     show: Callable[[str], None] = lambda text: None,
-) -> dict[tuple[Part, int], Rate]:
+) -> dict[tuple[HostPart, int], Rate]:
     """Return the rate of each part at the size of each case, measured by all ranks of the world at once.
 
     All are measured one after the other in two rounds. Those with rounds that differ are repeated, up to three times.
@@ -335,11 +335,11 @@ def measure_references(
     """
     ending = time.monotonic() + limit_s
     partner = Partner(world, frozenset().union(*(parts for _, parts in wanted)))
-    by_size: dict[int, tuple[Case, set[Part]]] = {}
+    by_size: dict[int, tuple[Case, set[HostPart]]] = {}
     for case, parts in wanted:
         measured = replace(case, size_bytes=min(case.size_bytes, _LARGEST))
         by_size.setdefault(measured.size_bytes, (measured, set()))[1].update(parts & partner.possible)
-    rounds: dict[tuple[Part, int], list[Rate]] = {(part, size): [] for size, (_, parts) in by_size.items() for part in sorted(parts)}
+    rounds: dict[tuple[HostPart, int], list[Rate]] = {(part, size): [] for size, (_, parts) in by_size.items() for part in sorted(parts)}
     try:
         for number in range(_MOST_ROUNDS):
             for place, (size, (case, _)) in enumerate(by_size.items(), 1):
@@ -359,7 +359,7 @@ def measure_references(
     return {(part, size): rates[part, min(size, _LARGEST)] for part, size in keys}
 
 
-def _rates(partner: Partner, case: Case, parts: Sequence[Part], share: float) -> list[Rate]:
+def _rates(partner: Partner, case: Case, parts: Sequence[HostPart], share: float) -> list[Rate]:
     """Return one round of these parts with the case's buffers: the lowest rate of any rank, the same at all ranks."""
     world = partner.world
     buffers = Buffers(_REFERENCE, case, Group((world.rank,), (0,)), slots_for(case))
@@ -377,9 +377,9 @@ def _rates(partner: Partner, case: Case, parts: Sequence[Part], share: float) ->
     return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
 
 
-def _is_idle(partner: Partner, part: Part) -> bool:
+def _is_idle(partner: Partner, part: HostPart) -> bool:
     """Return whether this rank has no rate of its own: it has no partner, or its partner does the work."""
-    return part not in _LOCAL and (partner.rank is None or (part is Part.DIRECT_ONE_WAY and partner.sends_first))
+    return part not in _LOCAL and (partner.rank is None or (part is HostPart.DIRECT_ONE_WAY and partner.sends_first))
 
 
 def _rate(world: World, slots: Sequence[tuple[Call]], n_bytes: int, share: float, *, idle: bool) -> Rate | None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from collbench.control.members import Member
 from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
-from collbench.machine.peak.ceiling import LEAST_BYTES, Part, Rate
+from collbench.machine.peak.ceiling import LEAST_BYTES, HostPart, Rate
 from collbench.machine.peak.node import node_of
 from collbench.measure.ceilings import Ceilings, _sharing
 from collbench.measure.link_ceilings import link_between
@@ -162,12 +162,12 @@ def exact(value: float) -> Rate:
 
 
 PART_RATES = {
-    Part.COPY: 8e9, Part.SUM: 6e9, Part.SHARED_ONE_WAY: 5e9, Part.SHARED: 4e9, Part.SHARED_SUM: 3e9, Part.DIRECT_ONE_WAY: 12e9,
-    Part.DIRECT: 10e9, Part.LOOPBACK_ONE_WAY: 2e9, Part.LOOPBACK: 1e9,
+    HostPart.COPY: 8e9, HostPart.SUM: 6e9, HostPart.SHARED_ONE_WAY: 5e9, HostPart.SHARED: 4e9, HostPart.SHARED_SUM: 3e9, HostPart.DIRECT_ONE_WAY: 12e9,
+    HostPart.DIRECT: 10e9, HostPart.LOOPBACK_ONE_WAY: 2e9, HostPart.LOOPBACK: 1e9,
 }  # fmt: skip
 
 
-def inside(operation: str, path: str, directly: bool | None = True, lacking: Sequence[Part] = (), **changes: Any) -> Any:
+def inside(operation: str, path: str, directly: bool | None = True, lacking: Sequence[HostPart] = (), **changes: Any) -> Any:
     """The ceiling of two pairs of ranks of one host that meet over `path`."""
     world = FakeWorld(2)
     world.hosts = ("h0",)
@@ -242,7 +242,7 @@ def test_a_reference_names_the_path_that_the_data_took(path: str, directly: bool
 
 
 def test_without_direct_copies_the_reference_is_shared_memory() -> None:
-    refused = [Part.DIRECT, Part.DIRECT_ONE_WAY]
+    refused = [HostPart.DIRECT, HostPart.DIRECT_ONE_WAY]
     assert inside("broadcast", "memory", directly=True, lacking=refused).limited_by == "shared memory"
     assert inside("broadcast", "memory", directly=None, lacking=refused).limited_by == "shared memory"
 

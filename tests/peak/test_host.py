@@ -7,7 +7,7 @@ from collbench.machine.peak.ceiling import (
     LOOPBACK_TCP,
     SHARED_MEMORY,
     HostWork,
-    Part,
+    HostPart,
     Rate,
     agreed,
     ceiling_from_rate,
@@ -25,8 +25,8 @@ def exact(value):
 
 # A machine with 2 cores, 64 MiB, float32: what mpi4py over MPICH 5.0.2 reached there, with the shares of both.
 MEASURED = {
-    Part.COPY: 14.08e9, Part.SUM: 9.96e9, Part.SHARED_ONE_WAY: 2.15e9, Part.SHARED: 1.81e9, Part.SHARED_SUM: 1.73e9,
-    Part.DIRECT_ONE_WAY: 11.58e9, Part.DIRECT: 10.73e9,
+    HostPart.COPY: 14.08e9, HostPart.SUM: 9.96e9, HostPart.SHARED_ONE_WAY: 2.15e9, HostPart.SHARED: 1.81e9, HostPart.SHARED_SUM: 1.73e9,
+    HostPart.DIRECT_ONE_WAY: 11.58e9, HostPart.DIRECT: 10.73e9,
 }  # fmt: skip
 RATES = {(part, 64 << 20): exact(rate) for part, rate in MEASURED.items()}
 
@@ -51,13 +51,13 @@ def test_a_healthy_machine_is_near_the_reference(path, work, reached, percent, b
 @pytest.mark.parametrize(("n", "chain"), [(2, False), (3, False), (64, True)])
 def test_a_reduces_reference_is_that_of_the_faster_algorithm(n, chain):
     """A chain sums S at every rank; else each sums its part, and the root receives the others."""
-    rates = {(Part.SHARED_SUM, 8): exact(3e9), (Part.SHARED_ONE_WAY, 8): exact(6e9), (Part.SHARED, 8): exact(9e9)}
+    rates = {(HostPart.SHARED_SUM, 8): exact(3e9), (HostPart.SHARED_ONE_WAY, 8): exact(6e9), (HostPart.SHARED, 8): exact(9e9)}
     parts = n / (n - 1) / (1 / 3e9 + 1 / 6e9)
     found = host_ceiling(SHARED_MEMORY, HostWork("reduce", n, 1.0, one_way=True), 8, rates)
     assert found.bytes_per_s == pytest.approx(3e9 if chain else max(parts, 3e9))
 
 
-@pytest.mark.parametrize(("size", "lacking"), [(8, None), (64 << 20, Part.SHARED_SUM)])
+@pytest.mark.parametrize(("size", "lacking"), [(8, None), (64 << 20, HostPart.SHARED_SUM)])
 def test_what_was_not_measured_has_no_ceiling(size, lacking):
     rates = {key: rate for key, rate in RATES.items() if key[0] is not lacking}
     found = host_ceiling(SHARED_MEMORY, HostWork("allreduce", 2, 1.0), size, rates)
@@ -66,7 +66,7 @@ def test_what_was_not_measured_has_no_ceiling(size, lacking):
 
 
 def test_what_there_was_no_time_for_is_disturbed():
-    rates = RATES | {(Part.SHARED, 64 << 20): Rate(0.0, 0.0, 0.0, disturbed=True)}
+    rates = RATES | {(HostPart.SHARED, 64 << 20): Rate(0.0, 0.0, 0.0, disturbed=True)}
     found = host_ceiling(SHARED_MEMORY, HostWork("copy", 2, 1.0), 64 << 20, rates)
     assert (found.kind, found.bytes_per_s, found.disturbed) == ("measured", None, True)
 
@@ -76,9 +76,11 @@ def test_nothing_moved_has_no_ceiling():
 
 
 def test_parts_of_a_path():
-    assert recipes(LOOPBACK_TCP, HostWork("sum", 4, 0.75)) == (((Part.LOOPBACK, 0.75), (Part.SUM, 0.75)),)
-    assert recipes(SHARED_MEMORY, HostWork("allreduce", 2, 1.0)) == (((Part.SHARED_SUM, 0.5), (Part.SHARED, 0.5)),)
-    assert recipes(DIRECT_COPY, HostWork("copy", 4, 0.75, one_way=True, own=0.25)) == (((Part.DIRECT_ONE_WAY, 0.75), (Part.COPY, 0.25)),)
+    assert recipes(LOOPBACK_TCP, HostWork("sum", 4, 0.75)) == (((HostPart.LOOPBACK, 0.75), (HostPart.SUM, 0.75)),)
+    assert recipes(SHARED_MEMORY, HostWork("allreduce", 2, 1.0)) == (((HostPart.SHARED_SUM, 0.5), (HostPart.SHARED, 0.5)),)
+    assert recipes(DIRECT_COPY, HostWork("copy", 4, 0.75, one_way=True, own=0.25)) == (
+        ((HostPart.DIRECT_ONE_WAY, 0.75), (HostPart.COPY, 0.25)),
+    )
 
 
 def around(value, share=0.02):
@@ -109,14 +111,14 @@ def test_a_reference_that_stays_disturbed_has_the_whole_range_and_reports_it():
     found = settled([around(10e9), around(4e9), around(9e9), around(3e9), around(6e9)])
     assert (found.value, found.disturbed) == (6e9, True)
     assert (found.low, found.high) == (pytest.approx(2.94e9), pytest.approx(10.2e9))
-    rates = {(Part.SHARED, 8): around(9e9), (Part.SHARED_SUM, 8): found, (Part.LOOPBACK, 8): found}
+    rates = {(HostPart.SHARED, 8): around(9e9), (HostPart.SHARED_SUM, 8): found, (HostPart.LOOPBACK, 8): found}
     assert host_ceiling(SHARED_MEMORY, HostWork("copy", 2, 1.0), 8, rates).disturbed is False
     assert [host_ceiling(SHARED_MEMORY, HostWork(model, 2, 1.0), 8, rates).disturbed for model in ("sum", "allreduce")] == [True, True]
     assert host_ceiling(LOOPBACK_TCP, HostWork("copy", 2, 1.0), 8, rates).disturbed
 
 
 def test_the_interval_of_a_model_follows_from_those_of_its_parts():
-    rates = {(Part.SHARED, 8): Rate(10e9, 8e9, 12e9), (Part.SHARED_SUM, 8): Rate(10e9, 8e9, 12e9)}
+    rates = {(HostPart.SHARED, 8): Rate(10e9, 8e9, 12e9), (HostPart.SHARED_SUM, 8): Rate(10e9, 8e9, 12e9)}
     found = host_ceiling(SHARED_MEMORY, HostWork("allreduce", 2, 1.0), 8, rates)
     assert (found.bytes_per_s, found.low_bytes_per_s, found.high_bytes_per_s) == pytest.approx((10e9, 8e9, 12e9))
 

@@ -12,7 +12,7 @@ import pytest
 
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.machine.peak.ceiling import Part, Rate
+from collbench.machine.peak.ceiling import HostPart, Rate
 from collbench.measure import references
 from collbench.measure.references import (
     PATTERN,
@@ -37,7 +37,7 @@ def alone():
     world.close()
 
 
-LOCAL = frozenset({Part.COPY, Part.SUM})
+LOCAL = frozenset({HostPart.COPY, HostPart.SUM})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -50,13 +50,13 @@ def test_copy_and_sum_rates_at_every_size(alone, dtype):
 
 
 def test_only_the_parts_that_are_wanted_are_measured(alone):
-    rates = measure_references(alone, [(make_case(), frozenset({Part.COPY}))], 0.01)
-    assert set(rates) == {(Part.COPY, 400)} and rates[Part.COPY, 400].value > 0
+    rates = measure_references(alone, [(make_case(), frozenset({HostPart.COPY}))], 0.01)
+    assert set(rates) == {(HostPart.COPY, 400)} and rates[HostPart.COPY, 400].value > 0
 
 
 def test_rotating_buffers_are_rotated_in_the_reference_too(alone):
     case = replace(make_case(count=2**18), buffers="rotating")
-    assert measure_references(alone, [(case, LOCAL)], 0.01)[Part.COPY, 2**20].value > 0
+    assert measure_references(alone, [(case, LOCAL)], 0.01)[HostPart.COPY, 2**20].value > 0
 
 
 def test_nothing_to_measure(alone):
@@ -66,10 +66,10 @@ def test_nothing_to_measure(alone):
 def test_without_the_native_loop_numpy_copies_and_nothing_is_shared(alone, monkeypatch):
     for module in ("references", "loop"):
         monkeypatch.setattr(f"collbench.measure.{module}.library", lambda: None)
-    wanted = [(make_case("bfloat16"), LOCAL), (make_case(), LOCAL | {Part.SHARED, Part.DIRECT})]
+    wanted = [(make_case("bfloat16"), LOCAL), (make_case(), LOCAL | {HostPart.SHARED, HostPart.DIRECT})]
     rates = measure_references(alone, wanted, 0.01)
-    assert rates[Part.COPY, 200].value > 0
-    assert rates[Part.SUM, 400].value > 0
+    assert rates[HostPart.COPY, 200].value > 0
+    assert rates[HostPart.SUM, 400].value > 0
 
 
 @pytest.mark.skipif(library() is None, reason="the native loop was not built")
@@ -90,9 +90,9 @@ def test_the_native_copy_and_sum_are_correct(dtype):
     buffers = Buffers(references._REFERENCE, make_case(dtype, 1001), Group((0,), (0,)), 1)
     buffers.send(0, 0)[:] = np.arange(1001) % 50
     buffers.recv(0, 0)[:] = 7
-    run(Part.SUM, buffers)
+    run(HostPart.SUM, buffers)
     assert buffers.recv(0, 0).tolist() == [7 + i % 50 for i in range(1001)]
-    run(Part.COPY, buffers)
+    run(HostPart.COPY, buffers)
     assert buffers.recv(0, 0).tolist() == [i % 50 for i in range(1001)]
 
 
@@ -102,7 +102,7 @@ import numpy as np
 from collbench.backends.backend import Group
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.host import Buffers
-from collbench.machine.peak.ceiling import Part
+from collbench.machine.peak.ceiling import HostPart
 from collbench.measure import references
 from collbench.measure.loop import Loop, Timed
 from collbench.operations.case import Case
@@ -110,12 +110,12 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program
 
 def main(world):
-    partner = references.Partner(world, frozenset(Part))
+    partner = references.Partner(world, frozenset(HostPart))
     case = Case("allreduce", "mpi", DTYPES["int32"], 4 * 100_003, redop="sum")
     buffers = Buffers(references._REFERENCE, case, Group((world.rank,), (0,)), 1)
     there = world.allgather([buffers.send_at(0, 0)], "addresses")[partner.rank if partner.rank is not None else world.rank]
     received = {}
-    for part in Part:
+    for part in HostPart:
         buffers.send(0, 0)[:] = np.arange(100_003) + 1000 * world.rank
         buffers.recv(0, 0)[:] = 7
         world.allgather(None, "filled")
@@ -138,24 +138,24 @@ def test_every_part_moves_and_adds_the_right_data(tmp_path, n):
     found = together(PASSED, n, Meeting("ipc", tmp_path))
     assert [one.code for one in found] == [0] * n, found
     for rank, partner, received in (one.said for one in found):
-        direct = Part.DIRECT in received
-        ways = [Part.SHARED, Part.LOOPBACK, *([Part.DIRECT] if direct else [])]
-        one_ways = [Part.SHARED_ONE_WAY, Part.LOOPBACK_ONE_WAY, *([Part.DIRECT_ONE_WAY] if direct else [])]
+        direct = HostPart.DIRECT in received
+        ways = [HostPart.SHARED, HostPart.LOOPBACK, *([HostPart.DIRECT] if direct else [])]
+        one_ways = [HostPart.SHARED_ONE_WAY, HostPart.LOOPBACK_ONE_WAY, *([HostPart.DIRECT_ONE_WAY] if direct else [])]
         sent = "none" if partner is None else 1000 * partner
         assert {part: received[part] for part in ways} == dict.fromkeys(ways, sent)
         assert {part: received[part] for part in one_ways} == dict.fromkeys(one_ways, sent if rank == 1 else "none")
-        assert received[Part.SHARED_SUM] == ("none" if partner is None else 7 + 1000 * partner)
+        assert received[HostPart.SHARED_SUM] == ("none" if partner is None else 7 + 1000 * partner)
 
 
 MEASURED = """
-from collbench.machine.peak.ceiling import Part
+from collbench.machine.peak.ceiling import HostPart
 from collbench.measure.references import measure_references
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 
 def main(world):
     case = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, redop="sum")
-    rates = measure_references(world, [(case, frozenset(Part))], 0.002)
+    rates = measure_references(world, [(case, frozenset(HostPart))], 0.002)
     return {part: [rate.low, rate.value, rate.high, rate.disturbed] for (part, _), rate in rates.items()}
 """
 
@@ -166,7 +166,7 @@ def test_references_of_pairs_of_ranks(tmp_path, n):
     found = together(MEASURED, n, Meeting("ipc", tmp_path))
     assert [one.code for one in found] == [0] * n, found
     assert all(one.said == found[0].said for one in found)  # the slowest, at every rank
-    assert set(Part) - set(found[0].said) <= {Part.DIRECT, Part.DIRECT_ONE_WAY}  # where the kernel does not permit them
+    assert set(HostPart) - set(found[0].said) <= {HostPart.DIRECT, HostPart.DIRECT_ONE_WAY}  # where the kernel does not permit them
     assert all(1e6 < low <= value <= high < 1e13 for low, value, high, _ in found[0].said.values())
 
 
@@ -174,7 +174,7 @@ def scripted(monkeypatch, alone, rates):
     """The reference whose rounds are `rates`, and how many of them were measured."""
     left = list(rates)
     monkeypatch.setattr(references, "_rates", lambda *_: [Rate(left[0], left[0] * 0.98, left.pop(0) * 1.02)])
-    found = measure_references(alone, [(make_case(), frozenset({Part.COPY}))], 0.01)[Part.COPY, 400]
+    found = measure_references(alone, [(make_case(), frozenset({HostPart.COPY}))], 0.01)[HostPart.COPY, 400]
     return found, len(rates) - len(left)
 
 
@@ -241,7 +241,7 @@ def test_the_progress_of_references_is_shown(alone):
 def test_messages_beyond_all_caches_have_the_rates_of_the_largest_that_is_measured(alone, monkeypatch):
     monkeypatch.setattr(references, "_LARGEST", 400)
     rates = measure_references(alone, [(make_case(count=count), LOCAL) for count in (100, 200, 300)], 0.01)
-    assert rates[Part.COPY, 400] == rates[Part.COPY, 800] == rates[Part.COPY, 1200]
+    assert rates[HostPart.COPY, 400] == rates[HostPart.COPY, 800] == rates[HostPart.COPY, 1200]
 
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -305,5 +305,5 @@ def test_a_large_message_is_measured_in_portions(alone, monkeypatch):
 
     monkeypatch.setattr(references, "_rate", rate)
     monkeypatch.setattr(references, "_PORTION", 1000)
-    measure_references(alone, [(make_case(count=600), frozenset({Part.COPY}))], 0.01)
+    measure_references(alone, [(make_case(count=600), frozenset({HostPart.COPY}))], 0.01)
     assert set(passed) == {(2, 1000)}  # of 2400 bytes

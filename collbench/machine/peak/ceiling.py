@@ -126,7 +126,7 @@ class Rate:
     disturbed: bool = False
 
 
-class Part(StrEnum):
+class HostPart(StrEnum):
     """What is measured inside a host, as a part of operations. "One way": half of the ranks send to the other half; else all do both."""
 
     COPY = "copy"
@@ -145,14 +145,14 @@ class HostPath:
     """How data gets from rank to rank inside a host: the parts by which it is passed on, and summed where it arrives."""
 
     name: str
-    one_way: Part
-    all_ways: Part
-    summed: tuple[Part, ...]
+    one_way: HostPart
+    all_ways: HostPart
+    summed: tuple[HostPart, ...]
 
 
-SHARED_MEMORY = HostPath("shared memory", Part.SHARED_ONE_WAY, Part.SHARED, (Part.SHARED_SUM,))
-DIRECT_COPY = HostPath("direct copy", Part.DIRECT_ONE_WAY, Part.DIRECT, (Part.DIRECT, Part.SUM))
-LOOPBACK_TCP = HostPath("loopback TCP", Part.LOOPBACK_ONE_WAY, Part.LOOPBACK, (Part.LOOPBACK, Part.SUM))
+SHARED_MEMORY = HostPath("shared memory", HostPart.SHARED_ONE_WAY, HostPart.SHARED, (HostPart.SHARED_SUM,))
+DIRECT_COPY = HostPath("direct copy", HostPart.DIRECT_ONE_WAY, HostPart.DIRECT, (HostPart.DIRECT, HostPart.SUM))
+LOOPBACK_TCP = HostPath("loopback TCP", HostPart.LOOPBACK_ONE_WAY, HostPart.LOOPBACK, (HostPart.LOOPBACK, HostPart.SUM))
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ class HostWork:
     own: float = 0.0
 
 
-Recipe = tuple[tuple[Part, float], ...]  # parts, and the share of the size that each of them takes
-HostRates = Mapping[tuple[Part, int], Rate]  # by part and size in bytes: the rate of each rank; what could not be measured is left out
+Recipe = tuple[tuple[HostPart, float], ...]  # parts, and the share of the size that each of them takes
+HostRates = Mapping[tuple[HostPart, int], Rate]  # by part and size in bytes: the rate of each rank; what could not be measured is left out
 
 
 def recipes(path: HostPath, work: HostWork) -> tuple[Recipe, ...]:
@@ -187,7 +187,7 @@ def recipes(path: HostPath, work: HostWork) -> tuple[Recipe, ...]:
         share = (work.n - 1) / work.n
         return _summed(path, work.moved), (*_summed(path, share), (path.one_way, share))
     passed = (path.one_way if work.one_way else path.all_ways, work.moved)
-    return ((passed, (Part.COPY, work.own)) if work.own else (passed,),)
+    return ((passed, (HostPart.COPY, work.own)) if work.own else (passed,),)
 
 
 def _summed(path: HostPath, share: float) -> Recipe:
@@ -226,7 +226,7 @@ def _ceiling_of(path: HostPath, recipe: Recipe, work: HostWork, size_bytes: int,
     if any((part, size_bytes) not in rates for part, _ in recipe):
         return None
     parts = [(rates[part, size_bytes], share) for part, share in recipe]
-    sums = any(part in (Part.SUM, Part.SHARED_SUM) for part, _ in recipe)
+    sums = any(part in (HostPart.SUM, HostPart.SHARED_SUM) for part, _ in recipe)
     measured = Ceiling("measured", None, f"{path.name}{' and sum' if sums else ''}", "ring", _SOURCE)
     if any(rate.value == 0 for rate, _ in parts):  # there was no time for it
         return replace(measured, disturbed=True)
