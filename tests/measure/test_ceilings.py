@@ -162,7 +162,8 @@ def exact(value: float) -> Rate:
 
 
 PART_RATES = {
-    HostPart.COPY: 8e9, HostPart.SUM: 6e9, HostPart.SHARED_ONE_WAY: 5e9, HostPart.SHARED: 4e9, HostPart.SHARED_SUM: 3e9, HostPart.DIRECT_ONE_WAY: 12e9,
+    HostPart.COPY: 8e9, HostPart.SUM: 6e9, HostPart.SHARED_ONE_WAY: 5e9,
+    HostPart.SHARED: 4e9, HostPart.SHARED_SUM: 3e9, HostPart.DIRECT_ONE_WAY: 12e9,
     HostPart.DIRECT: 10e9, HostPart.LOOPBACK_ONE_WAY: 2e9, HostPart.LOOPBACK: 1e9,
 }  # fmt: skip
 
