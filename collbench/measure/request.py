@@ -80,16 +80,17 @@ class SharedTime:
         """Record the seconds that a case took beside its samples: set-up, first call and verification."""
         self._overheads.append((size_bytes, overhead_s))
 
-    def omits(self, size_bytes: int) -> bool:
-        """Return whether the next case does not fit before the end, and omit it then. The first case is never omitted."""
+    def fits(self, size_bytes: int) -> bool:
+        """Return whether the next case ends in time, as far as this rank can tell. The first case always fits."""
         if self._wall_ends_s is None or not self._overheads:
-            return False
+            return True
         fixed_s = min(overhead_s for _, overhead_s in self._overheads)
         per_byte_s = max((overhead_s / size for size, overhead_s in self._overheads if size >= _LARGE), default=0.0)
-        if self._now() + fixed_s + per_byte_s * size_bytes <= self._wall_ends_s:
-            return False
+        return self._now() + fixed_s + per_byte_s * size_bytes <= self._wall_ends_s
+
+    def omit(self) -> None:
+        """Leave out the next case. All ranks must call it."""
         self._parts.pop(0)
-        return True
 
 
 def _parts(size_bytes: int) -> float:

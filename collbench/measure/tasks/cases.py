@@ -112,7 +112,8 @@ class CasesTask(Task):
             runner, reason = runners[one.name], reasons[place]
             if reason:
                 row = runner.without(operation, case, reason, place)
-            elif session.ends_s is not None and session.world.broadcast(times.omits(case.size_bytes), "deciding whether time is left"):
+            elif session.ends_s is not None and not session.world.broadcast(times.fits(case.size_bytes), "deciding whether time is left"):
+                times.omit()
                 omitted.append(case)
                 continue
             else:
