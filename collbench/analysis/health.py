@@ -7,13 +7,13 @@ SLOW          an operation misses the required share of the expected bandwidth
 INCONCLUSIVE  noise hides the answer in an operation, or the expected bandwidth is unknown
 OK            every operation with a bandwidth reaches the share
 
-The outcome of the check is the worst one. A run that failed is BROKEN, and a severe finding of doctor SLOW. A backend without an expected
-bandwidth does not count if the user did not name it and another backend is proven.
+The outcome of the check is the worst one. A run that failed is BROKEN, and a severe finding of doctor SLOW. An INCONCLUSIVE backend does
+not count if the user did not name it and another backend is proven; the verdict still names it.
 
 A row decides only with at least 6 samples, a quality that is not unreliable, and the whole interval, with that of a measured reference, on
 one side of the share. The largest size that decides counts. More than 120 % of a measured reference shows that the reference was disturbed,
 and proves nothing. A noisy row never proves that something is slow, and neither does a quiet row of a backend that has noisy rows at other
-large sizes.
+large sizes. Inside a host, "slow" needs all large sizes below the share, and references that agree between these sizes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+
+from msgspec import structs
 
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.launches import grouped
@@ -45,6 +47,9 @@ OF_LINKS, OF_MEASURED, OF_MEMORY = 0.5, 0.4, 0.2
 EARLIER_REFERENCES = frozenset(
     {"memory copy", "memory sum", "memory copy and sum", "one loopback TCP stream", "one loopback TCP stream each way"}
 )
+# A fault of the machine shows at all large sizes. Memory changes its speed by a factor within a launch on a healthy virtual machine.
+_OTHER_SIZE = "another size is not below it"
+_MOST_BETWEEN_SIZES = 1.5
 FEWEST_SAMPLES = 6  # with fewer samples a median has no 95 % interval
 # One process does not fill a faster link over TCP, on a healthy machine either (bytes/s).
 TCP_BACKENDS = frozenset({"gloo", "socket", "zmq"})
@@ -339,7 +344,7 @@ def verdict_of(
 
     failed     how the run failed, if it did
     reason     why nothing was measured, if that is known
-    requested  the backends that the user named: each of them must be proven
+    requested  the backends that the user named: each of them must be proven. Of others one suffices, if none is slow or broken
     omitted    (operation, backend) with cases that were not measured, because the time was over
     """
     by_backend = grouped(rows, lambda row: row.backend)
@@ -362,12 +367,20 @@ def verdict_of(
         causes = [cause for cause in causes if not isinstance(cause, NothingToCompareWith) or cause.backend in requested]
     if all(check.reach is Reach.ABSENT for check in series):
         causes.append(NothingMeasured(reason or next((check.detail for check in series if check.detail), "")))
-    order = list(CheckOutcome)
-    worst_first = sorted(causes, key=lambda cause: order.index(_OUTCOMES[type(cause)]))
+    is_proven = any(isinstance(cause, ReachesExpected) for cause in causes)
+    worst_first = sorted(causes, key=lambda cause: _rank_of(cause, requested, is_proven=is_proven))
     in_order = sorted(series, key=lambda check: (check.operation, check.backend))
     severe_ones, warnings, notes = (sum(each.severity == word for each in findings) for word in ("severe", "warning", "note"))
     summary = DoctorSummary(severe_ones, warnings, notes, findings[0].code if findings else "")
     return CheckVerdict(tuple(worst_first), (*in_order, summary))
+
+
+def _rank_of(cause: Cause, requested: frozenset[str], *, is_proven: bool) -> int:
+    """Return the place of a cause in the verdict: an undecided backend that nobody named is last if another one is proven."""
+    outcome = _OUTCOMES[type(cause)]
+    decides_nothing = outcome is CheckOutcome.INCONCLUSIVE and not isinstance(cause, _OF_THE_RUN) and cause.backend not in requested
+    outcomes = list(CheckOutcome)
+    return len(outcomes) if is_proven and decides_nothing else outcomes.index(outcome)
 
 
 def _series_of_backend(rows: Sequence[Row]) -> list[SeriesCheck]:
@@ -403,10 +416,19 @@ def _series(rows: Sequence[Row]) -> SeriesCheck:
     if is_shown_as_time(measured[0]) and measured[0].busbw_bytes_per_s is not None:
         return _described(measured[-1], Reach.LATENCY)
     large = [row for row in measured if row.size_bytes >= _least_size(row)] or measured[:1]
-    is_disturbed = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
+    is_noisy = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
+    is_disturbed = is_noisy or _references_differ(large)
     checks = [_described(row, _reach(row, is_disturbed or row.size_bytes < _least_size(row))) for row in large]
     decided = [check for check in checks if check.reach in (Reach.REACHED, Reach.MISSED)]
+    if decided and decided[0].reach is Reach.MISSED and _is_measured(large[0]) and any(check.reach is not Reach.MISSED for check in checks):
+        return structs.replace(decided[0], reach=Reach.NOISY, detail=_OTHER_SIZE)
     return (decided or [check for check in checks if check.reach is Reach.NOISY] or checks)[0]
+
+
+def _references_differ(rows: Sequence[Row]) -> bool:
+    """Return whether the rates measured inside a host differ too much between sizes: memory has the same rate for all large messages."""
+    rates = [row.ceiling.bytes_per_s for row in rows if row.ceiling and row.ceiling.kind == "measured" and row.ceiling.bytes_per_s]
+    return bool(rates) and max(rates) > _MOST_BETWEEN_SIZES * min(rates)
 
 
 def _is_measured(row: Row) -> bool:

@@ -31,9 +31,9 @@ _ABOUT = """\
 Run the rules of `collbench doctor`, a short all-reduce and point-to-point, and print one verdict: OK, SLOW, BROKEN or INCONCLUSIVE.
 It uses the GPUs of this host, all nodes of the Slurm allocation, or else 2 ranks on this host.
 
-exit codes, of the worst backend: 0 OK: every operation reaches half of the expected bandwidth of the links (two fifths of a rate measured
-inside the host) with its whole 95 % interval · 1 SLOW: an operation misses it, or a severe finding of doctor · 3 INCONCLUSIVE: noise,
-an unknown expected bandwidth, no backend · 4 BROKEN: wrong data, a hang or a crash"""
+exit codes, of the worst backend that is named: 0 OK: every operation reaches half of the expected bandwidth of the links (two fifths
+of a rate measured inside the host) with its whole 95 % interval · 1 SLOW: an operation misses it, or a severe finding of doctor ·
+3 INCONCLUSIVE: noise, an unknown expected bandwidth, no backend · 4 BROKEN: wrong data, a hang or a crash"""
 
 
 def add_health_check(commands: Any) -> None:

@@ -120,12 +120,47 @@ def test_sizes_that_fit_a_cache_do_not_count_inside_a_host() -> None:
         (at(84, backend="gloo", wrong=3), CheckOutcome.BROKEN),
     ],
 )
-def test_the_worst_backend_decides(gloo: Row, outcome: CheckOutcome) -> None:
+def test_the_worst_requested_backend_decides(gloo: Row, outcome: CheckOutcome) -> None:
     slow_link = Ceiling("network", 1.25e9, "NIC 1×10 Gb/s", "ring")
-    verdict = verdict_of([at(84), replace(gloo, ceiling=slow_link)], [])
+    verdict = verdict_of([at(84), replace(gloo, ceiling=slow_link)], [], requested=frozenset({"nccl", "gloo"}))
     assert verdict.outcome is outcome
     assert verdict.backends == {"nccl": CheckOutcome.OK, "gloo": outcome}
     assert len(verdict.backend_lines()) == 2
+
+
+def test_noise_of_a_backend_that_nobody_named_is_shown_and_does_not_decide() -> None:
+    noisy = replace(at(10, backend="gloo", flags=("cpu_shared",)), ceiling=Ceiling("network", 1.25e9, "NIC 1×10 Gb/s", "ring"))
+    verdict = verdict_of([at(84), noisy], [])
+    assert (verdict.outcome, verdict.backends) == (CheckOutcome.OK, {"nccl": CheckOutcome.OK, "gloo": CheckOutcome.INCONCLUSIVE})
+    assert verdict.render().startswith("OK: ") and verdict.render().endswith("; gloo INCONCLUSIVE")
+    assert verdict_of([noisy], []).outcome is CheckOutcome.INCONCLUSIVE  # nothing is proven
+    assert verdict_of([at(10), noisy], []).outcome is CheckOutcome.SLOW
+
+
+def inside_host(*rows: tuple[float, int, float]) -> list[Row]:
+    """Rows of all-reduce over MPI inside a host: (percentage, MiB, reference in bytes/s)."""
+    return [
+        at(
+            percent,
+            size * MIB,
+            backend="mpi",
+            ceiling=Ceiling("measured", rate, "shared memory and sum", low_bytes_per_s=rate, high_bytes_per_s=rate),
+        )
+        for percent, size, rate in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome"),
+    [
+        ([(24, 16, 5e9), (24, 64, 5e9)], CheckOutcome.SLOW),
+        ([(24, 16, 5e9), (24, 64, 8e9)], CheckOutcome.INCONCLUSIVE),  # the references are of two machine states
+        ([(90, 16, 5e9), (24, 64, 5e9)], CheckOutcome.INCONCLUSIVE),
+        ([(24, 16, 5e9), (90, 64, 5e9)], CheckOutcome.OK),  # the largest size counts
+    ],
+)
+def test_a_host_is_slow_at_all_large_sizes_or_not_at_all(rows: list[tuple[float, int, float]], outcome: CheckOutcome) -> None:
+    assert verdict_of(inside_host(*rows), []).outcome is outcome
 
 
 def test_tcp_of_one_process_that_does_not_fill_a_fast_link_says_nothing_about_the_network() -> None:
@@ -204,6 +239,7 @@ def test_an_operation_that_was_not_measured_in_time_is_no_ok() -> None:
 
 
 def test_a_backend_that_was_not_measured_in_time_is_no_ok() -> None:
-    verdict = verdict_of([at(84)], [], omitted=[("allreduce", "mpi")])
+    verdict = verdict_of([at(84)], [], omitted=[("allreduce", "mpi")], requested=frozenset({"nccl", "mpi"}))
     assert verdict.outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict_of([at(84)], [], omitted=[("allreduce", "mpi")]).render().endswith("; mpi INCONCLUSIVE")
     assert verdict.backends == {"nccl": CheckOutcome.OK, "mpi": CheckOutcome.INCONCLUSIVE}
