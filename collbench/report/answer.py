@@ -180,7 +180,7 @@ def verification_of(rows: Sequence[Row]) -> Verification:
     """Return in how many of these rows the data was verified, and in how many it was wrong."""
     checked = [row for row in rows if row.wrong is not None]
     imported = any(_IMPORTED in row.flags for row in rows)
-    without_data = not any(row.size_bytes for row in rows)
+    without_data = not any(row.size_bytes or row.wrong for row in rows)
     return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(rows), imported, without_data)
 
 

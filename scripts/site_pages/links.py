@@ -79,7 +79,7 @@ def rewritten(text: str, source: str) -> str:
             return f"{match['before']}{relpath(inside, dirname(source) or '.')}{match['after'][-1]}"
         if target.startswith("docs/"):
             inside = target.removeprefix("docs/")
-            if inside.startswith("notebooks/"):
+            if inside.endswith(".ipynb"):
                 inside = inside.removesuffix(".ipynb") + ".md"
         elif file := file_at(target):
             inside = f"{FOLDER}/{file.relative_to(ROOT).as_posix()}"

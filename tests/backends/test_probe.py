@@ -44,8 +44,10 @@ def test_the_known_ones():
 
 
 def test_an_unknown_one_lists_the_known_ones():
-    with pytest.raises(UsageError, match=r"backend 'ncll' .*mpi, gloo, nccl, torch-nccl, simulated, socket, "):
+    with pytest.raises(UsageError, match=r"backend 'ncll' is unknown: did you mean nccl\?"):
         backend_class("ncll")
+    with pytest.raises(UsageError, match=r"backend 'quux' .*mpi, gloo, nccl, torch-nccl, simulated, socket, "):
+        backend_class("quux")
 
 
 @pytest.fixture

@@ -67,7 +67,9 @@ def test_the_keyboard_searches_runs_and_their_operations(index: Page) -> None:
 
 
 def test_each_operation_has_its_trend(index: Page) -> None:
-    assert index.locator("figure h3").all_inner_texts() == ["allreduce", "broadcast"]
+    assert index.locator("figure h3").all_inner_texts() == [
+        "allreduce over nccl (cuda), 4 ranks on 1 node", "broadcast over nccl (cuda), 4 ranks on 1 node",
+    ]  # fmt: skip
     assert index.locator("figure svg").evaluate_all("(all) => all.map((each) => each.querySelectorAll('circle').length)") == [8, 4]
     assert index.locator("figure p").first.inner_text() == "Last 32.0 GB/s; best 39.0 GB/s in night-1."
 

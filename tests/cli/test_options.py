@@ -38,7 +38,7 @@ def test_the_defaults(request_of: Any) -> None:
     }  # fmt: skip
     assert ([d.name for d in sweep.dtypes], sweep.redops, sweep.roots) == (["float32"], ("sum",), (0,))
     assert (request.backends, request.requested, request.check, request.seed) == (("mpi", "gloo"), frozenset(), 1, 0)
-    assert request.budget == Budget(5.0, total_s=8.0)
+    assert request.budget == Budget(5.0, total_s=8.0, wall_s=15.0)
     assert (request.gpus_per_process, request.evidence, request.telemetry_hz) == (1, "on", 1.0)
 
 

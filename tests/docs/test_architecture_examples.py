@@ -86,7 +86,7 @@ def test_the_operation_is_measured_and_verified(site: Path, tmp_path: Path) -> N
     assert {(row["operation"], row["size_bytes"], row["wrong"], row["checked"], row["na"]) for row in rows} == {
         ("mirror", 8, 0, 1, None), ("mirror", 65536, 0, 1, None),
     }  # fmt: skip
-    assert re.search(r"\bmirror\b", collbench(site, tmp_path, "--help").stdout)
+    assert re.search(r"\bmirror\b", collbench(site, tmp_path, "help", "operations").stdout)
     planned = collbench(site, tmp_path, "run", "full", "--backend", "mpi", "--ranks", "2", "--dry-run", "--format", "csv").stdout
     assert re.search(r"\bmirror\b", planned)
 

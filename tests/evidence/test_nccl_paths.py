@@ -98,7 +98,7 @@ def test_the_facts_of_a_process(env: dict[str, str]) -> None:
         "host": HOST, "version": None, "net": "IB", "transports": {"NET/IB/0/GDRDMA": 2, "P2P/CUMEM": 1},
         "channels": {"NET/IB/0/GDRDMA": [0], "P2P/CUMEM": [0]}, "nics": {"NET/IB/0": "mlx5_0:1/IB"},
         "gdr": {"send": True, "receive": True, "staged": 0, "refused": []}, "stated": {"coll": 2, "collnet": 0, "nvls": 0, "p2p": 4},
-        "choices": [CHOSEN], "warnings": [],
+        "choices": [CHOSEN], "warnings": [], "tuning": [],
     }  # fmt: skip
     log.close()
     log.close()
@@ -219,6 +219,7 @@ def test_the_ranks_together(env: dict[str, str]) -> None:
         "nics": {"NET/IB/0": ["mlx5_0:1/IB"], "NET/IB/1": ["mlx5_4:1/IB"]},
         "gdr": {"send": True, "receive": True, "staged": 2, "refused": []}, "hosts_without_gdr": ["node2"],
         "stated": {"coll": 2, "collnet": 0, "nvls": 0, "p2p": 4}, "choices": [CHOSEN | {"calls": 2}], "warnings": [],
+        "tuning": [],
         "sentence": "NET/IB/1 on 1 of 1 channel, NET/IB/0/GDRDMA on 1, P2P/CUMEM on 1",
     }  # fmt: skip
 

@@ -33,6 +33,14 @@ def outcomes(a: Path, b: Path) -> dict[str, Outcome | None]:
     return {case.a.mode: case.outcome for case in compare(a, b).cases}
 
 
+def side(folder: Path, factor: float, *, alone_s: float = 1e-5) -> Path:
+    """Three launches with about this factor."""
+    for launch in range(1, 4):
+        row = simulated_row(launch, factor * (1 + 0.002 * launch), alone_s=alone_s)
+        load_run(folder / f"launch-{launch}", row, allocation_id=folder.name, started_utc=f"2026-11-0{launch}T02:00:00Z")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("factor", "alone_s", "expected"),
     [
@@ -45,8 +53,8 @@ def outcomes(a: Path, b: Path) -> dict[str, Outcome | None]:
 def test_a_comparison_has_the_factor_and_the_time_alone(
     factor: float, alone_s: float, expected: tuple[Outcome, Outcome], tmp_path: Path
 ) -> None:
-    a = load_run(tmp_path / "a", simulated_row(1, 2.0))
-    b = load_run(tmp_path / "b", simulated_row(2, factor, alone_s=alone_s))
+    a = side(tmp_path / "a", 2.0)
+    b = side(tmp_path / "b", factor, alone_s=alone_s)
     found = compare(a, b)
     assert outcomes(a, b) == {"isolated": expected[0], UNDER_LOAD: expected[1]}
     ratio = next(case.time for case in found.cases if case.a.mode == UNDER_LOAD)
@@ -98,9 +106,15 @@ def test_the_gate_confirms_a_larger_factor_and_a_slower_victim(
 
 def test_a_victim_that_became_faster_alone_is_no_slowdown_of_its_time(tmp_path: Path) -> None:
     """The time under load stays, and the factor grows: that is a regression of the factor, and the time alone is an improvement."""
-    a = load_run(tmp_path / "a", simulated_row(1, 2.0))
-    b = load_run(tmp_path / "b", simulated_row(2, 4.0, alone_s=5e-6))
+    a = side(tmp_path / "a", 2.0)
+    b = side(tmp_path / "b", 4.0, alone_s=5e-6)
     assert outcomes(a, b) == {"isolated": Outcome.FASTER, UNDER_LOAD: Outcome.SLOWER}
+
+
+def test_one_launch_a_side_decides_nothing(tmp_path: Path) -> None:
+    a = load_run(tmp_path / "a", simulated_row(1, 2.0))
+    b = load_run(tmp_path / "b", simulated_row(2, 4.0))
+    assert outcomes(a, b) == {"isolated": Outcome.INCONCLUSIVE, UNDER_LOAD: Outcome.INCONCLUSIVE}
 
 
 def keys(plan: LoadRow) -> list[CaseKey]:

@@ -139,9 +139,17 @@ def test_by_name_also_as_python_writes_it():
     assert regime_named(" Data_Parallel ") is regimes()["data-parallel"]
 
 
-@pytest.mark.parametrize("name", ["dp", "", "data\nparallel"])
-def test_an_unknown_one_is_one_printable_sentence_with_the_choices(name):
-    with pytest.raises(UsageError, match=r"data-parallel, hierarchical, .*, fsdp") as caught:
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("dp", r"did you mean ddp\?"),
+        ("data\nparallel", r"did you mean data-parallel\?"),
+        ("", "data-parallel, hierarchical, .*, fsdp"),
+        ("xyz", "data-parallel, hierarchical, .*, fsdp"),
+    ],
+)
+def test_an_unknown_one_is_one_printable_sentence_with_the_nearest_or_all_choices(name, remedy):
+    with pytest.raises(UsageError, match=remedy) as caught:
         regime_named(name)
     assert str(caught.value).isprintable()
 

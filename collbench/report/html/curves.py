@@ -401,7 +401,8 @@ def _draw_line(picture: Picture, x: AxisScale, y: AxisScale, line: SizeLine, rat
         if value is not None and value.low is not None and value.high is not None and abs(y.at(value.low) - y.at(value.high)) >= 1:
             bars += [(at, y.at(value.low)), (at, y.at(value.high)), None]
     expected = [(point.size_bytes, point.expected_rate if rate else point.expected_time) for point in line.points]
-    picture.line([None if value is None else (x.at(size), y.at(value)) for size, value in expected], f"s{line.number % COLORS} expected")
+    expected_path = [(size, None if value is None else (x.at(size), y.at(value))) for size, value in expected]
+    picture.line(_interrupted(expected_path), f"s{line.number % COLORS} expected")
     picture.line(bars, f"{classes} bar")
     picture.line(_interrupted(path), classes)
     for point, (_, place) in zip(line.points, path, strict=True):

@@ -104,9 +104,12 @@ class SizePlot extends Walk {
     data.series.forEach((each, index) => {
       if (this.hidden.has(index)) return;
       const look = this.look(index);
-      const gaps = (plot, number, first, last, missing) => [...missing, ...this.far(plot, each[measure])].sort((one, other) => one[0] - other[0]);
-      add(each[measure], { ...look, width: 1.8, spanGaps: false, gaps, points: { show: false } });
-      if (each[`${measure}Expected`]) add(each[`${measure}Expected`], { stroke: look.stroke, width: 1.2, dash: [1, 4], spanGaps: false, points: { show: false } });
+      const gapsOf = (values) => (plot, number, first, last, missing) =>
+        [...missing, ...this.far(plot, values)].sort((one, other) => one[0] - other[0]);
+      const line = (values, options) => add(values, { ...options, spanGaps: false, gaps: gapsOf(values), points: { show: false } });
+      line(each[measure], { ...look, width: 1.8 });
+      const expected = each[`${measure}Expected`];
+      if (expected) line(expected, { stroke: look.stroke, width: 1.2, dash: [1, 4] });
       if (!each[`${measure}Low`]) return;
       for (const end of ["High", "Low"]) add(each[measure + end], { stroke: "transparent", width: 0, points: { show: false } });
     });
