@@ -97,10 +97,6 @@ class CasesTask(Task):
             runners[one.name] = BackendRunner(session, one, session.context_of(items, one.backend) if one.backend else None)
         session.lap()
         measurable = [place for place in order if not reasons[place]]
-        if session.ends_s is None and measurable:  # of a long run the first row of the table comes first
-            first = min(measurable)
-            order.insert(0, order.pop(order.index(first)))
-            measurable.insert(0, measurable.pop(measurable.index(first)))
         is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
         if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
             order.sort(key=lambda place: self.work[place][1].size_bytes)
