@@ -314,7 +314,10 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     if None in pinned:
         return None
     bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
-    count, must = sum(bytes_ for bytes_ in pinned if bytes_), bound.total * ran.iterations
+    count = sum(bytes_ for bytes_ in pinned if bytes_)
+    must = bound.total * ran.iterations
+    if not must:
+        return None
     if count <= _OF_OTHERS * must:
         return False
     return True if _ALL <= count / must <= _WITH_DETOURS else None

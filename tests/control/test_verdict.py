@@ -122,12 +122,12 @@ def test_always_one_sentence_that_names_no_rank_that_is_where_most_are(places, a
     )
     actual = diagnose(found)
     assert str(actual).strip() and "\n" not in str(actual)
-    at = [one.place for one in answers.values()]
+    at = [(one.place, one.phase) for one in answers.values()]
     for rank in actual.ranks:
         assert name(rank) in str(actual) or len(actual.ranks) > 4
         if rank in answers:
             exchange_of_rank_0 = rank and answers[rank].waits and answers[0].waits and answers[rank].phase != answers[0].phase
-            assert exchange_of_rank_0 or (at.count(answers[rank].place) * 2 <= len(at) and not answers[rank].waits)
+            assert exchange_of_rank_0 or (at.count((answers[rank].place, answers[rank].phase)) * 2 <= len(at) and not answers[rank].waits)
     silent = set(RANKS) - answers.keys()
     assert set(actual.ranks) <= silent or not silent  # a rank that answers is not reported while another rank is silent
 

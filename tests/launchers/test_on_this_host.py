@@ -33,7 +33,11 @@ class TestByOurselves:
         assert [member["rank"] for member in found.info["rank_map"]] == [0, 1] and found.info["launcher"] == "local"
         assert len({member["pid"] for member in found.info["rank_map"]}) == 2
         for row in found.rows:  # other work on the machine may disturb the reference; the percentage is then missing
-            assert row.ceiling and row.ceiling.kind == "measured" and row.ceiling.limited_by.endswith("and sum")
+            assert row.ceiling is not None
+            if row.ceiling.kind == "none":  # another MPI job on the machine copied memory meanwhile
+                assert "the kernel's counters" in row.ceiling.limited_by and row.percent_of_ceiling is None
+                continue
+            assert row.ceiling.kind == "measured" and row.ceiling.limited_by.endswith("and sum")
             assert (row.percent_of_ceiling is None) == ("reference_disturbed" in row.flags)
             quality = quality_of(row)
             assert quality and (quality.word != OK or row.percent_of_ceiling is None or 20 < row.percent_of_ceiling < 200)
