@@ -142,7 +142,7 @@ def test_the_command_line_goes_on_without_them_and_refuses_what_is_asked_of_them
     assert one_sentence(run(tmp_path, "allreduce", "--backend", "fast", "--sizes", "8", env=env)).endswith(f": {wrong}")
     lost = "plug-in 'relay' (nowhere) does not load (ModuleNotFoundError: No module named 'nowhere'): fix or uninstall maker"
     assert one_sentence(run(tmp_path, "relay", "--sizes", "8", env=env)) == lost
-    assert "plug-in 'relay' (nowhere)" in " ".join(run(tmp_path, "help", "operations", env=env).stdout.split())
+    assert "plug-in 'relay' (nowhere)" in " ".join(run(tmp_path, "help", "more", env=env).stdout.split())
     done = run(tmp_path, "allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--format", "json", env=env)
     assert (done.returncode, [json.loads(line)["wrong"] for line in done.stdout.splitlines()]) == (0, [0])
 
