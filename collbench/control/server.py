@@ -345,6 +345,7 @@ class Server:
         self._keeper = IOThread(self.part)
         self._builds = self._build_server(info, secret, addresses) if self._build else None
         self._early: dict[int, list[wire.Values]] = {}
+        self._why_ended: str | None = None
 
     def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
         """Return the server that compares builds until all ranks have joined."""
@@ -415,6 +416,8 @@ class Server:
 
         patience_s: how long ranks that progress may delay the step beyond the deadline. Raises WaitExpired, PeerFailed.
         """
+        if self._why_ended is not None:  # the caller of an earlier exchange handled that error: the reason stays the first one
+            raise PeerFailed(self._why_ended)
         missing, end = set(range(1, self._size)), time.monotonic() + self.part.timeout_s
         self._keeper.do(lambda: self.part.request(step))
         for came in self._early.pop(step, []):
@@ -453,6 +456,7 @@ class Server:
 
     def _end_launch(self, sentence: str) -> PeerFailed:
         """End the launch for this reason, also if the caller of an exchange handles its error: the ranks cannot exchange data any more."""
+        self._why_ended = sentence
         self._keeper.do(lambda: self.part.inquiries.conclude(sentence, FAILED))
         return PeerFailed(sentence)
 
