@@ -60,7 +60,7 @@ class Trial:
 
 
 def play(condition: str, number: int, folder: Path, words: Sequence[str], bed: SlurmBed | None = None) -> Trial:
-    """Run `check` once. The run folder is kept only if the verdict is false. Raises RuntimeError if there is no verdict."""
+    """Run `check` once. The run folder is kept only if the verdict is false. Raises RuntimeError if it prints none."""
     run = folder / f"{condition}-{number}"
     shutil.rmtree(run, ignore_errors=True)
     line = ["check", *words, "--out", str(run)]

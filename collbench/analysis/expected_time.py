@@ -7,13 +7,12 @@ The best model that a run allows is used for all sizes of a series (rows that di
 3. The line through the run's own smallest and largest reliable size: latency and rate. If the largest size exceeds the expected rate of
    its links, that rate is taken in place of its own.
 
-An unreliable row has no percentage, and is not the base of a model. The third model proves nothing about the two rows of which it is made:
-they have no percentage. It needs three reliable sizes. A size whose
-time is more than 1.5 times that of the line, or less than 1/1.5 of it, by more than its interval explains, is off the line. It keeps its
-percentage if it is slower and its neighbors are not, too, while another size between the ends is on the line: then the line holds, and
-one size is slow. It has no model in all other cases, which are what a switch of the library's algorithm or a cache does: neighbors that are
-off in the same direction, a size that is faster, or no size on the line. If more of the sizes between the ends are off the line than on it,
-none has a model.
+An unreliable row has no percentage, and is not the base of a model. The third model proves nothing about the two rows of which it is
+made: they have no percentage. It needs three reliable sizes. A size with a time that is more than 1.5 times that of the line, or less
+than 1/1.5 of it, by more than its interval explains, is off the line. It keeps its percentage if it is slower and its neighbors are not,
+too, while another size between the ends is on the line: then the line holds, and one size is slow. It has no model in all other cases,
+which are what a switch of the library's algorithm or a cache does: neighbors that are off in the same direction, a size that is faster,
+or no size on the line. If more of the sizes between the ends are off the line than on it, none has a model.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ def with_expectations(rows: Sequence[Row], run: Run) -> list[Row]:
     nccl = _NcclModels(run)
     expected: dict[int, Expectation] = {}
     for series in grouped(filter(_has_time, rows), series_of).values():
-        found = nccl.expectations(series)
-        expected |= {id(row): each for row, each in zip(series, found or _by_sizes(series), strict=True)}
+        expectations = nccl.expectations(series) or _by_sizes(series)
+        expected |= {id(row): expectation for row, expectation in zip(series, expectations, strict=True)}
     return [row.with_figures(expectation=expected[id(row)]) if id(row) in expected else row for row in rows]
 
 

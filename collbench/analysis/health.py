@@ -357,12 +357,12 @@ def verdict_of(
     causes += dict.fromkeys(each for each in reasons if isinstance(each, BackendStartFailed))
     causes += [SevereProblem(each.code, each.what, each.hostname or "") for each in findings if each.severity == "severe"]
     measured = {(check.operation, check.backend) for check in series if check.reach is not Reach.ABSENT}
-    missing = grouped((one for one in omitted if one not in measured), lambda one: one[1])
+    missing = grouped((case for case in omitted if case not in measured), lambda case: case[1])
     for backend in dict.fromkeys([*series_by_backend, *missing]):
-        found = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
-        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in found):
-            found = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
-        causes += found
+        of_backend = _causes_of_backend(backend, series_by_backend.get(backend, []), by_backend.get(backend, []))
+        if backend in missing and all(isinstance(cause, ReachesExpected) for cause in of_backend):
+            of_backend = [NotMeasuredInTime(backend, tuple(operation for operation, _ in missing[backend]))]
+        causes += of_backend
     if any(isinstance(cause, ReachesExpected) for cause in causes):
         causes = [cause for cause in causes if not isinstance(cause, NothingToCompareWith) or cause.backend in requested]
     if all(check.reach is Reach.ABSENT for check in series):
@@ -376,7 +376,7 @@ def verdict_of(
 
 
 def _rank_of(cause: Cause, requested: frozenset[str], *, is_proven: bool) -> int:
-    """Return the place of a cause in the verdict: an undecided backend that nobody named is last if another one is proven."""
+    """Return the place of a cause in the verdict: an undecided backend that the user did not name is last if another one is proven."""
     outcome = _OUTCOMES[type(cause)]
     decides_nothing = outcome is CheckOutcome.INCONCLUSIVE and not isinstance(cause, _OF_THE_RUN) and cause.backend not in requested
     outcomes = list(CheckOutcome)

@@ -1,4 +1,4 @@
-"""Earlier launches of the same kind beside a run: how far launches of a case differ."""
+"""Earlier launches of the same kind in the folder of a run: how far launches of a case differ."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 120.0
 CASE_MAX_TIME_S = 5.0
 BRIEF_S = 8.0  # of samples for each operation of a command without options; with start-up and references it answers within 15 s
-BRIEF_BESIDE_S = 7.0  # of the whole command, beside these samples
+BRIEF_OVERHEAD_S = 7.0  # of the whole command, in addition to these samples
 CHECK_TOTAL_S = 8.0
-CHECK_BESIDE_S = 10.0  # doctor and the verdict follow
+CHECK_OVERHEAD_S = 10.0  # doctor and the verdict follow
 _PAIR_MAX_TIME_S = 0.5
 _PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
 _STEP_MAX_TIME_S = 10.0

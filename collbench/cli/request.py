@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends import registry
 from collbench.backends.registry import backend_defaults, check_name
 from collbench.backends.slowing import parse_slowing
-from collbench.cli.options import ALL, BRIEF_BESIDE_S, BRIEF_S, CHECK_BESIDE_S, OPTIONS, long_option, options_of_trainings
+from collbench.cli.options import ALL, BRIEF_OVERHEAD_S, BRIEF_S, CHECK_OVERHEAD_S, OPTIONS, long_option, options_of_trainings
 from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.measure.request import Budget, Request
@@ -64,7 +64,7 @@ def collective_request(arguments: argparse.Namespace, operations: Sequence[Opera
     if not brief or request.budget.total_s is not None:
         return request
     total_s = BRIEF_S * len(operations)
-    return replace(request, budget=replace(request.budget, total_s=total_s, wall_s=total_s + BRIEF_BESIDE_S))
+    return replace(request, budget=replace(request.budget, total_s=total_s, wall_s=total_s + BRIEF_OVERHEAD_S))
 
 
 def make_sweep(arguments: argparse.Namespace, operations: Sequence[Operation]) -> Sweep:
@@ -168,7 +168,7 @@ def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request
     """Return the request of `collbench check`. Sizes that do not fit the memory are left out. Raises UsageError."""
     kept = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
     sweeps = [replace(kept, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in _CHECK_SIZES.items()]
-    budget = Budget(_CHECK_MAX_TIME_S, total_s=arguments.total_time, wall_s=arguments.total_time + CHECK_BESIDE_S)
+    budget = Budget(_CHECK_MAX_TIME_S, total_s=arguments.total_time, wall_s=arguments.total_time + CHECK_OVERHEAD_S)
     request = request_of(arguments, Sweeps(tuple(sweeps)), argv)
     if not request.requested and not any(find_spec(name) for name in ("mpi4py", "torch", "cupy")):  # plain TCP needs no library
         request = replace(request, backends=(*request.backends, "socket"))

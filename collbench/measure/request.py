@@ -15,7 +15,7 @@ from collbench.operations.sweep import Sweep, Sweeps
 
 _SMALL, _MIDDLE = 16 * 1024, 1024 * 1024
 _LEAST_SHARE = 0.005  # of the total time
-_LARGE = 1024 * 1024  # sizes from which the time beside the samples grows with them
+_LARGE = 1024 * 1024  # sizes from which the time for set-up and verification grows with them
 _UNIT, _MOST_UNITS = 8 * 1024 * 1024, 8  # bytes per further part of a shared time, and the most of them
 _TARGETS = (0.03, 0.02, 0.005)  # intended half-widths for small, medium and large sizes
 
@@ -77,7 +77,7 @@ class SharedTime:
         return replace(self._budget, max_time_s=min(share, self._budget.max_time_s))
 
     def spent(self, size_bytes: int, overhead_s: float) -> None:
-        """Record the seconds that a case took beside its samples: set-up, first call and verification."""
+        """Record the seconds that a case took in addition to its samples: set-up, first call and verification."""
         self._overheads.append((size_bytes, overhead_s))
 
     def fits(self, size_bytes: int) -> bool:

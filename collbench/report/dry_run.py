@@ -16,10 +16,10 @@ from collbench.report.plan import operation_name
 from collbench.report.screen import print_lines, width_of, write_line
 from collbench.units import format_duration, format_size, plural
 
-# For an estimate of what comes beside the samples: seconds of start-up and of the references before the first case, seconds of set-up and
+# For an estimate of what is added to the samples: seconds of start-up and of the references before the first case, seconds of set-up and
 # verification of a case, and how often the bytes of a case pass memory, with bytes per second of a slow machine.
-_START_S, _REFERENCES_S, _BESIDE_S = 8.0, 3.0, 0.5
-_PASSES_BESIDE, _MEMORY_RATE = 10, 4e9
+_START_S, _REFERENCES_S, _OVERHEAD_S = 8.0, 3.0, 0.5
+_OVERHEAD_PASSES, _MEMORY_RATE = 10, 4e9
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
 
@@ -59,8 +59,8 @@ class Planned:
             return self.launches * self.wall_s
         has_references = any(case.device == "cpu" and case.backend != "simulated" for _, case in self.cases)
         references_s = _REFERENCES_S if has_references else 0.0
-        beside_s = sum(_BESIDE_S + _PASSES_BESIDE * case.size_bytes / _MEMORY_RATE for _, case in self.cases)
-        return self.at_most_s + self.launches * (_START_S + references_s + beside_s)
+        overhead_s = sum(_OVERHEAD_S + _OVERHEAD_PASSES * case.size_bytes / _MEMORY_RATE for _, case in self.cases)
+        return self.at_most_s + self.launches * (_START_S + references_s + overhead_s)
 
     @property
     def at_most_s(self) -> float:

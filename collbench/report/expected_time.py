@@ -45,7 +45,8 @@ class SeriesExpectation:
     def percents(self) -> list[tuple[float, int]]:
         """(Percentage of the expected time, size in bytes) of each row that has one."""
         expectations = [(row.expectation, row.size_bytes) for row in self.rows if row.expectation is not None]
-        return [(each.percent_of_expected_time, size) for each, size in expectations if each.percent_of_expected_time is not None]
+        percents = [(expectation.percent_of_expected_time, size) for expectation, size in expectations]
+        return [(percent, size) for percent, size in percents if percent is not None]
 
     @property
     def unmodelled(self) -> list[int]:
@@ -71,10 +72,10 @@ class SeriesExpectation:
 def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
     """Return the table with a line for each series that has a model, and sentences below; None without any of them."""
     series = _series(rows)
-    sentences = [each.render() for each in not_saturated(rows)]
+    sentences = [fact.render() for fact in not_saturated(rows)]
     if not series and not sentences:
         return None
-    origins = {type(row.expectation.origin) for each in series for row in each.rows if row.expectation is not None}
+    origins = {type(row.expectation.origin) for one_series in series for row in one_series.rows if row.expectation is not None}
     if origins & {FromNcclLog, FromNcclConstants}:
         sentences.append(_OF_NCCL)
     if origins & {FromRunSizes}:
@@ -85,13 +86,13 @@ def series_frame(rows: Sequence[Row]) -> Frame[SeriesExpectation] | None:
         )
     if OutsideOfSizes in origins:
         sentences.append("no model: sizes below the smallest or above the largest reliable size")
-    columns = [*_series_columns([each.first for each in series]), *_OF_SERIES]
+    columns = [*_series_columns([one_series.first for one_series in series]), *_OF_SERIES]
     return Frame(columns, series, foot=sentences, names_hidden=True)
 
 
 def rows_frame(rows: Sequence[Row]) -> Frame[Row] | None:
     """Return the table with a line for each row that has an expectation, by series and size; None without an expected time."""
-    shown = [row for each in _series(rows) for row in each.rows if row.expectation is not None]
+    shown = [row for one_series in _series(rows) for row in one_series.rows if row.expectation is not None]
     return Frame([*_row_columns(shown), *_OF_ROWS], shown) if shown else None
 
 

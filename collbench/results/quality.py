@@ -189,9 +189,9 @@ class SharingThreads(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "gloo's 8 threads share 2 cores with both ranks: times vary 7-fold, in longer runs, too"."""
-        who = "both ranks" if self.ranks == 2 else f"{self.ranks} ranks"
+        ranks = "both ranks" if self.ranks == 2 else f"{self.ranks} ranks"
         libraries = " and ".join(f"{backend}'s" for backend in self.backends)
-        share = f"{self.threads} threads share {plural(self.cores, 'core')} with {who}"
+        share = f"{self.threads} threads share {plural(self.cores, 'core')} with {ranks}"
         return f"{libraries} {share}: times vary {self.spread:.0f}-fold, in longer runs, too"
 
 
