@@ -23,6 +23,7 @@ import argparse
 import ctypes
 import mmap
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -49,6 +50,7 @@ _STARTS_S = 60.0
 _STARTS = 3
 _LONGEST_S = 180.0
 _ENDS_S = 5.0
+_SETTLES_S = 1.0
 _BUFFER = 2000
 _FIRST_UNSEEN = 34
 
@@ -120,6 +122,15 @@ def _rank(job: Job, rank: int, folder: Path, progress: mmap.mmap, asked: int) ->
         path.with_suffix(".part").write_bytes(_distributed_c10d._dump_fr_trace(True, True, False))
         path.with_suffix(".part").rename(path)
 
+    def recorder_settles() -> None:
+        """Wait until the recorder shows all calls as completed: Gloo's thread notes the end of a call after the call has returned."""
+        deadline = time.monotonic() + _SETTLES_S
+        while time.monotonic() < deadline:
+            entries = pickle.loads(_distributed_c10d._dump_fr_trace(True, False, False)).get("entries", [])
+            if all(entry["state"] == "completed" for entry in entries):
+                return
+            time.sleep(0.01)
+
     def answer() -> None:
         os.read(asked, 1)
         dump()
@@ -135,8 +146,10 @@ def _rank(job: Job, rank: int, folder: Path, progress: mmap.mmap, asked: int) ->
         _train(job, rank, folder, progress)
     except BaseException as error:
         print(repr(error), flush=True)
+        recorder_settles()
         dump()
         os._exit(1)
+    recorder_settles()
     dump()
     os._exit(0)
 

@@ -42,7 +42,11 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of `check`, with its verdict and exit code. `load`: the machine's load average when it began."""
+    """A run of `check`, with its verdict and exit code.
+
+    load      the machine's load average when it began
+    evidence  the lines below the verdict: one for each backend, and each operation over it
+    """
 
     condition: str
     number: int
@@ -51,6 +55,7 @@ class Trial:
     verdict: str
     seconds: float
     load: float
+    evidence: tuple[str, ...] = ()
 
     @property
     def is_false(self) -> bool:
@@ -74,10 +79,12 @@ def play(condition: str, number: int, folder: Path, words: Sequence[str], bed: S
                 ["timeout", str(_TIMEOUT_S), *PROGRAM, *line, "--ranks", "2", *slowing], capture_output=True, text=True, check=False
             )
     seconds = round(time.monotonic() - began, 1)
-    verdict = next((text for text in done.stdout.splitlines() if text.partition(":")[0] in _CODES.values()), None)
+    printed = done.stdout.splitlines()
+    verdict = next((text for text in printed if text.partition(":")[0] in _CODES.values()), None)
     if verdict is None:
         raise RuntimeError(f"{condition}: no verdict, exit code {done.returncode}: {done.stdout}{done.stderr}")
-    trial = Trial(condition, number, verdict.partition(":")[0], done.returncode, verdict, seconds, round(load, 1))
+    evidence = tuple(text.strip() for text in printed if text.startswith("  ") and " over " in text)
+    trial = Trial(condition, number, verdict.partition(":")[0], done.returncode, verdict, seconds, round(load, 1), evidence)
     if not trial.is_false:
         shutil.rmtree(run, ignore_errors=True)
     return trial
@@ -131,7 +138,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--conditions", nargs="+", default=list(RUNS), choices=list(RUNS))
     parser.add_argument("--runs", type=int, help="of each condition")
-    parser.add_argument("--total-time", default="15", help="seconds of each check")
+    parser.add_argument("--total-time", help="seconds of each check (default: those of check itself)")
     asked = parser.parse_args(words)
     folder = asked.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,6 +146,7 @@ def main(words: Sequence[str] | None = None) -> int:
     most = {condition: asked.runs or RUNS[condition] for condition in asked.conditions}
     wanted = [(condition, number) for number in range(max(most.values())) for condition in asked.conditions if number < most[condition]]
     left = [key for key in wanted if key not in done]
+    limit = ["--total-time", asked.total_time] if asked.total_time else []
     with ExitStack() as stack:
         bed = None
         if any(condition == HALF_LINK for condition, _ in left):
@@ -147,7 +155,7 @@ def main(words: Sequence[str] | None = None) -> int:
             for index in range(2):
                 shape(hosts, index, RATE_MBIT // 2, RATE_MBIT)  # each host's own interface declares the whole rate
         for condition, number in left:
-            trial = play(condition, number, folder, ["--total-time", asked.total_time], bed if condition == HALF_LINK else None)
+            trial = play(condition, number, folder, limit, bed if condition == HALF_LINK else None)
             keep(folder, trial, readme)
             print(condition, number, trial.code, trial.verdict, f"{trial.seconds} s, load {trial.load}", flush=True)
     trials = trials_in(folder, Trial)

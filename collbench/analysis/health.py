@@ -12,8 +12,10 @@ not count if the user did not name it and another backend is proven; the verdict
 
 A row decides only with at least 6 samples, a quality that is not unreliable, and the whole interval, with that of a measured reference, on
 one side of the share. The largest size that decides counts. More than 120 % of a measured reference shows that the reference was disturbed,
-and proves nothing. A noisy row never proves that something is slow, and neither does a quiet row of a backend that has noisy rows at other
-large sizes. Inside a host, "slow" needs all large sizes below the share, and references that agree between these sizes.
+and proves nothing. A reference whose rounds disagree is disturbed, too: then a row is compared with the fastest round at any large size,
+which can prove that the share is reached, and never that it is missed. A noisy row never proves that something is slow, and neither does
+a quiet row of a backend that has noisy rows at other large sizes. Inside a host, "slow" needs all large sizes below the share, and
+references that agree between these sizes.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ class SeriesCheck(Fact, frozen=True):
     """One operation over one backend: the row that decides, and whether it reaches the required share.
 
     The rates are bytes/s of bus bandwidth. `share` is the required part of `expected`. `low` and `high` are the ends of the percentage's
-    95 % confidence interval. For an operation that results in a time, only `time_s` is known.
+    95 % confidence interval. For an operation that results in a time, only `time_s` is known. `varied`: the rounds of the measured
+    reference disagree, and `expected` is the fastest of them, so that `percent` is the least that is reached.
     """
 
     operation: str
@@ -111,6 +114,7 @@ class SeriesCheck(Fact, frozen=True):
     checked: int = 0
     detail: str = ""
     quality: str = QUALITY_OK
+    varied: bool = False
 
     def render(self) -> str:
         """Return "allreduce over mpi: 5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy; data verified"."""
@@ -135,7 +139,14 @@ class SeriesCheck(Fact, frozen=True):
         own, where = format_rate(self.busbw or 0), f"at {format_size(self.size_bytes)}"
         if self.expected is None or self.percent is None:
             return f"{own} GB/s {where}"
-        return f"{own} of {format_rate(self.expected)} GB/s ({format_percent(self.percent)}) {where}, limited by {self.limited_by}"
+        percent = format_percent(self.percent)
+        if self.varied:
+            return f"{own} of at most {format_rate(self.expected)} GB/s ({percent} or more) {where}, limited by {self.limited_by}"
+        return f"{own} of {format_rate(self.expected)} GB/s ({percent}) {where}, limited by {self.limited_by}"
+
+    def reached(self) -> str:
+        """Return "allreduce reaches 63 %", or "allreduce reaches 57 % or more"."""
+        return f"{self.operation} reaches {format_percent(self.percent or 0)}{' or more' if self.varied else ''}"
 
 
 class DoctorSummary(Fact, frozen=True):
@@ -164,7 +175,7 @@ class ReachesExpected(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "allreduce reaches 63 %, p2p_bandwidth reaches 71 % of the expected bandwidth over gloo, data verified"."""
-        parts = [f"{check.operation} reaches {format_percent(check.percent or 0)}" for check in self.series]
+        parts = [check.reached() for check in self.series]
         checked = "data verified" if all(check.checked for check in self.series) else "data not verified"
         return f"{', '.join(parts)} of the expected bandwidth over {self.backend}, {checked}"
 
@@ -418,7 +429,8 @@ def _series(rows: Sequence[Row]) -> SeriesCheck:
     large = [row for row in measured if row.size_bytes >= _least_size(row)] or measured[:1]
     is_noisy = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
     is_disturbed = is_noisy or _references_differ(large)
-    checks = [_described(row, _reach(row, is_disturbed or row.size_bytes < _least_size(row))) for row in large]
+    highest = max((row.ceiling.high_bytes_per_s or 0.0 for row in large if row.ceiling), default=0.0)
+    checks = [_check_of(row, highest, is_disturbed or row.size_bytes < _least_size(row)) for row in large]
     decided = [check for check in checks if check.reach in (Reach.REACHED, Reach.MISSED)]
     if decided and decided[0].reach is Reach.MISSED and _is_measured(large[0]) and any(check.reach is not Reach.MISSED for check in checks):
         return structs.replace(decided[0], reach=Reach.NOISY, detail=_OTHER_SIZE)
@@ -429,6 +441,17 @@ def _references_differ(rows: Sequence[Row]) -> bool:
     """Return whether the rates measured inside a host differ too much between sizes: memory has the same rate for all large messages."""
     rates = [row.ceiling.bytes_per_s for row in rows if row.ceiling and row.ceiling.kind == "measured" and row.ceiling.bytes_per_s]
     return bool(rates) and max(rates) > _MOST_BETWEEN_SIZES * min(rates)
+
+
+def _check_of(row: Row, highest_reference: float, is_disturbed: bool) -> SeriesCheck:
+    """Return what a row shows. With a disturbed reference it can only reach the share: of the fastest round at any size (bytes/s)."""
+    ceiling = row.ceiling
+    if ceiling is not None and ceiling.disturbed and highest_reference and row.busbw_bytes_per_s is not None:
+        fastest = replace(ceiling, bytes_per_s=highest_reference, low_bytes_per_s=highest_reference, high_bytes_per_s=highest_reference)
+        compared = replace(row, ceiling=fastest, percent_of_ceiling=100 * row.busbw_bytes_per_s / highest_reference)
+        if _reach(compared, is_disturbed=True) is Reach.REACHED:
+            return structs.replace(_described(compared, Reach.REACHED), varied=True)
+    return _described(row, _reach(row, is_disturbed))
 
 
 def _is_measured(row: Row) -> bool:

@@ -88,6 +88,35 @@ def test_a_disturbed_reference_gives_no_percentage() -> None:
     assert (series.reach, series.percent, series.expected) == (Reach.NOISY, None, None)
 
 
+VARIED = Ceiling("measured", 50e9, "direct copy", low_bytes_per_s=30e9, high_bytes_per_s=60e9, disturbed=True)
+
+
+@pytest.mark.parametrize(
+    ("busbw", "outcome"),
+    [
+        (40e9, CheckOutcome.OK),
+        (23e9, CheckOutcome.INCONCLUSIVE),  # 38 % of the fastest round
+        (2e9, CheckOutcome.INCONCLUSIVE),  # a disturbed reference never proves that something is slow
+        (80e9, CheckOutcome.INCONCLUSIVE),  # 133 % of the fastest round
+    ],
+)
+def test_a_reference_whose_rounds_disagree_can_only_prove_that_the_share_is_reached(busbw: float, outcome: CheckOutcome) -> None:
+    row = replace(at(50, ceiling=VARIED), percent_of_ceiling=None, busbw_bytes_per_s=busbw)
+    verdict = verdict_of([row], [])
+    assert verdict.outcome is outcome
+    if outcome is CheckOutcome.OK:
+        assert "allreduce reaches 67 % or more of the expected bandwidth" in verdict.render()
+        assert "40.0 of at most 60.0 GB/s (67 % or more) at 64 MiB" in verdict.evidence[0].render()
+
+
+def test_a_varied_reference_is_compared_with_the_fastest_round_at_any_size() -> None:
+    row = replace(at(50, ceiling=VARIED), percent_of_ceiling=None, busbw_bytes_per_s=30e9)
+    faster = replace(VARIED, bytes_per_s=80e9, high_bytes_per_s=90e9)
+    other = replace(at(50, 16 * MIB, ceiling=faster), percent_of_ceiling=None, busbw_bytes_per_s=30e9)
+    assert verdict_of([row], []).outcome is CheckOutcome.OK
+    assert verdict_of([row, other], []).outcome is CheckOutcome.INCONCLUSIVE
+
+
 def test_six_samples_are_enough() -> None:
     assert verdict_of([at(95, n=6)], []).outcome is CheckOutcome.OK
 
