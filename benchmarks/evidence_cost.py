@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.figures import MICROSECONDS, RATIO, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed, collbench, launch, pairs
-from collbench.measure import instruments as counters
+from collbench.measuring import instruments as counters
 
 _MILLISECONDS = Unit("ms", 1e3)
 _CELLS = ("allreduce", "--backend", "mpi", "--sizes")

@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, counted, timed
 from benchmarks.launches import LaunchFailed
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.baseline import Figures, add_all, scheme_of
-from collbench.gate.self_test import Cluster, Noise
+from collbench.gating.allocation import Allocation, CaseTimes
+from collbench.gating.baseline import Figures, add_all, scheme_of
+from collbench.gating.self_test import Cluster, Noise
 from collbench.results.folder import CELLS, RunFolder
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import to_line

@@ -21,8 +21,8 @@ from benchmarks import mutations
 from benchmarks.example_files import CHANGES, Files, Folder
 from collbench.cli.main import run as command
 from collbench.errors import CollbenchError
-from collbench.gate.baseline import head_of, load
-from collbench.gate.changes import read_expected
+from collbench.gating.baseline import head_of, load
+from collbench.gating.changes import read_expected
 from collbench.operations.suite import read_suite
 from collbench.report.baseline import baseline_lines
 from collbench.report.compare import compare_runs

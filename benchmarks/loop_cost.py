@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.figures import NANOSECONDS, Outcome, timed
 from benchmarks.launches import Missing, launch, module
 from collbench.backends.clock import MonotonicClock
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring.loop import Loop, Timed
 from collbench.native.library import address, library
 from collbench.operations.program import NativeCall, Program
 

@@ -20,7 +20,7 @@ from benchmarks.launches import LaunchFailed, Missing, launch, pairs
 from benchmarks.stacks.loop import operation_of
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.ucc.library import CHOSEN as CHOSEN_UCC
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring.loop import Loop, Timed
 from collbench.operations.program import Program, PythonCall
 from collbench.results.reader import read_run
 from tests.plugins.stack import ENVIRONMENTS, python_of

@@ -5,7 +5,6 @@ them is first used, so that ranks and plain commands do without it.
 """
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,47 +51,9 @@ def __getattr__(name: str) -> Any:
     """Return a name of the API. Raises AttributeError for any other."""
     if name not in _PLACES:
         raise AttributeError(f"module 'collbench' has no attribute '{name}'")
-    if name in ("gate", "measure"):
-        return import_module(f"collbench.{name}")  # the package, which can be called
     return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
     """Return the names of the API, and what has been imported."""
     return sorted({*globals(), *_PLACES})
-
-
-class CallablePackage(ModuleType):
-    """A package that has the name of a function of the API: `collbench.gate` is the package, and `collbench.gate(…)` calls the function.
-
-    Otherwise the import of a module of the package would replace the function. `help` and notebooks show the function.
-    """
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the function of this name."""
-        return self._function(*args, **options)
-
-    def __repr__(self) -> str:
-        """Return what can be called; a package alone would look like a mistake."""
-        return f"<function and package {self.__name__}>"
-
-    @property
-    def __doc__(self) -> str:  # type: ignore[override]
-        """The text of the function, with its signature after the first paragraph."""
-        from textwrap import wrap
-
-        first, blank, rest = (self._function.__doc__ or "").partition("\n\n")
-        call = wrap(f"{self.__name__}{self.__signature__}".replace("'", ""), 120, initial_indent="    ", subsequent_indent=" " * 8)
-        return "\n".join([first, "", *call]) + blank + rest
-
-    @property
-    def __signature__(self) -> Any:
-        """The signature of the function, for `inspect.signature` and for the help of notebooks."""
-        import inspect
-
-        return inspect.signature(self._function)
-
-    @property
-    def _function(self) -> Any:
-        name = self.__name__.rpartition(".")[2]
-        return getattr(import_module(_PLACES[name]), name)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "collbench"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-LIGHT = {"stats", "analysis", "report", "gate", "machine"}
+LIGHT = {"stats", "analysis", "report", "gating", "machine"}
 HEAVY = {"torch", "mpi4py", "cupy", "pynvml", "pandas"}
 DRAWING = {"jinja2"}  # plain tables do not need them
 AT_START = {"numpy", "rich", "torch", "mpi4py", "zmq", "psutil", "hostlist", "ml_dtypes", "pandas"}

@@ -78,7 +78,7 @@ def test_no_code_reads_a_rendered_text() -> None:
 
 
 def _readers() -> Iterator[str]:
-    """ "collbench/gate/verdict.py:waits" for each function that does, where the syntax tree shows it."""
+    """ "collbench/gating/verdict.py:waits" for each function that does, where the syntax tree shows it."""
     for path in sorted((ROOT / "collbench").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in ast.walk(tree):

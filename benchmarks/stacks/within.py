@@ -21,8 +21,8 @@ from collbench.backends.backend import Settings
 from collbench.backends.registry import backend_class, backend_defaults
 from collbench.control.world import World
 from collbench.launch.detect import detect
-from collbench.measure.loop import Loop
-from collbench.measure.prepared_case import BackendContext, make_groups, placed, prepare
+from collbench.measuring.loop import Loop
+from collbench.measuring.prepared_case import BackendContext, make_groups, placed, prepare
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep

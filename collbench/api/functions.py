@@ -18,10 +18,10 @@ from collbench.analysis.predict import predict as predict_of
 from collbench.api.runs import AnyPath, Runs, paths_of, read
 from collbench.api.shown import ShownAutopsy, ShownCeilings, ShownComparison, ShownPrediction, ShownVerdict, shown
 from collbench.errors import UsageError
-from collbench.gate.allocation import allocations_in
-from collbench.gate.baseline import load
-from collbench.gate.judge import judge, read_conditions
-from collbench.gate.verdict import Verdict
+from collbench.gating.allocation import allocations_in
+from collbench.gating.baseline import load
+from collbench.gating.judge import judge, read_conditions
+from collbench.gating.verdict import Verdict
 from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
 from collbench.machine.peak.collective import CollectiveCeilings, ceilings

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from collbench.analysis.autopsy import AutopsyVerdict
 from collbench.analysis.compare import Comparison
 from collbench.analysis.predict import Prediction
-from collbench.gate.verdict import Verdict
+from collbench.gating.verdict import Verdict
 from collbench.machine.peak.collective import CollectiveCeilings
 from collbench.machine.peak.comparison import OF_SIZES, headline, limits
 from collbench.machine.peak.time_model import ExpectedTime

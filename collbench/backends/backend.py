@@ -389,7 +389,7 @@ class TestingBackend(Protocol):
 
 @runtime_checkable
 class WitnessedBackend(Protocol):
-    """The optional capability of a backend to report what its library chose for a case. NCCL's log is read by measure/nccl_paths.py."""
+    """The optional capability of a backend to report what its library chose for a case. NCCL's log is read by measuring/nccl_paths.py."""
 
     def witness(self, case: Case) -> AbstractContextManager[list[dict[str, Any]]]:
         """Return a context around untimed calls of a case. Its list has the choices of this rank's library when it ends; [] if unknown."""

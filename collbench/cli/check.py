@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collbench.analysis.health import CheckVerdict
     from collbench.control.world import World
     from collbench.machine.doctor.finding import Finding
-    from collbench.measure.request import Request
-    from collbench.measure.session import ProgressListener
+    from collbench.measuring.request import Request
+    from collbench.measuring.session import ProgressListener
     from collbench.results.reader import Run
 
 _SUMMARY = "is everything fine here? a short measurement, and one verdict"
@@ -129,7 +129,7 @@ def _verdict(run: Run | None, code: int, requested: frozenset[str], reason: str 
 
 def _omitted(run: Run | None) -> list[tuple[str, str]]:
     """Return (operation, backend) of the cases that were not measured, because the time was over, as the run has recorded it."""
-    from collbench.measure.tasks.cases import TimeWasOver
+    from collbench.measuring.tasks.cases import TimeWasOver
     from collbench.reason import Text, decode_or_text
 
     reasons = [event["reason"] for event in run.events if event.get("reason")] if run else []

@@ -18,12 +18,12 @@ from collbench.units import format_duration, plural
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.request import Request
-    from collbench.measure.tasks.load import LoadRequest
-    from collbench.measure.tasks.places import HuntRequest, PairsRequest, Places
-    from collbench.measure.tasks.replay import ReplayRequest
-    from collbench.measure.tasks.step import Training
-    from collbench.measure.tasks.training import WorkloadRequest
+    from collbench.measuring.request import Request
+    from collbench.measuring.tasks.load import LoadRequest
+    from collbench.measuring.tasks.places import HuntRequest, PairsRequest, Places
+    from collbench.measuring.tasks.replay import ReplayRequest
+    from collbench.measuring.tasks.step import Training
+    from collbench.measuring.tasks.training import WorkloadRequest
     from collbench.operations.groups import Schedule
     from collbench.report.dry_run import Planned, PlannedRounds
     from collbench.report.training import PlannedStep
@@ -89,7 +89,7 @@ def earlier_run(request: Request, options: Mapping[str, Any] | None = None) -> R
 
     options: of a kind of run other than cases
     """
-    from collbench.measure.resume import refusal, request_difference
+    from collbench.measuring.resume import refusal, request_difference
     from collbench.results.reader import read_run
 
     earlier = request.earlier
@@ -106,7 +106,7 @@ class _Stored:
     """The stored cases of the run to resume, if there is one."""
 
     def __init__(self, run: Run | None) -> None:
-        from collbench.measure.resume import key_of
+        from collbench.measuring.resume import key_of
 
         hosts = run.info.get("hosts") if run else None
         self._nodes = len(hosts) if isinstance(hosts, list) else 1
@@ -114,8 +114,8 @@ class _Stored:
 
     def has(self, case: Case, n: int) -> bool:
         """Return whether there is a row of the case, placed as requested or as the library supports it."""
-        from collbench.measure.resume import key_of
-        from collbench.measure.row import row_without
+        from collbench.measuring.resume import key_of
+        from collbench.measuring.row import row_without
 
         if not self._keys:
             return False
@@ -146,8 +146,8 @@ def _time(text: Any) -> float | None:
 
 def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the rounds of a pairs run, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
-    from collbench.measure.resume import stored_order_seed
-    from collbench.measure.tasks.places import sampled
+    from collbench.measuring.resume import stored_order_seed
+    from collbench.measuring.tasks.places import sampled
     from collbench.report.dry_run import PlannedRounds
     from collbench.results.rounds import read_pairs
 
@@ -193,7 +193,7 @@ def planned_pairs(
     request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str], seed: int = 0
 ) -> tuple[Places, Schedule]:
     """Return the places and the schedule of a pairs run. Raises UsageError for options that do not fit the ranks."""
-    from collbench.measure.tasks.places import schedule_of
+    from collbench.measuring.tasks.places import schedule_of
 
     places, by_host = _places(request, arguments, info, env)
     return places, schedule_of(request, places, by_host, seed)
@@ -226,7 +226,7 @@ def _places(
     """Return (the planned places, the ranks of each host). Raises UsageError for fewer than two places."""
     import socket
 
-    from collbench.measure.tasks.places import places_of
+    from collbench.measuring.tasks.places import places_of
 
     check_installed(request.launch)
     host_of = planned_hosts(request.launch, arguments, info, env)
@@ -281,7 +281,7 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
 
 def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the victims, the aggressors and the estimated time, at rank 0 of a launch. Return 0. Raises UsageError for bad sides."""
-    from collbench.measure.tasks.load import sides_of
+    from collbench.measuring.tasks.load import sides_of
     from collbench.report.dry_run import PlannedRounds
 
     check_installed(load.launch)
@@ -304,7 +304,7 @@ def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo
 
 def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse.Namespace) -> int:
     """Print the exchanges of the step, the ranks that it needs, and what the trace does not contain. Return 0."""
-    from collbench.measure.tasks.replay import training_of
+    from collbench.measuring.tasks.replay import training_of
     from collbench.report.replay import trace_sentences
     from collbench.report.screen import write_line
     from collbench.report.training import write_plan
@@ -319,7 +319,7 @@ def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse
 
 def planned_steps(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
     """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
-    from collbench.measure.tasks.step import check_number
+    from collbench.measuring.tasks.step import check_number
     from collbench.report.training import PlannedStep
 
     planned, left_out = [], []

@@ -20,8 +20,8 @@ from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
     from collbench.backends.backend import Backend
-    from collbench.measure.open_backends import Work
-    from collbench.measure.request import Request
+    from collbench.measuring.open_backends import Work
+    from collbench.measuring.request import Request
     from collbench.operations.case import Case
     from collbench.operations.operation import Operation
     from collbench.reason import Fact
@@ -33,7 +33,7 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
     Raises UsageError for a run of other options.
     """
     from collbench.cli.dry_run import earlier_run
-    from collbench.measure.resume import RunResumed, same_command
+    from collbench.measuring.resume import RunResumed, same_command
 
     path = request.earlier
     if path is None:
@@ -89,8 +89,8 @@ def check_sizes(request: Request, processes: int) -> None:
     sizes = [size for sweep in request.sweep.each for size in sweep.sizes or ()]
     if max(sizes, default=0) <= CPU.largest:  # the usual start needs no further import
         return
-    from collbench.measure.memory import too_large
-    from collbench.measure.open_backends import OpenBackend
+    from collbench.measuring.memory import too_large
+    from collbench.measuring.open_backends import OpenBackend
 
     work: list[Work] = []
     for operation, case, backend in _work(request, processes):

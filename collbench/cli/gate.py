@@ -16,9 +16,9 @@ from collbench.cli.store import add_stored_runs, check_no_selection, stored_runs
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collbench.gate.allocation import Allocation
-    from collbench.gate.self_test import NoiseRecord, TrialSetting
-    from collbench.gate.verdict import Verdict
+    from collbench.gating.allocation import Allocation
+    from collbench.gating.self_test import NoiseRecord, TrialSetting
+    from collbench.gating.verdict import Verdict
     from collbench.report.verdict import GateCommand
     from collbench.report.verdict_formats import OutputFiles
 
@@ -57,8 +57,8 @@ def _add_baseline_options(parser: Parser) -> None:
 
 def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Add all allocations of the runs, or none, and print how many more are needed. Return 0. Raises UsageError."""
-    from collbench.gate.allocation import allocations_in, allocations_of
-    from collbench.gate.baseline import ENDING, add_all
+    from collbench.gating.allocation import allocations_in, allocations_of
+    from collbench.gating.baseline import ENDING, add_all
     from collbench.report.baseline import after_adding
     from collbench.report.screen import write_line
 
@@ -76,7 +76,7 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the baseline; return 0. Raises UsageError."""
-    from collbench.gate.baseline import load
+    from collbench.gating.baseline import load
     from collbench.report.baseline import baseline_lines
     from collbench.report.screen import width_of, write_line
 
@@ -87,7 +87,7 @@ def _show(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Remove the allocations; return 0. Raises UsageError."""
-    from collbench.gate.baseline import drop
+    from collbench.gating.baseline import drop
 
     for name in arguments.names:
         drop(arguments.folder, name)
@@ -96,8 +96,8 @@ def _drop(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _diff(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the differences of two baselines; return 0. Raises UsageError."""
-    from collbench.gate.baseline import load
-    from collbench.gate.diff import between_allocations, between_baselines
+    from collbench.gating.baseline import load
+    from collbench.gating.diff import between_allocations, between_baselines
     from collbench.report.baseline import diff_lines
     from collbench.report.screen import width_of, write_line
 
@@ -140,7 +140,7 @@ def _add_history_options(parser: Parser) -> None:
 
 def _dated(arguments: argparse.Namespace) -> tuple[str, list[Allocation], list[str]]:
     """Return (where the allocations are from, the allocations, notes). Raises UsageError."""
-    from collbench.gate.history import dated_in, dated_runs
+    from collbench.gating.history import dated_in, dated_runs
 
     if arguments.store:
         from collbench.store.database import shown_name
@@ -155,7 +155,7 @@ def _dated(arguments: argparse.Namespace) -> tuple[str, list[Allocation], list[s
 
 def call_history(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the history; return 0. Raises UsageError."""
-    from collbench.gate.history import history
+    from collbench.gating.history import history
     from collbench.report.baseline import history_lines, letters_for
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import Outputs
@@ -195,7 +195,7 @@ def _add_self_test(tested: Any) -> None:
 
 def call_self_test(arguments: argparse.Namespace) -> int:
     """Print the table; return 0. Raises UsageError."""
-    from collbench.gate.self_test import self_test
+    from collbench.gating.self_test import self_test
     from collbench.report.baseline import head, limits_of, line
     from collbench.report.screen import width_of, wrapped, write_line
 
@@ -212,10 +212,10 @@ def call_self_test(arguments: argparse.Namespace) -> int:
 
 
 def _setting(arguments: argparse.Namespace) -> tuple[TrialSetting, NoiseRecord | None]:
-    from collbench.gate.baseline import load
-    from collbench.gate.rule import ENOUGH
-    from collbench.gate.self_test import Noise, default_scheme, read_noise, recorded, setting_of, simulated
-    from collbench.gate.state import filter_baseline
+    from collbench.gating.baseline import load
+    from collbench.gating.rule import ENOUGH
+    from collbench.gating.self_test import Noise, default_scheme, read_noise, recorded, setting_of, simulated
+    from collbench.gating.state import filter_baseline
 
     if arguments.baseline:
         found = recorded(filter_baseline(load(arguments.baseline))[0])
@@ -225,7 +225,7 @@ def _setting(arguments: argparse.Namespace) -> tuple[TrialSetting, NoiseRecord |
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from collbench.gate.rule import FEWEST
+    from collbench.gating.rule import FEWEST
 
     if arguments.runs or arguments.verdict:
         raise UsageError("--self-test simulates its runs: omit --verdict and the runs")
@@ -305,7 +305,7 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _hold_against_prediction(arguments: argparse.Namespace) -> int:
     """Print the verdict about the runs against the prediction; return its exit code. Raises UsageError."""
     from collbench.analysis.predict import read_prediction, rows_below
-    from collbench.gate.predicted import hold_against
+    from collbench.gating.predicted import hold_against
     from collbench.report.predict import held_lines, write_held
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import check_file, confirm_written
@@ -357,7 +357,7 @@ def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def exit_in_style(code: int, style: str, why: str) -> int:
     """Return the exit code of a failure in this style, and print the line that a monitor reads."""
-    from collbench.gate.verdict import NAGIOS, PROLOG, code_of_failure
+    from collbench.gating.verdict import NAGIOS, PROLOG, code_of_failure
     from collbench.report.screen import write_line
 
     if code != 0 and style == NAGIOS:
@@ -405,7 +405,7 @@ def _check_ways(arguments: argparse.Namespace) -> None:
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
     """Return (verdict, suite that measures its suspects again or None, command line of a verdict against a baseline)."""
-    from collbench.gate.verdict import read_verdict
+    from collbench.gating.verdict import read_verdict
 
     if arguments.verdict:
         return read_verdict(arguments.verdict), None, None
@@ -413,10 +413,10 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
         return _paired_verdict(arguments), None, None
     from datetime import date
 
-    from collbench.gate.allocation import allocations_in, allocations_of
-    from collbench.gate.baseline import load
-    from collbench.gate.confirm import can_be_named, confirm_suite, suspects
-    from collbench.gate.judge import judge, read_conditions
+    from collbench.gating.allocation import allocations_in, allocations_of
+    from collbench.gating.baseline import load
+    from collbench.gating.confirm import can_be_named, confirm_suite, suspects
+    from collbench.gating.judge import judge, read_conditions
     from collbench.untrusted import uncollected
 
     with uncollected():
@@ -437,8 +437,8 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
 def _paired_verdict(arguments: argparse.Namespace) -> Verdict:
     from datetime import date
 
-    from collbench.gate.judge import read_conditions
-    from collbench.gate.paired import judge_paired
+    from collbench.gating.judge import read_conditions
+    from collbench.gating.paired import judge_paired
     from collbench.untrusted import uncollected
 
     half, odd = divmod(len(arguments.runs), 2)
@@ -463,7 +463,7 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
 
 
 def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict, suite: str | None, typed: GateCommand | None) -> int:
-    from collbench.gate.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
+    from collbench.gating.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
     from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
     from collbench.report.verdict import next_commands, write_suite
     from collbench.report.verdict_formats import verdict_lines, write_files

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundResult
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.tasks.places import MEASUREMENTS, RoundOrder
+from collbench.measuring.tasks.places import MEASUREMENTS, RoundOrder
 from collbench.reason import as_json
 from collbench.report.progress import ProgressPrinter
 from collbench.report.screen import wants_color
@@ -20,7 +20,7 @@ from collbench.results.rounds import HuntRound, place_hosts
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
-    from collbench.measure.session import Plan
+    from collbench.measuring.session import Plan
 
 # By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
 _NO_DRAIN_FLAGS = {

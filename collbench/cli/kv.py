@@ -11,8 +11,8 @@ from collbench.backends.registry import backend_defaults
 from collbench.cli.request import request_of
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.block_transfer import METHODS
-from collbench.measure.tasks.kv import KvRequest, too_large
+from collbench.measuring.block_transfer import METHODS
+from collbench.measuring.tasks.kv import KvRequest, too_large
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.sweep import Sweep
 from collbench.units import parse_size, plural

@@ -13,7 +13,7 @@ from collbench.errors import INTERRUPTED, TERMINATED, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.request import Request
+    from collbench.measuring.request import Request
 
 _INDEX = "COLLBENCH_LAUNCH_INDEX"  # from 0; set only for the ranks that `repeat` starts
 Start = Callable[[Sequence[str], Mapping[str, str]], int]

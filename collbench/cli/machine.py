@@ -329,7 +329,7 @@ def _add_probe_options(parser: Parser) -> None:
 def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print at rank 0, and return the exit code. Raises CollbenchError."""
     from collbench.machine.gather import gather
-    from collbench.measure.probing import at_rank_0, together
+    from collbench.measuring.probing import at_rank_0, together
 
     if arguments.measure:
         return _measure(arguments)
@@ -348,8 +348,8 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     """Measure the channels and print them. Return the exit code."""
-    from collbench.measure.tasks.channels import measure_channels
-    from collbench.measure.tasks.storage import Scratch
+    from collbench.measuring.tasks.channels import measure_channels
+    from collbench.measuring.tasks.storage import Scratch
 
     seconds = arguments.max_time
     if arguments.format == "matrix" or arguments.svg or arguments.html:
@@ -434,7 +434,7 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print the findings at rank 0, and return the exit code. Raises CollbenchError."""
     if arguments.launch:
         return _launch(arguments)
-    from collbench.measure.probing import at_rank_0, launched, together
+    from collbench.measuring.probing import at_rank_0, launched, together
 
     if arguments.sources:
         return at_rank_0(

@@ -31,8 +31,8 @@ from collbench.operations.sweep import Sweep
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.request import Request
-    from collbench.measure.tasks.places import PairsRequest
+    from collbench.measuring.request import Request
+    from collbench.measuring.tasks.places import PairsRequest
     from collbench.operations.operation import Operation
     from collbench.traces.recording import Recording
 
@@ -165,7 +165,7 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
         planned_pairs(pairs, arguments, None, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measure.tasks.rounds import run_pairs
+        from collbench.measuring.tasks.rounds import run_pairs
 
         return run_pairs(replace(pairs, launch=request), *rank)
 
@@ -215,7 +215,7 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
             check_apply(os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measure.tasks.rounds import run_hunt
+        from collbench.measuring.tasks.rounds import run_hunt
 
         return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), *rank)
 
@@ -252,7 +252,7 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
         planned_steps(workload.trainings, (0,) * len(planned_hosts(workload.launch, arguments, None, os.environ)))
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measure.tasks.training import run_workload
+        from collbench.measuring.tasks.training import run_workload
 
         return run_workload(replace(workload, launch=request), *rank)
 
@@ -275,7 +275,7 @@ def add_replay(commands: Any) -> None:
 
 def call_replay(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start the recorded number of ranks on this host. Return the exit code."""
-    from collbench.measure.tasks.replay import recording_of, run_replay
+    from collbench.measuring.tasks.replay import recording_of, run_replay
 
     replay, info = replay_request(arguments, argv), launch_of(arguments, argv)
     if info is None or arguments.dry_run or arguments.suite:  # before ranks are started, the trace gives their number
@@ -333,7 +333,7 @@ def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
         return show_load(load, arguments, info, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measure.tasks.load import run_load
+        from collbench.measuring.tasks.load import run_load
 
         return run_load(replace(load, launch=request), *rank)
 
@@ -368,7 +368,7 @@ def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
         check_blocks(kv, ranks)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measure.tasks.kv import run_kv
+        from collbench.measuring.tasks.kv import run_kv
 
         return run_kv(replace(kv, launch=request), *rank)
 
@@ -397,7 +397,7 @@ def _add_kernels_options(parser: Parser) -> None:
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure and print; return 0. Raises UsageError without a GPU, RunFailed if a kernel's result is wrong."""
-    from collbench.measure.tasks.kernels import measure_kernels
+    from collbench.measuring.tasks.kernels import measure_kernels
     from collbench.report.channels import KernelsWriter
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.units import parse_size

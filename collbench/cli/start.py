@@ -25,8 +25,8 @@ from collbench.units import plural
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measure.request import Request
-    from collbench.measure.session import ProgressListener
+    from collbench.measuring.request import Request
+    from collbench.measuring.session import ProgressListener
     from collbench.report.progress import ProgressPrinter
 
 
@@ -121,7 +121,7 @@ def check_files(request: Request) -> None:
 def check_files_of_rank_0(request: Request, world: World) -> None:
     """Raise UsageError on all ranks, before libraries are opened, as `check_files` does at rank 0. A local start has checked them."""
     if world.info.launcher != "local":
-        from collbench.measure.session import at_rank_0
+        from collbench.measuring.session import at_rank_0
 
         at_rank_0(world, partial(check_files, request), "checking the files of the run")
 
@@ -151,7 +151,7 @@ Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]
 
 def run_cases(request: Request, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
     """Measure the request's cases on this rank; see `tasks.cases.run`. Most commands use it."""
-    from collbench.measure.tasks.cases import run
+    from collbench.measuring.tasks.cases import run
 
     return run(request, world, listener, ended)
 

@@ -104,7 +104,7 @@ def moment(text: str) -> float:
     """Return the seconds since 1970 of an ISO 8601 day or moment (UTC), or of an age before now. Raises an argparse error."""
     if _AGE.fullmatch(text.strip()) and not text.strip().isdecimal():
         return time.time() - age(text)
-    from collbench.gate.allocation import moment as parsed
+    from collbench.gating.allocation import moment as parsed
 
     found = parsed(text.strip().replace("Z", "+00:00"))
     if found is None:

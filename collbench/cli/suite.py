@@ -21,7 +21,7 @@ from collbench.cli.configuration import parse_configured, read_configuration
 from collbench.cli.parser import Parser, from_environment, options_typed
 from collbench.cli.request import default_backends, make_sweep, request_of
 from collbench.errors import UsageError
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from collbench.operations.suite import Suite, SuiteSweep, check_names, concerns, operations_of, operations_with, read_suite
 from collbench.operations.sweep import Sweep, Sweeps
 

@@ -8,7 +8,7 @@
 
 #define STEPS 8 /* multiplications and additions of an element, in registers */
 
-/* Also in measure/computation.py. */
+/* Also in measuring/computation.py. */
 typedef struct {
     double *memory;      /* of `blocks` × `length` elements, used in turn */
     int64_t blocks, length;

@@ -11,15 +11,15 @@ from shlex import quote
 
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, Allocation
-from collbench.gate.baseline import Baseline, scheme_of, times_of
-from collbench.gate.diff import BaselineDiff, Shift
-from collbench.gate.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
-from collbench.gate.paired import PAIRS
-from collbench.gate.reasons import rendered
-from collbench.gate.rule import ENOUGH, FEWEST, BaselineLimits, learn
-from collbench.gate.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
-from collbench.gate.state import filter_baseline
+from collbench.gating.allocation import COLUMNS, Allocation
+from collbench.gating.baseline import Baseline, scheme_of, times_of
+from collbench.gating.diff import BaselineDiff, Shift
+from collbench.gating.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
+from collbench.gating.paired import PAIRS
+from collbench.gating.reasons import rendered
+from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learn
+from collbench.gating.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
+from collbench.gating.state import filter_baseline
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin

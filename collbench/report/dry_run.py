@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, TextIO
 
 from collbench.errors import UsageError
-from collbench.measure.tasks.places import MEASUREMENTS
+from collbench.measuring.tasks.places import MEASUREMENTS
 from collbench.operations.case import Case
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.report.plan import operation_name

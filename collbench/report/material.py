@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.launches import Launches
     from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
-    from collbench.gate.judge import TypicalTime
-    from collbench.gate.verdict import Verdict
+    from collbench.gating.judge import TypicalTime
+    from collbench.gating.verdict import Verdict
     from collbench.results.kv import KvRow
     from collbench.results.load import LoadRow
     from collbench.results.rounds import StoredHunt, StoredPairs
@@ -127,8 +127,8 @@ class Material:
         """The times of the baseline by case; empty without one. Raises UsageError if it cannot be read."""
         if self.baseline is None:
             return {}
-        from collbench.gate.baseline import load
-        from collbench.gate.judge import typical_times
+        from collbench.gating.baseline import load
+        from collbench.gating.judge import typical_times
 
         return typical_times(load(self.baseline))
 

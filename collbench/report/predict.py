@@ -15,7 +15,7 @@ from collbench.analysis.predict import (
     check_sentence,
     format_error,
 )
-from collbench.gate.predicted import HeldCase, PredictionVerdict
+from collbench.gating.predicted import HeldCase, PredictionVerdict
 from collbench.reason import as_json
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, csv_lines, json_lines, printable, table_lines

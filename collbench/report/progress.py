@@ -26,8 +26,8 @@ from collbench.units import format_duration
 if TYPE_CHECKING:
     from collbench.analysis.hunt.protocol import RoundRequest, RoundResult, Suspect
     from collbench.analysis.pairs import PairEffects
-    from collbench.measure.session import Plan
-    from collbench.measure.tasks.places import RoundOrder
+    from collbench.measuring.session import Plan
+    from collbench.measuring.tasks.places import RoundOrder
     from collbench.results.rounds import PairMatrix, PairRound
     from collbench.results.steps import StepRow
 
@@ -259,7 +259,7 @@ class PairsProgressPrinter(ProgressPrinter):
     def next(self, last: Sequence[PairRound]) -> RoundOrder | None:
         """Return the next round that measures suspects again; None if there is none."""
         from collbench.analysis.hunt.strategy import answer_of, judge
-        from collbench.measure.tasks.places import RoundOrder
+        from collbench.measuring.tasks.places import RoundOrder
 
         try:
             if self._retest is None:

@@ -49,7 +49,7 @@ from collbench.units import plural
 if TYPE_CHECKING:
     from collbench.analysis.compare import Comparison
     from collbench.analysis.concerns import Concern
-    from collbench.gate.verdict import Verdict
+    from collbench.gating.verdict import Verdict
 
 
 # Runs as Markdown, for wikis and pull requests: headlines, concerns, comparisons, rows.
@@ -393,7 +393,7 @@ def _verdict(path: Path | None, html: Path | None) -> Verdict | None:
         return None
     if html is None:
         raise UsageError("--verdict needs --html FILE; to show the verdict alone, use `collbench gate --verdict FILE`")
-    from collbench.gate.verdict import read_verdict
+    from collbench.gating.verdict import read_verdict
 
     return read_verdict(path)
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from collbench.addresses import is_numeric
 from collbench.errors import UsageError
-from collbench.gate.verdict import from_json
+from collbench.gating.verdict import from_json
 from collbench.report.headlines import short
 from collbench.report.runs import ROW_METRICS, row_samples
 from collbench.report.serve import LOCALHOST, HttpReply, ReadOnlyServer, serve_until_interrupted

@@ -14,11 +14,11 @@ from shlex import quote
 from collbench.analysis.ceilings import ceiling_sentences
 from collbench.analysis.outcome import Outcome, count_outcomes
 from collbench.errors import UsageError
-from collbench.gate.confirm import HEADER
-from collbench.gate.paired import STACK
-from collbench.gate.reasons import LaunchesNeeded
-from collbench.gate.rule import CONFIRMATIONS, ENOUGH, FEWEST
-from collbench.gate.verdict import (
+from collbench.gating.confirm import HEADER
+from collbench.gating.paired import STACK
+from collbench.gating.reasons import LaunchesNeeded
+from collbench.gating.rule import CONFIRMATIONS, ENOUGH, FEWEST
+from collbench.gating.verdict import (
     ACCEPTED,
     CLEARED,
     CONFIRMED,

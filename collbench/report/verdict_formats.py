@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS
-from collbench.gate.reasons import WAITING, rendered
-from collbench.gate.verdict import (
+from collbench.gating.allocation import COLUMNS
+from collbench.gating.reasons import WAITING, rendered
+from collbench.gating.verdict import (
     ACCEPTED,
     CLEARED,
     CONFIRMED,

@@ -17,8 +17,8 @@ import numpy as np
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, case_of, known
 from collbench.errors import UnreadableRun, UsageError
-from collbench.gate.allocation import SLOWED, moment
-from collbench.gate.verdict import Verdict, read_verdict
+from collbench.gating.allocation import SLOWED, moment
+from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import CELLS, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
 from collbench.results.importers.importer import IMPORTED

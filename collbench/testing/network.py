@@ -20,8 +20,8 @@ from collbench.analysis.best import headlines
 from collbench.analysis.compare import CaseRatio, why_nothing_in_common
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import CollbenchError, NoVerdict
-from collbench.gate.baseline import ENDING
-from collbench.gate.verdict import PASSED, UNDECIDED
+from collbench.gating.baseline import ENDING
+from collbench.gating.verdict import PASSED, UNDECIDED
 from collbench.report.cases import name_of, not_available, of_ceiling, times
 from collbench.report.headlines import short
 from collbench.report.trackers import case_name

@@ -335,7 +335,7 @@ def hang(check: Check) -> str:
 _ASK_RAS = """
 import json, os
 from dataclasses import asdict
-from collbench.measure.nccl_paths import query_ras
+from collbench.measuring.nccl_paths import query_ras
 print(json.dumps(asdict(query_ras(os.environ))))
 """
 

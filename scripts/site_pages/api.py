@@ -12,7 +12,7 @@ from collbench.analysis.compare import CaseRatio, Comparison, Summary
 from collbench.analysis.launches import Launches
 from collbench.api import frames
 from collbench.cli.options import OPTIONS, REPLAY
-from collbench.gate.verdict import Suspicion, Verdict
+from collbench.gating.verdict import Suspicion, Verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings

@@ -25,7 +25,7 @@ from site_pages.markdown import block, code, codes, escaped, page, paragraphs, t
 _PACKAGE = Path(collbench.__file__).parent
 SCHEMAS = {
     "suite": SCHEMA_FILE,
-    "verdict": _PACKAGE / "gate/verdict.schema.json",
+    "verdict": _PACKAGE / "gating/verdict.schema.json",
     "recommendation": _PACKAGE / "deploy/recommendation.schema.json",
 }
 

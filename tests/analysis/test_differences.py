@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.analysis.differences import KINDS, Difference, Facts, Item, differences, without_idle
-from collbench.gate.allocation import Allocation
-from collbench.gate.changes import changes
+from collbench.gating.allocation import Allocation
+from collbench.gating.changes import changes
 from collbench.results.reader import Run
 from tests.results.rows import make_row
 

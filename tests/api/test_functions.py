@@ -12,7 +12,7 @@ import collbench
 from collbench.analysis.compare import Comparison
 from collbench.analysis.compare import compare as compare_folders
 from collbench.analysis.outcome import Outcome
-from collbench.gate.verdict import Verdict, read_verdict
+from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.collective import CollectiveCeilings
 from tests.cli.command import ROOT, run_here

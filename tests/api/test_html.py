@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import collbench
 from collbench.api.shown import ShownVerdict, shown
-from collbench.gate.verdict import Verdict
+from collbench.gating.verdict import Verdict
 from tests.cli.command import ROOT
 from tests.cli.test_autopsy import HANG
 from tests.gate.verdicts import regression

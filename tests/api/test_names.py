@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import pkgutil
 import pydoc
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -53,13 +53,10 @@ def _signatures() -> str:
 
 
 @pytest.mark.parametrize("name", ["measure", "gate"])
-def test_help_of_a_function_with_the_name_of_a_package_describes_the_function(name: str) -> None:
-    value, function = getattr(collbench, name), getattr(import_module(collbench._PLACES[name]), name)
-    paragraphs = function.__doc__.split("\n\n")
-    page = pydoc.plain(pydoc.render_doc(value))
-    assert page.index(paragraphs[0]) < page.index(f"collbench.{name}(") < page.index(paragraphs[1].strip().splitlines()[0])
-    assert max(map(len, page.splitlines())) <= 160 and repr(value) == f"<function and package collbench.{name}>"
-    assert inspect.getdoc(import_module(f"collbench.{name}")) == inspect.cleandoc(value.__doc__)
+def test_help_of_a_function_describes_it(name: str) -> None:
+    function = getattr(collbench, name)
+    page = pydoc.plain(pydoc.render_doc(function))
+    assert inspect.isfunction(function) and function.__doc__.partition("\n")[0] in page and f"{name}(" in page
 
 
 def test_names_and_signatures_are_frozen() -> None:
@@ -75,12 +72,9 @@ def test_all_names_are_listed_and_others_are_attribute_errors() -> None:
         collbench.measured  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["gate", "measure"])
-def test_a_function_with_the_name_of_a_package_survives_imports_of_its_modules(name: str) -> None:
-    module = import_module({"gate": "collbench.gate.rule", "measure": "collbench.measure.request"}[name])
-    assert callable(getattr(collbench, name))
-    assert getattr(getattr(collbench, name), module.__name__.rpartition(".")[2]) is module
-    assert "runs" in inspect.signature(collbench.gate).parameters and "sizes" in inspect.signature(collbench.measure).parameters
+def test_no_package_hides_a_function_of_the_api() -> None:
+    packages = {module.name for module in pkgutil.iter_modules(collbench.__path__)}
+    assert not packages & set(collbench.__all__)
 
 
 def test_each_option_of_the_command_is_an_argument() -> None:
@@ -125,7 +119,7 @@ def test_plain_commands_import_neither_pandas_nor_the_api(words: str) -> None:
 def test_neither_the_package_nor_the_api_imports_pandas_before_a_table_is_made() -> None:
     code = (
         "import sys, collbench; assert not {m for m in sys.modules if m.startswith('collbench.')}; "
-        "collbench.read, collbench.compare, collbench.gate, collbench.measure, collbench.Runs, collbench.measure.__signature__; "
+        "collbench.read, collbench.compare, collbench.gate, collbench.measure, collbench.Runs; "
         "print(sorted({'pandas', 'pyarrow', 'matplotlib', 'torch', 'mpi4py'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

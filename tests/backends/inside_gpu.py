@@ -15,7 +15,7 @@ from collbench.control.world import World
 from collbench.device.buffers import DeviceBuffers
 from collbench.device.gpu import OpenGpu
 from collbench.launch.info import LaunchInfo
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring.loop import Loop, Timed
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from tests.helpers import make_case
 

@@ -22,8 +22,8 @@ from collbench.backends.registry import backend_class
 from collbench.backends.slowed import slowed
 from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
-from collbench.measure.loop import Loop, Timed
-from collbench.measure.sync import host_sync
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.sync import host_sync
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall

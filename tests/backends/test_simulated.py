@@ -9,7 +9,7 @@ from collbench.backends.backend import Settings
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend, VirtualClock
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring.loop import Loop, Timed
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.alltoall import ALLTOALL

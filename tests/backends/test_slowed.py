@@ -24,7 +24,7 @@ from collbench.backends.torch_distributed import GlooBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring.loop import Loop, Timed
 from collbench.native.library import address
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.program import NativeCall, Program, PythonCall

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page
 
 from collbench.cli.main import run as run_command
-from collbench.gate.history import history
+from collbench.gating.history import history
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.snapshot import topology_json
 from collbench.report.html import page as page_of

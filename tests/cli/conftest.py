@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.cli import main, start
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from tests.cli.command import environment
 
 

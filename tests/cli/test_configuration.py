@@ -11,7 +11,7 @@ import pytest
 from collbench.cli import start
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from tests.cli.command import one_sentence, run, run_here
 
 SUITE = "schema = 1\n[run]\nmax_time = 3\n[[sweeps]]\noperations = 'allreduce'\nsizes = 64\n"

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.baseline import add_all
-from collbench.gate.reasons import LaunchesLeftOut, StillSuspected
-from collbench.gate.verdict import read_verdict
+from collbench.gating.allocation import Allocation, CaseTimes
+from collbench.gating.baseline import add_all
+from collbench.gating.reasons import LaunchesLeftOut, StillSuspected
+from collbench.gating.verdict import read_verdict
 from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
 from tests.gate.histories import nights as upgraded_nights
@@ -147,7 +147,7 @@ def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeyp
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("collbench.gate.judge.judge", broken)
+    monkeypatch.setattr("collbench.gating.judge.judge", broken)
     done = {style: gate(good, "--exit-style", style, night(good, "same")) for style in ("collbench", "nagios", "prolog")}
     assert {style: each.returncode for style, each in done.items()} == {"collbench": 4, "nagios": 3, "prolog": 0}
     assert done["nagios"].stdout == "COLLBENCH UNKNOWN - surprise\n"

@@ -13,7 +13,7 @@ from collbench.cli import request as requests
 from collbench.errors import UsageError
 from collbench.launch.advice import ProcessPerGpu, RanksNotEnded, SingleTask
 from collbench.launch.info import LaunchInfo
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
 

@@ -17,7 +17,7 @@ from collbench.cli.hunt_strategy import HuntProgressPrinter, answer_of, options_
 from collbench.deploy import drain
 from collbench.deploy.drain import CommandOutcome
 from collbench.errors import Interrupted, RunFailed, UsageError
-from collbench.measure.session import Plan
+from collbench.measuring.session import Plan
 from collbench.results.rounds import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
 from tests.results.test_rounds import a_round

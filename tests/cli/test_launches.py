@@ -16,7 +16,7 @@ import pytest
 
 from collbench.cli import launches as gdr_check
 from collbench.errors import UsageError
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import Sweep
 from collbench.results.reader import read_run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collbench.measure.session import Plan
+from collbench.measuring.session import Plan
 from collbench.report import progress
 from collbench.report.progress import ProgressPrinter, WorkloadProgressPrinter
 from collbench.results.row import Times

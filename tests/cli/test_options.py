@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.measure.request import Budget
-from collbench.measure.tasks.cases import check_traffic
+from collbench.measuring.request import Budget
+from collbench.measuring.tasks.cases import check_traffic
 from collbench.operations.builtin.alltoall import ALLTOALLV
 from collbench.operations.builtin.barrier import BARRIER
 from collbench.operations.dtypes import DTYPES

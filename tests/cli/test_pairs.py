@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.measure.tasks.places import PairsSampled
+from collbench.measuring.tasks.places import PairsSampled
 from collbench.results.reader import read_run
 from collbench.results.rounds import StoredPairs, read_pairs
 from tests.cli.command import BIN, run

@@ -12,7 +12,7 @@ from collbench.cli import main
 from collbench.cli.start import compare
 from collbench.cli.suite import _ONE_BY_ONE, _TOGETHER
 from collbench.errors import UsageError
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from collbench.operations.suite import schema
 from tests.cli.command import PROGRAM, environment, one_sentence, run, run_here
 

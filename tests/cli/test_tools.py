@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from collbench.measure.tasks.rounds import ToolsCutShort
+from collbench.measuring.tasks.rounds import ToolsCutShort
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from collbench.results.row import Row

@@ -16,7 +16,7 @@ import pytest
 
 from collbench.cli import dry_run
 from collbench.launch.info import LaunchInfo
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from collbench.results.steps import StepRow, computing_of, read_workload
 from collbench.workloads.registry import regimes
 from tests.cli.command import BIN, run, run_here

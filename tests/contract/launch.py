@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.measure.tasks.cases import shuffled
+from collbench.measuring.tasks.cases import shuffled
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
 from tests.conftest import ALL, level

@@ -16,7 +16,7 @@ from typing import Any
 from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
-from collbench.measure.request import Budget, Request
+from collbench.measuring.request import Budget, Request
 from collbench.operations.case import Case, parse_split
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import every_operation
@@ -70,7 +70,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measure.tasks.cases import run
+    from collbench.measuring.tasks.cases import run
 
     world = World(info, 30)
     try:

@@ -15,7 +15,7 @@ from collbench.backends import simulated
 from collbench.backends.backend import Group
 from collbench.backends.ucc.backend import STEPS as UCC_STEPS
 from collbench.launch.info import LaunchInfo
-from collbench.measure.prepared_case import _seed as seed_of
+from collbench.measuring.prepared_case import _seed as seed_of
 from collbench.operations.case import Case
 from collbench.operations.data import expected_blocks_of
 from collbench.operations.dtypes import DTYPES

@@ -41,7 +41,7 @@ Thread 10 (idle): "MainThread"
     poll (libc.so.6)
     PMPI_Barrier (libmpi.so.12)
     _PyEval_EvalFrameDefault (python)
-    run (collbench/measure/loop.py:94)
+    run (collbench/measuring/loop.py:94)
 
 Thread 11 (idle): "collbench-keeper"
     zmq_poll (libzmq.so)

@@ -33,6 +33,8 @@ _CODE = re.compile(r"(?<=<style>).{4096,}?(?=</style>)|(?<=<script>).{4096,}?(?=
 _PICTURE = re.compile(r"(?<=;base64,)[A-Za-z0-9+/=]{4096,}")
 _VERSION = re.compile(r"\b0\.1\.0(?:\.dev\d*)?(?:\+g?[0-9a-f]+(?:\.d\d+)?)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+# The last digits of a fit depend on the processor's LAPACK: numbers are compared to 11 digits.
+_LONG_NUMBER = re.compile(r"\d+\.\d{11,}(?:e[+-]\d+)?")
 _BEGAN = datetime.now(UTC)
 _ENVIRONMENT = {"COLUMNS": "120", "LINES": "50", "NO_COLOR": "1", "TZ": "UTC", "SOURCE_DATE_EPOCH": "1795000000"}
 
@@ -82,7 +84,11 @@ def _settled(text: str, folder: Path) -> str:
     text = re.sub(rf"\b{re.escape(platform.node())}\b", "HOST", text)
     text = _VERSION.sub("VERSION", text)
     text = _MOMENT.sub(lambda match: "NOW" if datetime.fromisoformat(match[0]) >= _BEGAN else match[0], text)
-    return _PICTURE.sub(_hash, _CODE.sub(_hash, text))
+    return _PICTURE.sub(_hash, _CODE.sub(_hash, _rounded(text)))
+
+
+def _rounded(text: str) -> str:
+    return _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.11g}", text)
 
 
 def _hash(embedded: re.Match[str]) -> str:
@@ -93,7 +99,7 @@ def stored() -> dict[str, str]:
     """Return the stored outputs by line."""
     with tarfile.open(OUTPUTS) as archive:
         texts = [(member.pax_headers["line"], archive.extractfile(member)) for member in archive]
-        return {name: file.read().decode() for name, file in texts if file}
+        return {name: _rounded(file.read().decode()) for name, file in texts if file}
 
 
 def store(texts: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.measure.instruments import CpuReading, SharedCores, between, binding, noticeable, now, settings, shared_cores
+from collbench.measuring.instruments import CpuReading, SharedCores, between, binding, noticeable, now, settings, shared_cores
 
 CPU = min(os.sched_getaffinity(0))
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.measure import counters
-from collbench.measure.instruments import Counters, grown, moved, read
+from collbench.measuring import counters
+from collbench.measuring.instruments import Counters, grown, moved, read
 from tests.evidence.hosts import interface, port
 
 NOTHING = {"interfaces": {}, "ports": {}, "gpus": {}, "leaving": [], "tcp": {}, "came_or_went": [], "silent": [], "idle": [], "states": {},

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.machine.peak.node import Side, least_time
-from collbench.measure.crossing import CaseActivity, LeastBytes, OtherPath, bypassed, evidence, least
+from collbench.measuring.crossing import CaseActivity, LeastBytes, OtherPath, bypassed, evidence, least
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.alltoall import ALLTOALL
 from collbench.operations.builtin.gather_scatter import SCATTER

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.measure import counters
-from collbench.measure.disturbances import (
+from collbench.measuring import counters
+from collbench.measuring.disturbances import (
     CaseDisturbed,
     HostNetwork,
     LinkFlapped,
@@ -21,7 +21,7 @@ from collbench.measure.disturbances import (
     of_host,
     stalls,
 )  # fmt: skip
-from collbench.measure.instruments import moved, read
+from collbench.measuring.instruments import moved, read
 from tests.evidence.hosts import interface
 
 SNMP = """\

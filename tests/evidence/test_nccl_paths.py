@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from collbench.machine.distance import STATES
 from collbench.machine.model import Machine
 from collbench.machine.readers.text import printable
-from collbench.measure.nccl_paths import DebugLog, RasReply, prepare, query_ras, resetter, state_of_run, together
+from collbench.measuring.nccl_paths import DebugLog, RasReply, prepare, query_ras, resetter, state_of_run, together
 from tests.doctor.machines import with_system
 from tests.machine.machines import dgx, laptop
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.measure import instruments as counters
-from collbench.measure.counters import Gpus
+from collbench.measuring import instruments as counters
+from collbench.measuring.counters import Gpus
 
 THROUGHPUT_TX, THROUGHPUT_RX, XMIT_BYTES, RCV_BYTES, PCIE_TX, REPLAYS, ECC = 138, 139, 202, 204, 197, 94, 3
 ALL = 2**32 - 1
@@ -131,7 +131,7 @@ def test_without_a_driver_there_are_no_gpus():
 
 def test_every_field_has_a_name_in_the_real_package():
     pynvml = pytest.importorskip("pynvml")
-    from collbench.measure import counters as nvml_counters
+    from collbench.measuring import counters as nvml_counters
 
     assert all(hasattr(pynvml, nvml_counters._constant(one)) for one in nvml_counters._FIELDS)
     values = {

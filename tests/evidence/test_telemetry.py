@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from collbench.measure.telemetry import Telemetry, sample
+from collbench.measuring.telemetry import Telemetry, sample
 
 HZ = 500.0  # faster than users may ask for: the tests need not wait
 

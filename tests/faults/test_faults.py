@@ -219,7 +219,7 @@ class TestIntelMpi:
 BROKEN = """
 import os, sys
 if os.environ.get("COLLBENCH_RANK", os.environ.get("PMI_RANK")) == {rank!r}:
-    import collbench.measure.{module} as module
+    import collbench.measuring.{module} as module
     def broken(*arguments, **named):
         {action}
     assert hasattr(module, {name!r}), "the name to replace"

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(120)]
 STRUCK = """
 import os, sys, time
 from pathlib import Path
-import collbench.results.folder as folder, collbench.measure.tasks.cases as turn
+import collbench.results.folder as folder, collbench.measuring.tasks.cases as turn
 from collbench.operations.data import Mismatch
 append, verify, cases = folder.RunFolder.append, turn.verify_case, []
 def appending(self, row, arrays):

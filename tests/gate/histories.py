@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, CaseTimes
+from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 

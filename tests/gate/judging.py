@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.baseline import Baseline
-from collbench.gate.changes import ExpectedChange
-from collbench.gate.floors import Floor
-from collbench.gate.judge import judge
-from collbench.gate.verdict import Verdict
+from collbench.gating.allocation import Allocation, CaseTimes
+from collbench.gating.baseline import Baseline
+from collbench.gating.changes import ExpectedChange
+from collbench.gating.floors import Floor
+from collbench.gating.judge import judge
+from collbench.gating.verdict import Verdict
 from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from collbench.analysis.launches import case_of
-from collbench.gate.baseline import scheme_of
-from collbench.gate.judge import group_states, suspicions_of
-from collbench.gate.rule import exceed, learn
-from collbench.gate.verdict import GroupState, Suspicion
+from collbench.gating.baseline import scheme_of
+from collbench.gating.judge import group_states, suspicions_of
+from collbench.gating.rule import exceed, learn
+from collbench.gating.verdict import GroupState, Suspicion
 from collbench.results.row import CaseKey
 from tests.results.rows import make_row
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.allocation import allocation_from, allocations_in
+from collbench.gating.allocation import allocation_from, allocations_in
 from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches
 from tests.results.rows import COPY, make_row, make_times, not_measured, store

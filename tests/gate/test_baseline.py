@@ -18,9 +18,21 @@ from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.errors import UsageError
-from collbench.gate.allocation import COLUMNS, allocation_from, allocations_in
-from collbench.gate.baseline import Baseline, CaseGroup, Scheme, add_all, drop, head_of, known_median, load, scheme_of, size_class, times_of
-from collbench.gate.reasons import BaselineOfOneJob, SameJob, SameJobAsBaseline
+from collbench.gating.allocation import COLUMNS, allocation_from, allocations_in
+from collbench.gating.baseline import (
+    Baseline,
+    CaseGroup,
+    Scheme,
+    add_all,
+    drop,
+    head_of,
+    known_median,
+    load,
+    scheme_of,
+    size_class,
+    times_of,
+)
+from collbench.gating.reasons import BaselineOfOneJob, SameJob, SameJobAsBaseline
 from collbench.report.baseline import baseline_lines
 from collbench.results.reader import read_run
 from tests.gate.allocations import launch, launches

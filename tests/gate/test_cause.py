@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gate.cause import cause_of, ranked
-from collbench.gate.changes import ExpectedChange
-from collbench.gate.plausible import (
+from collbench.gating.cause import cause_of, ranked
+from collbench.gating.changes import ExpectedChange
+from collbench.gating.plausible import (
     CarriesAll,
     CarriesNone,
     CarriesSome,
@@ -29,7 +29,7 @@ from collbench.gate.plausible import (
     SlowMessages,
     SlowOperation,
 )
-from collbench.gate.verdict import ACCEPTED, CLEARED, Change
+from collbench.gating.verdict import ACCEPTED, CLEARED, Change
 from collbench.reason import Text
 from collbench.results.row import CaseKey
 from tests.gate.patterns import LARGE, MID, SMALL, Judged, cases, judged

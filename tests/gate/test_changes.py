@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.changes import ExpectedChange, accepted, changes, expired, from_table, read_expected, unannounced
-from collbench.gate.reasons import ExpiredAnnouncement
-from collbench.gate.verdict import Announcement, Suspicion
+from collbench.gating.allocation import Allocation, CaseTimes
+from collbench.gating.changes import ExpectedChange, accepted, changes, expired, from_table, read_expected, unannounced
+from collbench.gating.reasons import ExpiredAnnouncement
+from collbench.gating.verdict import Announcement, Suspicion
 from tests.gate.verdicts import suspicion
 from tests.results.rows import make_row
 

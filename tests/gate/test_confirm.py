@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import COLUMNS, CaseTimes
-from collbench.gate.baseline import Baseline
-from collbench.gate.confirm import confirm_suite, suspects
-from collbench.gate.reasons import NotInSuite
-from collbench.gate.verdict import FloorState, Suspicion, Verdict
+from collbench.gating.allocation import COLUMNS, CaseTimes
+from collbench.gating.baseline import Baseline
+from collbench.gating.confirm import confirm_suite, suspects
+from collbench.gating.reasons import NotInSuite
+from collbench.gating.verdict import FloorState, Suspicion, Verdict
 from collbench.operations.suite import check_form
 from tests.gate.judging import BASE, SIZES, allocation, judged
 from tests.gate.verdicts import verdict as made_up

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
-from collbench.gate.floors import Floor, floor_reasons, floor_states, read_floor
-from collbench.gate.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
+from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures
+from collbench.gating.floors import Floor, floor_reasons, floor_states, read_floor
+from collbench.gating.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.results.row import CaseKey
 from tests.results.rows import NIC, make_row

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.gate.baseline import CaseGroup, Figures, Scheme, add_all
-from collbench.gate.history import (
+from collbench.gating.baseline import CaseGroup, Figures, Scheme, add_all
+from collbench.gating.history import (
     CELL,
     GROUP,
     WHOLE,
@@ -34,8 +34,8 @@ from collbench.gate.history import (
     steps,
     typical,
 )
-from collbench.gate.rule import floors_of
-from collbench.gate.self_test import Cluster, Noise, default_scheme
+from collbench.gating.rule import floors_of
+from collbench.gating.self_test import Cluster, Noise, default_scheme
 from tests.gate.allocations import launch, launches
 from tests.gate.histories import SIZES, case, nights, upgraded
 

@@ -14,12 +14,12 @@ from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
-from collbench.gate.baseline import Baseline, scheme_of
-from collbench.gate.changes import ExpectedChange
-from collbench.gate.floors import read_floor
-from collbench.gate.judge import group_states, result_of
-from collbench.gate.reasons import (
+from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures
+from collbench.gating.baseline import Baseline, scheme_of
+from collbench.gating.changes import ExpectedChange
+from collbench.gating.floors import read_floor
+from collbench.gating.judge import group_states, result_of
+from collbench.gating.reasons import (
     AnotherCluster,
     BaselineWithoutProbe,
     BaselineWithoutStart,
@@ -49,8 +49,8 @@ from collbench.gate.reasons import (
     WithoutStart,
     WrongCases,
 )
-from collbench.gate.rule import exceed, learn
-from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED, from_json
+from collbench.gating.rule import exceed, learn
+from collbench.gating.verdict import PASSED, REGRESSION, UNDECIDED, from_json
 from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, FACTS, SIZES, allocation, base, case, judged, slow, with_case, without_case
 from tests.gate.verdicts import suspicion

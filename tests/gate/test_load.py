@@ -12,11 +12,11 @@ import pytest
 from collbench.analysis.compare import compare
 from collbench.analysis.launches import case_of
 from collbench.analysis.outcome import Doubt, Outcome
-from collbench.gate.allocation import allocations_in, allocations_of, name_of
-from collbench.gate.baseline import add_all, load
-from collbench.gate.history import dated_in, history
-from collbench.gate.judge import judge
-from collbench.gate.verdict import PASSED, REGRESSION, UNDECIDED
+from collbench.gating.allocation import allocations_in, allocations_of, name_of
+from collbench.gating.baseline import add_all, load
+from collbench.gating.history import dated_in, history
+from collbench.gating.judge import judge
+from collbench.gating.verdict import PASSED, REGRESSION, UNDECIDED
 from collbench.operations.case import parse_split
 from collbench.results.load import LoadRow
 from collbench.results.row import UNDER_LOAD, CaseKey

@@ -16,11 +16,11 @@ import pytest
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.baseline import CaseGroup, Figures, Scheme, known_median
-from collbench.gate.changes import ExpectedChange
-from collbench.gate.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
-from collbench.gate.reasons import (
+from collbench.gating.allocation import Allocation, CaseTimes
+from collbench.gating.baseline import CaseGroup, Figures, Scheme, known_median
+from collbench.gating.changes import ExpectedChange
+from collbench.gating.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
+from collbench.gating.reasons import (
     CaseNames,
     EqualStacks,
     GateNote,
@@ -47,8 +47,8 @@ from collbench.gate.reasons import (
     WithoutProbe,
     WrongCases,
 )
-from collbench.gate.rule import exceed, slower
-from collbench.gate.verdict import Verdict
+from collbench.gating.rule import exceed, slower
+from collbench.gating.verdict import Verdict
 from collbench.results.row import CaseKey
 from tests.results.rows import make_row, make_times, store
 

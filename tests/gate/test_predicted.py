@@ -11,7 +11,7 @@ import pytest
 
 from collbench.analysis.predict import FewNodeCounts, Prediction, predict
 from collbench.errors import UsageError
-from collbench.gate.predicted import HeldCase, PredictionDoubt, PredictionOutcome, hold_against
+from collbench.gating.predicted import HeldCase, PredictionDoubt, PredictionOutcome, hold_against
 from collbench.report.predict import write_prediction
 from collbench.results.row import Row
 from tests.analysis.test_predict import ring, row

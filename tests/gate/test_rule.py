@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.gate.baseline import CaseGroup, Scheme
-from collbench.gate.rule import exceed, learn, slower
+from collbench.gating.baseline import CaseGroup, Scheme
+from collbench.gating.rule import exceed, learn, slower
 
 LARGE, SMALL = CaseGroup("mpi", "allreduce", "large"), CaseGroup("mpi", "allreduce", "small")
 ONE_GROUP = Scheme.of_cases([LARGE, LARGE, LARGE])

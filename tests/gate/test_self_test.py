@@ -10,9 +10,9 @@ import pytest
 
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
-from collbench.gate.allocation import Allocation, CaseTimes
-from collbench.gate.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
-from collbench.gate.self_test import (
+from collbench.gating.allocation import Allocation, CaseTimes
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
+from collbench.gating.self_test import (
     Cluster,
     Noise,
     SelfTestLine,

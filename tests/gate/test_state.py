@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import Allocation, CaseTimes, ShownFigures
-from collbench.gate.baseline import Figures, scheme_of, times_of
-from collbench.gate.reasons import (
+from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures
+from collbench.gating.baseline import Figures, scheme_of, times_of
+from collbench.gating.reasons import (
     AllocationStateChanged,
     CaseNames,
     LaunchesLeftOut,
@@ -21,9 +21,9 @@ from collbench.gate.reasons import (
     StillSuspected,
     UnstableCases,
 )
-from collbench.gate.rule import learn
-from collbench.gate.self_test import Cluster, Noise
-from collbench.gate.state import flipped, launch_limits, typical_probe_s, unstable
+from collbench.gating.rule import learn
+from collbench.gating.self_test import Cluster, Noise
+from collbench.gating.state import flipped, launch_limits, typical_probe_s, unstable
 from collbench.reason import Fact
 from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, allocation, base, case, judged, slow, with_case

@@ -7,9 +7,9 @@ from typing import Any
 
 from collbench.analysis.differences import Item
 from collbench.analysis.launches import case_of
-from collbench.gate.plausible import LinkOfAll, SlowMessages
-from collbench.gate.reasons import CaseNames, LaunchesLeftOut, MissingCases
-from collbench.gate.verdict import Announcement, Change, FloorState, GroupState, Suspicion, Verdict
+from collbench.gating.plausible import LinkOfAll, SlowMessages
+from collbench.gating.reasons import CaseNames, LaunchesLeftOut, MissingCases
+from collbench.gating.verdict import Announcement, Change, FloorState, GroupState, Suspicion, Verdict
 from tests.results.rows import make_row
 
 PASSED: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from collbench.backends import registry
-from collbench.measure import open_backends
+from collbench.measuring import open_backends
 
 
 @pytest.fixture(autouse=True)

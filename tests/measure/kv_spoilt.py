@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import count
 
 from collbench.cli.main import main
-from collbench.measure.block_transfer import METHODS, TransferMethod
+from collbench.measuring.block_transfer import METHODS, TransferMethod
 from collbench.operations.program import Program, PythonCall
 
 _KILLED_IN = 3

@@ -17,8 +17,8 @@ from collbench.machine.interfaces import Interface
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.peak.ceiling import LEAST_BYTES, HostPart, Rate
 from collbench.machine.peak.node import node_of
-from collbench.measure.ceilings import Ceilings, _sharing
-from collbench.measure.link_ceilings import link_between
+from collbench.measuring.ceilings import Ceilings, _sharing
+from collbench.measuring.link_ceilings import link_between
 from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic

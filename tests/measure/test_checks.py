@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from collbench.measure.memory import free_memory
+from collbench.measuring.memory import free_memory
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from collbench.backends.backend import Group
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure import instruments as counters
-from collbench.measure.crossing import LeastBytes
-from collbench.measure.instruments import Counters, Instruments, moved_evidence
+from collbench.measuring import instruments as counters
+from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.instruments import Counters, Instruments, moved_evidence
 from collbench.operations.registry import operations
 from tests.helpers import make_case
 

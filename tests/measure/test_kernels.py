@@ -7,8 +7,8 @@ import pytest
 from collbench.device.bandwidth import KernelFigure
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.tasks import kernels
-from collbench.measure.tasks.kernels import measure_kernels
+from collbench.measuring.tasks import kernels
+from collbench.measuring.tasks.kernels import measure_kernels
 
 
 class Shown(list[str]):

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from collbench.measure.block_transfer import METHODS, BlockPattern, Nixl, TransferMethod
-from collbench.measure.tasks.kv import must_cross
+from collbench.measuring.block_transfer import METHODS, BlockPattern, Nixl, TransferMethod
+from collbench.measuring.tasks.kv import must_cross
 from collbench.operations.program import Program
 from collbench.results.kv import KvRow, read_kv
 from collbench.results.reader import read_run

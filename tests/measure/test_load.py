@@ -14,8 +14,8 @@ import pytest
 from collbench.cli.main import parsed
 from collbench.cli.request import load_request
 from collbench.errors import UsageError
-from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.load import LoadRequest, sets_of, sides_of
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.tasks.load import LoadRequest, sets_of, sides_of
 from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep

@@ -11,13 +11,13 @@ import pytest
 from collbench.control.watchdog import Watchdog
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure import monitored
-from collbench.measure import monitored as watched_module
-from collbench.measure.crossing import OtherPath
-from collbench.measure.instruments import CpuReading
-from collbench.measure.monitored import Disturbance, MonitoredMeasurement, RoundMonitor, measure_monitored, monitor_round
-from collbench.measure.request import Budget
-from collbench.measure.sampling import Measurement
+from collbench.measuring import monitored
+from collbench.measuring import monitored as watched_module
+from collbench.measuring.crossing import OtherPath
+from collbench.measuring.instruments import CpuReading
+from collbench.measuring.monitored import Disturbance, MonitoredMeasurement, RoundMonitor, measure_monitored, monitor_round
+from collbench.measuring.request import Budget
+from collbench.measuring.sampling import Measurement
 from collbench.reason import as_json
 
 READY = SimpleNamespace(case=SimpleNamespace(title=lambda: "a case"), timed=[0], loop=SimpleNamespace(enqueue_s=None))

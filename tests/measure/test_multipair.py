@@ -12,8 +12,8 @@ import pytest
 
 from collbench.cli.parser import pair_numbers
 from collbench.errors import UsageError
-from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.cases import run
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin import init
 from collbench.operations.builtin.p2p import MULTIPAIR_BANDWIDTH, MULTIPAIR_BIDIRECTIONAL, P2P_BANDWIDTH
 from collbench.operations.dtypes import dtype_named

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collbench.measure.nccl_paths import rdma_bytes
+from collbench.measuring.nccl_paths import rdma_bytes
 
 
 @pytest.mark.parametrize(("expected", "sent"), [

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.device.nvtx import open_ranges
-from collbench.measure import phases
-from collbench.measure.phases import Phases, nvtx_range
+from collbench.measuring import phases
+from collbench.measuring.phases import Phases, nvtx_range
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run
 from tests.conftest import cannot
@@ -44,9 +44,8 @@ def test_a_phase_that_fails_is_not_recorded() -> None:
 def test_without_the_option_a_range_is_nothing_and_imports_nothing() -> None:
     assert phases._make_range is None
     assert nvtx_range("one") is nvtx_range("two")
-    code = (
-        "import sys, collbench.measure.session; print(*[name for name in ('nvtx', 'cupy', 'collbench.device.nvtx') if name in sys.modules])"
-    )
+    imported = "[name for name in ('nvtx', 'cupy', 'collbench.device.nvtx') if name in sys.modules]"
+    code = f"import sys, collbench.measuring.session; print(*{imported})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

@@ -13,9 +13,9 @@ import pytest
 
 from collbench.backends.backend import Group
 from collbench.errors import PeerFailed, WaitExpired
-from collbench.measure import prepared_case
-from collbench.measure.open_backends import open_everywhere
-from collbench.measure.prepared_case import BackendContext, LeftEarly, MoreWrongData, WrongDataFound, left_early, prepare, wrong_data
+from collbench.measuring import prepared_case
+from collbench.measuring.open_backends import open_everywhere
+from collbench.measuring.prepared_case import BackendContext, LeftEarly, MoreWrongData, WrongDataFound, left_early, prepare, wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.unsupported import CaseFailed
 from collbench.reason import as_json

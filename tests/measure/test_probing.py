@@ -15,14 +15,14 @@ from collbench.launch.detect import to_variable
 from collbench.launch.info import LaunchInfo
 from collbench.machine.here import this_machine
 from collbench.machine.model import Machine
-from collbench.measure.probing import at_rank_0, launched, together
+from collbench.measuring.probing import at_rank_0, launched, together
 from tests.cli.command import ROOT, environment
 
 # One rank: prints its input and its exit.
 RANK = """
 import json, os, sys
 from collbench.errors import CollbenchError, UsageError
-from collbench.measure import probing
+from collbench.measuring import probing
 from collbench.machine import here
 reported = []
 def report(machines):

@@ -19,9 +19,9 @@ from collbench import __version__
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
-from collbench.measure.request import Budget, Request
-from collbench.measure.resume import LineCut, RunResumed, difference, rows_by_place, topology_difference
-from collbench.measure.tasks.cases import run
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.resume import LineCut, RunResumed, difference, rows_by_place, topology_difference
+from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_LATENCY

@@ -18,12 +18,12 @@ from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.cli.hunt_strategy import HuntProgressPrinter
 from collbench.errors import RunFailed, UsageError
-from collbench.measure.request import Budget, Request
-from collbench.measure.resume import RunResumed
-from collbench.measure.tasks.places import HuntRequest, PairsRequest
-from collbench.measure.tasks.rounds import run_hunt, run_pairs
-from collbench.measure.tasks.step import Training
-from collbench.measure.tasks.training import WorkloadRequest, run_workload
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.resume import RunResumed
+from collbench.measuring.tasks.places import HuntRequest, PairsRequest
+from collbench.measuring.tasks.rounds import run_hunt, run_pairs
+from collbench.measuring.tasks.step import Training
+from collbench.measuring.tasks.training import WorkloadRequest, run_workload
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.report.progress import PairsProgressPrinter, WorkloadProgressPrinter

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.measure.request import Request
-from collbench.measure.sampling import Measurement
-from collbench.measure.tasks.places import PairsRequest, RoundOrder
-from collbench.measure.tasks.round_runner import GroupResult, hunt_round, of_pairs, pair_times
-from collbench.measure.tasks.rounds import PairsTask
+from collbench.measuring.request import Request
+from collbench.measuring.sampling import Measurement
+from collbench.measuring.tasks.places import PairsRequest, RoundOrder
+from collbench.measuring.tasks.round_runner import GroupResult, hunt_round, of_pairs, pair_times
+from collbench.measuring.tasks.rounds import PairsTask
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
 from collbench.operations.sweep import Sweep

@@ -10,9 +10,17 @@ import pytest
 from collbench.backends import simulated
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S
 from collbench.errors import UsageError
-from collbench.measure.request import Budget
-from collbench.measure.tasks.routed import Turn, differing_routing, joint_confidence, round_of, rounds_schedule, routed_times, times_by_turn
-from collbench.measure.tasks.training import run_workload
+from collbench.measuring.request import Budget
+from collbench.measuring.tasks.routed import (
+    Turn,
+    differing_routing,
+    joint_confidence,
+    round_of,
+    rounds_schedule,
+    routed_times,
+    times_by_turn,
+)
+from collbench.measuring.tasks.training import run_workload
 from collbench.results.steps import read_workload, routing_of
 from collbench.workloads.registry import regime_named
 from collbench.workloads.shape import shape_of
@@ -141,7 +149,7 @@ def test_all_routings_share_the_memory_of_the_largest(train, monkeypatch):
 
 
 def test_routings_that_do_not_fit_the_memory_are_refused(train, monkeypatch):
-    monkeypatch.setattr("collbench.measure.tasks.routed.free_memory", lambda: 10**6)
+    monkeypatch.setattr("collbench.measuring.tasks.routed.free_memory", lambda: 10**6)
     with pytest.raises(UsageError, match="only 977 KiB is free"):
         train(routing="zipf:1")
 

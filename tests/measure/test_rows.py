@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.loop import WRAP_NS
-from collbench.measure.monitored import MonitoredMeasurement
-from collbench.measure.phases import Phase
-from collbench.measure.row import RowContext, _exit_skew, against_limits, doubts, make_row
-from collbench.measure.sampling import Measurement
+from collbench.measuring.loop import WRAP_NS
+from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.phases import Phase
+from collbench.measuring.row import RowContext, _exit_skew, against_limits, doubts, make_row
+from collbench.measuring.sampling import Measurement
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Split
@@ -163,7 +163,7 @@ def test_pairs_at_once_are_reported_pair_by_pair():
 
 
 def test_many_groups_are_reported_together_only(monkeypatch):
-    monkeypatch.setattr("collbench.measure.row._MOST_GROUPS", 1)
+    monkeypatch.setattr("collbench.measuring.row._MOST_GROUPS", 1)
     row = of_two_groups(2.0)
     assert (row.groups["count"], row.groups["p50_s"], row.groups["busbw_bytes_per_s"]) == (2, None, None)
     assert row.groups["total_busbw_bytes_per_s"] == pytest.approx(2 * row.busbw_bytes_per_s)

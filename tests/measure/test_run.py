@@ -11,9 +11,9 @@ from collbench.backends import registry
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import UsageError
-from collbench.measure import memory as checks
-from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.cases import run, shuffled
+from collbench.measuring import memory as checks
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.tasks.cases import run, shuffled
 from collbench.native.library import address, library
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -256,7 +256,7 @@ def test_rows_that_python_timed_for_want_of_the_native_loop_are_flagged(start, m
     monkeypatch.setitem(registry.BUILTIN, "native", f"{__name__}:Native")
     monkeypatch.setattr(registry, "import_module", lambda name: SimpleNamespace(Native=Native))
     if not built:
-        monkeypatch.setattr("collbench.measure.loop.library", lambda: None)
+        monkeypatch.setattr("collbench.measuring.loop.library", lambda: None)
     (row,) = start(ALLREDUCE, backend="native", ranks=1, check=0).rows
     assert ("python_loop" in row.flags) is not built
     assert row.evidence["loop"] == ("native" if built else "python")

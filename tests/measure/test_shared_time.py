@@ -9,8 +9,8 @@ import pytest
 
 from collbench.backends.registry import backend_defaults
 from collbench.launch.spawn import BEGAN, command_began_s
-from collbench.measure.request import Budget, Request, SharedTime
-from collbench.measure.tasks.cases import run
+from collbench.measuring.request import Budget, Request, SharedTime
+from collbench.measuring.tasks.cases import run
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep

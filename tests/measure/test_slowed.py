@@ -4,9 +4,9 @@ import pytest
 
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import UsageError
-from collbench.measure.request import Budget, Request
-from collbench.measure.resume import request_difference
-from collbench.measure.tasks.cases import run
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.resume import request_difference
+from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep

@@ -10,8 +10,8 @@ import pytest
 
 from collbench.backends.simulated import SimulatedBackend
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measure.sampling import Measurement
-from collbench.measure.tasks.step import (
+from collbench.measuring.sampling import Measurement
+from collbench.measuring.tasks.step import (
     Around,
     PartLimit,
     StepPart,

@@ -11,10 +11,10 @@ import pytest
 
 from collbench.control.diagnosis import RankStalled
 from collbench.errors import RunFailed, UsageError
-from collbench.measure import session as launching
-from collbench.measure.request import Request
-from collbench.measure.session import LaunchSession, WrongDataStop
-from collbench.measure.tasks import cases as turn
+from collbench.measuring import session as launching
+from collbench.measuring.request import Request
+from collbench.measuring.session import LaunchSession, WrongDataStop
+from collbench.measuring.tasks import cases as turn
 from collbench.operations.data import Mismatch
 from collbench.results import store
 from collbench.results.folder import RunFolder
@@ -114,7 +114,7 @@ def test_a_folder_that_is_moved_meanwhile_is_found_and_gone_on_with(tmp_path, mo
 
 
 def test_a_disk_that_fails_before_the_first_case_is_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr("collbench.measure.session.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
+    monkeypatch.setattr("collbench.measuring.session.Ceilings.topology", lambda self: (tmp_path / "run").rename(tmp_path / "there") and {})
     with pytest.raises(UsageError, match="nothing was measured"):
         start(out=tmp_path / "run")
     assert read_run(tmp_path / "there").rows == []

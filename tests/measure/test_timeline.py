@@ -15,9 +15,9 @@ from collbench.backends.clock import MonotonicClock
 from collbench.backends.nonblocking import busy, divided
 from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import UsageError
-from collbench.measure.loop import Loop, Timed
-from collbench.measure.tasks.step import StepPlan, agree, path_s, plan_of
-from collbench.measure.tasks.timeline import check_timeline, computing_s, slots_needed, timeline_s
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.tasks.step import StepPlan, agree, path_s, plan_of
+from collbench.measuring.tasks.timeline import check_timeline, computing_s, slots_needed, timeline_s
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Call, NativeCall, Program, PythonCall

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from collbench.measure.prepared_case import slots_checked, verify_case
-from collbench.measure.tasks.step import verify_step
+from collbench.measuring.prepared_case import slots_checked, verify_case
+from collbench.measuring.tasks.step import verify_step
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 

@@ -9,14 +9,14 @@ import pytest
 
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBackend
 from collbench.errors import CollbenchError, UsageError
-from collbench.measure import monitored
-from collbench.measure.crossing import OtherPath
-from collbench.measure.request import Budget
-from collbench.measure.tasks import step as step_module
-from collbench.measure.tasks import training
-from collbench.measure.tasks.servers import roles_of, roles_too_large
-from collbench.measure.tasks.step import StepPart, StepPlan, _program, must_cross, path_s, time_parts
-from collbench.measure.tasks.training import run_workload
+from collbench.measuring import monitored
+from collbench.measuring.crossing import OtherPath
+from collbench.measuring.request import Budget
+from collbench.measuring.tasks import step as step_module
+from collbench.measuring.tasks import training
+from collbench.measuring.tasks.servers import roles_of, roles_too_large
+from collbench.measuring.tasks.step import StepPart, StepPlan, _program, must_cross, path_s, time_parts
+from collbench.measuring.tasks.training import run_workload
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
@@ -178,7 +178,7 @@ def test_unchecked_is_not_right(train, backend):
 
 
 def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
-    monkeypatch.setattr("collbench.measure.tasks.step._Server.add", lambda server, slot: server.totals[slot].fill(0))
+    monkeypatch.setattr("collbench.measuring.tasks.step._Server.add", lambda server, slot: server.totals[slot].fill(0))
     found = train(SERVER)
     assert found.code == 4 and "push: rank 0: 1024 wrong elements" in found.rows[0].wrong_detail
     assert "the server added up" in found.rows[0].wrong_detail

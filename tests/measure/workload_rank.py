@@ -15,9 +15,9 @@ from typing import Any
 from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
-from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.step import Training
-from collbench.measure.tasks.training import WorkloadRequest
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.tasks.step import Training
+from collbench.measuring.tasks.training import WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
@@ -65,7 +65,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measure.tasks.training import run_workload
+    from collbench.measuring.tasks.training import run_workload
 
     world = World(info, asked.get("timeout_s", 30.0))
     try:

@@ -23,7 +23,7 @@ from collbench.launch.advice import RanksNotEnded
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.job import job_on, repeated
 from collbench.machine.peak.node import UserOverride, node_from_user
-from collbench.measure.request import Request
+from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, Sweep
 from tests.cli.command import environment

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 
 from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
-from collbench.gate import plausible, reasons
-from collbench.gate.allocation import Allocation, CaseTimes, allocations_in
-from collbench.gate.baseline import Baseline, add_all, load
-from collbench.gate.changes import read_expected
-from collbench.gate.floors import floor_states, read_floor
-from collbench.gate.history import dated_in
-from collbench.gate.reasons import CaseNames, ColumnDiffers
-from collbench.gate.verdict import UNDECIDED, read_verdict
+from collbench.gating import plausible, reasons
+from collbench.gating.allocation import Allocation, CaseTimes, allocations_in
+from collbench.gating.baseline import Baseline, add_all, load
+from collbench.gating.changes import read_expected
+from collbench.gating.floors import floor_states, read_floor
+from collbench.gating.history import dated_in
+from collbench.gating.reasons import CaseNames, ColumnDiffers
+from collbench.gating.verdict import UNDECIDED, read_verdict
 from collbench.report.frame import Line
 from collbench.report.verdict import GateCommand, lines, next_commands
 from collbench.report.verdict_formats import annotation_lines, status_lines

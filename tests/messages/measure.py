@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collbench.launch.software import Build, SoftwareDiffers, mismatch
-from collbench.measure.crossing import OtherPath
-from collbench.measure.disturbances import CaseDisturbed, LinkFlapped, PortErrors, ProcessPaused, SegmentsRetransmitted
-from collbench.measure.memory import LargeSizesLeftOut
-from collbench.measure.open_backends import NO_BACKEND, BackendNotMeasured, BackendSkipped
-from collbench.measure.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
-from collbench.measure.resume import CasesRemoved, LineCut, LockTakenOver, RunResumed
-from collbench.measure.session import CoresShared, IdleRank, WrongDataStop
-from collbench.measure.tasks.cases import TimeWasOver
-from collbench.measure.tasks.computing import ComputingUnsupported
-from collbench.measure.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
-from collbench.measure.tasks.places import IdleRanks, PairsSampled
-from collbench.measure.tasks.rounds import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
-from collbench.measure.tasks.routed import RoutingsDiffer
-from collbench.measure.tasks.step import PartNotPrepared
-from collbench.measure.tasks.training import WrongStepData
+from collbench.measuring.crossing import OtherPath
+from collbench.measuring.disturbances import CaseDisturbed, LinkFlapped, PortErrors, ProcessPaused, SegmentsRetransmitted
+from collbench.measuring.memory import LargeSizesLeftOut
+from collbench.measuring.open_backends import NO_BACKEND, BackendNotMeasured, BackendSkipped
+from collbench.measuring.prepared_case import LeftEarly, MoreWrongData, WrongDataFound
+from collbench.measuring.resume import CasesRemoved, LineCut, LockTakenOver, RunResumed
+from collbench.measuring.session import CoresShared, IdleRank, WrongDataStop
+from collbench.measuring.tasks.cases import TimeWasOver
+from collbench.measuring.tasks.computing import ComputingUnsupported
+from collbench.measuring.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
+from collbench.measuring.tasks.places import IdleRanks, PairsSampled
+from collbench.measuring.tasks.rounds import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
+from collbench.measuring.tasks.routed import RoutingsDiffer
+from collbench.measuring.tasks.step import PartNotPrepared
+from collbench.measuring.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported
 from collbench.results.interference import LoadInconclusive
 from collbench.results.kv import CostsInconclusive

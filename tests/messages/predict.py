@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collbench.analysis.predict import FewNodeCounts, LargePredictionError, NoModelFits, TooManyNodes
-from collbench.gate.predicted import PredictionDoubt
+from collbench.gating.predicted import PredictionDoubt
 
 MESSAGES = {
     "two node counts": FewNodeCounts((2, 4), 3),

@@ -9,7 +9,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, Node
-from collbench.measure.crossing import least
+from collbench.measuring.crossing import least
 from collbench.operations.data import BufferExtent, bytes_needed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place

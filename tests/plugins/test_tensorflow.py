@@ -11,7 +11,7 @@ from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.backends.tensorflow import TensorFlowBackend
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
-from collbench.measure.tasks.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
+from collbench.measuring.tasks.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported

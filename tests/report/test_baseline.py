@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from collbench.gate.baseline import Baseline
+from collbench.gating.baseline import Baseline
 from collbench.report.baseline import after_adding, baseline_lines, hosts_of
 from tests.gate.judging import allocation
 

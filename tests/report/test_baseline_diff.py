@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from collbench.gate.baseline import Baseline
-from collbench.gate.diff import between_allocations, between_baselines
+from collbench.gating.baseline import Baseline
+from collbench.gating.diff import between_allocations, between_baselines
 from collbench.report.baseline import diff_lines
 from tests.gate.histories import case, nights, upgraded
 

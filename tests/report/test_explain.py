@@ -18,10 +18,10 @@ from collbench.analysis.stragglers import Role
 from collbench.backends.registry import backend_names
 from collbench.deploy.drain import CODES
 from collbench.errors import UsageError
-from collbench.gate import plausible
-from collbench.gate import verdict as gate
-from collbench.gate.baseline import CLASSES
-from collbench.gate.floors import MODELS
+from collbench.gating import plausible
+from collbench.gating import verdict as gate
+from collbench.gating.baseline import CLASSES
+from collbench.gating.floors import MODELS
 from collbench.machine.distance import ORDER
 from collbench.machine.doctor.finding import pages as findings
 from collbench.operations.dtypes import DTYPES, REDOPS

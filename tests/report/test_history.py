@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.history import CELL, CaseHistory, SeriesSubject, history
+from collbench.gating.history import CELL, CaseHistory, SeriesSubject, history
 from collbench.report.baseline import BARS, FIGURES, chosen, course, history_lines, letters_for
 from tests.gate.histories import case, nights, upgraded
 

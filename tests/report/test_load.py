@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from collbench.errors import RunFailed
-from collbench.measure.session import Plan
+from collbench.measuring.session import Plan
 from collbench.reason import as_json
 from collbench.report.html.first_screen import first_screen
 from collbench.report.html.load import section

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from collbench.measure.tasks.load import victims_case
+from collbench.measuring.tasks.load import victims_case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep

@@ -296,11 +296,11 @@ def test_other_json_is_rejected(text: str | bytes) -> None:
 
 OWN_JSON = {
     "control/wire.py",
-    "gate/verdict.py",
+    "gating/verdict.py",
     "deploy/drain.py",
     "operations/suite.py",
-    "measure/telemetry.py",
-    "measure/tasks/frameworks.py",
+    "measuring/telemetry.py",
+    "measuring/tasks/frameworks.py",
     "backends/horovod.py",
     "launch/failed_start.py",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.gate.allocation import NAME
+from collbench.gating.allocation import NAME
 from collbench.results.reader import read_run
 from collbench.results.rounds import read_pairs
 from tests.cli.command import environment, run_here, until

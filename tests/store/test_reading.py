@@ -11,7 +11,7 @@ import pytest
 
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
-from collbench.gate.allocation import allocations_in, allocations_of
+from collbench.gating.allocation import allocations_in, allocations_of
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row

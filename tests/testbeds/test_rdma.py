@@ -33,13 +33,13 @@ import json, subprocess, sys, time
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from collbench.measure import instruments as counters
+from collbench.measuring import instruments as counters
 from collbench.results.steps import document
-from collbench.measure.tasks.channels import nic_channels
-from collbench.measure.probing import together_or_alone
-from collbench.measure.wire_tools import ToolPair, run_tool
-from collbench.measure.wire_tools import WIRE_TOOLS, version_here
-from collbench.measure.wire_tools import BANDWIDTH, ToolRequest
+from collbench.measuring.tasks.channels import nic_channels
+from collbench.measuring.probing import together_or_alone
+from collbench.measuring.wire_tools import ToolPair, run_tool
+from collbench.measuring.wire_tools import WIRE_TOOLS, version_here
+from collbench.measuring.wire_tools import BANDWIDTH, ToolRequest
 from collbench.machine.readers import network
 from collbench.machine.files import Folder
 from collbench.machine.gather import gather

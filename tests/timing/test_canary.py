@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.measure import monitored as canary_module
-from collbench.measure.monitored import FLIP, flipped
+from collbench.measuring import monitored as canary_module
+from collbench.measuring.monitored import FLIP, flipped
 from collbench.native.library import StateProbeStruct, library
 from tests.control.together import Meeting, together
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native loop was not built")
 
 PROBING = """
-from collbench.measure.monitored import state_probe
+from collbench.measuring.monitored import state_probe
 def main(world):
     made = state_probe(world)
     heard = []
@@ -69,7 +69,7 @@ def test_a_partner_that_does_not_come_is_not_waited_for():
 
 def test_without_the_native_loop_there_is_no_state_probe(tmp_path):
     body = """
-from collbench.measure import monitored
+from collbench.measuring import monitored
 def main(world):
     if world.rank == 1:
         monitored.library = lambda: None

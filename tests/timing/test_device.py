@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collbench.backends.clock import DeviceClock
-from collbench.measure import loop as device_module
-from collbench.measure import loop as loop_module
-from collbench.measure.loop import CallFailed, Loop, Timed, Unfinished
+from collbench.measuring import loop as device_module
+from collbench.measuring import loop as loop_module
+from collbench.measuring.loop import CallFailed, Loop, Timed, Unfinished
 from collbench.native.library import library
 from collbench.operations.program import Program
 from tests.timing.test_loop import Recorder

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from collbench.backends.clock import MonotonicClock
-from collbench.measure import loop as loop_module
-from collbench.measure.loop import CallFailed, Loop, Timed, exit_skew
+from collbench.measuring import loop as loop_module
+from collbench.measuring.loop import CallFailed, Loop, Timed, exit_skew
 from collbench.native.library import NativeSlots, address, library
 from collbench.operations.program import MAX_ARGS, NativeCall, Program, PythonCall
 

@@ -13,8 +13,8 @@ import pytest
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
 from collbench.machine.peak.ceiling import HostPart, Rate
-from collbench.measure import references
-from collbench.measure.references import (
+from collbench.measuring import references
+from collbench.measuring.references import (
     PATTERN,
     PERIOD,
     bound,
@@ -65,7 +65,7 @@ def test_nothing_to_measure(alone):
 
 def test_without_the_native_loop_numpy_copies_and_nothing_is_shared(alone, monkeypatch):
     for module in ("references", "loop"):
-        monkeypatch.setattr(f"collbench.measure.{module}.library", lambda: None)
+        monkeypatch.setattr(f"collbench.measuring.{module}.library", lambda: None)
     wanted = [(make_case("bfloat16"), LOCAL), (make_case(), LOCAL | {HostPart.SHARED, HostPart.DIRECT})]
     rates = measure_references(alone, wanted, 0.01)
     assert rates[HostPart.COPY, 200].value > 0
@@ -78,7 +78,7 @@ def test_the_native_copy_and_sum_are_correct(dtype):
     from collbench.backends.backend import Group
     from collbench.backends.clock import MonotonicClock
     from collbench.backends.host import Buffers
-    from collbench.measure.loop import Loop, Timed
+    from collbench.measuring.loop import Loop, Timed
     from collbench.operations.program import Program
 
     def run(kind, buffers):
@@ -103,8 +103,8 @@ from collbench.backends.backend import Group
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.host import Buffers
 from collbench.machine.peak.ceiling import HostPart
-from collbench.measure import references
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring import references
+from collbench.measuring.loop import Loop, Timed
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program
@@ -149,7 +149,7 @@ def test_every_part_moves_and_adds_the_right_data(tmp_path, n):
 
 MEASURED = """
 from collbench.machine.peak.ceiling import HostPart
-from collbench.measure.references import measure_references
+from collbench.measuring.references import measure_references
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 

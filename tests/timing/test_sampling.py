@@ -5,8 +5,8 @@ import pytest
 
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measure.request import Budget
-from collbench.measure.sampling import (
+from collbench.measuring.request import Budget
+from collbench.measuring.sampling import (
     FEW,
     MOST_SAMPLES,
     MOST_WARMUPS,

@@ -11,8 +11,8 @@ import pytest
 
 from collbench.addresses import is_own, listen_at
 from collbench.control.world import World
-from collbench.measure import sync as sync_module
-from collbench.measure.sync import _GREETING, _accept, _connect, host_sync
+from collbench.measuring import sync as sync_module
+from collbench.measuring.sync import _GREETING, _accept, _connect, host_sync
 from collbench.native.library import SHARED_BYTES, BarrierStruct, library
 from tests.control.together import Meeting, together
 
@@ -24,9 +24,9 @@ import ctypes, mmap
 from pathlib import Path
 from collbench.backends.clock import MonotonicClock
 from collbench.operations.program import Program, PythonCall
-from collbench.measure.loop import Loop, Timed
+from collbench.measuring.loop import Loop, Timed
 from collbench.addresses import is_own, listen_at
-from collbench.measure.sync import _GREETING, _accept, _connect, host_sync
+from collbench.measuring.sync import _GREETING, _accept, _connect, host_sync
 
 def main(world):
     shared = world.broadcast("{folder}/counters", "sharing")
@@ -62,7 +62,7 @@ def test_no_rank_passes_before_all_have_come(tmp_path, n, rounds):
 
 def test_without_a_native_loop_at_some_rank_there_is_no_barrier(tmp_path):
     body = """
-from collbench.measure import sync
+from collbench.measuring import sync
 def main(world):
     if world.rank == 1:
         sync.library = lambda: None
@@ -75,7 +75,7 @@ def main(world):
 def test_the_shared_page_is_gone_from_the_folder_once_all_have_it(tmp_path):
     body = """
 from pathlib import Path
-from collbench.measure import sync
+from collbench.measuring import sync
 sync._FOLDER = Path("{folder}")
 def main(world):
     made = sync.host_sync(world)
@@ -89,7 +89,7 @@ def main(world):
 NOT_SHARED = """
 from pathlib import Path
 from collbench.errors import RunFailed
-from collbench.measure import sync
+from collbench.measuring import sync
 def main(world):
     sync._FOLDER = Path("{folder}")
     sync.shortage = lambda: ""

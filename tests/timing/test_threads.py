@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from collbench.errors import WaitExpired
-from collbench.measure.sync import at_once
+from collbench.measuring.sync import at_once
 
 
 def test_they_run_at_the_same_time_and_answer_in_their_order() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collbench.measure.tasks.replay import recording_of
+from collbench.measuring.tasks.replay import recording_of
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.traffic import elements
 from collbench.traces.step import ReplayOptions

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.measure.crossing import least
+from collbench.measuring.crossing import least
 from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations

@@ -3,7 +3,7 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.measure.tasks.frameworks import Exchanged, FrameworkTraining, TrafficDiffers, TrafficEqual, compared, exchanged
+from collbench.measuring.tasks.frameworks import Exchanged, FrameworkTraining, TrafficDiffers, TrafficEqual, compared, exchanged
 from collbench.workloads.frameworks import DDP, FSDP2, ddp_buckets, sharded_elements, tensors_of
 from collbench.workloads.registry import frameworks, regime_named, regimes
 from collbench.workloads.shape import shape_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.measure.counters import payload
+from collbench.measuring.counters import payload
 from collbench.results.steps import read_workload
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH

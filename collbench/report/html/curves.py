@@ -48,7 +48,7 @@ from collbench.results.row import SERIES, CaseKey, Row
 from collbench.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
-    from collbench.gate.judge import TypicalTime
+    from collbench.gating.judge import TypicalTime
 
 MOST_LINES, _MOST_NAMED = 16, 6
 _LARGEST = 1 << 62  # bytes: a larger size is not valid

@@ -36,7 +36,7 @@ from collbench.results.row import Row
 from collbench.units import first_of, format_percent, format_rate, format_size, format_time, listed, noun_of, plural
 
 if TYPE_CHECKING:
-    from collbench.gate.history import CaseHistory, History
+    from collbench.gating.history import CaseHistory, History
     from collbench.machine.doctor.finding import Finding
     from collbench.machine.model import Machine
     from collbench.machine.peak.ceiling import Ceiling
@@ -96,7 +96,7 @@ def first_screen(material: Material) -> FirstScreen | None:
 def _of_gate(material: Material) -> FirstScreen | None:
     if (verdict := material.verdict) is None:
         return None
-    from collbench.gate.verdict import PASSED, UNDECIDED
+    from collbench.gating.verdict import PASSED, UNDECIDED
     from collbench.report import verdict as texts
 
     color = {PASSED: GOOD, UNDECIDED: DOUBT}.get(verdict.result, BAD)
@@ -368,7 +368,7 @@ def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[floa
 
 def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     """Return the first screen of a history; `shown`: the chosen series."""
-    from collbench.gate.history import CELL, GROUP, LEAST
+    from collbench.gating.history import CELL, GROUP, LEAST
     from collbench.report.baseline import day, extent, interval, title, with_it
 
     line, count = short(f"history of {history.of}", 200), _count(len(history.allocations), "allocation")

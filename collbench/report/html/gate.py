@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.gate.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
+from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
 from collbench.report import verdict as texts_of
 from collbench.report.cases import NOTHING
 from collbench.report.html.chart import Chart, Section, Table, marks_of

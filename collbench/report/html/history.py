@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import copysign, exp, isfinite, nan
 from pathlib import Path
 
-from collbench.gate.history import CELL, KINDS, CaseHistory, History, LevelChange
+from collbench.gating.history import CELL, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.headlines import short

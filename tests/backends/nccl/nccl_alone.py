@@ -25,8 +25,8 @@ from collbench.control.world import World
 from collbench.device import buffers
 from collbench.errors import CollbenchError
 from collbench.launch.info import LaunchInfo
-from collbench.measure.request import Budget, Request
-from collbench.measure.tasks.cases import run
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.data import slots_checked, slots_for
 from tests.contract.rank import Several, sweep_of

@@ -102,7 +102,7 @@ def arm(striker: Striker) -> None:
 
 
 def _on_opening(striker: Striker) -> None:
-    from collbench.measure import open_backends
+    from collbench.measuring import open_backends
 
     opens = open_backends._try_open
 
@@ -121,8 +121,8 @@ def _on_opening(striker: Striker) -> None:
 
 
 def _on_cells(striker: Striker) -> None:
-    from collbench.measure import prepared_case
-    from collbench.measure.tasks import cases as turn
+    from collbench.measuring import prepared_case
+    from collbench.measuring.tasks import cases as turn
 
     prepares, compares = turn.prepare, prepared_case.mismatches_in
 
@@ -140,7 +140,7 @@ def _on_cells(striker: Striker) -> None:
 
 def _on_loops(striker: Striker) -> None:
     """Of the looks of a cell the first two are its warm-up (one call, then the rest), the third is timed; the others are in it already."""
-    from collbench.measure.loop import Loop
+    from collbench.measuring.loop import Loop
 
     runs = Loop.run
     wanted = {"warm-up": 2, "timed": 3}.get(striker.plan.phase)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.concerns import FINDING, Concern
 from collbench.analysis.launches import case_of
-from collbench.gate.allocation import allocations_in
-from collbench.gate.baseline import write
-from collbench.gate.plausible import LinkOfAll
-from collbench.gate.verdict import Verdict
+from collbench.gating.allocation import allocations_in
+from collbench.gating.baseline import write
+from collbench.gating.plausible import LinkOfAll
+from collbench.gating.verdict import Verdict
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
 from collbench.report.html.curves import size_charts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.history import history
+from collbench.gating.history import history
 from collbench.report.html import history as made
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, of_history
 from collbench.report.html.history import write_history

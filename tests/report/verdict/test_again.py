@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.confirm import confirm_suite
+from collbench.gating.confirm import confirm_suite
 from collbench.report.verdict import write_suite
 from collbench.results.row import CaseKey
 from tests.gate.verdicts import CELL

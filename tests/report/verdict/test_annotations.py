@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from collbench.gate.reasons import StillSuspected
-from collbench.gate.verdict import Verdict
+from collbench.gating.reasons import StillSuspected
+from collbench.gating.verdict import Verdict
 from collbench.reason import Text
 from collbench.report.verdict_formats import annotation_lines
 from tests.gate.verdicts import regression, suspicion, verdict

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gate.reasons import LaunchesNeeded, StillSuspected, UnexpectedChange
-from collbench.gate.verdict import Change, Verdict
+from collbench.gating.reasons import LaunchesNeeded, StillSuspected, UnexpectedChange
+from collbench.gating.verdict import Change, Verdict
 from collbench.report.verdict import GateCommand, arguments_of, next_commands
 from tests.gate.verdicts import suspicion, verdict
 

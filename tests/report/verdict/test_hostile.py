@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec import ValidationError
 
-from collbench.gate.verdict import from_json, schema
+from collbench.gating.verdict import from_json, schema
 from collbench.report.verdict_formats import junit, markdown, openmetrics, verdict_lines
 from tests.gate.verdicts import regression
 from tests.report.verdict.hostile import NASTY

@@ -10,8 +10,8 @@ from junitparser import Error, Failure, TestSuite
 from lxml import etree
 
 from collbench.analysis.differences import Difference, Item
-from collbench.gate.reasons import CaseNames, StillSuspected, UnexpectedChange, WrongCases
-from collbench.gate.verdict import EXIT_CODES, FloorState, Verdict
+from collbench.gating.reasons import CaseNames, StillSuspected, UnexpectedChange, WrongCases
+from collbench.gating.verdict import EXIT_CODES, FloorState, Verdict
 from collbench.report.verdict_formats import junit
 from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.gate.reasons import ShortBaseline
+from collbench.gating.reasons import ShortBaseline
 from collbench.report.verdict_formats import LARGEST, markdown
 from tests.gate.verdicts import group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as as_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as as_text
 
-from collbench.gate.verdict import EXIT_CODES, Verdict
+from collbench.gating.verdict import EXIT_CODES, Verdict
 from collbench.report.verdict_formats import openmetrics
 from tests.gate.verdicts import regression, verdict
 from tests.report.verdict.hostile import hostile

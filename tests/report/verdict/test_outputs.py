@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gate.verdict import read_verdict
+from collbench.gating.verdict import read_verdict
 from collbench.report.verdict_formats import OutputFiles, verdict_lines, write_files
 from tests.gate.verdicts import regression, verdict
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from collbench.gate.reasons import StillSuspected
-from collbench.gate.verdict import Verdict
+from collbench.gating.reasons import StillSuspected
+from collbench.gating.verdict import Verdict
 from collbench.reason import Text
 from collbench.report.verdict_formats import of_failure, status_lines
 from tests.gate.verdicts import regression, suspicion, verdict

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from collbench.gate.verdict import UNDECIDED, FloorState, Verdict
+from collbench.gating.verdict import UNDECIDED, FloorState, Verdict
 from collbench.reason import Text
 from collbench.report.verdict import json_line, lines
 from tests.gate.verdicts import CELL, group, regression, suspicion, verdict

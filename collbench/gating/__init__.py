@@ -1,0 +1,1 @@
+"""The gate: whether a cluster got slower than a baseline of allocations explains."""

@@ -1,0 +1,293 @@
+"""Allocations as the gate reads them: the medians of each case by launch, the circumstances, and failures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import log
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from collbench.analysis.ceilings import LinkCeiling, link_ceilings
+from collbench.analysis.differences import facts
+from collbench.analysis.launches import (
+    allocation_of,
+    case_of,
+    figure_of,
+    known,
+    launch_folders,
+    read_all,
+    repetitions,
+    time_of,
+    why_inconclusive,
+)
+from collbench.errors import FINE, UsageError
+from collbench.gating.reasons import CaseNames
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.operations.traffic import EVEN
+from collbench.results.importers.importer import IMPORTED
+from collbench.results.reader import Run
+from collbench.results.row import CaseKey, Row
+from collbench.units import format_size
+
+SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
+_JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
+
+
+COLUMNS = CaseKey._fields
+_LONGEST_JOB = 200
+NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
+
+
+class CaseTimes(NamedTuple):
+    """The times of a case in one allocation.
+
+    medians_s  by launch, in seconds, of a case under load (mode "load") the factors; None if the launch lacks the case or has no figure
+    wrong      received elements that differ from those sent, summed over all launches
+    na         why no launch has a time; None: at least one has
+    """
+
+    medians_s: tuple[float | None, ...]
+    wrong: int = 0
+    na: str | None = None
+
+    @property
+    def time(self) -> float | None:
+        """Return ln of seconds of the median of the launches' medians; None without any."""
+        middle = median_of(self.medians_s)
+        return None if middle is None else log(middle)
+
+
+class ShownFigures(NamedTuple):
+    """The figures of a case's rows besides its times, over all launches.
+
+    flags    those of any row
+    percent  of the ceiling, the median over launches; None if a launch has none, or another kind of ceiling
+    ceiling  the last row's
+    bound    the last row's hard limit
+    percents by launch; None if it has no time, no percentage or another kind of ceiling than the others
+    checked  whether every launch compared the received data with the data sent, and reports the wrong elements
+    """
+
+    flags: frozenset[str]
+    percent: float | None
+    ceiling: Ceiling | None
+    bound: Ceiling | None = None
+    percents: tuple[float | None, ...] = ()
+    checked: bool = True
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """An allocation with its launches, as the gate judges it and as a baseline stores it.
+
+    name        its identity: no allocation counts twice
+    began_utc   when its first launch began, as ISO 8601; "" where no launch records it
+    launches    their number
+    unfinished  how many launches stopped early
+    canary_s    by launch, the median over its cases of the state probe, in seconds; None without one
+    facts       by kind (software, topology, …) and item, its value as text: all that is compared between allocations
+    cases       what was measured, by case
+    shown       the rows' other figures by case; a baseline does not store them
+    imported    whether another tool measured it
+    slowed      how it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline
+    jobs        the scheduler's jobs of its launches: "Slurm job testbed-12"; empty if none is recorded
+    ceilings    the ceilings of its cases that come from links, each once; empty in the file of an older version
+    stopped     the folders of the launches that stopped early; a baseline does not store them
+    """
+
+    name: str
+    began_utc: str
+    launches: int
+    unfinished: int
+    canary_s: tuple[float | None, ...]
+    facts: Mapping[str, Mapping[str, str]]
+    cases: Mapping[CaseKey, CaseTimes]
+    shown: Mapping[CaseKey, ShownFigures] = field(default_factory=dict, compare=False)
+    imported: bool = False
+    slowed: str = ""
+    jobs: tuple[str, ...] = ()
+    ceilings: tuple[LinkCeiling, ...] = ()
+    stopped: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of its hosts, sorted. Its facts are texts by item, and have them as "node1, node2"."""
+        return tuple(filter(None, self.facts.get("hosts", {}).get("names", "").split(", ")))
+
+    @property
+    def began(self) -> datetime | None:
+        """Return when it began, comparable between allocations; None if that is unknown."""
+        return moment(self.began_utc)
+
+
+def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
+    """Return the allocations of all runs in `paths`, in the order in which they began.
+
+    Where one has no start time, all keep the order of `paths`. Raises UsageError if `paths` have no run, or if a launch is named twice,
+    cannot be read or is missing. Likewise if launches of one allocation do not repeat one another.
+    """
+    runs = read_all(paths)
+    for path in paths:
+        _refuse_incomplete(path, runs)
+    return allocations_of(runs)
+
+
+def allocations_of(runs: Sequence[Run]) -> list[Allocation]:
+    """Return the allocations of runs, in the order in which they began. Raises UsageError if launches do not repeat one another."""
+    found, apart = repetitions(runs)
+    if apart:
+        raise UsageError(f"{apart[0]}: launches of one allocation need equal software and settings; name those that have them")
+    return in_order([allocation_from(each) for each in found])
+
+
+def in_order(allocations: Sequence[Allocation]) -> list[Allocation]:
+    """Return the allocations in the order in which they began; unchanged if one has no start time."""
+    began = [each.began for each in allocations]
+    known_ones = [each for each in began if each is not None]
+    if len(known_ones) < len(began):
+        return list(allocations)
+    return [allocations[number] for number in sorted(range(len(began)), key=known_ones.__getitem__)]
+
+
+def _refuse_incomplete(path: Path, runs: Sequence[Run]) -> None:
+    """Raise UsageError for an incomplete folder of launches: a single launch of it does not count as an allocation."""
+    read = {run.path: run for run in runs}
+    folders = [] if path in read else launch_folders(path)
+    unreadable = next((folder for folder in folders if folder not in read), None)
+    if unreadable is not None:
+        raise UsageError(f"{unreadable} cannot be read; repeat that launch, or name the others one by one")
+    planned = max((count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)), default=0)
+    if planned > len(folders):
+        raise UsageError(f"{path} holds {len(folders)} of {planned} launches: repeat those missing, or name the others one by one")
+    if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
+        raise UsageError(f"{path} has launches without an allocation name: measure them again with --allocation NAME")
+
+
+def allocation_from(runs: Sequence[Run]) -> Allocation:
+    """Return the allocation that these launches form. Raises UsageError if its name is not usable as a file name, or if it has no row."""
+    first = runs[0].path
+    name = allocation_of(runs[0]) or first.resolve().name
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{first}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
+    each = [{case_of(row): row for row in run.rows} for run in runs]  # of a case measured twice in a launch the last row counts
+    rows = {case: [of_launch.get(case) for of_launch in each] for case in dict.fromkeys(case for of_launch in each for case in of_launch)}
+    if not rows:
+        raise UsageError(f"{first} has no finished case: name another run")
+    flags = {IMPORTED in row.flags for run in runs for row in run.rows}
+    if len(flags) > 1:  # another tool's statistic is not comparable with our median
+        raise UsageError(f"{first}: some of its allocation's rows are imported, others measured here: give them two names")
+    wrong = Counter[CaseKey]()  # of all rows
+    for row in (row for run in runs for row in run.rows if row.wrong):
+        wrong[case_of(row)] += row.wrong or 0
+    starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
+    began = min(starts)[1] if starts else ""
+    found: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
+    for item, text in (fact for run in runs for fact in facts(run).items()):
+        found.setdefault(item.kind, {}).setdefault(item.what, text)
+    return Allocation(
+        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), found,
+        cases={case: _measured(of_case, wrong[case]) for case, of_case in rows.items()},
+        shown={case: _shown(of_case) for case, of_case in rows.items()},
+        imported=True in flags, slowed=_slowed(runs), jobs=_jobs(runs),
+        ceilings=link_ceilings(row for run in runs for row in run.rows),
+        stopped=tuple(str(run.path) for run in runs if _broke_off(run)),
+    )  # fmt: skip
+
+
+def moment(value: Any) -> datetime | None:
+    """Return the time of an ISO 8601 day or moment, in UTC where it has no zone; None for anything else."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+def _broke_off(run: Run) -> bool:
+    """Return whether a run stopped early or failed for another reason than wrong data, which its rows report."""
+    failed = run.info.get("exit_code") not in (FINE, None) and not any(row.wrong for row in run.rows)
+    return failed or not run.finished
+
+
+def _slowed(runs: Sequence[Run]) -> str:
+    """Return how the runs were slowed on purpose, from the rows that record it."""
+    if not any(SLOWED in row.flags for run in runs for row in run.rows):
+        return ""
+    texts = [text for run in runs if isinstance(recorded := run.info.get("slowed"), list) for text in recorded if isinstance(text, str)]
+    return "; ".join(dict.fromkeys(texts)) or "unknown"
+
+
+def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the jobs of the runs, each once; srun outside of an allocation makes each launch a job."""
+    found = []
+    environments = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
+    for environment in environments:
+        for variable, kind in _JOBS.items():
+            cluster = environment.get("SLURM_CLUSTER_NAME") if variable.startswith("SLURM_") else None
+            parts = [part for part in (cluster, environment.get(variable)) if isinstance(part, str) and part]
+            number = "-".join(parts) if environment.get(variable) else ""
+            if number.isprintable() and 0 < len(number) <= _LONGEST_JOB:
+                found.append(f"{kind} {number}")
+    return tuple(dict.fromkeys(found))
+
+
+def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
+    medians = tuple(None if row is None else figure_of(row) for row in rows)
+    if any(value is not None for value in medians):
+        return CaseTimes(medians, wrong)
+    if any(row is not None and why_inconclusive(row) for row in rows):
+        return CaseTimes(medians, wrong, "inconclusive")
+    return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
+
+
+def _shown(each: Sequence[Row | None]) -> ShownFigures:
+    """Return the figures from the rows of one case, by launch; rows without a time do not count."""
+    rows = [row if row is not None and time_of(row) is not None else None for row in each]
+    there = [row for row in rows if row is not None]
+    ceilings = [row.ceiling for row in there if row.ceiling is not None]
+    bound = next((row.hard_bound for row in reversed(there) if row.hard_bound is not None), None)
+    alike = len({(ceiling.kind, ceiling.model) for ceiling in ceilings}) == 1
+    percents = tuple(row.percent_of_ceiling if row is not None and alike else None for row in rows)
+    complete = bool(there) and sum(share is not None for share in percents) == len(there)
+    percent = median_of(percents) if complete else None
+    flags = frozenset(flag for row in there for flag in row.flags)
+    checked = all(row.checked and row.wrong is not None for row in there)
+    return ShownFigures(flags, percent, ceilings[-1] if ceilings else None, bound, percents, checked)
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median of the known values; None without any."""
+    there = [value for value in values if value is not None]
+    return median(there) if there else None
+
+
+def _canary(run: Run) -> float | None:
+    return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and known(value))
+
+
+# Names of cases in the gate's messages.
+
+_MOST_NAMED = 4
+
+
+def name_of(case: CaseKey) -> str:
+    """Return the short name of a case: "allreduce 64 MiB mpi"; of its other columns it has the call form and traffic other than even."""
+    size, call = [format_size(case.size_bytes)] if case.size_bytes else [], [case.call] if case.call else []
+    traffic = [case.traffic] if case.traffic and case.traffic != EVEN.name else []
+    return " ".join([case.operation, *size, case.backend, *call, *traffic])
+
+
+def names_of(cases: Iterable[CaseKey]) -> CaseNames:
+    """Return the names of the cases, the first ones in full; equal names once."""
+    return case_names(map(name_of, cases))
+
+
+def case_names(names: Iterable[str]) -> CaseNames:
+    """Return these names, the first ones in full; equal names once."""
+    distinct = list(dict.fromkeys(names))
+    return CaseNames(tuple(distinct[:_MOST_NAMED]), max(0, len(distinct) - _MOST_NAMED))

@@ -1,0 +1,491 @@
+"""A baseline: a folder with a file for each good allocation, in plain text with one case per line, so that git can track it.
+
+Nothing is locked: a file appears complete or not at all, under a unique name, and is never changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from msgspec.structs import fields
+from numpy.typing import NDArray
+
+from collbench.analysis.ceilings import LinkCeiling
+from collbench.analysis.differences import KINDS
+from collbench.analysis.launches import LONGEST_S, SHORTEST_S, is_time, known
+from collbench.errors import UsageError
+from collbench.gating.allocation import COLUMNS, NAME, Allocation, CaseTimes, in_order, moment
+from collbench.results.row import UNDER_LOAD, CaseKey
+from collbench.results.store import to_line
+from collbench.units import first_of, plural
+from collbench.untrusted import open_file, read_file, uncollected, values_in
+
+# The file of an allocation: a line on the whole, then a line per case. It may have been edited by hand, so `read` checks it.
+
+SCHEMA = 1
+ENDING = ".allocation.jsonl"
+_NOT_KEPT = ("cells", "shown", "slowed")
+_LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
+_MOST_LINES = 1 << 20
+_MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
+_FIGURES = ("medians_s", "wrong", "na")
+_LATER = len(CaseKey._field_defaults)  # columns that a file has only if a case has a value of its own there
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_TYPES: dict[Any, Any] = {int: _Count, int | None: _Count | None}
+_CASE = [_TYPES.get(kind, kind) for kind in get_type_hints(CaseKey).values()]
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class AllocationHead(msgspec.Struct, frozen=True):
+    """The first line of a file: the fields of `Allocation` besides its cases; those with a default are missing in an older file."""
+
+    name: str
+    began_utc: str
+    launches: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    unfinished: _Count
+    canary_s: tuple[float | None, ...]
+    facts: dict[str, dict[str, str]]
+    columns: tuple[str, ...]
+    imported: bool = False
+    jobs: tuple[str, ...] = ()
+    ceilings: tuple[LinkCeiling, ...] = ()
+
+    def impossible(self, file: Path) -> str | None:
+        """Return the first field with an impossible value; None if there is none."""
+        texts = [text for each in self.ceilings for text in each if isinstance(text, str)]
+        counts = [count for each in self.ceilings for count in (each.ranks, each.nodes or 0)]
+        fits = {
+            "name": f"{self.name}{ENDING}" == file.name and NAME.fullmatch(self.name),
+            "began_utc": not self.began_utc or moment(self.began_utc),
+            "canary_s": all(value is None or is_time(value) for value in self.canary_s),
+            "facts": set(self.facts) <= set(KINDS),
+            "columns": self.columns in (_columns(len(COLUMNS) - later) for later in range(_LATER + 1)),
+            "jobs": all(map(str.isprintable, self.jobs)),
+            "ceilings": all(map(str.isprintable, texts))
+            and min(counts, default=0) >= 0
+            and all(known(each.bytes_per_s) for each in self.ceilings),
+        }
+        return next((name for name, is_fitting in fits.items() if not is_fitting), None)
+
+
+def write(path: Path, allocation: Allocation) -> Path:
+    """Write the allocation's file into the folder, which is created if missing, and return its path.
+
+    Raises UsageError if the file exists or cannot be written.
+    """
+    target = path / f"{allocation.name}{ENDING}"
+    draft = path / f".{allocation.name}.{os.getpid()}.new"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with draft.open("x", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in _lines(allocation))
+            file.flush()
+            os.fsync(file.fileno())
+        _put(draft, target)
+    except FileExistsError as error:
+        raise UsageError(f"allocation {allocation.name} is already in {path}: drop it there first") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror or error}): choose another folder") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return target
+
+
+def _put(draft: Path, target: Path) -> None:
+    """Link the draft to the target; unlike a rename, this never replaces a file that another process wrote."""
+    try:
+        os.link(draft, target)
+    except FileExistsError:
+        if draft.stat().st_nlink < 2 or not draft.samefile(target):  # else the link exists, and only the file server's reply was lost
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _copy(draft, target)
+
+
+def _copy(draft: Path, target: Path) -> None:
+    """Copy the draft where the filesystem has no links; a concurrent reader may find an incomplete file and reports it."""
+    with target.open("xb") as file:
+        try:
+            file.write(draft.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+
+
+def _lines(allocation: Allocation) -> Iterator[str]:
+    head = {name: value for name, value in vars(allocation).items() if name not in _NOT_KEPT}
+    known = max(len(case.stored()) for case in allocation.cases)
+    yield to_line({"schema": SCHEMA, **head, "columns": _columns(known)})
+    ordered = sorted(allocation.cases.items(), key=lambda each: tuple(map(_sortable, each[0])))
+    yield from (
+        json.dumps([*case[:known], list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":"))
+        for case, measured in ordered
+    )
+
+
+def _sortable(value: Any) -> tuple[bool, str, float]:
+    """Return a sort key (None first, numbers by size, text by letters), so that equal cases have equal line numbers."""
+    number = isinstance(value, int | float)
+    return number, "" if number or value is None else str(value), float(value) if number else 0.0
+
+
+def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
+    """Return the allocation in a file. Cases found in `names` (those of earlier files) are not stored again.
+
+    Raises UsageError if the file is not valid.
+    """
+    try:
+        data = read_file(file, _LARGEST)
+        if values_in(data) > _MOST_VALUES or data.count(b"\n") > _MOST_LINES:
+            raise ValueError(f"it holds more than {_MOST_LINES:,} cases, or {_MOST_VALUES:,} values")
+        first, _, lines = data.partition(b"\n")
+        head = _head(first, file)
+        return Allocation(
+            head.name, head.began_utc, head.launches, head.unfinished, head.canary_s, head.facts, _cases(lines, head, names),
+            imported=head.imported, jobs=head.jobs, ceilings=head.ceilings,
+        )  # fmt: skip
+    except (OSError, ValueError, RecursionError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(f"{file} cannot be read ({why}): restore it, or drop it") from error
+
+
+def head_of(file: Path) -> AllocationHead | None:
+    """Return the first line of a file; None if it is not valid, which `read` reports."""
+    try:
+        with open_file(file) as lines:
+            return _head(lines.readline(_LARGEST_HEAD), file)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _head(line: bytes, file: Path) -> AllocationHead:
+    values = msgspec.json.decode(line) if line else None
+    if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
+        raise ValueError("its first line has no schema")
+    if values["schema"] > SCHEMA:
+        raise ValueError(f"it was written by a newer collbench (schema {values['schema']}, this one knows {SCHEMA}): update")
+    decoded = {}
+    for field in fields(AllocationHead):
+        try:
+            decoded[field.name] = msgspec.convert(values.get(field.name, field.default), field.type)
+        except msgspec.ValidationError:
+            raise _misfit(field.name, values) from None
+    head = AllocationHead(**decoded)
+    impossible = head.impossible(file)
+    if impossible is not None:
+        raise _misfit(impossible, values)
+    if len(head.canary_s) != head.launches:
+        raise ValueError(f"it has {head.launches} launches but {len(head.canary_s)} state probes")
+    return head
+
+
+def _misfit(name: str, values: Mapping[str, Any]) -> ValueError:
+    return ValueError(f"'{name}' in its first line is {str(values.get(name))[:40]!r}")
+
+
+def _columns(known: int) -> tuple[str, ...]:
+    """Return the columns of a file that has the first `known` fields of its cases."""
+    return (*COLUMNS[:known], *_FIGURES)
+
+
+@cache
+def _decoder(known: int) -> Any:
+    """Return the decoder of the lines of such a file."""
+    return msgspec.json.Decoder(GenericAlias(tuple, (*_CASE[:known], tuple[float | None, ...], _Count, str | None)))
+
+
+def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) -> dict[CaseKey, CaseTimes]:
+    decoder, launches = _decoder(len(head.columns) - len(_FIGURES)), head.launches
+    try:
+        values = decoder.decode_lines(lines)
+    except msgspec.ValidationError:
+        raise _first_misfit(lines, decoder, len(head.columns)) from None
+    cases: dict[CaseKey, CaseTimes] = {}
+    for number, (*columns, medians, wrong, na) in enumerate(values, start=2):
+        case = CaseKey(*columns)
+        if len(medians) != launches or not (case in names or all(str(value).isprintable() for value in case)):
+            raise ValueError(f"line {number} has impossible figures")
+        cases[names.setdefault(case, case)] = CaseTimes(medians, wrong, na)
+    if not cases:
+        raise ValueError("it has no case")
+    if len(cases) < len(values):
+        raise ValueError(f"{len(values) - len(cases)} of its lines repeat a case")
+    times = np.array([measured.medians_s for measured in cases.values()], dtype=np.float64)
+    impossible = ~(np.isnan(times) | (times >= SHORTEST_S) & (times <= LONGEST_S)).all(axis=1)
+    if impossible.any():
+        raise ValueError(f"line {int(np.argmax(impossible)) + 2} has impossible figures")
+    return cases
+
+
+def _first_misfit(lines: bytes, decoder: Any, columns: int) -> ValueError:
+    """Return the error of the first line that is not a valid case."""
+    for number, line in enumerate(lines.split(b"\n"), start=2):
+        try:
+            decoder.decode(line)
+        except msgspec.ValidationError:
+            values = msgspec.json.decode(line)
+            is_case = isinstance(values, list) and len(values) == columns
+            return ValueError(f"line {number} {'has impossible figures' if is_case else 'is not a case'}")
+    return ValueError("it has impossible figures")
+
+
+# Size classes, and groups of cases, which are judged in addition to their cases.
+
+_SMALL, _MID = 16 << 10, 1 << 20  # bytes: the upper ends of the classes
+CLASSES = ("small", "mid", "large")
+Numbers = NDArray[np.int64]
+Figures = NDArray[np.float64]
+
+
+class CaseGroup(NamedTuple):
+    """Cases with similar scatter that one cause would slow together: a backend's operation in one size class."""
+
+    backend: str
+    operation: str
+    size_class: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.backend}, {self.size_class} messages"
+
+
+def size_class(size_bytes: int) -> str:
+    """Return "small" (up to 16 KiB, and operations that move no data), "mid" (up to 1 MiB) or "large"."""
+    return CLASSES[0] if size_bytes <= _SMALL else CLASSES[1] if size_bytes <= _MID else CLASSES[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """The assignment of cases to groups.
+
+    groups  the groups, in order of first appearance
+    of      [cases] the number of each case's group
+    """
+
+    groups: tuple[CaseGroup, ...]
+    of: Numbers
+
+    @classmethod
+    def of_cases(cls, groups: Sequence[CaseGroup]) -> Scheme:
+        """Return the scheme for the group of each case."""
+        names = tuple(dict.fromkeys(groups))
+        number = {name: place for place, name in enumerate(names)}
+        return cls(names, np.array([number[group] for group in groups], dtype=np.int64))
+
+    @cached_property
+    def members(self) -> list[Numbers]:
+        """Return for each group the numbers of its cases."""
+        ordered = np.argsort(self.of, kind="stable")
+        ends = np.cumsum(np.bincount(self.of, minlength=len(self.groups)))[:-1]
+        return [np.asarray(part, dtype=np.int64) for part in np.split(ordered, ends)]
+
+    @cached_property
+    def classes(self) -> Numbers:
+        """Return [groups] the number of each group's size class."""
+        return np.array([CLASSES.index(group.size_class) for group in self.groups], dtype=np.int64)
+
+    def medians(self, values: Figures) -> Figures:
+        """Return […, groups] of […, cases]: the median over each group's known cases; NaN without any."""
+        found = np.full((*values.shape[:-1], len(self.groups)), np.nan)
+        for number, cases in enumerate(self.members):
+            found[..., number] = known_median(values[..., cases])
+        return found
+
+    def means(self, values: Figures) -> Figures:
+        """Return [groups] of [cases]: the mean over each group's known cases; NaN without any."""
+        known = np.isfinite(values)
+        sums = np.bincount(self.of, np.where(known, values, 0.0), len(self.groups))
+        counts = np.bincount(self.of, known, len(self.groups))
+        with np.errstate(invalid="ignore"):
+            return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def known_median(values: Figures) -> Figures:
+    """Return the median of the known values over the last axis; NaN without any."""
+    known = np.isfinite(values)
+    if known.all():
+        return np.median(values, axis=-1) if values.shape[-1] else np.full(values.shape[:-1], np.nan)
+    ordered = np.sort(np.where(known, values, np.inf), axis=-1)
+    counts = known.sum(axis=-1)
+    low, high = ((counts + shift) // 2 - 1 for shift in (1, 2))
+    picked = [np.take_along_axis(ordered, np.maximum(each, 0)[..., None], axis=-1)[..., 0] for each in (low, high)]
+    with np.errstate(invalid="ignore"):
+        return np.where(counts > 0, (picked[0] + picked[1]) / 2, np.nan)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The good allocations in a folder, in the order in which they began."""
+
+    path: Path
+    allocations: Sequence[Allocation]
+
+    @property
+    def cases(self) -> list[CaseKey]:
+        """Return all cases that any allocation has, in order of first appearance."""
+        return list(dict.fromkeys(case for each in self.allocations for case in each.cases))
+
+
+def group_of_case(case: CaseKey) -> CaseGroup:
+    """Return the group that a case is judged with."""
+    under_load = " under load" if case.mode == UNDER_LOAD else ""  # factors, which other causes change than times
+    return CaseGroup(case.backend, f"{case.operation}{under_load}", size_class(case.size_bytes))
+
+
+def scheme_of(cases: Sequence[CaseKey]) -> Scheme:
+    """Return the grouping of these cases."""
+    return Scheme.of_cases(list(map(group_of_case, cases)))
+
+
+def times_of(allocations: Sequence[Allocation], cases: Sequence[CaseKey]) -> Figures:
+    """Return [allocations × cases] ln of seconds; NaN if an allocation has no time."""
+    found = np.full((len(allocations), len(cases)), np.nan)
+    for number, allocation in enumerate(allocations):
+        found[number] = np.log(known_median(seconds_of(allocation, cases)))
+    return found
+
+
+def seconds_of(allocation: Allocation, cases: Sequence[CaseKey]) -> Figures:
+    """Return [cases × launches] the median of each launch in seconds; NaN if it has none."""
+    lacking = CaseTimes((None,) * allocation.launches)
+    return np.array([allocation.cases.get(case, lacking).medians_s for case in cases], dtype=np.float64).reshape(len(cases), -1)
+
+
+def is_baseline(path: Path) -> bool:
+    """Return whether the path is a folder with at least one file of a baseline, valid or not."""
+    try:
+        return any(each.name.endswith(ENDING) for each in path.iterdir())
+    except OSError:
+        return False
+
+
+def load(path: Path) -> Baseline:
+    """Return the baseline in a folder; allocations without a start time come first.
+
+    Raises UsageError if there is none, a file is not valid, two files hold one allocation, or only some allocations were imported.
+    """
+    try:
+        files = sorted(each for each in path.iterdir() if each.name.endswith(ENDING))
+    except OSError as error:
+        raise UsageError(f"{path} is not a baseline ({error.strerror or error}): make one with `collbench baseline add`") from error
+    if not files:
+        raise UsageError(f"{path} has no allocation: add runs with `collbench baseline add {path} RUN…`")
+    names: dict[CaseKey, CaseKey] = {}  # equal cases are stored once
+    with uncollected():
+        allocations = [read(file, names) for file in files]
+    _refuse_duplicates(path, allocations)
+    _refuse_a_mixture(path, allocations)
+    unknown = [each for each in allocations if each.began is None]
+    return Baseline(path, [*unknown, *in_order([each for each in allocations if each.began is not None])])
+
+
+def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:
+    """Write all allocations into the folder, or none of them, and return their files. A missing folder is created.
+
+    Raises UsageError for an allocation that has wrong data, stopped early, was slowed on purpose or is in the folder under any name.
+    Likewise for two allocations of one job, for a mixture of imported and measured ones, and if writing fails.
+    """
+    for each in allocations:
+        wrong = sum(measured.wrong for measured in each.cases.values())
+        if wrong:
+            raise UsageError(f"allocation {each.name} has {wrong} wrong elements, so it is not a valid baseline; omit it")
+        if each.unfinished:
+            folders = f" ({first_of(each.stopped, 3)})" if each.stopped else ""
+            raise UsageError(
+                f"allocation {each.name} has {plural(each.unfinished, 'launch')} that stopped early{folders}: repeat what stopped, "
+                "or name the other launches one by one"
+            )
+        if each.slowed:
+            raise UsageError(f"allocation {each.name} was slowed on purpose ({each.slowed}): it does not show the cluster's speed; omit it")
+    held = {file: head_of(file) for file in sorted(path.glob(f"*{ENDING}"))}
+    starts = {each.began: each.name for each in allocations if _is_exact(each.began_utc)}  # of a file under another name
+    alike = [file for file, head in held.items() if head and starts.get(moment(head.began_utc), head.name) != head.name]
+    _refuse_duplicates(path, [*(read(file, {}) for file in alike), *allocations])
+    every: list[Allocation | AllocationHead] = [*filter(None, held.values()), *allocations]
+    shared = of_one_job([(each.name, each.jobs) for each in every])
+    if shared is not None:  # they scatter less than those of several jobs, so limits would be too narrow
+        raise UsageError(
+            f"{path}: {shared[0]} and {shared[1]} are both of {shared[2]}, so they are one allocation: measure each in its own job"
+        )
+    _refuse_a_mixture(path, every)
+    written: list[Path] = []
+    try:
+        written.extend(write(path, allocation) for allocation in allocations)
+    except UsageError:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise
+    return written
+
+
+def same(one: Allocation, other: Allocation) -> bool:
+    """Return whether both are one allocation, even under different names."""
+    return one.name == other.name or (_is_exact(one.began_utc) and one.began == other.began and one.cases == other.cases)
+
+
+def of_one_job(held: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, str, str] | None:
+    """Return (name, name, job) of two allocations measured in one job; None if there are none. `held` are names with their jobs."""
+    owner: dict[str, str] = {}
+    for name, jobs in held:
+        for job in jobs:
+            if owner.setdefault(job, name) != name:
+                return owner[job], name, job
+    return None
+
+
+def fresh(candidate: Sequence[Allocation], held: Sequence[Allocation] = ()) -> list[bool]:
+    """Return for each candidate whether it shares no job with an earlier candidate or with an allocation in `held`."""
+    used = {job for each in held for job in each.jobs}
+    found = []
+    for each in candidate:
+        found.append(not used.intersection(each.jobs))
+        used.update(each.jobs)
+    return found
+
+
+def _is_exact(moment_utc: str) -> bool:
+    """Return whether this is a moment, not only a day, on which several allocations may begin."""
+    return len(moment_utc) > len("2026-11-21")
+
+
+def _refuse_duplicates(path: Path, allocations: Sequence[Allocation]) -> None:
+    by_start: dict[object, list[Allocation]] = {}
+    for each in allocations:
+        earlier = by_start.setdefault(each.began, [])
+        duplicate = next((one for one in earlier if same(one, each)), None)
+        if duplicate is not None:
+            raise UsageError(f"allocations {duplicate.name} and {each.name} are the same allocation ({path}): omit one")
+        earlier.append(each)
+
+
+def _refuse_a_mixture(path: Path, every: Sequence[Allocation | AllocationHead]) -> None:
+    """Raise UsageError for imported and measured allocations together: their statistics differ."""
+    imported, own = ([each.name for each in every if each.imported is is_imported] for is_imported in (True, False))
+    if imported and own:
+        raise UsageError(f"{path}: {imported[0]} was imported and {own[0]} measured here: keep them in two baselines")
+
+
+def drop(path: Path, name: str) -> None:
+    """Remove an allocation from the folder. Raises UsageError if it is not in there."""
+    target = path / f"{Path(name).name}{ENDING}"
+    try:
+        target.unlink()
+    except OSError as error:
+        held = ", ".join(each.name for each in load(path).allocations)
+        raise UsageError(f"allocation {name} is not in {path} ({error.strerror or error}): choose from {held}") from error

@@ -1,0 +1,393 @@
+"""The likely cause of a slowdown from the pattern of slower cases (link, backend, operation or host), and a ranking of changes.
+
+A cause is named only if its cases are slower by similar factors and the others are not. Where the measured cases cannot separate
+two causes, the fact names both and the cause is "unclear". Where no cause fits, there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from math import inf, isclose, isfinite, log, sqrt
+from statistics import median
+from typing import Literal
+
+from collbench.analysis.differences import NOTHING, Difference
+from collbench.gating.baseline import CLASSES, CaseGroup, group_of_case
+from collbench.gating.changes import ExpectedChange
+from collbench.gating.plausible import (
+    BACKEND,
+    CELLS,
+    HOST,
+    LATENCY,
+    LINK,
+    MEMORY,
+    OPERATION,
+    UNCLEAR,
+    CarriesAll,
+    CarriesNone,
+    CarriesSome,
+    FasterLink,
+    LikelyCause,
+    LinkOfAll,
+    LinkOfSome,
+    MatchingRate,
+    OnTheHost,
+    OwnVersion,
+    PathCause,
+    Plausible,
+    SameLink,
+    SlowBackend,
+    Slowdown,
+    SlowMessages,
+    SlowOperation,
+    SlowSizes,
+)
+from collbench.gating.verdict import CONFIRMED, SUSPECTED, Change, GroupState, Suspicion
+from collbench.results.row import CaseKey
+
+# The evidence: which groups are slower and which are not.
+
+State = Literal["slow", "clear", "unsure", "unknown"]
+SLOW: State = "slow"
+CLEAR: State = "clear"
+UNSURE: State = "unsure"
+UNKNOWN: State = "unknown"
+_LIMIT = 3.0  # spreads between the usual value and a limit
+_SURE = 1.65  # spreads: 5 % of normal values are beyond it on one side
+_COMMON = 0.004  # ln of time: the effect that all groups of an allocation share, which an average over them does not reduce
+_ALIKE = 2.5  # times the usual slowdown: a larger slowdown has another cause
+
+
+@dataclass(frozen=True)
+class GroupEffect:
+    """The measured effect on a group of cases.
+
+    excess   ln of its time over the baseline's, the median over allocations; None if it is unknown
+    spread   the part of it that chance explains, in ln of time; infinite where the group has no limit
+    touched  whether it, or a case of it, is confirmed or suspected
+    """
+
+    group: CaseGroup
+    cases: int
+    excess: float | None
+    spread: float
+    touched: bool
+
+    @property
+    def over(self) -> bool:
+        """Return whether the excess is larger than chance explains."""
+        return self.excess is not None and self.excess > _LIMIT * self.spread
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The evidence from which a cause is named.
+
+    groups      all that were judged
+    slowdown    the typical excess of what is slower, in ln of time
+    suspicions  the confirmed ones; the suspected ones if none is confirmed
+    cases       all cases that have a history
+    """
+
+    groups: Sequence[GroupEffect]
+    slowdown: float
+    suspicions: Sequence[Suspicion]
+    cases: Sequence[CaseKey]
+
+    @property
+    def touched(self) -> list[GroupEffect]:
+        """Return the groups that are slower or have a slower case."""
+        return [each for each in self.groups if each.touched]
+
+    def mostly(self, seen: GroupEffect) -> bool:
+        """Return whether most cases of a group are slower, not only a few."""
+        return seen.excess is not None and seen.excess >= self.slowdown / 2
+
+    def where(self, fits: Callable[[CaseGroup], bool]) -> list[GroupEffect]:
+        """Return the measured groups for which `fits` holds."""
+        return [each for each in self.groups if each.excess is not None and fits(each.group)]
+
+    def state(self, groups: Collection[GroupEffect]) -> State:
+        """Return whether all these groups are slower by similar factors, or none is; "unsure" if they differ or chance could hide it."""
+        known = [(each.excess, each.spread) for each in groups if each.excess is not None and each.spread < inf]
+        if not known:
+            return UNSURE if groups else UNKNOWN
+        half = self.slowdown / 2
+        if _SURE * sqrt(median(spread for _, spread in known) ** 2 / len(known) + _COMMON**2) > half:
+            return UNSURE
+        if median(excess for excess, _ in known) >= half:
+            alike = all(half <= excess + _SURE * spread and excess <= _ALIKE * self.slowdown + spread for excess, spread in known)
+            return SLOW if alike else UNSURE
+        clear = median(excess for excess, _ in known) < half / 2 and all(excess - _SURE * spread < half for excess, spread in known)
+        return CLEAR if clear else UNSURE
+
+    def sizes(self) -> set[int]:
+        """Return the sizes in bytes of what is slower: single cases, and all cases of groups that are slower as a whole."""
+        single = {int(each.case["size_bytes"]) for each in self.suspicions if each.kind == "cell"}
+        whole = {each.group for each in self.touched if self.mostly(each)}
+        return single | {case.size_bytes for case in self.cases if group_of_case(case) in whole}
+
+    def columns(self, groups: Iterable[GroupEffect], name: str) -> set[object]:
+        """Return the values that the cases of these groups have in a column: {2} nodes."""
+        touched_groups = {each.group for each in groups}
+        return {getattr(case, name) for case in self.cases if group_of_case(case) in touched_groups}
+
+
+def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey]) -> Pattern | None:
+    """Return the evidence; None if nothing is confirmed or suspected, or if no excess is known."""
+    active = next((found for state in (CONFIRMED, SUSPECTED) if (found := [each for each in suspicions if each.state == state])), [])
+    if not active:
+        return None
+    touched = {each.name for each in active if each.kind == "group"}
+    touched |= {str(group_of_case(CaseKey(**each.case))) for each in active if each.kind == "cell"}
+    seen = []
+    for each in groups:
+        # a group that is too small to be judged has the limit of one of its cases
+        limit = each.limit if each.limit is not None else each.worst_limit
+        spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
+        group = CaseGroup(each.backend, each.operation, each.size_class)
+        seen.append(GroupEffect(group, each.cases, _typical(each.factors), spread, each.name in touched))
+    over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
+    own = [excess for suspect in active if (excess := _typical(suspect.factors)) is not None]
+    slowdown = median(over or own or [0.0])
+    if not any(each.touched for each in seen):  # only the whole is slower, and no group shows that alone
+        seen = [replace(each, touched=(each.excess or 0) >= slowdown / 2) for each in seen]
+    return Pattern(seen, slowdown, active, cases) if slowdown > 0 else None
+
+
+def _typical(factors: Sequence[float | None]) -> float | None:
+    known = [log(factor) for factor in factors if factor is not None and factor > 0]
+    return median(known) if known else None
+
+
+_MOST_SIZES = 3
+
+
+def cause_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], cases: Sequence[CaseKey] = ()) -> LikelyCause | None:
+    """Return the likely cause; None if nothing is slower or no cause fits.
+
+    `cases` are those with a history: they give the number of nodes and the sizes of a group.
+    """
+    pattern = pattern_of(suspicions, groups, cases)
+    if pattern is None or not pattern.touched:
+        return None
+    looks: tuple[Callable[[Pattern], LikelyCause | None], ...] = (_of_cases, _of_backend, _of_operation, _of_classes)
+    return next((found for look in looks if (found := look(pattern)) is not None), None)
+
+
+def _of_cases(pattern: Pattern) -> LikelyCause | None:
+    """Return single slower sizes of a series with other sizes that are not slower: a switch of algorithm."""
+    series = {(each.group.backend, each.group.operation) for each in pattern.touched}
+    whole = [each for each in pattern.touched if pattern.mostly(each)]
+    sizes = pattern.sizes()
+    scattered = len(series) == 1 and not whole and len(sizes) <= _MOST_SIZES
+    if not sizes or not (len(sizes) == 1 or scattered) or any(each.cases > 1 for each in whole if not pattern.cases):
+        return None
+    others = [each for each in pattern.groups if (each.group.backend, each.group.operation) in series and each not in whole]
+    if pattern.state(others) != CLEAR:
+        return None
+    return SlowSizes(tuple(sorted(sizes)), tuple(sorted(series)), pattern.slowdown)
+
+
+def _of_backend(pattern: Pattern) -> LikelyCause | None:
+    found = _the_only(pattern, "backend", "operation")
+    if found is None:
+        return None
+    (backend, same), touched = found, pattern.touched
+    own = pattern.where(lambda group: group.backend == backend)
+    small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
+    operations = {each.group.operation for each in touched}
+    every = len(operations) > 1 and operations == {each.group.operation for each in own}
+    named = () if every else tuple(sorted(operations))
+    return SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _names(same, "backend"))
+
+
+def _of_operation(pattern: Pattern) -> LikelyCause | None:
+    found = _the_only(pattern, "operation", "backend")
+    if found is None:
+        return None
+    (operation, same), touched = found, pattern.touched
+    return SlowOperation(operation, _classes_of(touched), _names(touched, "backend"), _slower(pattern), _names(same, "operation"))
+
+
+def _the_only(pattern: Pattern, column: str, other: str) -> tuple[str, list[GroupEffect]] | None:
+    """Return the only backend or operation that is slower, and the same groups of the others; None if there is no such one.
+
+    Whole groups must be slower: scattered single cases may belong to one backend or operation by chance.
+    """
+    touched = pattern.touched
+    names = _names(touched, column)
+    kinds = {(getattr(each.group, other), each.group.size_class) for each in touched}
+    same = pattern.where(lambda group: (getattr(group, other), group.size_class) in kinds and getattr(group, column) not in names)
+    enough = 2 * sum(map(pattern.mostly, touched)) >= len(touched)
+    return (names[0], same) if len(names) == 1 and enough and pattern.state(same) == CLEAR else None
+
+
+def _of_classes(pattern: Pattern) -> LikelyCause | None:
+    """Return what is slower on every backend: large messages, small ones, or all."""
+    small, mid, large = (_class_state(pattern, name) for name in CLASSES)
+    if large == SLOW and small == SLOW:
+        return _of_messages(pattern, [HOST], "all", None) if mid != CLEAR else None
+    if large != SLOW:
+        return _of_messages(pattern, [LATENCY] if large == CLEAR else [LATENCY, HOST], "small", large) if small == SLOW else None
+    # large messages cross links between nodes or GPUs, or a node's memory; both if that is unknown
+    groups = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
+    nodes = pattern.columns(groups, "nodes")
+    path: list[PathCause]
+    if nodes == {1}:
+        path = [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
+    else:
+        path = [LINK] if nodes and all(isinstance(each, int) and each > 1 for each in nodes) else [LINK, MEMORY]
+    # without small messages it may also be slow hosts
+    return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
+
+
+def _class_state(pattern: Pattern, name: str) -> State:
+    """Return the state of a size class; "slow" only if each backend is slow, or two are and no other contradicts."""
+    groups = pattern.where(lambda group: group.size_class == name)
+    state = pattern.state(groups)
+    if state != SLOW:
+        return state
+    backends = _names(groups, "backend")
+    each_one = [pattern.state([each for each in groups if each.group.backend == backend]) for backend in backends]
+    return SLOW if each_one.count(SLOW) >= min(2, len(backends)) else UNSURE
+
+
+def _of_messages(
+    pattern: Pattern, causes: Sequence[PathCause], messages: Literal["all", "large", "small"], contrast: State | None
+) -> LikelyCause:
+    """Return the cause of slower messages of a size class. A single measured backend may itself be the cause."""
+    backends = _names(pattern.groups, "backend")
+    only = backends[0] if len(backends) == 1 else ""
+    assert contrast != "slow"
+    return SlowMessages(tuple(causes), messages, contrast, _slower(pattern), _names(pattern.touched, "backend"), only)
+
+
+def _slower(pattern: Pattern) -> Slowdown:
+    found = [each.excess for each in pattern.touched if each.excess is not None and pattern.mostly(each)]
+    return (min(found), max(found)) if found else (pattern.slowdown, pattern.slowdown)
+
+
+def _classes_of(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
+    found = {each.group.size_class for each in seen}
+    return tuple(name for name in CLASSES if name in found)
+
+
+def _names(seen: Iterable[GroupEffect], column: str) -> tuple[str, ...]:
+    return tuple(sorted({getattr(each.group, column) for each in seen}))
+
+
+# Changes since the last good allocation, the most plausible cause of the slowdown first.
+#
+# A backend's library can slow its own cases, a link's rate can slow the messages that cross it, and a kernel can slow everything. The
+# facts give the evidence for and against a change; they prove nothing.
+
+_FIRST, _LIKELY, _POSSIBLE, _UNLIKELY, _HARDLY = range(5)
+_RATE = re.compile(r"rate_bits_per_s|rate_text|speed\w*_per_s|shaped_bits_per_s|\bwidth\b|\bmtu\w*", re.ASCII)
+_FASTER_IS_MORE = re.compile(r"_per_s\b|rate_text|\bwidth\b", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
+_LINKS = re.compile(r"interfaces|nics?\b|ports?\b|fabric|links?\b|switch", re.ASCII | re.IGNORECASE)
+_MEMORY = re.compile(r"numa|memory|huge_pages|shm|\bdimm", re.ASCII | re.IGNORECASE)
+_NEAR = 0.35  # of the slowdown's logarithm: a rate explains a slowdown within this distance
+# By prefix of a variable the backends that read it. A variable without an entry may affect any backend.
+_VARIABLES = {
+    "nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
+    "rccl": ("NCCL_", "RCCL_", "MSCCL_", "HIP_", "HSA_", "ROCR_"),
+    "torch-nccl": ("NCCL_", "TORCH_NCCL_", "SHARP_"),
+    "gloo": ("GLOO_",),
+    "mpi": ("UCX_", "UCC_", "MPICH_", "MPIR_", "OMPI_", "FI_", "I_MPI_", "MV2_", "PMIX_", "RDMAV_", "MLX5_", "SLURM_MPI_TYPE"),
+}
+_Ranked = tuple[int, Plausible | None]
+
+
+def ranked(
+    found: Sequence[Difference],
+    expected: Sequence[ExpectedChange],
+    today: date,
+    suspicions: Sequence[Suspicion],
+    cause: LikelyCause | None,
+    *,
+    groups: Sequence[GroupState] = (),
+) -> list[Change]:
+    """Return each difference with its announcement and its plausibility, the most plausible cause first; unsorted if nothing is slower."""
+    pattern = pattern_of(suspicions, groups, ())
+    ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(each, pattern, cause) for each in found]
+    changes = []
+    for (rank, plausible), each in sorted(zip(ranks, found, strict=True), key=lambda one: one[0][0]):
+        by = next((one for one in expected if one.covers(each, today)), None)
+        announced = None if by is None else by.announcement
+        explains = plausible is not None and rank <= _POSSIBLE
+        changes.append(Change(each.item, each.a, each.b, plausible, announced, each.times, explains))
+    return changes
+
+
+def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) -> _Ranked:
+    kind = cause.cause if cause else ""
+    slower = {str(each.case["backend"]) for each in pattern.suspicions if each.kind == "cell"}
+    slower |= {each.group.backend for each in pattern.touched}
+    owners = _owners(change, {each.group.backend for each in pattern.groups} | slower)
+    if owners is not None:
+        return _of_library(owners, slower, kind)
+    if change.kind == "topology" and _has_word(_LINKS, change):
+        return _of_link(change, pattern, kind)
+    if change.item.path[0] in ("collbench", "schema"):
+        return _POSSIBLE, OwnVersion()
+    if kind == MEMORY and _has_word(_MEMORY, change):
+        return _FIRST, OnTheHost("memory")
+    return _OF_HOST.get(kind, (_POSSIBLE, OnTheHost("both")))
+
+
+def _owners(change: Difference, backends: set[str]) -> set[str] | None:
+    """Return the backends of a changed library or setting; None if it belongs to no single one."""
+    first = change.item.path[0]
+    if change.kind == "software":
+        return {first} if first in backends or first in _VARIABLES else None
+    if change.kind == "environment":
+        found = {backend for backend, begins in _VARIABLES.items() if first.startswith(begins)}
+        return found or None
+    return None
+
+
+def _of_library(owners: set[str], slower: set[str], kind: str) -> _Ranked:
+    if not slower & owners:
+        return _HARDLY, CarriesNone(tuple(sorted(owners)))
+    if slower <= owners:
+        return (_LIKELY if kind == LINK else _FIRST), CarriesAll()
+    return _UNLIKELY, CarriesSome(tuple(sorted(slower - owners)))
+
+
+def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
+    slowdown = _slowdown_of(change)
+    if slowdown is not None and slowdown < 0:
+        return _HARDLY, FasterLink()
+    if slowdown is not None and isclose(slowdown, pattern.slowdown, rel_tol=_NEAR) and kind in (LINK, UNCLEAR, ""):
+        return _FIRST, MatchingRate(slowdown, pattern.slowdown)
+    if kind in (LINK, LATENCY, UNCLEAR):
+        return (_FIRST if _has_word(_RATE, change) else _LIKELY), LinkOfAll()
+    if kind in (BACKEND, OPERATION, CELLS):
+        return _UNLIKELY, SameLink()
+    return _POSSIBLE, LinkOfSome()
+
+
+def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
+    """Return whether a word of the change's path matches."""
+    return any(map(pattern.search, change.item.path))
+
+
+def _slowdown_of(change: Difference) -> float | None:
+    """Return how much slower a link became by its rate, in ln of time; None if the item is not a rate of both."""
+    if not _has_word(_FASTER_IS_MORE, change) or NOTHING in (change.a, change.b):
+        return None
+    found = [_NUMBER.search(text) for text in (change.a, change.b)]
+    before, after = (float(each[0]) if each else 0.0 for each in found)
+    return log(before / after) if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after else None
+
+
+_OF_HOST: dict[str, tuple[int, OnTheHost]] = {
+    HOST: (_FIRST, OnTheHost("all")),
+    **dict.fromkeys((MEMORY, LATENCY, UNCLEAR), (_LIKELY, OnTheHost("slower"))),
+    **dict.fromkeys((BACKEND, OPERATION, CELLS), (_UNLIKELY, OnTheHost("others"))),
+}

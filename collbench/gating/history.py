@@ -1,0 +1,460 @@
+"""The history of cases, groups and the whole over allocations: when the level changed, by how much, and what else changed then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import exp, pi, sqrt
+from pathlib import Path
+from statistics import NormalDist
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from collbench.analysis.differences import Difference
+from collbench.analysis.launches import launch_folders
+from collbench.errors import UsageError
+from collbench.gating.allocation import COLUMNS, Allocation, allocations_in, allocations_of, in_order, name_of
+from collbench.gating.baseline import (
+    CaseGroup,
+    Figures,
+    Numbers,
+    Scheme,
+    group_of_case,
+    is_baseline,
+    known_median,
+    load,
+    scheme_of,
+    seconds_of,
+    times_of,
+)
+from collbench.gating.changes import changes
+from collbench.gating.rule import LEAST_CELLS, floors_of, pooled, variance
+from collbench.gating.state import STATE, flipped, typical_probe_s
+from collbench.results.reader import Run
+from collbench.results.row import CaseKey
+from collbench.units import first_of, plural
+
+# Steps: changes of a series from one level to another for at least three allocations.
+#
+# The levels are those that explain the series best at a price for each (optimal partitioning: Jackson et al. 2005). The medians of
+# neighboring levels differ by more than five standard errors and by more than the rule's floor; otherwise the levels are joined. The rule
+# for a single allocation uses three standard errors. Here it is five, since every position of every series is tested.
+#
+# Simulated with the noise of `self_test.Noise`, 336 cases, allocations of three launches, 300 histories (tests/gate/test_history.py):
+# - 20 allocations without a change: 0.7 % of the histories have a case with a step, none a group or the whole with one.
+# - 20 allocations with a step in the middle, detected: one large case slower by 5 % in 89 %, by 10 % in 99 %; a large group slower by 2 %
+#   in 89 %, by 5 % in all.
+# - 8 allocations: 0.3 % and none without a change; 53, 93, 24 and 99 % with a step.
+# A slow drift appears as several steps. The last two allocations never form a level: use the gate for them.
+
+LEAST = 3  # allocations of a level: fewer may be chance
+_ERRORS = 5.0
+_AT_ONCE = 2000  # series at once; more would exceed the processor's cache
+_PRICE = 10.0  # of another level, in variances; chance explains less
+_LEAST_VARIANCE = 1e-8  # relative 1e-4: no clock is more precise, and rounding must not look like a step
+OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
+_LARGEST = 0.285  # the usual value of the largest of m squares of normal numbers is the square of NormalDist().inv_cdf(1 - _LARGEST / m)
+
+
+class LevelChange(NamedTuple):
+    """A change of level, in ln of time.
+
+    before, at  the numbers of the last allocation on the old level and of the first on the new one
+    change      the difference of the levels' medians; positive: slower
+    error       its standard error
+    limit       the size that it exceeds, in either direction
+    """
+
+    before: int
+    at: int
+    change: float
+    error: float
+    limit: float
+
+
+def scatter(values: Figures) -> Figures:
+    """Return [series] the variance between successive allocations, from [allocations × series]; NaN for fewer than three.
+
+    It uses successive differences without the largest, so that a step does not count as scatter.
+    """
+    last = np.full(values.shape[1], np.nan)
+    squares = np.full(values.shape, np.nan)  # of the difference of each known value to the previous known one
+    for number, each in enumerate(values):
+        squares[number] = (each - last) ** 2
+        last = np.where(np.isfinite(each), each, last)
+    return typical(squares) / 2
+
+
+def typical(squares: Figures) -> Figures:
+    """Return [series] the mean of normal squares [… × series] without the largest, which may not be chance; NaN for fewer than two."""
+    known = np.isfinite(squares)
+    counts = known.sum(axis=0)
+    kept = np.where(known, squares, 0.0)
+    expected = np.array([NormalDist().inv_cdf(1 - _LARGEST / max(count, 2)) ** 2 for count in range(len(squares) + 1)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts > 1, (kept.sum(axis=0) - kept.max(axis=0, initial=0.0)) / (counts - expected[counts]), np.nan)
+
+
+def steps(values: Figures, variance: Figures, floors: Figures) -> list[list[LevelChange]]:
+    """Return the steps of each series, in time order.
+
+    values    [allocations × series], NaN if not measured
+    variance  [series] between allocations
+    floors    [series] the smallest step that counts, in ln of time
+    """
+    price = _PRICE * np.maximum(np.nan_to_num(variance), _LEAST_VARIANCE)
+    parts = [slice(first, first + _AT_ONCE) for first in range(0, values.shape[1], _AT_ONCE)]
+    starts = [each for part in parts for each in _levels(values[:, part], price[part])]
+    found: list[list[LevelChange]] = [[] for _ in starts]
+    for number, each in enumerate(starts):
+        if len(each) > 1:
+            found[number] = _sure(values[:, number], each, float(variance[number]), float(floors[number]))
+    return found
+
+
+def _levels(values: Figures, price: Figures) -> list[list[int]]:
+    """Return for each series the first allocations of its levels: least squares with a price for each level."""
+    count, series = values.shape
+    measured = np.isfinite(values)
+    around = np.where(measured, values - known_median(values.T), 0.0)
+    nothing = np.zeros((1, series))
+    known, sums, squares = (np.vstack([nothing, each.cumsum(axis=0)]) for each in (measured.astype(float), around, around**2))
+    costs = np.full((count + 1, series), np.inf)
+    costs[0] = 0.0
+    came = np.zeros((count + 1, series), dtype=np.int64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for end in range(LEAST, count + 1):
+            for start in (0, *range(LEAST, end - LEAST + 1)):
+                number = known[end] - known[start]
+                within = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / number
+                cost = np.where(number >= LEAST, costs[start] + within + price, np.inf)
+                better = cost < costs[end]
+                costs[end], came[end] = np.where(better, cost, costs[end]), np.where(better, start, came[end])
+    found = []
+    for starts_at in came.T:
+        starts = [int(starts_at[-1])]
+        while starts[0] > 0:
+            starts.insert(0, int(starts_at[starts[0]]))
+        found.append(starts)
+    return found
+
+
+def _sure(values: Figures, starts: list[int], variance: float, floor: float) -> list[LevelChange]:
+    """Return the significant steps between levels: the least significant one is removed until all are significant."""
+    ends = [*starts[1:], len(values)]
+    levels = [np.flatnonzero(np.isfinite(values[start:end])) + start for start, end in zip(starts, ends, strict=True)]
+    while True:
+        found = [_step(values, old, new, variance, floor) for old, new in pairwise(levels)]
+        weakest = min(range(len(found)), key=lambda each: abs(found[each].change) / found[each].limit, default=None)
+        if weakest is None or abs(found[weakest].change) > found[weakest].limit:
+            return found
+        levels[weakest : weakest + 2] = [np.concatenate(levels[weakest : weakest + 2])]
+
+
+def _step(values: Figures, old: Numbers, new: Numbers, variance: float, floor: float) -> LevelChange:
+    """Return the step between two levels; a step of 0 if one has too few allocations that are nearer to it than to the other level."""
+    before, after = float(np.median(values[old])), float(np.median(values[new]))
+    is_new = [np.abs(values[each] - after) < np.abs(values[each] - before) for each in (old, new)]
+    firm = min(int((~is_new[0]).sum()), int(is_new[1].sum())) >= LEAST
+    error = sqrt(variance * OF_MEDIAN * (1 / len(old) + 1 / len(new)))
+    return LevelChange(int(old[-1]), int(new[0]), after - before if firm else 0.0, error, max(floor, _ERRORS * error))
+
+
+# Allocations in a folder, a baseline or runs, in the order in which they began.
+
+T = TypeVar("T")
+_MOST_NAMED = 3
+_RUN = ("run.json", "cells.jsonl")
+
+
+def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of a baseline, or of the runs in a folder, in the order in which they began, and notes as sentences.
+
+    Raises UsageError if there is none, or if none has a start time.
+    """
+    return _dated(str(path), *((list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)))
+
+
+def dated_runs(where: str, runs: Sequence[Run]) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of runs as `dated_in` does; `where` names their source."""
+    with_rows = [run for run in runs if run.rows]
+    if not with_rows:
+        raise UsageError(f"{where}: no selected run has a case, which a history needs; name other runs")
+    return _dated(where, *_accepted(with_rows, allocations_of))
+
+
+def _dated(where: str, found: list[Allocation], notes: list[str]) -> tuple[list[Allocation], list[str]]:
+    ordered = in_order([each for each in found if each.began is not None])
+    if not ordered:
+        raise UsageError(f"{where}: no allocation has a start time, which a history needs; name another folder")
+    typical_s = typical_probe_s(ordered)
+    remarks = {
+        "no start time; left out": [each for each in found if each.began is None],
+        "some launches stopped early": [each for each in ordered if each.unfinished],
+        "wrong data": [each for each in ordered if any(measured.wrong for measured in each.cases.values())],
+        "slowed on purpose": [each for each in ordered if each.slowed],
+        "some launches ran in another machine state (state probe more than 20 % off the others')": [
+            each for each in ordered if any(flipped(each, typical_s))
+        ],
+    }
+    for remark, of in remarks.items():
+        if of:
+            notes.append(f"{first_of((each.name for each in of), _MOST_NAMED)}: {remark}")
+    if len(ordered) < 2 * LEAST:
+        have = plural(len(ordered), "allocation")
+        notes.append(f"{have}: a change is detected with at least {2 * LEAST}, {LEAST} before it and {LEAST} after")
+    return ordered, notes
+
+
+def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of the runs in a folder (or of a single run), and a note for each that cannot be read."""
+    try:
+        folders = [path] if _holds_runs(path) else sorted(each for each in path.iterdir() if each.is_dir() and _holds_runs(each))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
+    if not folders:
+        raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
+    return _accepted(folders, allocations_in)
+
+
+def _accepted(parts: Sequence[T], allocations: Callable[[Sequence[T]], list[Allocation]]) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of all folders or runs that can be used, and a note if others are left out. Raises UsageError if none can."""
+    try:
+        return allocations(parts), []
+    except UsageError:
+        reasons = [_refused(part, allocations) for part in parts]
+        if not any(reasons) or all(reasons):
+            raise
+    kept = [part for part, why in zip(parts, reasons, strict=True) if why is None]
+    return allocations(kept), [f"left out: {first_of(filter(None, reasons), 1)}"]
+
+
+def _holds_runs(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _RUN) or bool(launch_folders(folder))
+
+
+def _refused(part: T, allocations: Callable[[Sequence[T]], list[Allocation]]) -> str | None:
+    """Return why a folder or a run cannot be used; None if it can."""
+    try:
+        allocations([part])
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+# Series of times over allocations, for the whole, each group and each case, with their scatter.
+
+KINDS = WHOLE, GROUP, CELL = "whole", "group", "cell"
+_ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
+
+
+@dataclass(frozen=True)
+class SeriesSubject:
+    """The subject of a series: a case, a group or the whole.
+
+    kind   WHOLE, GROUP or CELL
+    name   in words: "all cases", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
+    group  the group itself, or the case's; None for the whole
+    case   its columns; None for groups and the whole
+    """
+
+    kind: str
+    name: str
+    group: CaseGroup | None = None
+    case: CaseKey | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryMatrix:
+    """Allocations as series of times.
+
+    abouts   [series] the whole and the groups (those with at least three cases), then all cases
+    values   [allocations × series] ln of time; NaN: unknown. For a case in seconds, else by how much its cases are slower than usual
+    floors   [series] in ln of time: a smaller change does not count
+    """
+
+    abouts: tuple[SeriesSubject, ...]
+    values: Figures
+    floors: Figures
+    _launches: Figures
+
+    def variance(self, allocations: slice | Sequence[int] = slice(None)) -> Figures:
+        """Return [series] the variance between these allocations, without steps; NaN if it is unknown."""
+        values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
+        found = scatter(values)
+        found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))
+        own = found[parts[CELL]]
+        found[parts[CELL]] = drawn(
+            np.where(np.isfinite(own), np.fmax(own, typical(self._launches[allocations])), np.nan),
+            values[:, parts[CELL]], self._scheme(CELL),
+        )  # fmt: skip
+        return found
+
+    def _of_kind(self, kind: str) -> list[int]:
+        return [number for number, about in enumerate(self.abouts) if about.kind == kind]
+
+    def _scheme(self, kind: str) -> Scheme:
+        """Return the groups that variances are drawn towards: a case's group, or a group's size class."""
+        groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
+        return Scheme.of_cases(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
+
+
+def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
+    """Return all series of these allocations."""
+    cases = list(dict.fromkeys(case for each in allocations for case in each.cases))
+    scheme, times = scheme_of(cases), times_of(allocations, cases)
+    floors = floors_of(scheme)
+    judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CELLS]
+    whole = [0] if len(cases) >= LEAST_CELLS else []
+    abouts = (
+        *(SeriesSubject(WHOLE, "all cases") for _ in whole),
+        *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
+        *(SeriesSubject(CELL, name, group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
+    )
+    columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
+    launches = np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
+    own_floors = np.concatenate([[floors.whole for _ in whole], floors.groups[judged], floors.cases])
+    return HistoryMatrix(abouts, np.column_stack([*columns, times]), own_floors, launches)
+
+
+def distinct_names(cases: Sequence[CaseKey]) -> list[str]:
+    """Return each case's `name_of`, with what distinguishes equal names in brackets: "allreduce 8 B mpi (mode batched)"."""
+    names = [name_of(case) for case in cases]
+    alike: dict[str, list[CaseKey]] = {}
+    for name, case in zip(names, cases, strict=True):
+        alike.setdefault(name, []).append(case)
+    places = {name: [place for place, each in enumerate(zip(*alike[name], strict=True)) if len(set(each)) > 1] for name in alike}
+    columns = [", ".join(f"{COLUMNS[place]} {case[place]}" for place in places[name]) for name, case in zip(names, cases, strict=True)]
+    return [f"{name} ({more})" if more else name for name, more in zip(names, columns, strict=True)]
+
+
+def common(times: Figures) -> Figures:
+    """Return [allocations] by how much all cases are slower than usual, in ln of time, from [allocations × cases]; NaN: too few.
+
+    A median polish (Tukey 1977), so that missing cases do not shift it.
+    """
+    found = np.zeros(len(times))
+    for _ in range(_ROUNDS):
+        medians = known_median((times - found[:, None]).T)
+        found = np.nan_to_num(known_median(times - medians))
+    return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CELLS, found, np.nan)
+
+
+def drawn(own: Figures, values: Figures, scheme: Scheme) -> Figures:
+    """Return [series] variances drawn towards those of their group as in the rule, but never less than their own.
+
+    A bimodal case scatters more than its group; three launches in the slower mode by chance would look like a step.
+    """
+    counts = np.where(np.isfinite(own), np.isfinite(values).sum(axis=0), 1)
+    return np.fmax(own, pooled(own, counts, scheme))
+
+
+def median_variance(launches: Figures) -> Figures:
+    """Return […] the variance of the median of [… × launches] ln of time; NaN for fewer than two."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Figures = OF_MEDIAN * variance(np.moveaxis(launches, -1, 0)) / np.isfinite(launches).sum(axis=-1)
+    return found
+
+
+@dataclass(frozen=True)
+class SeriesLevel:
+    """A level of a series: its first and last allocation (both included), and the median in ln of time."""
+
+    first: int
+    last: int
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class CaseHistory:
+    """The history of a case, a group or the whole over all allocations.
+
+    about   its subject
+    values  [allocations] ln of time; NaN: not measured. For a case in seconds, else by how much its cases are slower than usual
+    steps   in time order
+    floor   in ln of time: a smaller change does not count
+    """
+
+    about: SeriesSubject
+    values: Figures
+    steps: tuple[LevelChange, ...]
+    floor: float
+
+    @cached_property
+    def known(self) -> list[int]:
+        """Return the numbers of the allocations in which it was measured."""
+        return [int(each) for each in np.flatnonzero(np.isfinite(self.values))]
+
+    @cached_property
+    def levels(self) -> list[SeriesLevel]:
+        """Return its levels in time order; none if it was never measured."""
+        starts = [0, *(step.at for step in self.steps)]
+        ends = [*starts[1:], len(self.values)]
+        levels = [SeriesLevel(start, end - 1, float(known_median(self.values[start:end]))) for start, end in zip(starts, ends, strict=True)]
+        return levels if self.known else []
+
+    @property
+    def trend(self) -> float | None:
+        """Return the factor from the first level to the last: 1.05 is 5 % slower. None if it was never measured."""
+        return exp(self.levels[-1].value - self.levels[0].value) if self.known else None
+
+    @property
+    def largest(self) -> float:
+        """Return the size of its largest step in ln of time, in either direction; 0 without any."""
+        return max((abs(step.change) for step in self.steps), default=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The histories of all series in a folder.
+
+    of           the folder
+    allocations  in the order in which they began
+    series       the whole, then groups of at least three cases, then cases, each in the order of the cases
+    notes        what was left out, and other remarks, as sentences
+    """
+
+    of: str
+    allocations: Sequence[Allocation]
+    series: Sequence[CaseHistory]
+    notes: Sequence[str] = ()
+    _found: dict[tuple[int, int], list[Difference]] = field(default_factory=dict)
+
+    def of_kind(self, *kinds: str) -> list[CaseHistory]:
+        """Return the series of these kinds."""
+        return [each for each in self.series if each.about.kind in kinds]
+
+    def between(self, before: int, after: int) -> list[Difference]:
+        """Return what changed, besides times, between two allocations."""
+        if (before, after) not in self._found:
+            self._found[before, after] = changes(self.allocations[before], self.allocations[after])
+        return self._found[before, after]
+
+    def state(self, step: LevelChange) -> str:
+        """Return a text on the state probe's change between the allocations next to a step; "" if it is equal or unknown."""
+        sides = self.allocations[max(0, step.before + 1 - LEAST) : step.before + 1], self.allocations[step.at : step.at + LEAST]
+        before, after = map(typical_probe_s, sides)
+        if before is None or after is None or max(before, after) <= STATE * min(before, after):
+            return ""
+        return f"another machine state (state probe {before * 1e9:.3g} → {after * 1e9:.3g} ns)"
+
+    def missing(self, series: CaseHistory) -> str:
+        """Return where a series lacks values: "measured since night-4; not since night-9; missing in 2 between"; "" if nowhere."""
+        known, names = series.known, [each.name for each in self.allocations]
+        if not known:
+            return "never measured"
+        parts = [f"measured since {names[known[0]]}"] if known[0] > 0 else []
+        parts += [f"not since {names[known[-1] + 1]}"] if known[-1] < len(names) - 1 else []
+        gaps = known[-1] - known[0] + 1 - len(known)
+        return "; ".join([*parts, *([f"missing in {gaps} between"] if gaps else [])])
+
+
+def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = ()) -> History:
+    """Return the history of allocations, which are in the order in which they began."""
+    matrix = history_matrix(allocations)
+    found = steps(matrix.values, matrix.variance(), matrix.floors)
+    parts = zip(matrix.abouts, matrix.values.T, found, matrix.floors, strict=True)
+    return History(of, allocations, [CaseHistory(about, values, tuple(each), float(floor)) for about, values, each, floor in parts], notes)

@@ -1,0 +1,355 @@
+"""Two stacks, old and new, compared without a history: their launches alternate in one allocation, and again in a second one.
+
+Their software may differ; another topology, other nodes or machines block the verdict. What exceeds its limit in one allocation is
+suspected, and in both a regression: of 336 limits chance exceeds one in nearly half of all allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from collbench.analysis.launches import check_once, launch_folders
+from collbench.errors import UsageError
+from collbench.gating.allocation import Allocation, allocations_in, moment, names_of
+from collbench.gating.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
+from collbench.gating.changes import ExpectedChange, changes, expired, unannounced
+from collbench.gating.floors import Floor
+from collbench.gating.judge import (
+    Evaluation,
+    Expectations,
+    incomplete_cases,
+    missing,
+    of_one_job_twice,
+    partly_measured,
+    unexpected,
+    unfinished,
+    verdict_of,
+    wrong_data,
+)
+from collbench.gating.reasons import (
+    EqualStacks,
+    GateNote,
+    GateReason,
+    NewCases,
+    NoPairs,
+    NotInterleaved,
+    OtherAllocation,
+    OtherHosts,
+    PairsLeftOut,
+    PairsNeeded,
+    PairsStateChanged,
+    SidesDiffer,
+    SlowedOnPurpose,
+    StackChanged,
+    StartUnknown,
+    UnequalLaunches,
+    WideLimits,
+    WithoutProbe,
+)
+from collbench.gating.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, exceed, floors_of
+from collbench.gating.state import MOST_FLIPPED, flipped, typical_probe_s, without
+from collbench.gating.verdict import Verdict
+from collbench.results.folder import CELLS, RUN
+from collbench.results.reader import Run
+from collbench.results.row import CaseKey
+from collbench.results.store import read_object
+
+# The rule for two interleaved stacks in one allocation, with limits learned from the pairs of launches.
+#
+# It needs no history, since an allocation's effect on both stacks cancels in a pair. A limit is four standard errors of the median over
+# the pairs, and at least the floor of a baseline's limits. A case is slower if it exceeds the limit in two allocations. The spread does
+# not depend on any single pair. With three standard errors of the plain spread, simulated with `self_test.Noise`, there were twice the
+# allowed number of alarms, and fewer detections. The reason: one launch of a bimodal case widens that spread, but hardly moves its median.
+# `self_test` reports how often the rule alarms.
+
+PAIRS, PAIRED_CONFIRMATIONS = 5, 2  # the least number of pairs of launches in an allocation, and the number of allocations
+_ERRORS = 4.0
+_OF_A_MEDIAN = 1.2533  # its standard error over that of a mean, for a normal distribution
+_DRAWN = 20_000
+
+
+def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
+    """Return the limits from [allocations × pairs × cases] ln of new over old time; NaN if one launch of a pair has none. Centres are 0.
+
+    Only what the first allocation measured is judged, since later ones may have suspects only. A case's spread is over all allocations,
+    about the mean of each. It is drawn towards the median of its group's, and a group's towards that of its class.
+    """
+    counts = np.isfinite(differences[0]).sum(axis=0)
+    judged = counts >= FEWEST
+    known_well = np.where(judged, differences, np.nan)
+    cases = _chance(differences, lambda own: scheme.medians(own)[scheme.of])
+    of_class = [scheme.classes == each for each in scheme.classes]  # by group, the groups of the same size class
+    groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
+    whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
+    floors = floors_of(scheme)
+    many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
+    return BaselineLimits(
+        scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cases, cases),
+        np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
+        0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
+    )  # fmt: skip
+
+
+def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
+    """Return […] the limits, from [allocations × pairs × …]: four standard errors of the median over an allocation's pairs."""
+    counts = np.isfinite(values).sum(axis=1)
+    degrees = np.maximum(counts - 1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        own = (degrees * np.array([_variance(each) for each in values])).sum(axis=0) / degrees.sum(axis=0)
+        drawn = (PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (PRIOR_DOF + degrees.sum(axis=0))
+        fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
+        found = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
+    return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
+
+
+def _variance(values: Figures) -> Figures:
+    """Return […] the winsorized variance of the known values of [pairs × …]: the outermost on each side is replaced by its neighbor.
+
+    0 for fewer than two.
+    """
+    counts = np.isfinite(values).sum(axis=0)
+    ordered = np.sort(values, axis=0)  # NaN comes last
+    inward = (counts >= FEWEST).astype(np.int64)
+    low, high = (np.take_along_axis(ordered, np.maximum(at, 0)[None], axis=0) for at in (inward, counts - 1 - inward))
+    drawn_in = np.clip(values, low, high)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.nansum(drawn_in, axis=0) / counts
+        plain = np.nansum((drawn_in - mean) ** 2, axis=0) / (counts - 1)
+    return np.where(counts > 1, plain * _widening(counts), 0.0)
+
+
+def _widening(counts: Numbers) -> Figures:
+    """Return the factor that corrects the winsorized variance of so many normal values to the plain one."""
+    found = np.ones(counts.shape)
+    for count in np.unique(counts[counts >= FEWEST]):
+        found[counts == count] = _shortfall(int(count))
+    return found
+
+
+@cache
+def _shortfall(count: int) -> float:
+    values = np.sort(np.random.default_rng(0).normal(size=(_DRAWN, count)), axis=1)
+    return float(1 / np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
+
+
+# The old and the new stack of one allocation: their launches in pairs, and whether they alternate.
+
+Starts = Sequence[datetime | None]
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """An allocation in which both stacks were measured.
+
+    old, new    without the launches that were left out
+    order       [2 × pairs] the numbers of the launches that form a pair: of the old stack, of the new one
+    left_out    by launch of the old stack and of the new one, whether its pair is left out
+    problem     why it cannot be judged; None: it can
+    note        what was left out; None: nothing
+    """
+
+    old: Allocation
+    new: Allocation
+    order: Numbers
+    left_out: tuple[Sequence[bool], Sequence[bool]]
+    problem: GateReason | None = None
+    note: PairsLeftOut | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the allocation's name."""
+        return self.new.name
+
+    def differences(self, cases: Sequence[CaseKey]) -> Figures:
+        """Return [pairs × cases] ln of new over old time; NaN if a launch of the pair has no time or the pair is left out."""
+        old, new = (np.log(seconds_of(each, cases)).T[numbers] for each, numbers in zip((self.old, self.new), self.order, strict=True))
+        found: Figures = new - old
+        return found
+
+
+def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
+    """Return the pairs of allocations: equal positions of the two lists are folders of launches of one allocation.
+
+    Raises UsageError if a launch is named twice or cannot be read, a folder has launches of several allocations, or two positions
+    name one allocation.
+    """
+    launches = {path: _launches(path) for path in (*old, *new)}
+    check_once(run for path in (*old, *new) for run in launches[path])
+    found = []
+    for paths in zip(old, new, strict=True):
+        one, other = map(_one, paths)
+        starts = [[moment(run.info.get("started_utc")) for run in launches[path]] for path in paths]
+        found.append(in_pairs(one, other, *starts))
+    twice = next((each for place, each in enumerate(found) if each.name in {one.name for one in found[:place]}), None)
+    if twice is not None:
+        raise UsageError(
+            f"--paired: allocation {twice.name} is named twice: the second one has to be fresh; all its launches go in one folder"
+        )
+    return found
+
+
+def _launches(path: Path) -> list[Run]:
+    """Return the launches of a folder with their run.json only, in the order of an allocation.
+
+    One that cannot be read has an empty one: reading the whole run reports it.
+    """
+    folders = [] if any((path / name).exists() for name in (RUN, CELLS)) else launch_folders(path)
+    found = []
+    for folder in folders or [path]:
+        info: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            info = read_object(folder / RUN)
+        found.append(Run(folder, info))
+    return found
+
+
+def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
+    """Return two stacks' launches of one allocation as pairs, from the start time of each launch."""
+    why = _why_no_pairs(old, new, old_starts, new_starts)
+    if why:
+        left_out = [True] * old.launches, [True] * new.launches
+        return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
+    in_time = [sorted(range(len(starts)), key=[each for each in starts if each].__getitem__) for starts in (old_starts, new_starts)]
+    return _pairs_of_equal_state(old, new, np.array(in_time))
+
+
+def _one(path: Path) -> Allocation:
+    found = allocations_in([path])
+    if len(found) > 1:
+        names = f"{found[0].name}, {found[1].name}{' …' if len(found) > 2 else ''}"
+        raise UsageError(
+            f"--paired: {path} holds launches of {len(found)} allocations ({names}): name a folder for each allocation and stack"
+        )
+    return found[0]
+
+
+def _why_no_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> GateReason | None:
+    """Return why two folders are not of one allocation, or do not alternate; None if they do.
+
+    Both launches of a pair must begin before the next pair, or drift looks like a difference.
+    """
+    if old.name != new.name:
+        return OtherAllocation(new.name, old.name)
+    if old.hosts != new.hosts:
+        return OtherHosts(new.name, ", ".join(old.hosts), ", ".join(new.hosts))
+    if len(old_starts) != len(new_starts):
+        return UnequalLaunches(new.name, len(old_starts), len(new_starts))
+    if None in old_starts or None in new_starts:
+        return StartUnknown(new.name)
+    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old_starts, new_starts)), strict=True))
+    return NotInterleaved(new.name) if any(max(pair) >= min(following) for pair, following in pairwise(pairs)) else None
+
+
+def _pairs_of_equal_state(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
+    """Return the allocation without pairs of which one launch ran in another machine state."""
+    typical_s = typical_probe_s([old, new])
+    flips = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
+    out = flips[0] | flips[1]
+    count, left = int(out.sum()), int((~out).sum())
+    by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
+    problem: GateReason | None = None
+    if count > MOST_FLIPPED:
+        problem = PairsStateChanged(new.name, count, len(out))
+    elif left < PAIRS:
+        problem = PairsNeeded(new.name, left, PAIRS)
+    note = PairsLeftOut(new.name, count, len(out)) if count and not problem else None
+    kept = [without(each, mask) if count else each for each, mask in zip((old, new), by_launch, strict=True)]
+    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
+
+
+def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
+    """Return both allocations, with the stack in their names."""
+    return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
+
+
+STACK = ("software", "environment")  # the parts of a stack, which may differ between the old one and the new one
+_MUCH = 1.25  # a limit above it is reported, since the case detects only larger slowdowns
+
+
+def judge_paired(
+    old: Sequence[Path], new: Sequence[Path], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()
+) -> Verdict:
+    """Return the verdict on `new` against `old`: equally long lists of folders, equal positions of one allocation. Raises UsageError."""
+    verdict = decide(side_by_side(old, new), expected, today, floor_rules)
+    return msgspec.structs.replace(verdict, baseline=", ".join(map(str, old)))
+
+
+def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
+    """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
+    first = both[0]
+    cases = list(dict.fromkeys(case for each in both for case, measured in each.old.cases.items() if measured.time is not None))
+    if not cases:
+        raise UsageError(f"allocation {first.old.name} has no case with a time: name launches that measured something")
+    differences = [each.differences(cases) for each in both]
+    most = max(1, *map(len, differences))
+    padded = np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
+    limits = learn_pairs(padded, scheme_of(cases))
+    had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
+    sides = list(zip(named_by_stack(first), first.left_out, strict=True))
+    incomplete = [partly_measured(allocation, cases, out) & had for allocation, out in sides]
+    evaluated = Evaluation(
+        [each.new for each in both], cases, limits, exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
+        undecided=np.asarray(np.any(incomplete, axis=0)),
+        counts=[True] * len(both),
+        before=first.old.ceilings,
+        changes=list(dict.fromkeys(change for each in both for change in changes(each.old, each.new))),
+    )  # fmt: skip
+    beside_stack = [each for each in evaluated.changes if each.kind not in STACK]
+    reasons = [
+        *(each.problem for each in both if each.problem),
+        *unexpected(unannounced(beside_stack, expected, today), SidesDiffer),
+        *of_one_job_twice(evaluated.candidate),
+        *_of_stacks(both),
+        *(reason for each in both for reason in unfinished(named_by_stack(each))),
+        *missing(sides[1][0], cases, had),
+        *(reason for (each, _), parts in zip(sides, incomplete, strict=True) for reason in incomplete_cases(each, cases, parts)),
+    ]
+    if not limits.judged.any() and not first.problem:
+        reasons.append(NoPairs(first.name, FEWEST))
+    return verdict_of(
+        evaluated, Expectations(expected, expected, today, floor_rules), PAIRED_CONFIRMATIONS,
+        [reason for each in both for reason in wrong_data(named_by_stack(each))], reasons,
+        mode="paired", notes=(*_notes(both, evaluated), *expired(expected, today)),
+        baseline=", ".join(each.old.name for each in both), allocations=len(both), thin=False,
+    )  # fmt: skip
+
+
+def _of_stacks(both: Sequence[SideBySide]) -> Iterator[StackChanged]:
+    """Yield reasons for a stack that differs between allocations."""
+    first = both[0]
+    for each in both[1:]:
+        pairs: tuple[tuple[Literal["old", "new"], Allocation, Allocation], ...]
+        pairs = ("old", first.old, each.old), ("new", first.new, each.new)
+        for stack, one, other in pairs:
+            changed = next((change for change in changes(one, other) if change.kind in STACK), None)
+            if changed is not None:
+                yield StackChanged(stack, one.name, other.name, changed)
+
+
+def _notes(both: Sequence[SideBySide], evaluated: Evaluation) -> Iterator[GateNote]:
+    yield from (each.note for each in both if each.note)
+    for each in both:
+        for allocation in named_by_stack(each):
+            if allocation.slowed:
+                yield SlowedOnPurpose(allocation.name, allocation.slowed, "stacks")
+            if None in allocation.canary_s:
+                yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
+    if not any(change.kind in STACK for change in evaluated.changes):
+        yield EqualStacks()
+    judged = {case for case, is_judged in zip(evaluated.cases, evaluated.limits.judged, strict=True) if is_judged}
+    others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
+    if others:
+        yield NewCases(len(others), names_of(others))
+    wide = [case for case, limit in zip(evaluated.cases, np.exp(evaluated.limits.cases), strict=True) if case in judged and limit > _MUCH]
+    if wide:
+        yield WideLimits(names_of(wide))

@@ -1,0 +1,400 @@
+"""The gate's verdict: result, reasons and suspects. `as_json` returns verdict.json; all other outputs are made from the verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from collbench.analysis.ceilings import CeilingChange
+from collbench.analysis.differences import Difference, Item
+from collbench.analysis.outcome import MARGIN, Outcome
+from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
+from collbench.gating.plausible import CAUSES, PLAUSIBLE, LikelyCause, Plausible, StoredCause
+from collbench.gating.reasons import NOTES, REASONS, WAITING, rendered
+from collbench.reason import Fact, Text, as_json, decode
+from collbench.results.store import read_object
+
+SCHEMA = 1
+PASSED, REGRESSION, UNDECIDED, WRONG_DATA = "passed", "regression", "no verdict", "wrong data"
+EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_DATA: FAILED}
+CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
+
+
+class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
+    """A part of verdict.json, which calls a case a cell, as its schema has since version 1."""
+
+
+class Announcement(_VerdictPart, frozen=True):
+    """The announcement of a change or slowdown: the reason, the reviewer, and the day on which it expires (ISO 8601)."""
+
+    reason: str
+    reviewer: str
+    expires: str
+
+
+class Suspicion(_VerdictPart, frozen=True):
+    """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
+
+    kind     "cell", "group" or "whole"
+    name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases"
+    case     the case's columns by name; empty for groups and the whole
+    factors  by allocation of the candidate, the time over the baseline's; None if it was not measured
+    limit    the factor that chance explains
+    state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
+             confirmed or suspected, but a slowdown of that much was announced
+    announced the announcement that allows it; None: there is none
+    """
+
+    kind: str
+    name: str
+    case: dict[str, Any]
+    factors: tuple[float | None, ...]
+    limit: float
+    state: str
+    announced: Announcement | None = None
+
+
+class GroupState(_VerdictPart, frozen=True):
+    """The state of a group of cases, passed or not: one line of every output.
+
+    backend, operation, size_class  the columns that define it
+    name     in words: "allreduce on mpi, large messages"
+    cases    the number of its cases with a history that is long enough
+    missing  how many of them the candidate's first allocation lacks
+    factors  by allocation of the candidate, the median over its cases of the time over the baseline's; None: unknown
+    limit    the factor that chance explains; None if the group is too small to be judged as one (its cases are judged)
+    worst    the name of the case that exceeds its limit most, or comes nearest to it; None if none was measured
+    worst_factor, worst_limit  of that case in the first allocation
+    state    "passed", "confirmed", "suspected" (the group or any of its cases) or "no verdict" (a part is missing, or not judged)
+    outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
+    outcomes how many of its cases have each outcome; empty in an older file
+    """
+
+    backend: str
+    operation: str
+    size_class: str
+    name: str
+    cases: int
+    missing: int
+    factors: tuple[float | None, ...]
+    limit: float | None
+    worst: str | None
+    worst_factor: float | None
+    worst_limit: float | None
+    state: str
+    outcome: str = ""
+    outcomes: dict[str, int] = {}
+
+
+class FloorState(_VerdictPart, frozen=True):
+    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
+
+    name, case  as in `Suspicion`
+    asked       the floor as typed: "ring:80@64M-"
+    wanted      its percentage
+    percents    by allocation of the candidate, of the ceiling of that model; None if it is unknown
+    limited_by, model  the ceiling's link and kind; None if no allocation has such a ceiling
+    state       "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
+    """
+
+    name: str
+    case: dict[str, Any]
+    asked: str
+    wanted: float
+    percents: tuple[float | None, ...]
+    limited_by: str | None
+    model: str | None
+    state: str
+
+
+class Change(_VerdictPart, frozen=True):
+    """A difference between the last good allocation (`before`) and the candidate (`after`).
+
+    item        what changed: "software", ("mpi", "version")
+    times       in how many places, with "*" in the item's path
+    plausible   why it is, or is not, a plausible cause of the slowdown; None if nothing is slower
+    announced   the announcement that covers it; None: there is none
+    """
+
+    item: Item
+    before: str
+    after: str
+    plausible: Plausible | Text | None = None
+    announced: Announcement | None = None
+    times: int = 1
+    explains: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Return the kind: "software"."""
+        return self.item.kind
+
+    @property
+    def what(self) -> str:
+        """Return what changed: "mpi version"; for several places "interfaces * mtu (3 times)"."""
+        return f"{self.item.what} ({self.times} times)" if self.times > 1 else self.item.what
+
+    def sentence(self) -> str:
+        """Return "software mpi: MPICH 4.3 → MPICH 5.0"."""
+        return Difference(self.item, self.before, self.after, self.times).sentence()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the change as verdict.json has it."""
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "path": list(self.item.path),
+            "times": self.times,
+            "before": self.before,
+            "after": self.after,
+            "plausible": "" if self.plausible is None else self.plausible.render(),
+            "plausible_fact": None if self.plausible is None else as_json(self.plausible),
+            "announced": msgspec.to_builtins(self.announced),
+            "explains": self.explains,
+        }
+
+
+class Verdict(_VerdictPart, frozen=True):
+    """The result of the gate, with everything that its outputs show.
+
+    result      "passed", "regression", "no verdict" or "wrong data"
+    mode        "baseline", or "paired" (old and new stack in one allocation)
+    reasons     why it is not a pass: facts of `gate.reasons`, or `Text` from an older file
+    notes       launches left out, cases without a history, slowed on purpose …
+    suspicions  the surest and worst first
+    groups      every group with a history, in the order of the baseline's cases
+    floors      cases below a floor
+    cause       the likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits
+    changes     since the last good allocation, announced or not, the most plausible cause first
+    baseline    its folder (of paired stacks: the old one's folders)
+    allocations the number of the baseline's allocations; thin: fewer than six
+    candidates  the names of the judged allocations, in the order in which they began
+    cases       the number of cases with a history that is long enough
+    judged_on   the day (ISO 8601) that decides whether announcements are expired
+    collbench   the version that judged
+    asked       the floors as typed; one without a case in `floors` is reached everywhere
+    margin      largest difference that counts as no change: 0.05 is ±5 %
+    ceilings    ceilings that fell since the last good allocation: percentages of them would hide the loss
+    """
+
+    result: str
+    mode: str
+    reasons: tuple[Fact, ...]
+    notes: tuple[Fact, ...]
+    suspicions: tuple[Suspicion, ...]
+    groups: tuple[GroupState, ...]
+    floors: tuple[FloorState, ...]
+    cause: LikelyCause | None
+    changes: tuple[Change, ...]
+    baseline: str
+    allocations: int
+    thin: bool
+    candidates: tuple[str, ...]
+    cases: int
+    judged_on: str
+    collbench: str
+    asked: tuple[str, ...] = ()
+    margin: float = MARGIN
+    ceilings: tuple[CeilingChange, ...] = ()
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Return how many cases have each outcome; empty for the verdict of an older version."""
+        if not any(each.outcomes for each in self.groups):
+            return {}
+        return {outcome: sum(each.outcomes.get(outcome, 0) for each in self.groups) for outcome in Outcome}
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code in collbench's own style."""
+        return EXIT_CODES[self.result]
+
+    @property
+    def waits(self) -> bool:
+        """Return whether only another measurement of the suspects is missing."""
+        return self.result == UNDECIDED and bool(self.reasons) and all(isinstance(each, WAITING) for each in self.reasons)
+
+    @property
+    def unexpected_cause(self) -> Change | None:
+        """Return the most plausible unexpected change that explains a regression; None without one."""
+        if self.result != REGRESSION:
+            return None
+        return next((each for each in self.changes if each.announced is None and each.explains), None)
+
+    def count(self, state: str) -> int:
+        """Return the number of suspicions and floors in this state."""
+        return [each.state for each in self.suspicions].count(state) + [each.state for each in self.floors].count(state)
+
+    @property
+    def reached(self) -> list[str]:
+        """Return the floors that every case reaches in at least one of its allocations."""
+        return [text for text in self.asked if all(each.state == CLEARED for each in self.floors if each.asked == text)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return verdict.json; verdict.schema.json describes it."""
+        cause: Any = None
+        if self.cause is not None:
+            fact = {} if isinstance(self.cause, StoredCause) else {"fact": as_json(self.cause)}
+            cause = {"kind": self.cause.cause, "sentence": self.cause.render(), **fact}
+        return {
+            "schema": SCHEMA,
+            "exit_code": self.exit_code,
+            **msgspec.to_builtins(replace(self, reasons=(), notes=(), changes=(), cause=None)),
+            "reasons": rendered(self.reasons),
+            "reason_facts": as_json(self.reasons),
+            "notes": rendered(self.notes),
+            "note_facts": as_json(self.notes),
+            "cause": cause,
+            "changes": [each.as_json() for each in self.changes],
+            "outcomes": {each.value: number for each, number in self.outcomes.items()},
+        }
+
+
+def from_json(document: Mapping[str, Any]) -> Verdict:
+    """Return the verdict that `as_json` wrote, from an object that fits the schema. Older files have no facts: `Text` replaces them.
+
+    Raises msgspec.ValidationError for an object of another shape.
+    """
+    others = {**document, "reasons": (), "notes": (), "cause": None, "changes": ()}
+    plain = msgspec.convert(others, Verdict, strict=False)  # 6.0 is an integer of the schema, too
+    return replace(
+        plain,
+        reasons=_facts(document["reasons"], document.get("reason_facts"), REASONS),
+        notes=_facts(document["notes"], document.get("note_facts"), NOTES),
+        cause=_cause(document["cause"]) if document["cause"] else None,
+        changes=tuple(map(_change, document["changes"])),
+    )
+
+
+def _facts(texts: Sequence[str], facts: Sequence[Any] | None, kinds: Any) -> tuple[Fact, ...]:
+    """Return a fact for each text: the stored one, or a `Text` if it is missing or from a later version."""
+    stored = facts if facts is not None and len(facts) == len(texts) else [None] * len(texts)
+    return tuple(_fact(text, fact, kinds) for text, fact in zip(texts, stored, strict=True))
+
+
+def _fact(text: str, fact: Any, kinds: Any) -> Any:
+    try:
+        return decode(fact, kinds)
+    except msgspec.ValidationError:
+        return Text(text)
+
+
+def _cause(stored: Mapping[str, Any]) -> LikelyCause:
+    try:
+        found: LikelyCause = decode(stored.get("fact"), CAUSES)
+    except msgspec.ValidationError:
+        return StoredCause(stored["kind"], stored["sentence"])
+    return found
+
+
+def _change(stored: Mapping[str, Any]) -> Change:
+    item = Item(stored["kind"], tuple(stored["path"])) if stored.get("path") else Item.of(stored["kind"], stored["what"])
+    plausible = _fact(stored["plausible"], stored.get("plausible_fact"), PLAUSIBLE) if stored["plausible"] else None
+    return replace(msgspec.convert({**stored, "item": item, "plausible": None}, Change, strict=False), plausible=plausible)
+
+
+# The exit code for a verdict or a failure, in the caller's style.
+
+OWN, NAGIOS, PROLOG = STYLES = ("collbench", "nagios", "prolog")
+OK, WARNING, CRITICAL, UNKNOWN = range(4)  # monitoring-plugins.org, Development Guidelines, "Plugin Return Codes"
+
+
+def exit_code(verdict: Verdict, style: str) -> int:
+    """Return the exit code in a style.
+
+    collbench: its own codes; nagios: 0 ok, 1 warning, 2 critical, 3 unknown; prolog: 1 for confirmed or wrong, else 0.
+    """
+    if style == NAGIOS:
+        return nagios_state(verdict)
+    if style == PROLOG:
+        return int(verdict.result in (REGRESSION, WRONG_DATA))
+    return verdict.exit_code
+
+
+def nagios_state(verdict: Verdict) -> int:
+    """Return the Nagios state.
+
+    CRITICAL: confirmed or wrong; WARNING: only suspects or accepted slowdowns; UNKNOWN: no verdict for any other reason.
+    """
+    if verdict.result in (REGRESSION, WRONG_DATA):
+        return CRITICAL
+    if verdict.result == PASSED:
+        return WARNING if verdict.count(ACCEPTED) else OK
+    return WARNING if verdict.waits else UNKNOWN
+
+
+def code_of_failure(own: int, style: str) -> int:
+    """Return the exit code after bad input, a defect or a signal, without any verdict; `own` is collbench's code for it.
+
+    A tool's failure must not drain a node: a prolog returns 0, and Nagios gets UNKNOWN.
+    """
+    if own == FINE or style == OWN:
+        return own
+    return UNKNOWN if style == NAGIOS else FINE
+
+
+# Reading verdict.json, which may come from an unknown source. It must fit verdict.schema.json exactly.
+
+SCHEMA_FILE = Path(__file__).parent / "verdict.schema.json"
+_LONGEST = 80  # characters of a value in an error
+_REMEDY = "name what `collbench gate --out` wrote"
+
+
+def read_verdict(path: Path) -> Verdict:
+    """Return the verdict in a file. Raises UsageError if it cannot be read, does not fit the schema, or contradicts itself."""
+    try:
+        value = read_object(path)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(f"--verdict {path} cannot be read ({why}): {_REMEDY}") from error
+    version = value.get("schema")
+    if isinstance(version, int) and version > SCHEMA:
+        raise UsageError(f"--verdict {path} has schema {version}, but this collbench supports up to {SCHEMA}: update collbench")
+    misfit = _misfit(value)
+    if misfit is not None:
+        raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {misfit}; {_REMEDY}")
+    try:
+        verdict = from_json(value)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--verdict {path} does not fit verdict.schema.json: {error}; {_REMEDY}") from error
+    if verdict.result == PASSED and (verdict.reasons or any(map(verdict.count, (CONFIRMED, SUSPECTED, UNDECIDED)))):
+        raise UsageError(f"--verdict {path} has result passed, but also reasons or suspects: {_REMEDY}")
+    return verdict
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a verdict, as installed."""
+    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def _misfit(value: dict[str, Any]) -> str | None:
+    """Return the first invalid value with its place: "groups[3].limit is -1, where exclusiveMinimum 0 is wanted"; None if all are valid."""
+    from jsonschema import Draft202012Validator
+
+    checks = Draft202012Validator(schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
+    error: Any = next(iter(checks.iter_errors(value)), None)
+    if error is None:
+        return None
+    # of a value that fits none of several forms, the last of which is null, the error of the first form
+    error = next((inner for inner in error.context or () if list(inner.schema_path)[:1] == [0]), error)
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    place = _shown(place.removeprefix("."))[1:-1] or "it"
+    if error.validator == "required":
+        return f"{place} lacks {next(name for name in error.validator_value if name not in error.instance)}"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = error.schema.get("properties", {})
+        return f"{place} has {_shown(next(name for name in error.instance if name not in known))}, which is unknown"
+    return f"{place} is {_shown(error.instance)}, where {error.validator} {_shown(error.validator_value)} is wanted"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,0 +1,3 @@
+"""Measurement of cases: timing loops, sampling, verification, references and limits, and evidence from each host's
+counters.
+"""

@@ -1,0 +1,334 @@
+"""Readings around each case, taken by the first rank of each host: counters of interfaces, ports and GPUs, and
+telemetry meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collbench.control.world import World
+from collbench.measuring import counters
+from collbench.measuring.counters import Counts, Gpus, entries
+from collbench.measuring.crossing import CaseActivity, evidence
+from collbench.measuring.prepared_case import PreparedCase
+from collbench.measuring.telemetry import Telemetry
+from collbench.operations.case import Case
+
+# The settings and disturbances of a rank's CPUs during a case. All files can be read without privileges on Linux.
+
+_STAT = Path("/proc/stat")
+_TASKS = "/proc/self/task"
+_CPUS = Path("/sys/devices/system/cpu")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_IDLE_FIELDS = (3, 4)
+_STEAL_FIELD = 7  # of a cpu line in /proc/stat: user nice system idle iowait irq softirq steal (proc(5))
+_NOTICEABLE_STEAL = 0.02
+_FEWEST_TICKS = 5  # of 10 ms each; fewer are rounding
+_TICK_S = 0.01
+_ACTIVE = 0.01  # of the time: a thread that runs for less does not take a core from others
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """Counters of this process and of the CPUs that it may use, in the kernel's ticks (10 ms). Two readings make a `Span`.
+
+    working   ticks in which the CPUs were not idle; run_ns: by thread of this process how long it has run; at_s: when
+    """
+
+    stolen: int
+    ticks: int
+    preempted: int
+    working: int = 0
+    run_ns: Mapping[str, int] = field(default_factory=dict)
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """CPU disturbances between two moments.
+
+    stolen     share of the CPUs' time that the hypervisor gave to others (0 … 1); None if the kernel does not count it
+    preempted  how often the kernel took the core from this process involuntarily
+    threads    how many threads of this process ran, for 1 % of the time or more
+    own_s      seconds for which they ran, all together
+    working_s  seconds for which the CPUs worked for anybody
+    seconds    between both moments
+    """
+
+    stolen: float | None
+    preempted: int
+    threads: int = 0
+    own_s: float = 0.0
+    working_s: float = 0.0
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as plain values for JSON."""
+        return asdict(self)
+
+
+def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
+    """Return the current counters; zeros where there is no /proc."""
+    usable = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
+    rows = [line.split()[1:] for line in (_text(stat) or "").splitlines() if line.startswith("cpu") and line.partition(" ")[0] in usable]
+    counts = [[int(field) for field in row[: _STEAL_FIELD + 1] if field.isdecimal()] for row in rows]
+    stolen = sum(row[_STEAL_FIELD] for row in counts if len(row) > _STEAL_FIELD)
+    ticks = sum(map(sum, counts))
+    idle = sum(row[place] for row in counts for place in _IDLE_FIELDS if len(row) > place)
+    preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    return CpuReading(stolen, ticks, preempted, ticks - idle - stolen, _run_ns(tasks), time.monotonic())
+
+
+def _run_ns(tasks: str) -> dict[str, int]:
+    """Return by thread of this process the nanoseconds for which it has run; nothing if the kernel does not count them."""
+    texts = {name: counters.text(f"{tasks}/{name}/schedstat").split() for name in entries(tasks)}
+    return {name: int(words[0]) for name, words in texts.items() if words and words[0].isdecimal()}
+
+
+def between(before: CpuReading, after: CpuReading) -> Span:
+    """Return the changes from `before` to `after`."""
+    ticks, stolen = after.ticks - before.ticks, after.stolen - before.stolen
+    known = after.ticks > 0 and ticks >= 0 and stolen >= 0
+    share = (stolen / ticks if stolen >= _FEWEST_TICKS else 0.0) if known else None
+    seconds = after.at_s - before.at_s
+    ran_s = [(run_ns - before.run_ns.get(name, 0)) * 1e-9 for name, run_ns in after.run_ns.items()]
+    active_s = [ran for ran in ran_s if ran >= _ACTIVE * seconds]
+    working_s = max(0, after.working - before.working) * _TICK_S
+    return Span(share, max(0, after.preempted - before.preempted), len(active_s), sum(active_s), working_s, seconds)
+
+
+def noticeable(stolen: float | None) -> bool:
+    """Return whether the hypervisor took enough CPU time to make times unreliable."""
+    return stolen is not None and stolen > _NOTICEABLE_STEAL
+
+
+# Threads of the ranks that share cores. Where more threads take part in an operation than there are cores, a thread that wakes up waits
+# for another one's time slice (4 ms): times vary by a multiple, on an idle machine and in a long measurement, too.
+
+_LEAST_SPREAD = 2.0
+_MOST_OTHERS = 0.1
+
+
+@dataclass(frozen=True)
+class SharedCores:
+    """How the threads of a host's ranks shared its cores during a case.
+
+    threads   that ran, of all ranks
+    cores     that the ranks may use
+    others    the share of the cores' time that other processes took
+    spread    the 90th percentile of the samples divided by the 10th
+    """
+
+    threads: int
+    cores: int
+    others: float
+    spread: float
+
+    @property
+    def explains_spread(self) -> bool:
+        """Return whether the spread is due to the ranks' own threads."""
+        return self.threads > self.cores and self.others <= _MOST_OTHERS and self.spread >= _LEAST_SPREAD
+
+
+def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int]], spread: float) -> SharedCores | None:
+    """Return how the ranks of a host shared its cores, from the `Span` and the usable CPUs of each; None if it is not known."""
+    cores = len({cpu for of_rank in cpus for cpu in of_rank})
+    seconds = max(span["seconds"] for span in spans)
+    if not cores or not all(span["threads"] for span in spans) or seconds < _FEWEST_TICKS * _TICK_S:
+        return None
+    working_s = sum({tuple(of_rank): span["working_s"] for of_rank, span in zip(cpus, spans, strict=True)}.values())
+    others = max(0.0, working_s - sum(span["own_s"] for span in spans)) / (cores * seconds)
+    return SharedCores(sum(span["threads"] for span in spans), cores, round(others, 3), round(spread, 2))
+
+
+def settings(cpus_folder: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
+    """Return this rank's constant CPU settings: frequency governor and boost of its CPUs, huge pages. None means unknown."""
+    names = sorted({text for cpu in os.sched_getaffinity(0) if (text := _text(cpus_folder / f"cpu{cpu}" / "cpufreq" / "scaling_governor"))})
+    generic, intel = _text(cpus_folder / "cpufreq" / "boost"), _text(cpus_folder / "intel_pstate" / "no_turbo")
+    boost = generic == "1" if generic in ("0", "1") else intel == "0" if intel in ("0", "1") else None
+    # the word in brackets: "madvise" of "always [madvise] never"
+    chosen = next((word.strip("[]") for word in (_text(huge_pages) or "").split() if word.startswith("[")), None)
+    return {"governor": "+".join(names) or None, "boost": boost, "huge_pages": chosen}
+
+
+def binding(cpus: Sequence[Sequence[str]]) -> str:
+    """Return how ranks are bound, as text: "each rank on 1 CPU of its own", "ranks share 2 CPUs".
+
+    cpus: for each rank the names of the CPUs that it may use.
+    """
+    sizes, together = [len(set(each)) for each in cpus], {cpu for each in cpus for cpu in each}
+    if len(sizes) > 1 and sum(sizes) == len(together):
+        most = max(sizes)
+        return f"each rank on {most} CPU{'s' if most > 1 else ''} of its own"
+    return f"ranks share {len(together)} CPU{'s' if len(together) != 1 else ''}"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+# Changes of this host's counters between two readings: bytes of interfaces, RDMA ports and GPUs.
+#
+# Counters belong to the host, so they include the traffic of other jobs. A counter that decreased (it wrapped, or was reset) is unknown,
+# and so is one that only one of the readings has. An unknown value is never 0.
+
+Grown = dict[str, dict[str, int | None]]
+_VOLUME_COUNTERS = (
+    "tx_bytes",
+    "sent_pkts",
+)  # a port without either does not count its traffic; an interface carries what sent_pkts counts
+# networks with their own devices (Slingshot, Aries, BXI); neither interfaces nor ports count their bytes
+_UNCOUNTED = ("cxi", "gni", "bxi")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """One reading of all counters of this host.
+
+    interfaces, ports, gpus   counters by place ("eth0", "mlx5_0/1", a GPU's PCI address); all only ever grow
+    leaving                   the interfaces with bytes that leave this host and are counted nowhere else
+    states                    by GPU the values that are not counters: temperature_c, slowed_by
+    tcp                       TCP segments that this host has sent and retransmitted
+    uncounted                 network devices that have no counters here
+    pinned_bytes              of other processes' pages, while the kernel copied from them; None if it does not count them
+    """
+
+    interfaces: Mapping[str, Counts] = field(default_factory=dict)
+    ports: Mapping[str, Counts] = field(default_factory=dict)
+    gpus: Mapping[str, Counts] = field(default_factory=dict)
+    leaving: frozenset[str] = frozenset()
+    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    uncounted: tuple[str, ...] = ()
+    tcp: Counts = field(default_factory=dict)
+    pinned_bytes: int | None = None
+
+
+def read(root: str = "", gpus: Gpus | None = None) -> Counters:
+    """Return the current counters. An interface takes about 0.1 ms; RDMA ports and GPUs take longer, since the driver asks the card.
+
+    `root` is the folder of a copied /sys. Never raises: values that are missing or not readable are left out.
+    """
+    interfaces, leaving = counters.read(root)
+    counts, states = gpus.read() if gpus else ({}, {})
+    uncounted = tuple(name for kind in _UNCOUNTED for name in entries(f"{root}/sys/class/{kind}"))
+    return Counters(
+        interfaces, counters.read_infiniband(root), counts, leaving, states, uncounted, counters.read_tcp(root), counters.read_pinned(root)
+    )
+
+
+def moved(before: Counters, after: Counters) -> dict[str, Any]:
+    """Return the changes between two readings, JSON-ready: per place the counters that grew, and by how much (None: unknown).
+
+    interfaces, ports, gpus   places where something grew
+    tcp             segments sent and retransmitted
+    leaving         interfaces with bytes that leave this host, changed or not
+    came_or_went    places that only one of the two readings has
+    silent          ports and devices that do not count what they move
+    idle            ports that count, and sent nothing
+    states          by GPU the states at both ends
+    pinned_bytes    of other processes' pages, while the kernel copied from them
+    """
+    kinds = [(before.interfaces, after.interfaces), (before.ports, after.ports), (before.gpus, after.gpus)]
+    ports = grown(*kinds[1])
+    counting = [name for name, counts in before.ports.items() if "tx_bytes" in counts and "tx_bytes" in after.ports.get(name, {})]
+    pinned = (before.pinned_bytes, after.pinned_bytes)
+    return {
+        "interfaces": grown(*kinds[0]), "ports": ports, "gpus": grown(*kinds[2]),
+        "leaving": sorted(before.leaving & after.leaving), "tcp": _difference(before.tcp, after.tcp),
+        "came_or_went": sorted(name for then, now in kinds for name in set(then) ^ set(now)),
+        "silent": [
+            *after.uncounted, *(name for name, counts in after.ports.items() if not any(each in counts for each in _VOLUME_COUNTERS))],
+        "idle": [name for name in counting if counters.moved(ports.get(name, {}), "tx") == 0],
+        "states": {name: {"before": before.states.get(name), "after": state} for name, state in after.states.items()},
+        "pinned_bytes": None if pinned[0] is None or pinned[1] is None else pinned[1] - pinned[0],
+    }  # fmt: skip
+
+
+def grown(before: Mapping[str, Counts], after: Mapping[str, Counts]) -> Grown:
+    """Return by place the changes of the counters that both readings have; None for a counter that decreased.
+
+    Places without a change are left out.
+    """
+    found = {name: _difference(before[name], counts) for name, counts in after.items() if name in before}
+    return {name: changes for name, changes in found.items() if changes}
+
+
+def _difference(before: Counts, after: Counts) -> dict[str, int | None]:
+    """Return the change of each counter. A counter that decreased or is no longer reported is unknown."""
+    lost: dict[str, int | None] = dict.fromkeys((name for name in before if name not in after), None)
+    steps = {name: after[name] - before[name] for name in after if name in before}
+    return {**{name: step if step > 0 else None for name, step in steps.items() if step}, **lost}
+
+
+_SMALL_BYTES = 1 << 20  # cases of smaller messages show nothing about clocks, and a second process would disturb them
+
+
+@dataclass
+class Instruments:
+    """This process's instruments. NVML and telemetry run only on a host's first rank, and only if cases use GPUs.
+
+    reads   whether this process reads its host's counters
+    """
+
+    reads: bool
+    gpus: Gpus | None = None
+    telemetry: Telemetry | None = None
+    _before: Counters = field(default_factory=Counters)
+    _iterations: int = 0
+
+    @classmethod
+    def ready(cls, world: World, cuda: bool, telemetry_hz: float) -> Instruments:
+        """Return the opened instruments of a launch; `cuda`: whether any of its cases uses GPUs."""
+        first = world.on_host()[0].rank == world.rank
+        gpus = Gpus.open() if first and cuda else None
+        return cls(first, gpus, Telemetry(telemetry_hz) if gpus and telemetry_hz > 0 else None)
+
+    def begin(self, ready: PreparedCase, world: World) -> None:
+        """Read the counters. All ranks must call it. No rank begins to send before every host has read them."""
+        if self.telemetry:
+            self.telemetry.taken()
+            self.telemetry.switch(ready.case.size_bytes >= _SMALL_BYTES)
+        self._iterations = ready.loop.iterations_run
+        if self.reads:
+            self._before = read(gpus=self._of(ready.case))
+        if len(world.hosts) > 1:  # on one host only rank 0 reads
+            world.gather(None, f"{ready.case.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
+
+    def end(self, ready: PreparedCase) -> dict[str, Any]:
+        """Read again and return what this process reports to rank 0, JSON-ready."""
+        own_moved = moved(self._before, read(gpus=self._of(ready.case))) if self.reads else None
+        if self.telemetry:
+            self.telemetry.switch(False)
+        return {
+            "moved": own_moved, "iterations": ready.loop.iterations_run - self._iterations,
+            "driven": [group.ranks[rank] for group in ready.own_groups for rank in group.driven],
+            "telemetry": self.telemetry.taken() if self.telemetry else [],
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End telemetry and shut NVML down."""
+        if self.telemetry:
+            self.telemetry.close()
+        if self.gpus:
+            self.gpus.close()
+
+    def _of(self, case: Case) -> Gpus | None:
+        return self.gpus if case.device == "cuda" else None
+
+
+def moved_evidence(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row's evidence "moved" at rank 0, from the reports that all processes gave at `end`."""
+    hosts = [member.host for member in world.members]
+    host_of = {rank: host for host, one in zip(hosts, everyone, strict=True) for rank in one["driven"]}
+    by_host = {host: one["moved"] for host, one in zip(hosts, everyone, strict=True) if one["moved"] is not None}
+    must = ready.must(host_of) if ready.must else None
+    return evidence(CaseActivity(ready.operation, ready.case, ready.groups, host_of, everyone[0]["iterations"], must), by_host)

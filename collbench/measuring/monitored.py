@@ -1,0 +1,295 @@
+"""Measure a case with monitoring: state probe, CPUs and the hosts' counters before and after.
+
+The case is measured again when the machine state changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.control.world import World
+from collbench.measuring import disturbances
+from collbench.measuring.crossing import OtherPath, bypassed
+from collbench.measuring.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
+from collbench.measuring.instruments import Instruments, SharedCores, between, moved_evidence, noticeable, now, shared_cores
+from collbench.measuring.phases import Phases
+from collbench.measuring.prepared_case import PreparedCase, time_case
+from collbench.measuring.request import Budget
+from collbench.measuring.sampling import Measurement, slowest
+from collbench.measuring.sync import shared_page
+from collbench.native.library import StateProbeStruct, library
+
+# The state probe: a short measurement of the machine before and after each case.
+#
+# Two cores exchange a cache line. On one machine that takes 65 or 260 ns, and the state changes without a visible cause; every latency
+# below some microseconds changes with it. If a rank has no partner on its host, or if ranks share cores, a fixed piece of work is timed
+# instead. It detects changes of the clock rate and time taken by a hypervisor, but not of the cache's state.
+
+FLIP = 1.25  # a larger ratio of two probes means another state; within one state it is at most 1.15
+_BLOCKS = 15
+# round trips of a block, 3 to 18 µs; in one state (440 ns) 6,000 neighboring blocks were within 1.12, with 100 round trips all but 2
+_ROUNDS = 40
+_STEPS = 10_000  # multiplications of a block: about 10 µs
+_DEADLINE_S = 0.02
+_LINE_BYTES = 128  # two lines, since the next one is prefetched
+
+
+class StateProbe:
+    """A short, fixed measurement of the machine. All ranks of the world create it together and call `measure` at the same time."""
+
+    def __init__(self, world: World) -> None:
+        mates = [member.rank for member in world.on_host()]
+        paired = all(len(world.on_host(host)) > 1 for host in world.hosts) and not world.oversubscribed
+        self.kind = "cache line" if paired else "work"
+        self._ball: StateProbeStruct | None = None
+        if paired:
+            self._page = shared_page(world, _LINE_BYTES * len(mates))
+            here, place = ctypes.addressof(ctypes.c_char.from_buffer(self._page)), mates.index(world.rank)
+            if place < len(mates) // 2 * 2:  # an odd last rank has no partner
+                line = here + place // 2 * _LINE_BYTES
+                self._ball = StateProbeStruct(line=line, first=place % 2 == 0, base=0, rounds=_ROUNDS, deadline_ns=int(_DEADLINE_S * 1e9))
+
+    def measure(self) -> float | None:
+        """Return the seconds of a round trip or of the fixed work: the median of some blocks. None if it could not be measured."""
+        native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
+        if native is None or (self.kind == "cache line" and self._ball is None):
+            return None
+        out = ctypes.c_void_p(elapsed.ctypes.data)
+        if self._ball is None:
+            native.collbench_work(ctypes.c_int64(_BLOCKS), ctypes.c_int64(_STEPS), out)
+            return _middle(elapsed) * 1e-9
+        failed = native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out)
+        return None if failed else _middle(elapsed) * 1e-9 / _ROUNDS
+
+
+def _middle(elapsed: NDArray[np.int64]) -> float:
+    """Return the median of an odd number of values."""
+    return float(sorted(elapsed.tolist())[len(elapsed) // 2])
+
+
+def state_probe(world: World) -> StateProbe | None:
+    """Return a state probe, or None if some rank has no native loop. All ranks must call it."""
+    lacking = world.first_error(None if library() else "no native loop", "preparing the state probe")
+    return None if lacking else StateProbe(world)
+
+
+def flipped(before: float | None, after: float | None) -> bool:
+    """Return whether the machine state changed between two values of the state probe, in seconds."""
+    return bool(before and after and max(before, after) > FLIP * min(before, after))
+
+
+_MOST_REPEATS = 2
+_LEAST_LEFT = 0.2  # of the budget: with less time a repetition would be less precise than the first measurement
+_LAUNCH_BOUND = 0.8  # of the device's time: with more host time per call, the sample measures the calls
+
+
+@dataclass(frozen=True)
+class MonitoredMeasurement:
+    """A measurement of a case and its evidence, at rank 0.
+
+    canary_s   {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
+    silent     two ranks of a host could not run at the same time, so that the state probe gave no value
+    stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
+    preempted  the largest number of involuntary context switches of any rank
+    repeats    how often the case was measured again because the machine state had changed
+    flipped    whether it also changed during the last repetition
+    evidence   for the row: seconds spent in the loop ("wall_s"), changes of the counters ("moved"), and the host's seconds per call
+               ("enqueue_s") if calls only enqueue
+    launch_bound   whether the samples measure these seconds, not the device's work
+    telemetry  by host the samples during the measurement
+    paused_s   by rank the seconds for which its process was paused; only ranks that were
+    networks   with several hosts, the disturbances of each host's network; stalls: samples far longer than the median
+    phases     warm-up and samples at rank 0, of all repetitions
+    sharing    how the ranks' threads shared the cores of the host with the most threads per core; None: not known
+    """
+
+    measured: Measurement
+    canary_s: dict[str, float | None]
+    silent: bool
+    stolen: float | None
+    preempted: int
+    repeats: int
+    flipped: bool
+    evidence: dict[str, Any] = field(default_factory=dict)
+    launch_bound: bool = False
+    telemetry: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    paused_s: dict[str, float] = field(default_factory=dict)
+    networks: tuple[HostNetwork, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    phases: Phases = field(default_factory=Phases)
+    sharing: SharedCores | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """The quality flags of the row."""
+        words = {
+            "remeasured": self.repeats and not self.flipped,
+            "state_flip": self.flipped,
+            "cpu_shared": self.silent or noticeable(self.stolen),
+            "other_path": self.other_path,
+            "launch_bound": self.launch_bound,
+            "straggler": bool(self.paused_s),
+            "threads_share_cores": self.sharing is not None and self.sharing.explains_spread,
+        }
+        return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
+
+    def disturbance(self, title: str, hosts: Sequence[str]) -> CaseDisturbed | None:
+        """Return stalls and links that went down as one fact; None without any. `hosts`: the host of each rank."""
+        paused = {hosts[int(rank)]: seconds for rank, seconds in self.paused_s.items() if int(rank) < len(hosts)}
+        return disturbances.case_disturbed(title, self.stalls, self.networks, paused)
+
+    @property
+    def other_path(self) -> OtherPath | None:
+        """Return the path that the bytes took instead of the network; None if they took the network.
+
+        With a path the row has no percentage.
+        """
+        return bypassed(self.evidence)
+
+
+def measure_monitored(
+    ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
+) -> MonitoredMeasurement | None:
+    """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
+
+    Without `instruments` no counter is read.
+    """
+    ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.case.title()}: reading the machine state"
+    loop_s, phases = 0.0, Phases()
+    while True:
+        before = canary.measure() if canary else None  # before the counters: reading them delays a rank
+        if instruments:
+            instruments.begin(ready, world)
+        began, paused_s = now(), world.watchdog.paused_s
+        measured = time_case(ready, world, budget)
+        span, after = between(began, now()), canary.measure() if canary else None
+        own = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
+                "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
+        seen = instruments.end(ready) if instruments else {}
+        all_ranks = world.gather({**own, **seen}, what)
+        left = ending - time.monotonic()
+        if measured:
+            loop_s += measured.loop_s
+            phases += measured.phases
+        found = _result(measured, all_ranks, canary is not None, repeats) if measured and all_ranks else None
+        again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
+        left = world.broadcast(left if again else 0.0, what)
+        if not left:
+            if not (found and all_ranks):
+                return None
+            found = replace(found, evidence={"wall_s": {"measured": loop_s}}, phases=phases)
+            return _with_evidence(found, ready, world, all_ranks, instruments)
+        repeats, budget = repeats + 1, replace(budget, max_time_s=left)
+
+
+def _result(measured: Measurement, all_ranks: Sequence[dict[str, Any]], has_probe: bool, repeats: int) -> MonitoredMeasurement:
+    canaries = {when: _largest(one[when] for one in all_ranks) for when in ("before", "after")}
+    changed = any(flipped(one["before"], one["after"]) for one in all_ranks)
+    stolen = _largest(one["stolen"] for one in all_ranks)
+    silent = has_probe and None in canaries.values()
+    paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(all_ranks) if one["paused_s"]}
+    preempted = max(one["preempted"] for one in all_ranks)
+    return MonitoredMeasurement(measured, canaries if has_probe else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
+
+
+def _with_evidence(
+    found: MonitoredMeasurement, ready: PreparedCase, world: World, all_ranks: list[dict[str, Any]], instruments: Instruments | None
+) -> MonitoredMeasurement:
+    """Return the measurement with evidence from the hosts' counters and the host's share of the time.
+
+    It is computed when the ranks no longer wait for it.
+    """
+    paused = {"paused_s": found.paused_s} if found.paused_s else {}
+    evidence = found.evidence | paused | ({"moved": moved_evidence(ready, world, all_ranks)} if instruments else {})
+    hosts, measured = [member.host for member in world.members], found.measured
+    networks: tuple[HostNetwork, ...] = ()
+    if len(world.hosts) > 1:  # on one host ranks need no network
+        networks = tuple(of_host(host, one["moved"]) for host, one in zip(hosts, all_ranks, strict=True) if one.get("moved"))
+    series = slowest(measured.samples, ready.timed)
+    median_s = float(np.median(series)) if len(series) else None
+    long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
+    evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
+    evidence |= {"stalls": [one.as_json() for one in long]} if long else {}
+    sharing = _sharing(world, all_ranks, series)
+    if sharing is not None and sharing.threads > sharing.cores:
+        evidence["threads"] = asdict(sharing)
+    enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
+    if enqueue_s is not None:
+        evidence["enqueue_s"] = enqueue_s
+    telemetry = {host: one["telemetry"] for host, one in zip(hosts, all_ranks, strict=True) if one.get("telemetry")}
+    bound = enqueue_s is not None and median_s is not None and enqueue_s >= _LAUNCH_BOUND * median_s
+    return replace(
+        found, evidence=evidence, launch_bound=bound, telemetry=telemetry, networks=networks, stalls=tuple(long), sharing=sharing
+    )
+
+
+def _sharing(world: World, all_ranks: Sequence[dict[str, Any]], series: NDArray[np.float64]) -> SharedCores | None:
+    """Return how threads share the cores of the host with the most threads per core; None without samples, or if it is not known."""
+    if not len(series):
+        return None
+    low, high = np.quantile(series, [0.1, 0.9])
+    spread = float(high / low) if low > 0 else 1.0
+    by_host = [[member for member in world.members if member.host == host] for host in world.hosts]
+    known = [shared_cores([all_ranks[member.rank] for member in mates], [member.cpus for member in mates], spread) for mates in by_host]
+    return max((one for one in known if one), key=lambda one: one.threads / one.cores, default=None)
+
+
+def _largest(values: Any) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")  # ns on a CPU, ns waiting for one, number of time slices
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """The disturbance of a rank during a round.
+
+    cpu_wait  share of the time that its thread was ready to run and waited for a CPU; 0 if the kernel does not count it
+    flipped   whether the state probe before and after the round differs
+    """
+
+    cpu_wait: float = 0.0
+    flipped: bool = False
+
+
+@dataclass
+class RoundMonitor:
+    """The disturbances of one round; `ranks` is filled at rank 0 when the round ends."""
+
+    ranks: list[Disturbance] = field(default_factory=list)
+
+    def of(self, ranks: Sequence[int]) -> Disturbance:
+        """Return the largest disturbance of some ranks; an empty one where none is known."""
+        known = [self.ranks[rank] for rank in ranks if rank < len(self.ranks)]
+        return Disturbance(max((each.cpu_wait for each in known), default=0.0), any(each.flipped for each in known))
+
+
+@contextmanager
+def monitor_round(world: World, probe: StateProbe | None) -> Iterator[RoundMonitor]:
+    """Watch all ranks of the world during the block. All ranks enter and leave it together."""
+    found = RoundMonitor()
+    before = probe.measure() if probe else None
+    began, waited = time.monotonic_ns(), _waited_ns()
+    yield found
+    wall, more = time.monotonic_ns() - began, _waited_ns()
+    share = (more - waited) / wall if waited is not None and more is not None and wall > 0 else 0.0
+    own = [min(max(share, 0.0), 1.0), flipped(before, probe.measure() if probe else None)]
+    gathered = world.gather(own, "gathering what disturbed the round")
+    found.ranks = [Disturbance(float(share), bool(flip)) for share, flip in gathered or ()]
+
+
+def _waited_ns() -> int | None:
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,199 @@
+"""The backends of a launch: opened on all ranks or left out with a reason, the ranks that each has, and their end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collbench.backends.backend import Backend, Settings, Unavailable
+from collbench.backends.registry import backend_class
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.errors import CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
+from collbench.launch.failed_start import CRASHED_BACKEND, BackendStartFailed, earlier_crash
+from collbench.launch.mpi import LibraryFailed
+from collbench.launch.network import loopback_down
+from collbench.launch.shared_memory import remove_names
+from collbench.launch.spawn import recorded_opening
+from collbench.measuring.request import Request
+from collbench.operations.case import Case
+from collbench.operations.operation import Operation
+from collbench.operations.registry import failed_plugin
+from collbench.reason import Fact, Text, as_json, decode_or_text
+
+if TYPE_CHECKING:
+    from collbench.measuring.nccl_paths import NcclPaths
+
+NO_BACKEND = (
+    "no backend is installed: run pip install 'collbench[mpich]' or 'collbench[torch]' (`collbench backends` lists what is missing)"
+)
+
+
+class BackendSkipped(Fact, frozen=True):
+    """A backend is left out, because it is not installed and was not requested by name."""
+
+    backend: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"{self.backend} is skipped: {self.reason}"
+
+
+class BackendNotMeasured(Fact, frozen=True):
+    """A backend is installed, but cannot run in this launch: its cases are not available."""
+
+    backend: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"{self.backend} is not measured: {self.reason}"
+
+
+@dataclass(frozen=True)
+class OpenBackend:
+    """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there is one."""
+
+    name: str
+    backend: Backend | None
+    reason: Fact | None = None
+    paths: NcclPaths | None = None
+
+    @property
+    def running(self) -> Backend:
+        """The open backend."""
+        assert self.backend is not None
+        return self.backend
+
+    def ranks(self, world: World) -> int:
+        """Return how many ranks the backend's cases have: its own number once it is open, else the world's."""
+        return self.backend.ranks if self.backend else world.size
+
+
+Work = tuple[Operation, Case, OpenBackend]
+
+
+def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
+    """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
+
+    Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this
+    launch.
+    """
+    opened = [one for name in request.backends if (one := _open_one(name, request, world, note))]
+    if not opened:
+        raise UsageError(NO_BACKEND)
+    return opened
+
+
+def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
+    """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
+    why: list[str] = []
+    for name in request.backends:
+        one = _open_one(name, request, world, note)
+        if one and one.backend:
+            return one
+        if one:
+            why.append(f"{one.reason}")
+            note(BackendNotMeasured(name, str(one.reason)))
+    raise RunFailed(why[0]) if why else UsageError(NO_BACKEND)
+
+
+def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
+    """Return the backend, open or with the reason why not; None for a missing one that was not requested by name."""
+    kind, requested = backend_class(name), name in request.requested
+    crash = earlier_crash(os.environ) if CRASHED_BACKEND in os.environ else None
+    if crash and crash.backend == name:
+        return OpenBackend(name, None, crash)
+    missing = missing_anywhere(name, kind, world)
+    if missing and requested:
+        raise UsageError(f"backend {name} is not available: {missing}")
+    if missing:
+        note(BackendSkipped(name, missing))
+        return None
+    host = world.me.host
+    fault = loopback_down(host) if kind.local_path == "loopback" and len(world.on_host(host)) > 1 else None
+    if fault := world.first_error(fault, f"opening {name}: looking at lo"):
+        if requested:
+            raise UsageError(fault)
+        return OpenBackend(name, None, Text(fault))
+    paths = None
+    if kind.uses_nccl and request.evidence != "off":  # the reader is imported only where NCCL is used
+        from collbench.measuring.nccl_paths import NcclPaths
+
+        paths = NcclPaths.begin(request.evidence == "tuning")
+    if request.slowed:
+        from collbench.backends.slowed import slowed
+
+        kind = slowed(kind, request.slowed)
+    backend: Backend = kind()
+    wrong = open_everywhere(backend, world, Settings(request.ranks, request.timeout_s, request.seed, request.gpus_per_process))
+    if wrong is None:
+        return OpenBackend(name, backend, paths=paths)
+    if paths:
+        paths.close()
+    reason, of_the_user = wrong
+    if requested:
+        raise UsageError(reason.render()) if of_the_user else RunFailed(reason.render())
+    return OpenBackend(name, None, reason)
+
+
+def missing_anywhere(name: str, kind: type[Backend], world: World) -> str | None:
+    """Return why the backend is not installed at some rank, with the remedy; None if all have it. All ranks must call it."""
+    answer = kind.probe()
+    return world.first_error(str(answer) if isinstance(answer, Unavailable) else None, f"looking for {name}")
+
+
+def open_everywhere(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
+    """Return (why it does not open at some rank, whether the user can fix that); None once it is open. All ranks must call it."""
+    own = _try_open(backend, world, settings)
+    wrong = world.first_error(own and (as_json(own[0]), own[1]), f"opening {backend.name}")
+    remove_names()
+    return (decode_or_text(wrong[0], BackendStartFailed | Text), bool(wrong[1])) if wrong else None
+
+
+def _try_open(backend: Backend, world: World, settings: Settings) -> tuple[Fact, bool] | None:
+    """Return (why it does not open here, whether the user can fix that), or None. Raises PeerFailed, WaitExpired of an exchange."""
+    try:
+        with world.watchdog.phase(f"opening {backend.name}"), recorded_opening(backend.name, os.environ):
+            backend.open(world, settings)
+            if backend.uses_nccl:
+                from collbench.measuring.nccl_paths import describe_ras
+
+                backend.ask_ras = describe_ras
+                world.add_informant(describe_ras)
+    except (PeerFailed, WaitExpired):  # the launch ends: another exchange would hide the reason
+        raise
+    except LibraryFailed as error:
+        return BackendStartFailed(backend.name, str(error)), False
+    except CollbenchError as error:
+        return Text(str(error)), isinstance(error, UsageError)
+    except MemoryError:  # of this rank only; the other ranks continue to open the backend
+        raise
+    except Exception as error:
+        return BackendStartFailed(backend.name, failed_plugin(error) or f"{type(error).__name__}: {error}"), False
+    return None
+
+
+def close_backends(opened: list[OpenBackend], world: World) -> None:
+    """Close every backend in order."""
+    for one in opened:
+        if one.backend:
+            with world.watchdog.phase(f"closing {one.name}"):
+                one.backend.close()
+        if one.paths:
+            one.paths.close()
+
+
+def members_of(backend: Backend, world: World) -> list[Member]:
+    """Return for each of a backend's ranks the process that drives it. A process may drive several consecutive ranks."""
+    each = max(1, backend.ranks // world.size)
+    return [world.members[min(rank // each, world.size - 1)] for rank in range(backend.ranks)]
+
+
+def ranks_by_host(backend: Backend, world: World) -> list[list[int]]:
+    """Return the backend's ranks on each host, in the order of the hosts."""
+    members = members_of(backend, world)
+    return [[rank for rank, member in enumerate(members) if member.host == host] for host in world.hosts]

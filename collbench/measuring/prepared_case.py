@@ -1,0 +1,523 @@
+"""Prepare one case on all ranks together: groups, buffers, program and first call; then time, verify and release it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar
+
+from collbench.backends.backend import Backend, Group, Tuning, in_place_only
+from collbench.backends.clock import DeviceClock, ProcessClock
+from collbench.backends.host import AnyBuffers
+from collbench.control.world import World
+from collbench.errors import CollbenchError, PeerFailed, WaitExpired
+from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.loop import CallFailed, Loop, Timed, Unfinished
+from collbench.measuring.request import Budget
+from collbench.measuring.sampling import Measurement, SamplingPlan, measure, schedule, short_schedule
+from collbench.operations.case import Case
+from collbench.operations.data import Mismatch, slots_checked, slots_for
+from collbench.operations.groups import Groups, groups_of
+from collbench.operations.operation import Operation
+from collbench.operations.program import Program, PythonCall, joined
+from collbench.operations.unsupported import CaseFailed, decode_reason
+from collbench.reason import Fact, as_json
+from collbench.units import format_time, plural
+
+_BETWEEN_GROUPS = 7919  # a prime above the number of slots, which have consecutive seeds
+T = TypeVar("T")
+
+
+class DataError(Protocol):
+    """The result of verification at one rank: the number of wrong elements (of a barrier: 1), and a sentence about them."""
+
+    @property
+    def wrong(self) -> int:
+        """The number of wrong elements, or ranks."""
+        ...
+
+    def sentence(self) -> str:
+        """Return the sentence for rows and errors."""
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rank and its errors, JSON-ready, for a row's evidence."""
+        ...
+
+
+@dataclass(frozen=True)
+class PreparedCase:
+    """A case that every rank can run: its groups, this process's part of them, and the loop over its program.
+
+    checking      the loop that is verified: `loop`, unless one turn of it is several iterations or the operation is a barrier
+    synchronised  whether the ranks synchronize before each sample, not only before the first of a batch of samples
+    program       the calls that `loop` runs, to be joined with others
+    must          of several operations in one: the bytes that must cross hosts; None: it is one operation
+    plan          rank 0's plan of the samples, where turns of the loop are not alike; None: `sampling.schedule`
+    first_call_s  seconds of the first call, until it has returned at all ranks
+    """
+
+    operation: Operation
+    case: Case
+    groups: tuple[tuple[int, ...], ...]
+    own_groups: tuple[Group, ...]
+    buffers: tuple[AnyBuffers, ...]
+    loop: Loop
+    checking: Loop
+    synchronised: bool = True
+    program: Program = field(default_factory=lambda: Program(((),)))
+    must: Callable[[Mapping[int, str]], LeastBytes] | None = None
+    plan: Callable[[Budget], SamplingPlan] | None = None
+    first_call_s: float = 0.0
+
+    @property
+    def timed(self) -> list[int]:
+        """Return the timed ranks, ascending: of a pair the first, else all."""
+        each = (group[:1] if self.operation.pair else group for group in self.groups)
+        return sorted(rank for ranks in each for rank in ranks)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """Return the conditions of the case that this process knows, JSON-ready."""
+        pages = {buffers.page_bytes for buffers in self.buffers if buffers.page_bytes}
+        loop = "native" if self.loop.native else "python"
+        calls = {"calls": list(dict.fromkeys(self.program.calls()))} if self.case.call else {}
+        return {"page_bytes": max(pages, default=None), "loop": loop, "synchronised": self.synchronised, **calls}
+
+    @property
+    def fell_back(self) -> bool:
+        """Return whether Python times a program that the C loop could time if it had been built."""
+        return not self.loop.native and self.loop.could_be_native
+
+
+def placed(case: Case, operation: Operation, backend: Backend) -> Case:
+    """Return the case, out of place where the library supports it, unless the user chose otherwise."""
+    return case if case.in_place is not None else case.placed(in_place_only(backend, operation))
+
+
+def make_groups(backend: Backend, work: Sequence[tuple[Operation, Case]], world: World) -> dict[tuple[int, ...], Group | None]:
+    """Return the groups that these cases need, and that of all ranks; pairs need none.
+
+    All ranks call, and make the groups in the same order. None: this process has no rank in the group.
+    """
+    splits = dict.fromkeys(case.split for operation, case in work if not operation.pair and case.split)
+    needed = [tuple(range(backend.ranks)), *(ranks for split in splits for ranks in split.groups(backend.ranks))]
+    with world.watchdog.phase(f"making groups on {backend.name}"):
+        return {ranks: backend.group(ranks) for ranks in dict.fromkeys(needed)}
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """The state that all cases of a backend share: the backend, its groups by their ranks, and the synchronization of ranks.
+
+    each_time   whether the ranks may synchronize before each sample; else only before the first of a batch
+    """
+
+    backend: Backend
+    members: dict[tuple[int, ...], Group | None]
+    sync: Program | None
+    each_time: bool = True
+
+    @property
+    def whole(self) -> Group | None:
+        """Return this process's part of the group of all ranks."""
+        return self.members[tuple(range(self.backend.ranks))]
+
+    @property
+    def driven(self) -> frozenset[int]:
+        """Return the ranks that this process drives."""
+        return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
+
+
+def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | Fact:
+    """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
+    on all ranks.
+
+    Pairs, and the groups of a case with a tuning, belong to the case: they are made here, and `release` frees them.
+    """
+    return prepare_over(operation, case, groups_of(operation, case, stage.backend.ranks), stage, world)
+
+
+def prepare_over(
+    operation: Operation, case: Case, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
+) -> PreparedCase | Fact:
+    """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
+    case's own).
+    """
+    operation = operation.on(stage.backend.api, stage.backend.passes_messages)
+    preparation = Preparation(operation, case, stage, groups, world, slots or slots_for(case))
+    own_groups = preparation.attempt("making its groups", "groups", preparation.make_groups)
+    own = operation.pair or _is_tuned(case)  # the others were made before the first case: no rank can fail alone
+    failed = preparation.first_failure(own_groups, "making its groups") if own else None
+    if isinstance(own_groups, CaseFailed):
+        return failed or own_groups
+    if failed:
+        return failed
+    ready = preparation.bind(own_groups)
+    if isinstance(ready, Fact):
+        with world.watchdog.phase(f"{case.title()}: freeing its groups"):
+            _release(operation, case, stage.backend, own_groups)
+    return ready
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A case to prepare on all ranks: over these groups, in a backend's context, with so many rotating buffers."""
+
+    operation: Operation
+    case: Case
+    stage: BackendContext
+    groups: Groups
+    world: World
+    slots: int
+
+    def attempt(self, doing: str, stage: Literal["groups", "allocation", "binding"], make: Callable[[], T]) -> T | CaseFailed:
+        """Return what `make` makes under the watchdog, or why the library refuses it at this rank. Raises PeerFailed, WaitExpired."""
+        with self.world.watchdog.phase(f"{self.case.title()}: {doing}"):
+            try:
+                return make()
+            except (PeerFailed, WaitExpired):  # of an exchange: the launch ends
+                raise
+            except (CollbenchError, AttributeError) as error:
+                return CaseFailed(stage, self.world.rank, str(error))
+            except MemoryError as error:
+                return CaseFailed(stage, self.world.rank, str(error) or "not enough memory")
+
+    def first_failure(self, found: object, doing: str) -> Fact | None:
+        """Return the first reason of any rank, the same at all ranks; None where no rank has one. All ranks call."""
+        own = as_json(found) if isinstance(found, Fact) else None
+        reason = self.world.first_error(own, f"{self.case.title()}: {doing}")
+        return decode_reason(reason)
+
+    def make_groups(self) -> tuple[Group, ...]:
+        """Return this process's groups. All ranks call."""
+        case, stage = self.case, self.stage
+        backend, tuning, whole, driven = stage.backend, Tuning(case.algorithm, case.protocol), stage.whole, stage.driven
+
+        def make(ranks: tuple[int, ...]) -> Group | None:
+            if self.operation.pair:
+                return None if driven.isdisjoint(ranks) else backend.pair(whole, ranks, case)
+            return backend.group(ranks, tuning) if _is_tuned(case) else stage.members[ranks]
+
+        return tuple(group for group in [make(ranks) for ranks in self.groups] if group)
+
+    def bind(self, own_groups: tuple[Group, ...]) -> PreparedCase | Fact:
+        """Bind the case on all ranks, or return a reason. On GPUs no rank binds before all have memory.
+
+        A call captured into a graph connects the ranks, and would wait for those that fail. So may the making of a persistent request.
+        """
+        buffers = self.attempt("allocating", "allocation", lambda: self._filled(own_groups))
+        if (self.case.device != "cpu" or self.case.call == "persistent") and (failed := self.first_failure(buffers, "allocating")):
+            return failed
+        doing = "binding its calls"
+        program = buffers if isinstance(buffers, CaseFailed) else self.attempt(doing, "binding", lambda: self._program(own_groups, buffers))
+        failed = self.first_failure(program, doing)
+        if isinstance(buffers, CaseFailed):
+            return failed or buffers
+        if isinstance(program, Fact):
+            return failed or program
+        if failed:
+            program.free()
+            return failed
+        ready, refused, began = self._looped(own_groups, buffers, program), None, time.monotonic()
+        try:  # only the library knows which cases it does not support
+            with phase(ready, self.world, "the first call"):
+                ready.checking.run(1, slot=0)
+        except CallFailed as error:
+            refused = CaseFailed("first call", self.world.rank, str(error))
+        if failed := self.first_failure(refused, "the first call"):
+            program.free()
+        return failed or replace(ready, first_call_s=time.monotonic() - began)
+
+    def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
+        found = []
+        for group in own_groups:
+            buffers = self.stage.backend.allocate(self.operation, replace(self.case, seed=_seed(self.case, group)), group, self.slots)
+            found.append(buffers)
+        for each in found:
+            for slot in range(self.slots):
+                each.fill(slot, for_check=False)
+        return tuple(found)
+
+    def _program(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...]) -> Program | Fact:
+        backend, programs = self.stage.backend, list[Program]()
+        for group, part in zip(own_groups, buffers, strict=True):
+            if self.case.call is None:
+                program: Program | Fact = backend.bind(self.operation, self.case, group, part)
+            else:
+                from collbench.backends.nonblocking import bind_called
+
+                program = bind_called(backend, self.operation, self.case, group, part)
+            if isinstance(program, Fact):
+                return program
+            programs.append(program)
+        return joined(programs) if programs else Program(((),))
+
+    def _looped(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...], program: Program) -> PreparedCase:
+        """Return the case with the loops over its program."""
+        operation, case, stage = self.operation, self.case, self.stage
+        # several pairs must run at the same time
+        alone = (operation.self_synchronizing or operation.one_sided) and len(self.groups) == 1
+        each = stage.each_time and case.mode != "pipelined" and not alone
+        clock, sync = stage.backend.clock(), stage.sync
+        if operation.creates and isinstance(clock, DeviceClock):
+            clock, sync = _of_host(clock, sync, stage.backend)
+        before, meeting = (sync, None) if each else (None, sync)
+        parting = stage.sync if operation.one_sided else None  # many libraries make progress only while rank 1 is inside a call, too
+        loop = Loop(timed := Timed(program, before, clock, self.world.watchdog.progress, meeting, parting))
+        checking = loop
+        if program.once or operation.is_barrier:
+            checked = replace(timed, program=program.once or program)
+            # a barrier is verified without the synchronization before it, which would also hold the ranks
+            checking = Loop(replace(checked, sync=None, meeting=None) if operation.is_barrier else checked)
+        return PreparedCase(operation, case, self.groups, own_groups, buffers, loop, checking, synchronised=each, program=program)
+
+
+def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tuple[ProcessClock, Program | None]:
+    """Return the clock of calls that the host waits for, and the synchronization, after which the host waits for the GPU as well."""
+    if sync:
+        fence = PythonCall("wait for the GPU", lambda: backend.fence(clock.deadline_s))
+        sync = replace(sync, slots=tuple((*slot, fence) for slot in sync.slots))
+    return ProcessClock(len(clock.streams)), sync
+
+
+def _is_tuned(case: Case) -> bool:
+    return bool(case.algorithm or case.protocol)
+
+
+def _seed(case: Case, group: Group) -> int:
+    """Return a seed that differs between groups, so that verification detects data of another group."""
+    return case.seed + _BETWEEN_GROUPS * group.ranks[0]
+
+
+def release(ready: PreparedCase, backend: Backend) -> None:
+    """Free the requests and groups that were made for this case alone."""
+    ready.program.free()
+    _release(ready.operation, ready.case, backend, ready.own_groups)
+
+
+def _release(operation: Operation, case: Case, backend: Backend, own_groups: Sequence[Group]) -> None:
+    for group in own_groups if operation.pair or _is_tuned(case) else ():
+        backend.release(group)
+
+
+@contextmanager
+def phase(ready: PreparedCase, world: World, what: str) -> Iterator[None]:
+    """Run the block under the watchdog. An error of work that does not end names its case."""
+    try:
+        with world.watchdog.phase(f"{ready.case.title()}: {what}"):
+            yield
+    except Unfinished as error:
+        raise Unfinished(f"{ready.case.title()}: {error}") from None
+
+
+def time_case(ready: PreparedCase, world: World, budget: Budget) -> Measurement | None:
+    """Measure the case on all ranks; the result is at rank 0, None elsewhere."""
+    plan = ready.plan(budget) if ready.plan else None
+    plan = plan or schedule(budget, ready.case.size_bytes, ready.case.mode, ready.timed, iterations=ready.loop.iterations)
+    return _run_plan(ready, ready.loop, world, budget, plan)
+
+
+def time_shortly(
+    ready: PreparedCase, world: World, budget: Budget, loop: Loop | None = None, timed: list[int] | None = None
+) -> Measurement | None:
+    """Measure one of many cases, with few batches; the result is at rank 0, None elsewhere.
+
+    loop, timed: another loop of the case than its own, and the ranks that it times.
+    """
+    plan = short_schedule(budget, ready.case.size_bytes, ready.case.mode if loop is None else "isolated", timed or ready.timed)
+    return _run_plan(ready, loop or ready.loop, world, budget, plan)
+
+
+def _run_plan(ready: PreparedCase, loop: Loop, world: World, budget: Budget, plan: SamplingPlan) -> Measurement | None:
+    with phase(ready, world, "measuring"), world.extend_timeout(budget.max_time_s):
+        return measure(loop, world, plan if world.rank == 0 else None, ready.case.title())
+
+
+def verify_case(ready: PreparedCase, world: World, calls: int) -> list[Mismatch] | None:
+    """Refill the timed buffers, run the timed program once per slot and compare. Return the mismatches at rank 0, None elsewhere."""
+    found: list[dict[str, Any]] = []
+    # Phases of their own, since each is progress: with many calls, slots or bytes, all of them may exceed the timeout.
+    for _ in range(calls):
+        for slot in slots_checked(ready.case):
+            for buffers in ready.buffers:
+                with phase(ready, world, "verifying: filling buffers"):
+                    buffers.fill(slot, for_check=True)
+            with phase(ready, world, "verifying"):
+                ready.checking.run(1, slot=slot)
+            with phase(ready, world, "verifying: comparing data"):
+                found += mismatches_in(ready, slot)
+    everyone = world.gather(found, f"{ready.case.title()}: verifying")
+    return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
+
+
+def mismatches_in(ready: PreparedCase, slot: int) -> list[dict[str, Any]]:
+    """Return the wrong data that this process's ranks received in a slot, JSON-ready. Ranks are numbered as in the job."""
+    found: list[dict[str, Any]] = []
+    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
+        wrong = [mismatch for mismatch in buffers.check(slot) if mismatch]
+        found += [replace(mismatch, rank=group.ranks[mismatch.rank]).as_json() for mismatch in wrong]
+    return found
+
+
+# Whether a barrier works: no rank may leave it before all ranks have entered.
+#
+# Some ranks enter late, one per attempt. All ranks meet over the control plane, then the late rank waits for a delay. The other ranks
+# record how long after their own arrival at the meeting they left the barrier. The late rank enters at least its delay after the meeting,
+# which ends only after all ranks have arrived. So a rank that left within the delay has left too early, independent of its own delays. Such
+# delays can hide an error: if a rank reached the barrier only after the delay, the attempt is repeated with a longer one.
+
+_MOST_LATE = 4
+_ATTEMPTS = 3
+_DELAY_S = 0.01
+_MEETINGS = 5  # the delay as a multiple of the slowest rank's meeting
+_LONGER = 4  # factor of the delay at the next attempt
+_CLOCKS = 0.98  # clocks of hosts differ by up to 500 ppm, and timers round
+
+
+@dataclass(frozen=True)
+class LeftEarly:
+    """A rank that left a barrier before another rank had entered it.
+
+    It left `after_s` seconds after the meeting. Rank `late` had not entered yet: it waited `delay_s` seconds.
+    """
+
+    rank: int
+    late: int
+    after_s: float
+    delay_s: float
+    wrong: int = 1
+
+    def sentence(self) -> str:
+        """Return the text for rows and errors: "rank 1 left after 210.0 µs, before rank 0 entered, which waited 10000 µs"."""
+        after, delay = format_time(self.after_s), format_time(self.delay_s)
+        return f"rank {self.rank} left after {after} µs, before rank {self.late} entered, which waited {delay} µs"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for the control plane and a row's evidence."""
+        return asdict(self)
+
+
+def left_early(ready: PreparedCase, world: World, calls: int) -> tuple[int, list[LeftEarly]]:
+    """Return (calls verified, the ranks that left a barrier early, each once), the same at all ranks. All ranks must call it.
+
+    The number is 0 if it cannot be verified, since ranks of one process or of a simulating backend have no separate time.
+    """
+    found: dict[int, LeftEarly] = {}
+    known = True
+    for late in _late_ranks(ready) * calls:
+        seen, early = _turn(ready, world, late)
+        known = known and seen
+        for one in early:
+            found.setdefault(one.rank, one)
+    return calls if known or found else 0, [found[rank] for rank in sorted(found)]
+
+
+def _late_ranks(ready: PreparedCase) -> list[int]:
+    """Return the ranks that enter late in turn, as ranks within each group: all up to 4, else a sample drawn by the case's seed."""
+    n = len(ready.groups[0])
+    return sorted(random.Random(ready.case.seed).sample(range(n), min(n, _MOST_LATE))) if n > 1 else []
+
+
+def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
+    """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
+    others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
+    for attempt in range(_ATTEMPTS):
+        delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
+        everyone = world.allgather(_attempt(ready, world, late, delay_s), _what(ready))
+        early += [LeftEarly(**one) for reply in everyone for one in reply["early"]]
+        if early or not any(reply["late_itself"] for reply in everyone):
+            return bool(early) or sum(reply["told"] for reply in everyone) == others, early
+    return False, early
+
+
+def _meeting_s(ready: PreparedCase, world: World) -> float:
+    """Return the seconds of a meeting at the slowest rank, the same at all ranks, which leave it nearly at the same time."""
+    world.allgather(None, _what(ready))
+    began = time.monotonic()
+    world.allgather(None, _what(ready))
+    return max(world.allgather(time.monotonic() - began, _what(ready)))
+
+
+def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
+    """Run one barrier.
+
+    Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
+    """
+    waits = any(late in group.driven for group in ready.own_groups)
+    began = time.monotonic()
+    world.allgather(None, _what(ready))
+    if waits:
+        time.sleep(delay_s)
+    came_s = time.monotonic() - began
+    with phase(ready, world, "verifying"):
+        ready.checking.run(1, slot=0)
+    left_s = time.monotonic() - began
+    others = [] if waits else [(group, rank) for group in ready.own_groups for rank in group.driven]
+    early = others if left_s < delay_s * _CLOCKS else []
+    return {
+        "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
+        "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
+    }  # fmt: skip
+
+
+def _what(ready: PreparedCase) -> str:
+    return f"{ready.case.title()}: verifying"
+
+
+# Wrong data between places, for launches that measure rounds.
+
+_MOST_LISTED = 4  # groups, and places of each
+
+
+class WrongDataFound(Fact, frozen=True):
+    """Wrong data arrived within a group of ranks or nodes.
+
+    places    the first of them; count: how many there are
+    elements  that differ from the data sent; detail: the errors of the first rank
+    """
+
+    places: tuple[str, ...]
+    count: int
+    elements: int
+    detail: str = ""
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        if self.count > len(self.places):
+            where = f"among {', '.join(self.places)} and {self.count - len(self.places)} more"
+        else:
+            where = f"between {' and '.join(self.places)}" if self.count > 1 else f"inside {self.places[0]}"
+        differ = "differs" if self.elements == 1 else "differ"
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"wrong data {where}: {plural(self.elements, 'element')} {differ} from what was sent{detail}"
+
+
+class MoreWrongData(Fact, frozen=True):
+    """Further pairs or groups with wrong data, which are not listed."""
+
+    count: int
+    what: Literal["pair", "group"]
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"wrong data in {plural(self.count, f'more {self.what}')}"
+
+
+def wrong_data(
+    names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
+) -> list[WrongDataFound | MoreWrongData]:
+    """Return a fact for each of the first groups with wrong data, and one for the number of further groups.
+
+    met: for each group its places, the number of wrong elements (None: not compared), and the errors of its first rank
+    or None.
+    """
+    bad = [
+        WrongDataFound(tuple(names[place] for place in places[:_MOST_LISTED]), len(places), wrong, detail or "")
+        for places, wrong, detail in met if wrong
+    ]  # fmt: skip
+    left = len(bad) - _MOST_LISTED
+    return [*bad[:_MOST_LISTED], *([MoreWrongData(left, what)] if left > 0 else [])]

@@ -1,0 +1,435 @@
+"""Resume an interrupted run of any kind in its folder: stored records stay, and only what is missing is measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.control.world import World
+from collbench.errors import UsageError
+from collbench.measuring.open_backends import Work
+from collbench.measuring.prepared_case import placed
+from collbench.measuring.request import Request
+from collbench.measuring.row import row_without
+from collbench.operations.registry import operations
+from collbench.reason import Fact
+from collbench.results.environment import steering
+from collbench.results.folder import ROUNDS, RUN, TOPOLOGY, RunFolder, quoted
+from collbench.results.reader import Run, read_run
+from collbench.results.row import CaseKey, Row
+from collbench.results.store import parse_object, read_object, to_line
+from collbench.units import plural
+from collbench.untrusted import dict_of, list_of
+
+if TYPE_CHECKING:
+    from collbench.machine.model import Machine
+
+
+# Whether a resumed run is the same: the request, the software and the hosts.
+
+_IDENTITY = CaseKey._fields
+_OF_HOST = ("system", "kernel", "machine", "libc", "cpu_model", "python")
+_SHOWN, _BEFORE = 80, 20
+_MOST_NAMED = 4
+_ARRANGED = "how the cases are arranged (SHA-256)"
+# Options that do not change what is measured.
+_NOT_MEASURED = frozenset(
+    {
+        "--out", "--resume", "--resume-if-exists", "--dry-run", "--format", "--color", "--quiet", "--columns", "--verbose", "-v", "--html",
+        "--trace", "--nvtx", "--timeout", "--launches", "--allocation", "--oversubscribe", "--no-config",
+    }
+)  # fmt: skip
+Facts = dict[str, str]
+
+
+def planned(work: Sequence[Work], world: World) -> list[tuple[Row, Row]]:
+    """Return for each case how its row will name it: (as it is measured, as it was requested, where that is not possible)."""
+    found = []
+    for operation, case, one in work:
+        size = (one.ranks(world), len(world.hosts))
+        there = placed(case, operation, one.backend) if one.backend else case
+        found.append((row_without(operation, there, "", size, ""), row_without(operation, case, "", size, "")))
+    return found
+
+
+def key_of(row: Row) -> CaseKey:
+    """Return the values that distinguish the row's case from all others of a run. A point-to-point case's pairs follow from the ranks."""
+    operation = operations().get(row.operation)
+    known = replace(row, group="all") if operation and operation.pair and not operation.aggregate else row
+    return CaseKey._make(getattr(known, name) for name in _IDENTITY)
+
+
+def requested_of(request: Request, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the planned cases for run.json: their number, the values of each option, a digest, and the options that all of them share."""
+    keys = [key_of(row) for row in rows]
+    values = {name: list(dict.fromkeys(column)) for name, column in zip(_IDENTITY, zip(*keys, strict=True), strict=True)}
+    text = "\n".join(sorted(repr(key.stored()) for key in keys))
+    return {
+        "cells": len(keys), "values": {name: found for name, found in values.items() if found != [None]},
+        "digest": hashlib.sha256(text.encode()).hexdigest(), "options": options_of(request),
+        **({"span": list(span)} if (span := request.sweep.each[0].span) else {}),
+    }  # fmt: skip
+
+
+def options_of(request: Request) -> dict[str, Any]:
+    """Return the options that all kinds of runs share, for run.json: a run is resumed only with the same ones."""
+    budget = request.budget
+    return {
+        "--iterations": budget.iterations, "--warmup": budget.warmup,
+        "--precision": budget.precision and 100 * budget.precision, "--max-time": budget.max_time_s,
+        "--check": request.check, "--ceiling": request.ceiling, "--oversubscription": request.oversubscription, "--seed": request.seed,
+        "--evidence": request.evidence, "--telemetry": request.telemetry_hz, "--gpus-per-process": request.gpus_per_process,
+        **({"--total-time": budget.total_s} if budget.total_s is not None else {}),
+        **({"--slowed": "; ".join(request.slowed.texts)} if request.slowed else {}),
+    }  # fmt: skip
+
+
+def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return what differs between two contents of run.json, as clauses: first the options, then the machine; None without a difference.
+
+    Example: "--max-time was 3 and is 5, the host's kernel was 6.1 and is 6.2". Values that change with every start (process numbers,
+    times, folders) are ignored.
+    """
+    requested = _changes(_request_facts(then), _request_facts(now))
+    if requested and then.get("operation") == now.get("operation"):  # as the user typed it, if that differs
+        requested = _changes(_typed(then), _typed(now)) or requested
+    if len(requested) > 1:  # the digest says nothing that the others do not
+        requested = [clause for clause in requested if not clause.startswith(_ARRANGED)]
+    found = [*requested, *_changes(_machine_facts(then), _machine_facts(now))]
+    if not found:
+        return None
+    more = f" and {plural(len(found) - _MOST_NAMED, 'other difference')}" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
+
+
+def _changes(then: Iterable[tuple[str, str]], now: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a clause for each value that differs."""
+    before = dict(then)
+    after = dict(now)
+    found = []
+    for name in dict.fromkeys([*after, *before]):
+        if before.get(name) != after.get(name):
+            was, is_now = _shortened_alike(before.get(name, "not set"), after.get(name, "not set"))
+            found.append(f"{name} was {was} and is {is_now}")
+    return found
+
+
+def _typed(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of the command line, without the options that do not change what is measured."""
+    option = "the argument"
+    values: list[str] = []
+    for word in [*list_of(info.get("command"), str)[2:], "--"]:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-") or word[1:2].isdigit():
+            values.append(word)
+            continue
+        if option not in _NOT_MEASURED and (values or option.startswith("-")):
+            yield option, " ".join(values) or "set"
+        option = name
+        values = [value] if equals else []
+
+
+def request_difference(then: Mapping[str, Any], request: Request, more: Mapping[str, Any] | None = None) -> str | None:
+    """Return as `difference`, for values known before the ranks have joined: collbench, the command, the suite and the options.
+
+    more: the options of a kind of run other than cases.
+    """
+    from collbench import __version__
+
+    asked = {"options": {**options_of(request), **(more or {})}}
+    now = {"collbench": __version__, "operation": request.command, "suite": request.suite, "asked": asked}
+    command = {"command": ["collbench", *request.argv]}
+    options = dict_of(then.get("asked")).get("options")
+    known = {name: then.get(name) for name in now} | {"asked": {"options": options} if options else None}
+    return difference({**known, "command": then.get("command")}, parse_object(to_line({**now, **command}).encode()))
+
+
+def same_command(then: Mapping[str, Any], request: Request) -> bool:
+    """Return whether a run.json is of the same command line and settings, apart from options that do not change what is measured."""
+    before = (dict(_typed(then)), dict_of(dict_of(then.get("configuration")).get("values")), dict_of(then.get("suite")).get("digest"))
+    now = {"command": ["collbench", *request.argv]}
+    after = (dict(_typed(now)), dict((request.configuration or {}).get("values", {})), (request.suite or {}).get("digest"))
+    return before == after
+
+
+def _request_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of what was requested, the most important first."""
+    yield "the command", str(info.get("operation"))
+    suite, requested = dict_of(info.get("suite")), dict_of(info.get("asked"))
+    yield from (("the suite", str(suite.get("name"))), ("the suite's text (SHA-256)", str(suite.get("digest")))) if suite else ()
+    yield "what was requested", "recorded" if requested else "not recorded"
+    yield from _texts("", requested.get("options"))
+    yield from _texts("the cases' ", requested.get("values"))
+    yield "the number of cases", str(requested.get("cells"))
+    yield _ARRANGED, str(requested.get("digest"))
+
+
+def _machine_facts(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of the software, the hosts and the ranks, the most important first."""
+    yield "collbench", str(info.get("collbench"))
+    yield "the list of hosts", _text(info.get("hosts"))
+    yield from _ranks(info.get("rank_map"))
+    for name, versions in dict_of(info.get("backends")).items():
+        if "not measured" in dict_of(versions):
+            yield f"backend {name}", "not available"
+        else:
+            yield f"backend {name}", "available"
+            yield from _texts(f"{name}'s ", versions)
+    yield from _texts("the host's ", {name: dict_of(info.get("host")).get(name) for name in _OF_HOST})
+    yield from _texts("", steering(dict_of(info.get("environment"))))
+
+
+def _ranks(rank_map: Any) -> Iterator[tuple[str, str]]:
+    """Yield where each rank is: its host, its GPU, and how many CPUs it may use."""
+    places = [place for place in rank_map if isinstance(place, dict)] if isinstance(rank_map, list) else []
+    yield "the number of ranks", str(len(places))
+    for place in places:
+        name = f"rank {place.get('rank')}"
+        yield f"the host of {name}", str(place.get("host"))
+        yield from ((f"the GPU of {name}", str(place["gpu"])),) if "gpu" in place else ()
+        cpus = place.get("cpus")
+        yield f"the number of CPUs of {name}", str(len(cpus) if isinstance(cpus, list) else None)
+
+
+def _texts(before: str, values: Any) -> Iterator[tuple[str, str]]:
+    for name, value in dict_of(values).items():
+        yield f"{before}{name}", _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "not set" if value is None else str(value)
+
+
+def _shortened_alike(was: str, is_now: str) -> tuple[str, str]:
+    """Return both texts. Long ones are cut to start shortly before the first difference."""
+    parting = next((place for place, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b), min(len(was), len(is_now)))
+    start = max(0, parting - _BEFORE) if max(len(was), len(is_now)) > _SHOWN else 0
+    first, second = (f"{'…' * (start > 0)}{text[start : start + _SHOWN]}{'…' * (len(text) > start + _SHOWN)}" for text in (was, is_now))
+    return first, second
+
+
+def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a known one."""
+    interfaces = [
+        (dict_of(old), dict_of(new))
+        for old, new in zip(list_of(then.get("interfaces"), object), list_of(now.get("interfaces"), object), strict=False)
+    ]
+    for old, new in interfaces:
+        changed = next((name for name in new if old.get(name) != new.get(name)), None)
+        if changed:
+            return f"the network interface's {changed} was {_text(old.get(changed))} and is {_text(new.get(changed))}"
+    return _of_machines(_machines(then), _machines(now))
+
+
+def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str | None:
+    from collbench.machine.cluster import differences
+
+    for host in now:
+        if host in then:
+            found = differences([_steady(then[host], "then"), _steady(now[host], "now")])
+            if found:
+                return f"{host} is another machine: {found[0]}"
+    return None
+
+
+def _steady(machine: Machine, name: str) -> Machine:
+    """Return the machine without virtual NICs, which containers add and remove. A NIC that carries the job is among `interfaces`."""
+    return replace(machine, hostname=name, nics=tuple(nic for nic in machine.nics if nic.virtual is None))
+
+
+def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
+    """Return the machines by host name; empty if the document cannot be read."""
+    from collbench.machine.readers.text import Unreadable
+    from collbench.machine.snapshot import machines_of
+
+    try:
+        return {machine.hostname or "": machine for machine in machines_of(dict(document), "topology.json")}
+    except Unreadable:
+        return {}
+
+
+class RunResumed(Fact, frozen=True):
+    """The run continues in the folder of an earlier, incomplete one. What is stored there is not measured again.
+
+    cases   how many there are in all; None: not known
+    what    what is counted: cases, rounds or rows
+    """
+
+    path: str
+    stored: int
+    cases: int | None
+    what: str = "case"
+    complete: bool = False
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        known = f"{self.path} has " + (f"{self.stored} of " if self.cases is not None else "")
+        known += plural(self.stored if self.cases is None else self.cases, self.what)
+        if self.complete or self.stored == self.cases:
+            return f"{known}: nothing is left to measure"
+        if self.cases is None:
+            return f"{known}: the others are measured now"
+        left = self.cases - self.stored
+        return f"{known}: {left} {'is' if left == 1 else 'are'} measured now"
+
+
+class LockTakenOver(Fact, frozen=True):
+    """The process that wrote into a run folder ended without removing its lock."""
+
+    path: str
+    owner: str
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"{self.path} was locked by {self.owner}, which has ended: the lock is replaced"
+
+
+class LineCut(Fact, frozen=True):
+    """The last line of a file of a resumed run was incomplete, and was removed."""
+
+    name: str
+    cut_bytes: int
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"{self.name} ended with an incomplete line: {plural(self.cut_bytes, 'byte')} removed"
+
+
+class CasesRemoved(Fact, frozen=True):
+    """A row of the run was not finished when it was killed, but some of its cases were stored."""
+
+    cases: int
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        what = "is removed, and measured again" if self.cases == 1 else "are removed, and measured again"
+        return f"{plural(self.cases, 'case')} of a row that was not finished {what}"
+
+
+@dataclass
+class Stored:
+    """The stored part of a run, empty unless the run is resumed. Only `done`, `complete` and `resumed` are known at ranks other than 0.
+
+    info     the part of run.json about this launch
+    records  by the place of their case, training or round in the plan; done: these places
+    complete whether nothing is left to measure
+    cut      by file, the bytes of lines that were incomplete after a kill
+    """
+
+    folder: RunFolder | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    records: dict[int, Any] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)
+    done: frozenset[int] = frozenset()
+    complete: bool = False
+    resumed: bool = False
+
+    def notes(self, total: int | None, what: str) -> list[Fact]:
+        """Return the facts that the user should know of a resumed run. total: how many of `what` it has in all, None: not known."""
+        if not (self.resumed and self.folder):
+            return []
+        path = str(self.folder.path)
+        found: list[Fact] = [RunResumed(path, len(self.records), total, what, self.complete)]
+        if self.folder.taken_over:
+            found.append(LockTakenOver(path, self.folder.taken_over))
+        if self.folder.unfinished_cases:
+            found.append(CasesRemoved(self.folder.unfinished_cases))
+        return found + [LineCut(name, count) for name, count in self.cut.items()]
+
+    def go_on(self, topology: dict[str, Any]) -> None:
+        """Store the topology, and note that a resumed run continues. Raises UsageError if its machines were others."""
+        assert self.folder is not None
+        if not self.resumed:
+            self.folder.write_topology(topology)
+            return
+        _check_topology(self.folder, topology)
+        self._change(self.folder)
+        if not (self.folder.path / TOPOLOGY).is_file():  # the run ended before it was written
+            self.folder.write_topology(topology)
+
+    def completed(self, code: int) -> RunFolder | None:
+        """Return the folder of a run that gets no more records, if it does not yet record an end with this code; else None."""
+        if self.folder is None:
+            return None
+        if "finished_utc" in self.folder.run and self.folder.run.get("exit_code") == code:
+            self.folder.give_up()
+            return None
+        self._change(self.folder)
+        return self.folder
+
+    def _change(self, folder: RunFolder) -> None:
+        """Make the first change to a resumed folder. Until here it is unchanged."""
+        self.cut = folder.go_on()
+        launch = {name: self.info.get(name) for name in ("command", "order_seed", "launcher", "launcher_facts", "allocation_id")}
+        removed = {"removed_cases": folder.unfinished_cases} if folder.unfinished_cases else {}
+        folder.resumed(**launch, cut_bytes=self.cut, taken_over_from=folder.taken_over, **removed)
+
+
+def stored_order_seed(path: Path) -> int | None:
+    """Return the seed of the order of a run to resume; None if it cannot be read: then the run is refused later."""
+    with suppress(OSError, ValueError):
+        seed = read_object(path / RUN).get("order_seed")
+        return seed if isinstance(seed, int) else None
+    return None
+
+
+def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run], tuple[dict[int, Any], bool]]) -> Stored:
+    """Return a new folder, or the folder of the run to resume, locked for this process; at rank 0.
+
+    info: the part of run.json about this launch. take_up: see `Task.take_up`. Raises UsageError for another run, and for one that
+    cannot be continued.
+    """
+    earlier = request.earlier
+    if earlier is None:
+        return Stored(RunFolder.create(request.out, request.command, info), info)
+    folder = RunFolder.reopen(earlier)
+    try:
+        if found := difference(folder.run, parse_object(to_line({"operation": request.command, **info}).encode())):
+            raise UsageError(refusal(folder.path, found))
+        run = read_run(earlier)
+        for row in run.rows:  # samples appended later would be taken for those that a row has lost
+            for name in row.samples:
+                run.array(row, name)
+        records, complete = take_up(run)
+    except BaseException:
+        folder.give_up()
+        raise
+    folder.rows = len(records) if str(folder.run.get("operation")) in ROUNDS else len(run.rows)
+    return Stored(folder, info, records, complete=complete, resumed=True)
+
+
+def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
+    path = folder.path / TOPOLOGY
+    if not path.is_file():
+        return
+    try:
+        then = read_object(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(refusal(folder.path, f"its {TOPOLOGY} cannot be read ({error})")) from error
+    found = topology_difference(then, parse_object(to_line(topology).encode()))
+    if found:
+        raise UsageError(refusal(folder.path, found))
+
+
+def refusal(path: Path, why: str) -> str:
+    """Return the error for a run of other options or on another machine."""
+    return f"{path} cannot be resumed: {why}; use `collbench --resume {quoted(path)}` for the options of the run, or start a new run"
+
+
+def rows_by_place(rows: Sequence[Row], planned: Sequence[tuple[Row, Row]]) -> dict[int, Row]:
+    """Return the rows by the place of their case, each taken once."""
+    stored: dict[CaseKey, list[Row]] = {}
+    for row in rows:
+        stored.setdefault(key_of(row), []).append(row)
+    found: dict[int, Row] = {}
+    for place, names in enumerate(planned):
+        rows_of_case = next((stored[key] for name in names if stored.get(key := key_of(name))), None)
+        if rows_of_case:
+            found[place] = rows_of_case.pop(0)
+    return found

@@ -1,0 +1,288 @@
+"""Direct reads from a file of collbench's own: the file, the reads by several threads, and the proof that no page cache took part."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.errors import RunFailed
+from collbench.machine.storage import IN_MEMORY, OWN_CACHE, read_bytes, storage_of
+from collbench.measuring.sync import at_once
+from collbench.units import format_bytes
+
+# The file. It has no name from the moment it is open, so that the kernel removes it however the process ends.
+
+WRITE_S = 10.0  # a slow device gets a smaller file
+_CHUNK = 8 * 2**20
+_SHIFT, _SHIFTS = 4099, 2**20  # chunks differ, so that neither compression nor deduplication makes reads cheaper
+_LEAST_BYTES = 2 * _CHUNK
+_PART = 10  # of the free space
+_REMEDY = "name a folder on a local disk with `--scratch`"
+_CACHED = 0.01  # of the file, at most, in the page cache
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ScratchFile:
+    """A file of incompressible data in `folder`, open for direct reads. Use it as a context: it is gone afterwards.
+
+    n_bytes   of the file: at most `most_bytes` and a tenth of the free space, and what could be written in WRITE_S
+    storage   the file system and the device below it
+
+    Raises RunFailed with the reason if the folder does not support direct reads, or if the space is too small.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder = folder
+        try:
+            self.storage = storage_of(folder)
+            room = os.statvfs(folder)
+        except OSError as error:
+            raise RunFailed(f"{folder} cannot be used ({error.strerror}): {_REMEDY}") from error
+        self._free = room.f_bavail * room.f_frsize
+        self._wanted = min(most_bytes, self._free // _PART) // _CHUNK * _CHUNK
+        if why := self._obstacle():
+            raise RunFailed(why)
+        self._base = np.random.default_rng(20261123).integers(0, 256, _CHUNK + _SHIFTS, np.uint8)
+        self.fd = self._open()
+        try:
+            self.n_bytes = at_once([self._write], f"writing a file to {folder}", 6 * WRITE_S)[0]
+        except OSError as error:
+            self.close()
+            full = error.errno in _FULL
+            why = f"{folder} is full: {format_bytes(self._free)} were free" if full else f"{folder} cannot be written ({error.strerror})"
+            raise RunFailed(f"{why}; {_REMEDY}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, which removes it. A second call does nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def expected(self, offset: int, n_bytes: int) -> NDArray[np.uint8]:
+        """Return the bytes at `offset`; they must lie within one chunk."""
+        place, within = divmod(offset, _CHUNK)
+        start = place * _SHIFT % _SHIFTS + within
+        return self._base[start : start + n_bytes]
+
+    def cached_bytes(self) -> int | None:
+        """Return how much of the file the page cache has; None if the kernel does not report it."""
+        pages = -(-self.n_bytes // mmap.PAGESIZE)
+        found = (ctypes.c_ubyte * pages)()
+        with mmap.mmap(self.fd, self.n_bytes, prot=mmap.PROT_READ | mmap.PROT_WRITE) as view:
+            start = ctypes.c_char.from_buffer(view)
+            failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(self.n_bytes), found)
+            del start
+        return None if failed else int((np.frombuffer(bytes(found), np.uint8) & 1).sum()) * mmap.PAGESIZE
+
+    def _obstacle(self) -> str | None:
+        kind = self.storage.kind
+        if self.storage.family in IN_MEMORY:
+            return f"{self.folder} is in memory ({kind}): {_REMEDY}"
+        if self.storage.family in OWN_CACHE:
+            return f"{self.folder} is on {kind}, which may answer direct reads from its own cache: {_REMEDY}"
+        if self._wanted < _LEAST_BYTES:
+            return (
+                f"{self.folder} has {format_bytes(self._free)} of free space; the file may take a tenth of it and needs "
+                f"{format_bytes(_LEAST_BYTES)}: {_REMEDY}"
+            )
+        return None
+
+    def _open(self) -> int:
+        path = self.folder / f".collbench-storage-{os.getpid()}-{os.urandom(8).hex()}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags | os.O_DIRECT, 0o600)
+        except OSError as error:
+            path.unlink(missing_ok=True)  # some file systems refuse direct access after they made the file
+            if error.errno == errno.EINVAL:
+                raise RunFailed(f"{self.folder} ({self.storage.kind}) does not support direct reads (O_DIRECT): {_REMEDY}") from error
+            raise RunFailed(f"{self.folder} cannot be written ({error.strerror}): {_REMEDY}") from error
+        path.unlink()
+        return fd
+
+    def _write(self) -> int:
+        """Write until the file has its size or the time is over, and return the size."""
+        end, size = time.monotonic() + WRITE_S, 0
+        target = np.frombuffer(mmap.mmap(-1, _CHUNK), np.uint8)  # aligned, as direct writes require
+        while size < self._wanted and (time.monotonic() < end or size < _LEAST_BYTES):
+            target[:] = self.expected(size, _CHUNK)
+            if os.pwritev(self.fd, [target.data], size) != _CHUNK:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            size += _CHUNK
+        os.fsync(self.fd)
+        return size
+
+
+# The reads: each thread has one read in flight, so that the number of threads is the queue depth.
+
+
+class StorageReader(Protocol):
+    """One thread's way to read: `read` returns when `n_bytes` of the file have arrived; `arrived` returns those bytes."""
+
+    def read(self, offset: int, n_bytes: int) -> None:
+        """Read, and return when all bytes are at their target. Raises OSError, RunFailed."""
+
+    def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Return the bytes of the last read."""
+
+    def close(self) -> None:
+        """Free what the reader has."""
+
+
+class HostReader:
+    """Reads into aligned host memory."""
+
+    def __init__(self, fd: int, n_bytes: int) -> None:
+        self._fd, self._map = fd, mmap.mmap(-1, n_bytes)
+
+    def read(self, offset: int, n_bytes: int) -> None:
+        """Read into the buffer, which has `n_bytes`."""
+        if os.preadv(self._fd, [self._map], offset) != n_bytes:
+            raise RunFailed(f"the file ended early at {offset} bytes")
+
+    def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Return a copy of the buffer."""
+        return np.frombuffer(bytes(self._map), np.uint8)[:n_bytes]
+
+    def close(self) -> None:
+        """Free the buffer."""
+        self._map.close()
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """Reads of `block_bytes`, `depth` at once, in the order of the file or at random places, for about `seconds`."""
+
+    block_bytes: int
+    depth: int
+    seconds: float
+    is_random: bool = False
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """What the reads gave.
+
+    rates          bytes per second of successive parts of the measurement, all threads together; empty for depth 1
+    latencies_s    seconds of each read; only for depth 1
+    n_reads        reads in all
+    wrong          how the data differ from those written, None if they do not
+    cached_bytes   of the file in the page cache afterwards; None: unknown
+    device_bytes   that the device's counter shows, other programs' reads included; None: no counter
+    """
+
+    rates: NDArray[np.float64]
+    latencies_s: NDArray[np.float64]
+    n_reads: int
+    wrong: str | None
+    cached_bytes: int | None
+    device_bytes: int | None
+
+
+_WINDOWS, _MOST_READS, _LEAST_READS = 60, 200_000, 4
+
+
+@dataclass
+class _ReadLog:
+    ends: list[float] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    last: int | None = None
+
+
+def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageReader], patience_s: float) -> ReadResult:
+    """Read the file as planned, each thread with a reader of its own, and compare each thread's last block with what was written.
+
+    Raises RunFailed if the file is in the page cache, WaitExpired if reads do not end, and OSError.
+    """
+    blocks, logs = file.n_bytes // plan.block_bytes, [_ReadLog() for _ in range(plan.depth)]
+    places = _places(blocks, plan)
+    before = read_bytes(file.storage)
+    end, failed = time.monotonic() + plan.seconds, threading.Event()
+
+    def is_over(now: float) -> bool:
+        enough = all(len(each.ends) >= _LEAST_READS for each in logs)  # also where a thread had no turn in all that time
+        return failed.is_set() or (now >= end and enough) or now >= end + patience_s
+
+    def run(log: _ReadLog) -> str | None:
+        try:
+            own = reader()
+        except BaseException:
+            failed.set()
+            raise
+        try:
+            for place in places:
+                start = time.monotonic()
+                if is_over(start):
+                    break
+                own.read(place * plan.block_bytes, plan.block_bytes)
+                log.ends.append(time.monotonic())
+                log.latencies.append(log.ends[-1] - start)
+                log.last = place * plan.block_bytes
+            return None if log.last is None else _difference(own.arrived(plan.block_bytes), file.expected(log.last, plan.block_bytes))
+        except BaseException:
+            failed.set()
+            raise
+        finally:
+            own.close()
+
+    wrongs = at_once([partial(run, log) for log in logs], "reading the file", plan.seconds + 2 * patience_s)
+    after = read_bytes(file.storage)
+    cached = file.cached_bytes()
+    if cached is not None and cached > _CACHED * file.n_bytes:
+        share = f"{format_bytes(cached)} of {format_bytes(file.n_bytes)}"
+        raise RunFailed(f"the page cache has {share} of the file: {file.storage.kind} does not honor direct reads; {_REMEDY}")
+    alone = np.array(logs[0].latencies) if plan.depth == 1 else np.empty(0)
+    rates = np.empty(0) if plan.depth == 1 else rates_of([log.ends for log in logs], plan.block_bytes)
+    counted = None if before is None or after is None else after - before
+    return ReadResult(rates, alone, sum(len(log.ends) for log in logs), next(filter(None, wrongs), None), cached, counted)
+
+
+def rates_of(ends: Sequence[Sequence[float]], block_bytes: int) -> NDArray[np.float64]:
+    """Return the bytes per second of successive groups of completed reads. `ends`: the times at which each thread's reads completed.
+
+    It begins when every thread has completed a read and ends when the first thread stops, so that the queue is full throughout.
+    """
+    if not all(ends):
+        return np.empty(0)
+    first, last = max(each[0] for each in ends), min(each[-1] for each in ends)
+    done = np.sort(np.concatenate([np.asarray(each) for each in ends]))
+    done = done[(done >= first) & (done <= last)]
+    size = max((len(done) - 1) // _WINDOWS, len(ends))  # one read of each thread at least: reads often complete together
+    marks = done[::size]
+    spans = np.diff(marks)
+    return size * block_bytes / spans[spans > 0]
+
+
+def _places(blocks: int, plan: ReadPlan) -> Iterator[int]:
+    """Return the numbers of the blocks to read; `next` of it is one step of the interpreter, so that threads can share it."""
+    if plan.is_random:
+        return iter(np.random.default_rng(1).integers(0, blocks, _MOST_READS).tolist())
+    return map(blocks.__rmod__, count())
+
+
+def _difference(arrived: NDArray[np.uint8], written: NDArray[np.uint8]) -> str | None:
+    wrong = np.flatnonzero(arrived != written)
+    return None if not len(wrong) else f"{len(wrong)} of {len(written)} bytes differ from those that were written, the first at {wrong[0]}"

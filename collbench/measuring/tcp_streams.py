@@ -1,0 +1,323 @@
+"""TCP streams between two hosts: one end sends a known pattern; the other compares it, and counts the bytes that arrive."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.addresses import listen_at
+from collbench.control.members import Member
+from collbench.control.world import World
+from collbench.errors import CollbenchError
+from collbench.measuring import counters
+from collbench.measuring.references import PATTERN, PERIOD
+from collbench.measuring.sync import at_once
+
+# Common parts of the channels between two hosts: the pairs of hosts, and work of both ends at the same time.
+
+PATIENCE_S = 15.0  # for a connection; a blocked one is reported
+COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
+Reply = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class HostPair:
+    """The first ranks of two hosts, or the same rank twice if there is only one host."""
+
+    source: Member
+    target: Member
+
+    @property
+    def inside(self) -> bool:
+        """Return whether both ends are one process."""
+        return self.source == self.target
+
+
+def pairs(world: World) -> list[HostPair]:
+    """Return the pairs: each host to the next one, the last to the first; a single host to itself."""
+    leaders = [world.on_host(host)[0] for host in world.hosts]
+    return [HostPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
+
+
+def patience(world: World) -> float:
+    """Return the seconds to wait for the other end."""
+    return min(world.timeout_s, PATIENCE_S)
+
+
+def attempt(task: Callable[[], Any]) -> Reply:
+    """Run the task and return its result, {"value": ...}, or why it failed, {"why": ...}, ready to send to other ranks."""
+    try:
+        return {"value": task()}
+    except (CollbenchError, MemoryError) as error:
+        return {"why": str(error)}
+    except OSError as error:
+        return {"why": error.strerror or str(error) or type(error).__name__}
+
+
+def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Reply:
+    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks must call it.
+
+    honest_s: the seconds that the task may take beyond the usual deadline.
+    """
+    with world.extend_timeout(honest_s):
+        own = attempt(task) if rank == world.rank else None
+        return world.allgather(own, what)[rank] or {}
+
+
+KEY_BYTES = 16
+_CHUNK = 1 << 20
+_WARM = 0.2  # of the time: windows grow, and traffic shapers use up their burst; this data is compared byte by byte
+_WINDOWS = 24
+_PATTERN = np.resize(PATTERN, PERIOD + _CHUNK)
+
+
+@dataclass
+class _Arrivals:
+    """The data of one stream: seconds and bytes so far at each receive; `wrong` describes the first wrong byte."""
+
+    times: list[float] = field(default_factory=list)
+    totals: list[int] = field(default_factory=list)
+    wrong: int | None = None
+
+    def add(self, total: int) -> float:
+        """Record the total number of bytes now, and return the time."""
+        self.times.append(time.monotonic())
+        self.totals.append(total)
+        return self.times[-1]
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """Bytes per second of all streams together, in equal consecutive windows of time; `wrong` describes a wrong byte."""
+
+    rates: NDArray[np.float64]
+    wrong: str | None = None
+
+
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamResult:
+    """Receive `streams` streams that send the key, for so many seconds.
+
+    Raises OSError when they do not arrive within `patience_s`, or end early. The windows include the pauses of a
+    stalled stream.
+    """
+    with ExitStack() as stack:
+        connections = [stack.enter_context(each) for each in _accepted(listener, key, streams, patience_s)]
+        arrivals = [_Arrivals() for _ in connections]
+        drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
+        at_once(drains, "receiving TCP streams")
+    return StreamResult(_rates(arrivals), _wrong(arrivals))
+
+
+def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
+    """Send the pattern on that many streams until the receiver closes them, or (seconds, patience) `times` are both over.
+
+    source: the local address of the streams; "": the kernel's choice. Raises OSError when the place cannot be reached.
+    """
+    seconds, patience_s = times
+    end = (source, 0) if source else None
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(place, patience_s, end)) for _ in range(streams)]
+        for connection in connections:
+            connection.sendall(key)
+        until = time.monotonic() + seconds + patience_s
+        at_once([partial(_pour, each, until) for each in connections], "sending TCP streams")
+
+
+def _accepted(listener: socket.socket, key: bytes, streams: int, patience_s: float) -> list[socket.socket]:
+    """Return the connections that send the key; others are closed."""
+    found: list[socket.socket] = []
+    end = time.monotonic() + patience_s
+    while len(found) < streams:
+        listener.settimeout(max(0.001, end - time.monotonic()))
+        connection, _ = listener.accept()
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        if hmac.compare_digest(connection.recv(KEY_BYTES, socket.MSG_WAITALL), key):
+            found.append(connection)
+        else:
+            connection.close()
+    return found
+
+
+def _pour(connection: socket.socket, end: float) -> None:
+    """Send the pattern repeatedly, until the receiver closes the connection."""
+    pattern, sent = _PATTERN.data, 0
+    with suppress(OSError):
+        while time.monotonic() < end:
+            at = sent % PERIOD
+            sent += connection.send(pattern[at : at + _CHUNK])
+
+
+def _drain(connection: socket.socket, into: _Arrivals, times: tuple[float, float]) -> None:
+    """Receive for so many seconds from the first byte on, which must arrive within the patience. The first and last data is compared."""
+    seconds, patience_s = times
+    buffer = np.empty(_CHUNK, np.uint8)
+    connection.settimeout(patience_s)
+    total, got, start = 0, 0, 0.0
+    while not start or time.monotonic() < start + seconds:
+        try:
+            got = connection.recv_into(buffer.data)
+        except TimeoutError:  # a stalled stream transfers nothing, which counts in its rate
+            into.add(total)
+            break
+        if not got:
+            raise ConnectionError("the sending host closed the stream")
+        total += got
+        now = into.add(total)
+        if not start:
+            start = now
+            connection.settimeout(seconds)
+        if now < start + _WARM * seconds:
+            _compare(buffer[:got], total - got, into)
+    _compare(buffer[:got], total - got, into)
+
+
+def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
+    if into.wrong is not None:
+        return
+    place = at % PERIOD
+    differ = arrived != _PATTERN[place : place + len(arrived)]
+    if differ.any():
+        into.wrong = at + int(np.argmax(differ))
+
+
+def _wrong(arrivals: Sequence[_Arrivals]) -> str | None:
+    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
+    return None if at is None else f"byte {at} of a TCP stream is not the one that was sent"
+
+
+def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
+    """Return rates in windows from the last stream's end of warm-up to the first stream's end.
+
+    Bytes between two receives are spread evenly.
+    """
+    if any(len(each.times) < 2 for each in arrivals):
+        return np.empty(0)
+    first, last = max(each.times[0] for each in arrivals), min(each.times[-1] for each in arrivals)
+    edges = np.linspace(first + _WARM * (last - first), last, _WINDOWS + 1)
+    if edges[-1] <= edges[0]:
+        return np.empty(0)
+    so_far = sum(np.interp(edges, each.times, each.totals) for each in arrivals)
+    rates: NDArray[np.float64] = np.diff(so_far) / np.diff(edges)
+    return rates
+
+
+# Streams between ranks: all at the same time, and the reports of both ends.
+
+
+@dataclass(frozen=True)
+class TcpStream:
+    """TCP streams from one process to another, or to itself. All start from `source_address` ("": the kernel's choice).
+
+    address   at which the target listens
+    nic       the interface with the counters that are read at both ends; "": none
+    count     how many streams
+    """
+
+    source: Member
+    target: Member
+    address: str
+    source_address: str = ""
+    nic: str = ""
+    count: int = 1
+
+    @property
+    def reversed(self) -> TcpStream:
+        """The stream in the other direction."""
+        return TcpStream(self.target, self.source, self.source_address, self.address, self.nic, self.count)
+
+    def why(self, offer: Reply, source: Reply, target: Reply) -> str | None:
+        """Return which end failed, and why, from the reports: of the target before the stream, and of both ends after it."""
+        ends = ((offer, f"{self.target.host} cannot listen at {self.address}"),
+                (source, f"{self.source.host} does not reach {self.target.host} at {self.address}"),
+                (target, f"nothing arrived at {self.target.host} ({self.address})"))  # fmt: skip
+        failed = next(((reply, what) for reply, what in ends if "value" not in reply), None)
+        return failed and f"{failed[1]}: {failed[0].get('why', 'no reason was reported')}"
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """The result of a stream: its rates and wrong data, or why it has none.
+
+    left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
+    """
+
+    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    wrong: str | None = None
+    left: int | None = None
+    came: int | None = None
+    why: str | None = None
+
+
+def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> list[StreamReport]:
+    """Run all streams at the same time for so many seconds, and return their results, at all ranks. All ranks must call it.
+
+    A process is an end of at most one of them. The targets listen and send their addresses, then both ends work.
+    """
+    own = next((each for each in streams if world.me in (each.source, each.target)), None)
+    with ExitStack() as stack:
+        listeners: list[socket.socket] = []
+
+        def listen(address: str) -> list[Any]:
+            listeners.append(stack.enter_context(listen_at(address)))
+            return [listeners[0].getsockname()[1], secrets.token_hex(KEY_BYTES)]
+
+        awaited = own is not None and own.target == world.me
+        offers = world.allgather(attempt(partial(listen, own.address)) if own and awaited else {}, "listening for TCP streams")
+        with world.extend_timeout(seconds + 2 * patience(world)), world.watchdog.phase("measuring TCP"):
+            ended = _run_ends(own, world, offers[own.target.rank], listeners, seconds) if own else {}
+            replies = world.allgather(ended, "measuring TCP")
+    reports = []
+    for each in streams:
+        offer, source, target = (
+            offers[each.target.rank], replies[each.source.rank].get("source", {}), replies[each.target.rank].get("target", {})
+        )  # fmt: skip
+        why = each.why(offer, source, target)
+        rates, wrong, came = ([], None, None) if why else target["value"]
+        reports.append(StreamReport(np.array(rates), wrong, None if why else source["value"], came, why))
+    return reports
+
+
+def _run_ends(own: TcpStream, world: World, offer: Reply, listeners: Sequence[socket.socket], seconds: float) -> dict[str, Reply]:
+    """Run the ends of a stream at this process, and return their reports."""
+    if "value" not in offer:
+        return {}
+    (port, key), waits = offer["value"], patience(world)
+    ended: dict[str, Reply] = {}
+
+    def sent() -> int | None:
+        before = _counted(own.nic, "tx_bytes")
+        send((own.address, port), bytes.fromhex(key), own.count, (seconds, waits), source=own.source_address)
+        return _grown(before, _counted(own.nic, "tx_bytes"))
+
+    def taken() -> list[Any]:
+        before = _counted(own.nic, "rx_bytes")
+        arrived = receive(listeners[0], bytes.fromhex(key), own.count, seconds, waits)
+        return [arrived.rates.tolist(), arrived.wrong, _grown(before, _counted(own.nic, "rx_bytes"))]
+
+    sender = threading.Thread(target=lambda: ended.update(source=attempt(sent)), daemon=True)
+    if world.me == own.source:
+        sender.start()
+    if world.me == own.target:
+        ended["target"] = attempt(taken)
+    if world.me == own.source:
+        sender.join()
+    return ended
+
+
+def _counted(nic: str, what: str) -> int | None:
+    return counters.read()[0].get(nic, {}).get(what) if nic else None
+
+
+def _grown(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
