@@ -34,7 +34,7 @@ _PICTURE = re.compile(r"(?<=;base64,)[A-Za-z0-9+/=]{4096,}")
 _VERSION = re.compile(r"\b0\.1\.0(?:\.dev\d*)?(?:\+g?[0-9a-f]+(?:\.d\d+)?)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 # The last digits of a fit depend on the processor's LAPACK: numbers are compared to 11 digits.
-_LONG_NUMBER = re.compile(r"\d+\.\d{11,}(?:e[+-]\d+)?")
+_LONG_NUMBER = re.compile(r"\d+\.\d{8,}(?:e[+-]\d+)?")
 _BEGAN = datetime.now(UTC)
 _ENVIRONMENT = {"COLUMNS": "120", "LINES": "50", "NO_COLOR": "1", "TZ": "UTC", "SOURCE_DATE_EPOCH": "1795000000"}
 
