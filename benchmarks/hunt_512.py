@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.figures import SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
-from collbench.analysis.hunt.protocol import CONFIRMED, Options
-from collbench.analysis.hunt.strategy import hunt, promise
 from collbench.errors import NEGATIVE
+from collbench.plugins.hunt.protocol import CONFIRMED, Options
+from collbench.plugins.hunt.strategy import hunt, promise
 from tests.cli.command import run
 from tests.hunt.made_up import MadeUp
 

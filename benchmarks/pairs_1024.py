@@ -13,9 +13,9 @@ import numpy as np
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
 from benchmarks.ranks import peak_bytes
-from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.operations.groups import schedule
-from collbench.results.rounds import PairMatrix, PairRound, matrix_of
+from collbench.plugins.hunt.pairs import PairEffects, PairFinding
+from collbench.plugins.hunt.records import PairMatrix, PairRound, matrix_of
 from tests.analysis.pair_matrices import suspects
 
 RANKS, MOST_S, MOST_BYTES = 1024, 20.0, 10**9

@@ -19,9 +19,9 @@ from benchmarks.figures import MICROSECONDS, NANOSECONDS, RATIO, Figure, Outcome
 from benchmarks.launches import LaunchFailed, Missing, launch, pairs
 from benchmarks.stacks.loop import operation_of
 from collbench.backends.clock import MonotonicClock
-from collbench.backends.ucc.library import CHOSEN as CHOSEN_UCC
 from collbench.measuring.loop import Loop, Timed
 from collbench.operations.program import Program, PythonCall
+from collbench.plugins.libraries.ucc.library import CHOSEN as CHOSEN_UCC
 from collbench.results.reader import read_run
 from tests.plugins.stack import ENVIRONMENTS, python_of
 

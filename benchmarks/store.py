@@ -22,12 +22,12 @@ import numpy as np
 
 from benchmarks.figures import MEBIBYTES, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed
-from collbench.store import schema
-from collbench.store.database import Database, open_store
-from collbench.store.folders import read_folder
-from collbench.store.query import Query, records
-from collbench.store.reading import RunSelection
-from collbench.store.writing import Writer
+from collbench.plugins.store import schema
+from collbench.plugins.store.database import Database, open_store
+from collbench.plugins.store.folders import read_folder
+from collbench.plugins.store.query import Query, records
+from collbench.plugins.store.reading import RunSelection
+from collbench.plugins.store.writing import Writer
 from tests.results.rows import make_row, make_times
 from tests.results.rows import store as write_run
 from tests.store.postgresql import NoServer, server
@@ -40,8 +40,8 @@ _BY_RUN = replace(schema.RESULTS, key=("run_id", "number"), indexes=(("case_id",
 _ADD = """
 import sys
 from pathlib import Path
-from collbench.store.database import open_store
-from collbench.store.writing import Writer
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.writing import Writer
 writer = Writer(open_store(sys.argv[1], write=True))
 for path in sys.argv[2:]:
     assert writer.add(Path(path))[0] == "added"

@@ -1,4 +1,4 @@
-"""Reading a trace of a million operations: the time and the memory of `collbench.traces.reading.read_traces`, by format."""
+"""Reading a trace of a million operations: the time and the memory of `collbench.plugins.traces.reading.read_traces`, by format."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOST_BYTES = 1e9
 _PROGRAM = """
 import re, sys, time
 from pathlib import Path
-from collbench.traces.matching import check_agreement, match
-from collbench.traces.reading import read_traces
+from collbench.plugins.traces.matching import check_agreement, match
+from collbench.plugins.traces.reading import read_traces
 begin, busy = time.perf_counter(), time.process_time()
 trace = read_traces([Path(sys.argv[1])])
 read, work = time.perf_counter() - begin, time.process_time() - busy

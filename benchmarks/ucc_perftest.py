@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.figures import MICROSECONDS, RATIO, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed, Missing, collbench, launch, mpiexec, pairs
-from collbench.backends.ucc.library import CHOSEN, load_ucc, ucx_modules
+from collbench.plugins.libraries.ucc.library import CHOSEN, load_ucc, ucx_modules
 from collbench.results.reader import read_run
 from collbench.units import parse_size
 

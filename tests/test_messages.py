@@ -62,12 +62,12 @@ _TEXTS = re.compile(
 _READS = {"startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix", "removesuffix", "find", "index", "count"}
 # Functions that read a text of others: drain reasons of Slurm, errors of Python, JAX, jsonschema, msgspec and PostgreSQL.
 FOREIGN = {
-    "collbench/backends/jax.py:_array",
-    "collbench/backends/ucc/library.py:load_ucc",
-    "collbench/store/database.py:_sentence",
-    "collbench/deploy/drain.py:_of_slurm",
-    "collbench/deploy/drain.py:drain_command",
-    "collbench/traces/json_records.py:_decoded",
+    "collbench/plugins/libraries/jax.py:_array",
+    "collbench/plugins/libraries/ucc/library.py:load_ucc",
+    "collbench/plugins/store/database.py:_sentence",
+    "collbench/plugins/hunt/drain.py:_of_slurm",
+    "collbench/plugins/hunt/drain.py:drain_command",
+    "collbench/plugins/traces/json_records.py:_decoded",
 }
 # Functions that still read a rendered text: empty at the end.
 KNOWN: set[str] = set()

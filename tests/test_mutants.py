@@ -127,7 +127,7 @@ def test_a_list_that_cannot_be_read_is_an_error(project: Path) -> None:
 
 
 def test_only_some_of_them() -> None:
-    found = [mutant(), mutant(id="other", file="collbench/analysis/hunt/judging.py")]
+    found = [mutant(), mutant(id="other", file="collbench/plugins/hunt/judging.py")]
     assert [each.id for each in chosen(found, [])] == ["add", "other"]
     assert [each.id for each in chosen(found, ["analysis"])] == ["other"]
     assert [each.id for each in chosen(found, ["add", "analysis"])] == ["add", "other"]

@@ -9,7 +9,7 @@ import pytest
 
 from collbench import errors
 from collbench.operations.registry import commands
-from collbench.workloads.registry import every_regime
+from collbench.plugins.training.workloads.registry import every_regime
 
 ROOT = Path(__file__).parents[1]
 DOCS, REPORTS = ROOT / "docs", ROOT / "reports"

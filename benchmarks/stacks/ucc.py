@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.stacks.loop import Call, Opened, Place, main
-from collbench.backends.ucc.library import file_of, load_ucc
+from collbench.plugins.libraries.ucc.library import file_of, load_ucc
 
 
 def ready(place: Place) -> Call:

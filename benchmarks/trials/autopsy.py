@@ -39,9 +39,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.trials.series import ROOT, keep, span, trials_in
-from collbench.analysis.autopsy import AutopsyCause, AutopsyVerdict, autopsy
 from collbench.cli.version import commit
-from collbench.traces.reading import read_traces
+from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyVerdict, autopsy
+from collbench.plugins.traces.reading import read_traces
 
 KINDS = ("healthy", "stopped", "exception", "skipped", "size", "dtype", "order")
 FRAMEWORKS = ("ddp", "fsdp")

@@ -39,9 +39,9 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.trials.series import ROOT, keep, trials_in
 from benchmarks.trials.simulated_ranks import Batch, Collective, Execution, Instruction, Message, Stop, StuckKernel, Sync
-from collbench.analysis.autopsy import AutopsyCause, AutopsyVerdict, autopsy
 from collbench.cli.version import commit
-from collbench.traces.reading import read_traces
+from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyVerdict, autopsy
+from collbench.plugins.traces.reading import read_traces
 from tests.traces.dumps import pickled
 
 KINDS = (

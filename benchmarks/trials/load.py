@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from collbench.results.load import read_load
+from collbench.plugins.load.records import read_load
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.testbeds import Bottleneck
 

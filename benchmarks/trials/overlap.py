@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from collbench.results.overlap import overlap_of
+from collbench.plugins.overlap.records import overlap_of
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored
 from tests.testbeds import Hosts

@@ -16,8 +16,8 @@ from statistics import median
 
 from benchmarks.trials.series import RAW, srun, unpacked
 from collbench.analysis.launches import time_of
-from collbench.analysis.predict import asked_size, format_error, predict
-from collbench.report.predict import case_name
+from collbench.plugins.predict.prediction import asked_size, format_error, predict
+from collbench.plugins.predict.text import case_name
 from collbench.results.reader import read_run
 from collbench.units import format_time
 from tests.testbeds import Hosts, SlurmBed

@@ -14,7 +14,6 @@ from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
     from collbench.analysis.ceilings import CeilingDrops
-    from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
 
 WRONG, BROKEN, FINDING, DOUBTFUL, MISSING, NOTE = "wrong data", "broken off", "finding", "doubtful", "missing", "note"
@@ -64,7 +63,7 @@ def concerns(
     runs: Sequence[Run],
     tables: Sequence[Launches],
     compared: Sequence[Sequence[Compared]],
-    effects: Sequence[PairEffects],
+    findings: Iterable[Concern],
     warnings: Iterable[str] = (),
     *,
     fallen: Iterable[tuple[str, CeilingDrops]] = (),
@@ -73,14 +72,14 @@ def concerns(
 
     tables    the runs, combined by allocation
     compared  by table, the cases with comparable ranks
-    effects   the matrices of pairs among the runs
+    findings  of runs of other kinds than rows
     warnings  what could not be read or combined
     fallen    (candidate's name, what is lower than in the baseline)
     """
     found = [
         # ceilings of other hosts are only a note
         *(Concern(FINDING if lost.same_hosts else NOTE, each, name) for name, lost in fallen for each in lost.sentences()),
-        *(each for effect in effects for each in _of_pairs(effect)),
+        *findings,
         *(each for run in runs for each in _of_run(run, "" if len(runs) == 1 else run.path.resolve().name)),
         *(each for run in runs for each in _of_import(run, "" if len(runs) == 1 else run.path.resolve().name)),
         *(each for table, cases in zip(tables, compared, strict=True) for each in _slow_ranks(table, cases)),
@@ -97,17 +96,6 @@ def concerns(
         known += here[:_MOST]
         known += [Concern(severity, f"and {len(here) - _MOST} more of this kind")] if len(here) > _MOST else []
     return known
-
-
-def _of_pairs(effect: PairEffects) -> Iterator[Concern]:
-    import numpy as np
-
-    matrix = effect.matrix
-    for a, b in np.argwhere(np.triu(np.nan_to_num(matrix.wrong) > 0)).tolist():
-        wrong = f"{matrix.wrong[a, b]:.0f} elements are wrong"
-        yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
-    yield from (Concern(FINDING, each.sentence(matrix.places)) for each in effect.findings())
-    yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
 
 
 def _of_run(run: Run, where: str) -> Iterator[Concern]:

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
+from collbench.plugins.hunt.pairs_text import PAIR_COLUMNS, pair_records
+from collbench.plugins.hunt.records import holds_hunt, read_hunt, read_pairs
+from collbench.plugins.hunt.text import HUNT_COLUMNS, hunt_records
+from collbench.plugins.kv.records import KvRow, holds_kv, read_kv
+from collbench.plugins.kv.text import kv_values
+from collbench.plugins.kv.text import sorted_rows as transfers_in_order
+from collbench.plugins.load.records import SHARES, LoadRow, holds_load, read_load
+from collbench.plugins.load.text import load_values
+from collbench.plugins.load.text import sorted_rows as loads_in_order
+from collbench.plugins.training.kind import step_time_of
+from collbench.plugins.training.records import StepRow, holds_workload, read_workload
+from collbench.plugins.training.text import step_values
 from collbench.report.explain import word_table
-from collbench.report.hunt import HUNT_COLUMNS, hunt_records
-from collbench.report.kv import kv_values
-from collbench.report.kv import sorted_rows as transfers_in_order
-from collbench.report.load import load_values
-from collbench.report.load import sorted_rows as loads_in_order
-from collbench.report.pairs import PAIR_COLUMNS, pair_records
 from collbench.report.plan import in_print_order
-from collbench.report.stored import step_time_of
-from collbench.report.training import step_values
 from collbench.report.writers import csv_columns, row_values
-from collbench.results.kv import KvRow, holds_kv, read_kv
-from collbench.results.load import SHARES, LoadRow, holds_load, read_load
 from collbench.results.reader import Damage, Run
-from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
-from collbench.results.steps import StepRow, holds_workload, read_workload
 from collbench.results.store import to_line
 
 if TYPE_CHECKING:

@@ -9,12 +9,8 @@ from datetime import date
 from os import PathLike
 from pathlib import Path
 
-from collbench.analysis.autopsy import AutopsyVerdict
-from collbench.analysis.autopsy import autopsy as autopsy_of
 from collbench.analysis.compare import Comparison, compare_sides
 from collbench.analysis.outcome import MARGIN
-from collbench.analysis.predict import MAX_ERROR, Prediction
-from collbench.analysis.predict import predict as predict_of
 from collbench.api.runs import AnyPath, Runs, paths_of, read
 from collbench.api.shown import ShownAutopsy, ShownCeilings, ShownComparison, ShownPrediction, ShownVerdict, shown
 from collbench.errors import UsageError
@@ -29,7 +25,11 @@ from collbench.machine.peak.job import check_ranks, nodes_of
 from collbench.machine.peak.node import Job, UserOverride, parse_nic, parse_pcie
 from collbench.machine.peak.time_model import expected_times
 from collbench.machine.sources import read_paths
-from collbench.traces.reading import FOR_AUTOPSY, read_traces
+from collbench.plugins.predict.prediction import MAX_ERROR, Prediction
+from collbench.plugins.predict.prediction import predict as predict_of
+from collbench.plugins.traces.autopsy import AutopsyVerdict
+from collbench.plugins.traces.autopsy import autopsy as autopsy_of
+from collbench.plugins.traces.reading import FOR_AUTOPSY, read_traces
 from collbench.untrusted import uncollected
 
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, overload
 from collbench.analysis.launches import Launches, combined_rows, sentence, together
 from collbench.api import frames
 from collbench.errors import UsageError
+from collbench.plugins.hunt.records import holds_hunt, read_hunt, read_pairs
+from collbench.plugins.importers.files import read_tables, user_input
+from collbench.plugins.importers.store import import_notes, store
+from collbench.plugins.importers.store import together as runs_of_tables
+from collbench.plugins.kv.records import KvRow, holds_kv, read_kv
+from collbench.plugins.load.records import LoadRow, holds_load, read_load
+from collbench.plugins.training.records import holds_workload, read_workload
 from collbench.report.frame import html_paragraph, html_text, printable
 from collbench.report.run_list import list_run, runs_frame
 from collbench.results.folder import CELLS, RUN
-from collbench.results.importers.files import read_tables, user_input
-from collbench.results.importers.store import import_notes, store
-from collbench.results.importers.store import together as runs_of_tables
-from collbench.results.kv import KvRow, holds_kv, read_kv
-from collbench.results.load import LoadRow, holds_load, read_load
 from collbench.results.reader import Damage, Run, read_run
-from collbench.results.rounds import holds_hunt, read_hunt, read_pairs
 from collbench.results.row import SCHEMA, Row
-from collbench.results.steps import holds_workload, read_workload
 from collbench.units import first_of, plural
 from collbench.untrusted import uncollected
 

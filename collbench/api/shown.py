@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from collbench.analysis.autopsy import AutopsyVerdict
 from collbench.analysis.compare import Comparison
-from collbench.analysis.predict import Prediction
 from collbench.gating.verdict import Verdict
 from collbench.machine.peak.collective import CollectiveCeilings
 from collbench.machine.peak.comparison import OF_SIZES, headline, limits
 from collbench.machine.peak.time_model import ExpectedTime
-from collbench.report import autopsy as autopsy_report
+from collbench.plugins.predict.prediction import Prediction
+from collbench.plugins.predict.text import prediction_frame
+from collbench.plugins.traces import autopsy_text as autopsy_report
+from collbench.plugins.traces.autopsy import AutopsyVerdict
 from collbench.report.compare import html_of_comparison
 from collbench.report.frame import Column, Frame, html_paragraph, html_text, printable
 from collbench.report.outcome_text import describe_comparison
-from collbench.report.predict import prediction_frame
 from collbench.report.verdict import headline as headline_of_verdict
 from collbench.report.verdict import html_of_verdict
 from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural

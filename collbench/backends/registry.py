@@ -10,8 +10,8 @@ from typing import Any
 
 from collbench.errors import UsageError, nearest
 from collbench.operations.operation import Operation
-from collbench.operations.registry import BrokenEntry, EntryPoint, plugins
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
+from collbench.plugin import BrokenEntry, EntryPoint, entries
 
 # Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
 BUILTIN = {
@@ -21,15 +21,15 @@ BUILTIN = {
     "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend",
     "simulated": "collbench.backends.simulated:SimulatedBackend",
     "socket": "collbench.backends.socket:SocketBackend",
-    "zmq": "collbench.backends.zmq:ZmqBackend",
-    "horovod": "collbench.backends.horovod:HorovodBackend",
-    "tensorflow": "collbench.backends.tensorflow:TensorFlowBackend",
-    "jax": "collbench.backends.jax:JaxBackend",
-    "torchcomms": "collbench.backends.torchcomms:TorchCommsBackend",
-    "rccl": "collbench.backends.nccl.rccl:RcclBackend",
-    "ucc": "collbench.backends.ucc.backend:UccBackend",
-    "oneccl": "collbench.backends.oneccl.backend:OneCclBackend",
-    "nixl": "collbench.backends.nixl:NixlBackend",
+    "zmq": "collbench.plugins.libraries.zmq:ZmqBackend",
+    "horovod": "collbench.plugins.libraries.horovod:HorovodBackend",
+    "tensorflow": "collbench.plugins.libraries.tensorflow:TensorFlowBackend",
+    "jax": "collbench.plugins.libraries.jax:JaxBackend",
+    "torchcomms": "collbench.plugins.libraries.torchcomms:TorchCommsBackend",
+    "rccl": "collbench.plugins.libraries.rccl:RcclBackend",
+    "ucc": "collbench.plugins.libraries.ucc.backend:UccBackend",
+    "oneccl": "collbench.plugins.libraries.oneccl.backend:OneCclBackend",
+    "nixl": "collbench.plugins.libraries.nixl:NixlBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.
@@ -38,7 +38,7 @@ DEFAULTS = ("mpi", "gloo")
 
 @cache
 def _plugins() -> Mapping[str, EntryPoint]:
-    return plugins("collbench.backends", BUILTIN)
+    return entries("collbench.backends", BUILTIN)
 
 
 def backend_names() -> list[str]:

@@ -139,12 +139,12 @@ def _omitted(run: Run | None) -> list[tuple[str, str]]:
 
 def _findings(run: Run | None) -> list[Finding]:
     """Return doctor's findings about the hosts of the run, or about this host without their description, worst first."""
-    from collbench.backends.ucc.findings import examined_ucc
     from collbench.machine.doctor import host as settings
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
     from collbench.machine.here import this_machine
     from collbench.machine.sources import read_paths
+    from collbench.plugins.libraries.ucc.findings import examined_ucc
     from collbench.results.folder import TOPOLOGY
 
     machines = []

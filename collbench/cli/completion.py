@@ -97,11 +97,11 @@ def _below(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str,
 def _words() -> dict[str, Iterable[str]]:
     """Return the possible values of options that later code checks, since plug-ins and files add to them."""
     from collbench.backends.registry import backend_names
-    from collbench.deploy.kinds import kinds
     from collbench.operations.dtypes import DTYPES, REDOPS
     from collbench.operations.registry import commands
+    from collbench.plugins.deploy.kinds import kinds
+    from collbench.plugins.training.workloads.registry import every_regime
     from collbench.report.explain import pages
-    from collbench.workloads.registry import every_regime
 
     return {
         "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(),

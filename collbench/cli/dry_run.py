@@ -19,16 +19,16 @@ from collbench.units import format_duration, plural
 if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.measuring.request import Request
-    from collbench.measuring.tasks.load import LoadRequest
-    from collbench.measuring.tasks.places import HuntRequest, PairsRequest, Places
-    from collbench.measuring.tasks.replay import ReplayRequest
-    from collbench.measuring.tasks.step import Training
-    from collbench.measuring.tasks.training import WorkloadRequest
     from collbench.operations.groups import Schedule
+    from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places
+    from collbench.plugins.load.task import LoadRequest
+    from collbench.plugins.traces.recording import Recording
+    from collbench.plugins.traces.replay_task import ReplayRequest
+    from collbench.plugins.training.step_task import Training
+    from collbench.plugins.training.task import WorkloadRequest
+    from collbench.plugins.training.text import PlannedStep
     from collbench.report.dry_run import Planned, PlannedRounds
-    from collbench.report.training import PlannedStep
     from collbench.results.reader import Run
-    from collbench.traces.recording import Recording
 
 
 def show(request: Request, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
@@ -147,9 +147,9 @@ def _time(text: Any) -> float | None:
 def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the rounds of a pairs run, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
     from collbench.measuring.resume import stored_order_seed
-    from collbench.measuring.tasks.places import sampled
+    from collbench.plugins.hunt.places import sampled
+    from collbench.plugins.hunt.records import read_pairs
     from collbench.report.dry_run import PlannedRounds
-    from collbench.results.rounds import read_pairs
 
     run = earlier_run(request.launch, request.options)
     seed = stored_order_seed(run.path) if run else request.launch.order_seed
@@ -172,8 +172,8 @@ def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: Launc
 
 def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the stages of a hunt, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
+    from collbench.plugins.hunt.records import read_hunt
     from collbench.report.dry_run import PlannedRounds
-    from collbench.results.rounds import read_hunt
 
     places, each, crossed = planned_stages(request, arguments, info, env)
     run = earlier_run(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
@@ -193,7 +193,7 @@ def planned_pairs(
     request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str], seed: int = 0
 ) -> tuple[Places, Schedule]:
     """Return the places and the schedule of a pairs run. Raises UsageError for options that do not fit the ranks."""
-    from collbench.measuring.tasks.places import schedule_of
+    from collbench.plugins.hunt.places import schedule_of
 
     places, by_host = _places(request, arguments, info, env)
     return places, schedule_of(request, places, by_host, seed)
@@ -203,8 +203,8 @@ def planned_stages(
     request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]
 ) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:
     """Return the places of a hunt, the most rounds of each stage, and the results of a link file. Raises UsageError as a hunt does."""
-    from collbench.analysis.hunt.strategy import stages
-    from collbench.cli.hunt_strategy import options_of
+    from collbench.plugins.hunt.hunt_strategy import options_of
+    from collbench.plugins.hunt.strategy import stages
 
     places, _ = _places(request.pairs, arguments, info, env)
     known = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width}
@@ -226,7 +226,7 @@ def _places(
     """Return (the planned places, the ranks of each host). Raises UsageError for fewer than two places."""
     import socket
 
-    from collbench.measuring.tasks.places import places_of
+    from collbench.plugins.hunt.places import places_of
 
     check_installed(request.launch)
     host_of = planned_hosts(request.launch, arguments, info, env)
@@ -252,9 +252,9 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
 
     Raises UsageError for a training that does not fit.
     """
+    from collbench.plugins.training.records import read_workload
+    from collbench.plugins.training.text import write_plan
     from collbench.report.screen import write_line
-    from collbench.report.training import write_plan
-    from collbench.results.steps import read_workload
 
     if info and info.rank:
         return 0
@@ -281,7 +281,7 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
 
 def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
     """Print the victims, the aggressors and the estimated time, at rank 0 of a launch. Return 0. Raises UsageError for bad sides."""
-    from collbench.measuring.tasks.load import sides_of
+    from collbench.plugins.load.task import sides_of
     from collbench.report.dry_run import PlannedRounds
 
     check_installed(load.launch)
@@ -304,11 +304,11 @@ def show_load(load: LoadRequest, arguments: argparse.Namespace, info: LaunchInfo
 
 def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse.Namespace) -> int:
     """Print the exchanges of the step, the ranks that it needs, and what the trace does not contain. Return 0."""
-    from collbench.measuring.tasks.replay import training_of
-    from collbench.report.replay import trace_sentences
+    from collbench.plugins.traces.replay_task import training_of
+    from collbench.plugins.traces.replay_text import trace_sentences
+    from collbench.plugins.training.records import ReplayedTrace
+    from collbench.plugins.training.text import write_plan
     from collbench.report.screen import write_line
-    from collbench.report.training import write_plan
-    from collbench.results.steps import ReplayedTrace
 
     planned, _ = planned_steps([training_of(recording, replay.paths)], (0,) * recording.ranks)
     write_plan(planned, arguments.format, sys.stdout)
@@ -319,8 +319,8 @@ def show_replay(replay: ReplayRequest, recording: Recording, arguments: argparse
 
 def planned_steps(trainings: Sequence[Training], hosts: tuple[int, ...]) -> tuple[list[PlannedStep], list[str]]:
     """Return the steps for these hosts, and the reasons for those without one. Raises UsageError for a training that is not optional."""
-    from collbench.measuring.tasks.step import check_number
-    from collbench.report.training import PlannedStep
+    from collbench.plugins.training.step_task import check_number
+    from collbench.plugins.training.text import PlannedStep
 
     planned, left_out = [], []
     for training in trainings:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.parser import Parser, add_command, add_format, from_environment, positive
-from collbench.cli.store import add_stored_runs, check_no_selection, stored_runs
 from collbench.errors import UsageError
+from collbench.plugins.store.command import add_stored_runs, check_no_selection, stored_runs
 
 if TYPE_CHECKING:
     from collbench.gating.allocation import Allocation
@@ -143,7 +143,7 @@ def _dated(arguments: argparse.Namespace) -> tuple[str, list[Allocation], list[s
     from collbench.gating.history import dated_in, dated_runs
 
     if arguments.store:
-        from collbench.store.database import shown_name
+        from collbench.plugins.store.database import shown_name
 
         where = shown_name(arguments.store)
         return where, *dated_runs(where, stored_runs(arguments, arguments.folder))
@@ -304,9 +304,9 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _hold_against_prediction(arguments: argparse.Namespace) -> int:
     """Print the verdict about the runs against the prediction; return its exit code. Raises UsageError."""
-    from collbench.analysis.predict import read_prediction, rows_below
     from collbench.gating.predicted import hold_against
-    from collbench.report.predict import held_lines, write_held
+    from collbench.plugins.predict.prediction import read_prediction, rows_below
+    from collbench.plugins.predict.text import held_lines, write_held
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import check_file, confirm_written
     from collbench.untrusted import uncollected

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, UserOverride
     from collbench.machine.readers.nccl_log import NcclLog
+    from collbench.plugins.training.records import Channel
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
-    from collbench.results.steps import Channel
 
 
 # collbench backends: each backend, and whether it is available here; else the reason and the remedy.
@@ -348,8 +348,8 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _measure(arguments: argparse.Namespace) -> int:
     """Measure the channels and print them. Return the exit code."""
-    from collbench.measuring.tasks.channels import measure_channels
-    from collbench.measuring.tasks.storage import Scratch
+    from collbench.plugins.channels.storage_task import Scratch
+    from collbench.plugins.channels.task import measure_channels
 
     seconds = arguments.max_time
     if arguments.format == "matrix" or arguments.svg or arguments.html:
@@ -360,7 +360,7 @@ def _measure(arguments: argparse.Namespace) -> int:
         )
 
     def show(channels: Sequence[Channel]) -> None:
-        from collbench.report.channels import channels_text
+        from collbench.plugins.channels.text import channels_text
 
         channels_text(channels, arguments.format, sys.stdout, arguments.color)
 
@@ -521,11 +521,11 @@ def _of_here(logs: list[NcclLog]) -> bool:
 
 def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
     """Examine the machines and the logs, and print the findings. If this host is one of them, include this process's software."""
-    from collbench.backends.ucc.findings import examined_ucc
     from collbench.machine.doctor import host
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
     from collbench.machine.sources import read_paths
+    from collbench.plugins.libraries.ucc.findings import examined_ucc
     from collbench.report.doctor import print_findings
 
     good = [] if arguments.since is None else read_paths([arguments.since])

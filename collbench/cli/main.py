@@ -199,16 +199,16 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     if command in _MEASURING or command in operation_commands():
         in_the_order_of_help: Sequence[Callable[[Any], None]] = (*measuring, add_kernels)
     else:
-        from collbench.cli.autopsy import add_autopsy
         from collbench.cli.check import add_health_check
         from collbench.cli.completion import add_completion
-        from collbench.cli.deploy import add_emit
         from collbench.cli.gate import add_baseline, add_gate, add_history
         from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
-        from collbench.cli.predict import add_predict
         from collbench.cli.results import add_compare, add_import, add_report, add_runs
-        from collbench.cli.store import add_store
-        from collbench.cli.trace import add_trace
+        from collbench.plugins.deploy.command import add_emit
+        from collbench.plugins.predict.command import add_predict
+        from collbench.plugins.store.command import add_store
+        from collbench.plugins.traces.autopsy_command import add_autopsy
+        from collbench.plugins.traces.trace_command import add_trace
 
         in_the_order_of_help = (
             add_health_check, *measuring, add_backends, add_probe, add_peak, add_doctor, add_autopsy, add_explain, add_emit, add_import,

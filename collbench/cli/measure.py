@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
     from collbench.measuring.request import Request
-    from collbench.measuring.tasks.places import PairsRequest
     from collbench.operations.operation import Operation
-    from collbench.traces.recording import Recording
+    from collbench.plugins.hunt.places import PairsRequest
+    from collbench.plugins.traces.recording import Recording
 
 
 # collbench allreduce, broadcast, p2p …: one command per operation, found through the registry.
@@ -165,7 +165,7 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
         planned_pairs(pairs, arguments, None, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measuring.tasks.rounds import run_pairs
+        from collbench.plugins.hunt.tasks import run_pairs
 
         return run_pairs(replace(pairs, launch=request), *rank)
 
@@ -208,14 +208,14 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
         return show_hunt(hunt, arguments, info, os.environ)
     if info is None:
         from collbench.cli.dry_run import planned_stages
-        from collbench.deploy.drain import check_apply
+        from collbench.plugins.hunt.drain import check_apply
 
         planned_stages(hunt, arguments, None, os.environ)
         if arguments.apply:
             check_apply(os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measuring.tasks.rounds import run_hunt
+        from collbench.plugins.hunt.tasks import run_hunt
 
         return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), *rank)
 
@@ -252,7 +252,7 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
         planned_steps(workload.trainings, (0,) * len(planned_hosts(workload.launch, arguments, None, os.environ)))
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measuring.tasks.training import run_workload
+        from collbench.plugins.training.task import run_workload
 
         return run_workload(replace(workload, launch=request), *rank)
 
@@ -275,7 +275,7 @@ def add_replay(commands: Any) -> None:
 
 def call_replay(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start the recorded number of ranks on this host. Return the exit code."""
-    from collbench.measuring.tasks.replay import recording_of, run_replay
+    from collbench.plugins.traces.replay_task import recording_of, run_replay
 
     replay, info = replay_request(arguments, argv), launch_of(arguments, argv)
     if info is None or arguments.dry_run or arguments.suite:  # before ranks are started, the trace gives their number
@@ -298,8 +298,8 @@ def call_replay(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _write_suite(recording: Recording, arguments: argparse.Namespace) -> int:
     """Write the file of --suite. Return 0. Raises UsageError if it cannot be written."""
+    from collbench.plugins.traces.suite import suite_text
     from collbench.report.screen import announce
-    from collbench.traces.suite import suite_text
 
     text = suite_text(recording, f"the operations of a recorded step ({recording.form}, {recording.ranks} ranks)")
     try:
@@ -333,7 +333,7 @@ def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
         return show_load(load, arguments, info, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measuring.tasks.load import run_load
+        from collbench.plugins.load.task import run_load
 
         return run_load(replace(load, launch=request), *rank)
 
@@ -356,7 +356,7 @@ def add_kv(commands: Any) -> None:
 
 def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.cli.kv import check_blocks, kv_request, show_kv
+    from collbench.plugins.kv.command import check_blocks, kv_request, show_kv
 
     kv, info = kv_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
@@ -368,7 +368,7 @@ def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
         check_blocks(kv, ranks)
 
     def measure(request: Request, *rank: Any) -> int:
-        from collbench.measuring.tasks.kv import run_kv
+        from collbench.plugins.kv.task import run_kv
 
         return run_kv(replace(kv, launch=request), *rank)
 
@@ -397,8 +397,8 @@ def _add_kernels_options(parser: Parser) -> None:
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure and print; return 0. Raises UsageError without a GPU, RunFailed if a kernel's result is wrong."""
-    from collbench.measuring.tasks.kernels import measure_kernels
-    from collbench.report.channels import KernelsWriter
+    from collbench.plugins.channels.kernels import measure_kernels
+    from collbench.plugins.channels.text import KernelsWriter
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.units import parse_size
 

@@ -29,7 +29,7 @@ from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIO
 from collbench.report.formats import FORMATS
 
 if TYPE_CHECKING:
-    from collbench.workloads.step import Regime
+    from collbench.plugins.training.workloads.step import Regime
 
 DEFAULT_TIMEOUT_S = 120.0
 CASE_MAX_TIME_S = 5.0
@@ -330,7 +330,7 @@ CHECK: Layout = {
 
 def workload_options() -> Layout:
     """Return the arguments of `collbench workload`, of which some depend on the training."""
-    from collbench.workloads.registry import every_regime
+    from collbench.plugins.training.workloads.registry import every_regime
 
     names = Option("names", f"{', '.join(every_regime())}; several separated by commas, or {ALL}", "NAME")
     step_time = "computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network allows"
@@ -454,7 +454,7 @@ _METAVARS = {
 
 def _of_trainings() -> list[Option]:
     """Return the options of all trainings, with their default by training where they differ. Every command has --seed already."""
-    from collbench.workloads.shape import DEFAULTS, help_of, words
+    from collbench.plugins.training.workloads.shape import DEFAULTS, help_of, words
 
     found = []
     for name, owners in options_of_trainings().items():
@@ -474,8 +474,8 @@ def _of_trainings() -> list[Option]:
 
 def options_of_trainings() -> dict[str, list[Regime]]:
     """Return by option the trainings that have it."""
-    from collbench.workloads.registry import every_regime
-    from collbench.workloads.shape import words
+    from collbench.plugins.training.workloads.registry import every_regime
+    from collbench.plugins.training.workloads.shape import words
 
     found: dict[str, list[Regime]] = {}
     for regime in every_regime().values():

@@ -30,11 +30,11 @@ from collbench.units import parse_size, parse_sizes, size_steps
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.measuring.tasks.load import LoadRequest
-    from collbench.measuring.tasks.places import HuntRequest, PairsRequest
-    from collbench.measuring.tasks.replay import ReplayRequest
-    from collbench.measuring.tasks.step import Training
-    from collbench.measuring.tasks.training import WorkloadRequest
+    from collbench.plugins.hunt.places import HuntRequest, PairsRequest
+    from collbench.plugins.load.task import LoadRequest
+    from collbench.plugins.traces.replay_task import ReplayRequest
+    from collbench.plugins.training.step_task import Training
+    from collbench.plugins.training.task import WorkloadRequest
 
 
 def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, argv: Sequence[str], **more: Any) -> Request:
@@ -177,7 +177,7 @@ def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request
 
 def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
     """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options."""
-    from collbench.measuring.tasks.places import PairsRequest
+    from collbench.plugins.hunt.places import PairsRequest
 
     if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
         raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
@@ -198,15 +198,15 @@ def requested_tools(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of the requested external tools. Raises UsageError for an unknown name."""
     if not arguments.tools:
         return ()
-    from collbench.measuring.wire_tools import tools_named
+    from collbench.plugins.channels.wire_tools import tools_named
 
     return tuple(tool.name for tool in tools_named(arguments.tools))
 
 
 def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
     """Return the request of a hunt. Raises UsageError for invalid options."""
-    from collbench.deploy.drain import node_here, parse_cap
-    from collbench.measuring.tasks.places import HuntRequest
+    from collbench.plugins.hunt.drain import node_here, parse_cap
+    from collbench.plugins.hunt.places import HuntRequest
 
     parse_cap(arguments.max_drain)
     return HuntRequest(
@@ -217,7 +217,7 @@ def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequ
 
 def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
     """Return the request of `collbench workload`. Raises UsageError for invalid options, and for those that no training has."""
-    from collbench.measuring.tasks.training import WorkloadRequest
+    from collbench.plugins.training.task import WorkloadRequest
 
     trainings = _trainings(arguments)
     dtype = dtype_named(trainings[0].shape((0,)).dtype)
@@ -230,7 +230,7 @@ def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Work
         raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
     compute = arguments.compute == "real"
     for training in trainings if compute else ():
-        from collbench.measuring.tasks.computing import unsupported
+        from collbench.plugins.training.computing import unsupported
 
         if not training.optional and (reason := unsupported(training.regime)):
             raise UsageError(reason.render())
@@ -239,8 +239,8 @@ def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Work
 
 def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> ReplayRequest:
     """Return the request of `collbench replay`. Raises UsageError for invalid options."""
-    from collbench.measuring.tasks.replay import ReplayRequest
-    from collbench.traces.step import ReplayOptions
+    from collbench.plugins.traces.replay_task import ReplayRequest
+    from collbench.plugins.traces.step import ReplayOptions
 
     sweep = Sweep((), None, (dtype_named("float32"),), device=arguments.device, mode="isolated", seed=arguments.seed or 0,
                   defaults=backend_defaults)  # fmt: skip
@@ -257,7 +257,7 @@ _RAMP = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 def load_request(arguments: argparse.Namespace, argv: Sequence[str]) -> LoadRequest:
     """Return the request of `collbench load`. Raises UsageError for invalid options."""
-    from collbench.measuring.tasks.load import PATTERNS, LoadRequest
+    from collbench.plugins.load.task import PATTERNS, LoadRequest
 
     if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
         raise UsageError(f"load measures one backend, but --backend has {' and '.join(names)}: use one")
@@ -301,9 +301,9 @@ def _level(text: str) -> float:
 
 def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
     """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
-    from collbench.measuring.tasks.step import Training
-    from collbench.workloads.registry import regime_named, regimes
-    from collbench.workloads.shape import shape_of, words
+    from collbench.plugins.training.step_task import Training
+    from collbench.plugins.training.workloads.registry import regime_named, regimes
+    from collbench.plugins.training.workloads.shape import shape_of, words
 
     everything = arguments.names.strip().lower() == ALL
     names = [name for name in arguments.names.split(",") if name.strip()] or [arguments.names]

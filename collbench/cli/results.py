@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
 from collbench.cli.parser import Parser, add_command, natural, positive
-from collbench.cli.store import add_stored_runs, check_no_selection, stored_runs
 from collbench.errors import UsageError
+from collbench.plugins.store.command import add_stored_runs, check_no_selection, stored_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from collbench.plugins.importers.rows import JobOf
+    from collbench.plugins.importers.store import ImportedRun
     from collbench.report.runs import RunsInFolders
-    from collbench.results.importers.rows import JobOf
-    from collbench.results.importers.store import ImportedRun
 
 
 # collbench compare A B: compare two runs, or two folders of launches.
@@ -127,7 +127,7 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def _of_store(arguments: argparse.Namespace) -> RunsInFolders:
     """Return the runs that `--store` selects, and name their folders as arguments. Raises UsageError."""
-    from collbench.report.store import stored_for_report
+    from collbench.plugins.store.text import stored_for_report
 
     found = stored_runs(arguments, arguments.runs, newest=True)
     arguments.runs = [run.path for run in found]
@@ -223,9 +223,9 @@ def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
-    from collbench.results.importers.files import read_tables, user_input
-    from collbench.results.importers.rows import with_ceilings
-    from collbench.results.importers.store import store, together
+    from collbench.plugins.importers.files import read_tables, user_input
+    from collbench.plugins.importers.rows import with_ceilings
+    from collbench.plugins.importers.store import store, together
 
     job_of, topology = _machines(arguments)
     known = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
@@ -258,8 +258,8 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 
 def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
     """Print wrong data and the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, once each."""
+    from collbench.plugins.importers.store import import_notes
     from collbench.report.answer import verification_of
-    from collbench.results.importers.store import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:

@@ -19,7 +19,7 @@ from collbench.cli.launches import placed, repeat
 from collbench.cli.request import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
-from collbench.operations.registry import failed_plugin
+from collbench.plugin import failed_plugin
 from collbench.units import plural
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPr
     from collbench.report import progress
 
     if arguments.command == "hunt":
-        from collbench.cli.hunt_strategy import HuntProgressPrinter
+        from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter
 
         return HuntProgressPrinter(arguments)
     own: dict[str, Callable[[argparse.Namespace], ProgressPrinter]] = {

@@ -58,7 +58,7 @@ def cuda() -> GpuPlatform:
 
 def hip() -> GpuPlatform:
     """Return the runtime of AMD's GPUs. Loads nothing."""
-    from collbench.device import hip as runtime
+    from collbench.plugins.libraries import hip as runtime
 
     return GpuPlatform(
         "HIP", runtime.hip_obstacle, runtime.hip_identities, runtime.hip_versions, runtime.HipGpu, runtime.hip_address, runtime.hip_error,

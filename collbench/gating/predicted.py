@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from collbench.analysis.latency import reason
 from collbench.analysis.launches import case_of, grouped, is_time, time_of
-from collbench.analysis.predict import PredictedCase, PredictedTime, Prediction, asked_size
 from collbench.errors import UsageError
 from collbench.gating.verdict import EXIT_CODES, PASSED, REGRESSION, UNDECIDED, WRONG_DATA
+from collbench.plugins.predict.prediction import PredictedCase, PredictedTime, Prediction, asked_size
 from collbench.reason import Fact, as_json
 from collbench.results.row import CaseKey, Row
 from collbench.units import listed

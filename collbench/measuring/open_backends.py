@@ -20,7 +20,7 @@ from collbench.launch.spawn import recorded_opening
 from collbench.measuring.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
-from collbench.operations.registry import failed_plugin
+from collbench.plugin import failed_plugin
 from collbench.reason import Fact, Text, as_json, decode_or_text
 
 if TYPE_CHECKING:

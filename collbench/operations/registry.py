@@ -2,129 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
-from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
-from collbench.errors import UsageError
 from collbench.operations import builtin
 from collbench.operations.operation import Operation
-
-# Plug-ins of other packages, found by entry points. A broken one is reported in one sentence and does not affect others.
-
-
-class BrokenEntry(UsageError):
-    """A plug-in that cannot be used.
-
-    plugin   the name of its entry point; place: "module:object", as the entry point has it
-    defect   what is wrong, after the subject "plug-in 'name' (place)": "does not load (ImportError: …)"
-    remedy   what the user can do
-    """
-
-    def __init__(self, plugin: str, place: str, defect: str, remedy: str) -> None:
-        super().__init__(f"plug-in '{plugin}' ({place}) {defect}: {remedy}")
-        self.plugin, self.place, self.defect, self.remedy = plugin, place, defect, remedy
-
-
-@dataclass(frozen=True)
-class EntryPoint:
-    """An entry point of another package: {name = "module:object"}.
-
-    package   the package's name in pip
-    clash     why it cannot be selected by its name; "" where the name is unique
-    """
-
-    name: str
-    point: Any
-    package: str
-    clash: str = ""
-
-    def load(self) -> Any:
-        """Return the object of the entry point. Raises BrokenEntry for any exception of its module."""
-        if self.clash:
-            raise self.broken(self.clash, f"rename its entry point, or uninstall {self.package}")
-        try:
-            return self.point.load()
-        except (Exception, SystemExit) as error:
-            raise self.broken(f"does not load ({_line(error)})") from error
-
-    def broken(self, defect: str, remedy: str = "") -> BrokenEntry:
-        """Return the error with this defect, such as "contains no Operation"."""
-        return BrokenEntry(self.name, self.point.value, defect, remedy or f"fix or uninstall {self.package}")
-
-    def tried(self, what: str, call: Any) -> Any:
-        """Return what a call of the plug-in returns. Raises BrokenEntry for any exception."""
-        try:
-            return call()
-        except (Exception, SystemExit) as error:
-            raise self.broken(f"raises in {what} ({_line(error)})") from error
-
-
-def plugins(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
-    """Return the plug-ins of a group by the name that users type: the entry point's, or name@package where that is one of `taken`."""
-    if not _is_declared(group):
-        return {}
-    from importlib.metadata import entry_points
-
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
-        package = point.dist.name if point.dist else "the package that provides it"
-        other, is_taken = found.get(point.name), point.name in taken
-        clash = "has a name that collbench itself uses" if is_taken else ""
-        if other and not clash:
-            clash = f"has the same name as a plug-in of package {other.package}"
-        found[f"{point.name}@{package}" if is_taken else point.name] = EntryPoint(point.name, point, package, clash)
-    return found
-
-
-def _is_declared(group: str) -> bool:
-    """Whether an installed package may declare plug-ins of a group. Most have none, and importlib.metadata takes a fifth of a start."""
-    for folder in sys.path:
-        if Path(folder).is_file():  # a zip archive: only importlib.metadata reads it
-            return True
-        for file in Path(folder).glob("*-[iI][nN][fF][oO]/entry_points.txt"):
-            with suppress(OSError):
-                if f"[{group}]".encode() in file.read_bytes():
-                    return True
-    return False
-
-
-def _line(error: BaseException) -> str:
-    """Return an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def failed_plugin(error: BaseException) -> str | None:
-    """Return the plug-in and the error in one sentence if an exception passed through a plug-in's code, else None.
-
-    "plug-in 'ring' (entry point collbench.backends, ring_code:Ring, of ring-maker 1.2) failed: ValueError: no ranks". If the code has
-    several entry points, they are those of the class that failed, or all.
-    """
-    from importlib.metadata import entry_points
-
-    where: list[tuple[str, str]] = []  # (package, class or function), innermost last
-    cause: BaseException | None = error
-    while cause:
-        for frame, _ in walk_tb(cause.__traceback__):
-            where.append((str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_qualname.partition(".")[0]))
-        cause = cause.__cause__ or cause.__context__
-    known = [point for group in ("collbench.backends", "collbench.operations") for point in entry_points(group=group)]
-    known = [point for point in known if point.module.partition(".")[0] in {package for package, _ in where} - {"collbench"}]
-    named = [point for point in known if (point.module.partition(".")[0], point.attr) in where] or known
-    texts = [
-        f"'{point.name}' (entry point {point.group}, {point.value}{f', of {point.dist.name} {point.dist.version}' if point.dist else ''})"
-        for point in named
-    ]
-    return f"plug-in {' or '.join(texts)} failed: {_line(error)}" if texts else None
-
+from collbench.plugin import BrokenEntry, EntryPoint, entries
 
 _reserved: frozenset[str] = frozenset()
 
@@ -167,7 +54,7 @@ def _found() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
     found = {operation.name: operation for operation in _own()}
     wrong: dict[str, BrokenEntry] = {}
     taken = _reserved | {name for one in found.values() for name in (one.name, one.command)}
-    for name, plugin in plugins("collbench.operations", ()).items():
+    for name, plugin in entries("collbench.operations", ()).items():
         try:
             found |= {operation.name: operation for operation in _inside(plugin, found, _reserved)}
         except BrokenEntry as error:

@@ -125,7 +125,7 @@ def _of_overlap(name: str) -> Callable[[Row], str]:
     def text(row: Row) -> str:
         if not row.overlap:
             return NOTHING
-        from collbench.report.overlap import text_of
+        from collbench.plugins.overlap.text import text_of
 
         return text_of(row, name) or NOTHING
 

@@ -284,11 +284,11 @@ def foot(found: Comparison) -> list[str]:
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
     texts += named(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
     if any(case.a.overlap and case.b.overlap for case in found.cases):
-        from collbench.report.overlap import exposed_sentences
+        from collbench.plugins.overlap.text import exposed_sentences
 
         texts += exposed_sentences(*([row for run in side.runs for row in run.rows] for side in (found.a, found.b)))
     if any(UNDER_LOAD in (case.a.mode, case.b.mode) for case in found.cases):
-        from collbench.report.load import compared_sentences
+        from collbench.plugins.load.text import compared_sentences
 
         texts += compared_sentences(found.cases)
     texts += compared_consistency(found.a.rows, found.b.rows)

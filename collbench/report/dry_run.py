@@ -9,8 +9,8 @@ from math import ceil
 from typing import Any, TextIO
 
 from collbench.errors import UsageError
-from collbench.measuring.tasks.places import MEASUREMENTS
 from collbench.operations.case import Case
+from collbench.plugins.hunt.places import MEASUREMENTS
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.report.plan import operation_name
 from collbench.report.screen import print_lines, width_of, write_line

@@ -7,5 +7,5 @@ FORMATS = {
     "nccl-tests": "collbench.report.nccl_tests:NcclTestsWriter",
     "csv": "collbench.report.writers:CsvWriter",
     "json": "collbench.report.writers:JsonWriter",
-    "bmf": "collbench.report.trackers:BencherWriter",
+    "bmf": "collbench.plugins.store.trackers:BencherWriter",
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.plugin import loaded, plugins
+from collbench.report.kinds import kind_of, kinds
 from collbench.report.plan import in_print_order
-from collbench.report.stored import kind_of
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row
 
@@ -19,14 +20,9 @@ if TYPE_CHECKING:  # these import numpy or many packages, which a page without s
     from collbench.analysis.concerns import Concern
     from collbench.analysis.health import CheckVerdict
     from collbench.analysis.launches import Launches
-    from collbench.analysis.pairs import PairEffects
     from collbench.analysis.stragglers import Compared
     from collbench.gating.judge import TypicalTime
     from collbench.gating.verdict import Verdict
-    from collbench.results.kv import KvRow
-    from collbench.results.load import LoadRow
-    from collbench.results.rounds import StoredHunt, StoredPairs
-    from collbench.results.steps import StepRow
 
 MOST_CANDIDATES = 8
 MOST_DRAWN = 24  # runs with their own charts: more would take minutes, and would not be readable
@@ -66,60 +62,25 @@ class Material:
         """A sentence for each run that is kept separate although its allocation is the same."""
         return self._together[1]
 
-    @cached_property
-    def pairs(self) -> list[tuple[Run, StoredPairs]]:
-        """The runs of pairs. Raises UsageError if one of them does not fit its run.json."""
-        from collbench.results.rounds import read_pairs
-
-        return [(run, stored) for run in self.runs if (stored := read_pairs(run)) is not None]
-
-    @cached_property
-    def effects(self) -> list[PairEffects]:
-        """For each run of `pairs` its matrix, the pairs measured again, findings and doubts."""
-        from collbench.analysis.pairs import PairEffects, remeasured
-
-        again = ({pair for one in stored.rounds if one.again for pair in one.pairs} for _, stored in self.pairs)
-        return [
-            PairEffects(stored.matrix(), pairs, remeasured=remeasured(stored.about.get("judged")))
-            for (_, stored), pairs in zip(self.pairs, again, strict=True)
-        ]
+    def of_kind(self, name: str) -> list[tuple[Run, Any]]:
+        """Return the runs of a kind with what the kind reads of each, once; none without its plug-in. Raises UsageError."""
+        if name not in self._read:
+            kind = kinds().get(name)
+            self._read[name] = [(run, kind.read(run)) for run in self.runs if kind.holds(run)] if kind else []
+        return self._read[name]
 
     @cached_property
-    def hunts(self) -> list[tuple[Run, StoredHunt]]:
-        """The hunts. Raises UsageError if one of them does not fit its run.json."""
-        from collbench.results.rounds import holds_hunt, read_hunt
-
-        return [(run, read_hunt(run)) for run in self.runs if holds_hunt(run)]
-
-    @cached_property
-    def trainings(self) -> list[tuple[Run, dict[str, Any], list[StepRow]]]:
-        """The runs of training with run.json's "workload" and their rows."""
-        from collbench.results.steps import holds_workload, read_workload
-
-        return [(run, *read_workload(run)[:2]) for run in self.runs if holds_workload(run)]
-
-    @cached_property
-    def loads(self) -> list[tuple[Run, list[LoadRow]]]:
-        """The runs of interference with their rows."""
-        from collbench.results.load import holds_load, read_load
-
-        return [(run, read_load(run)[1]) for run in self.runs if holds_load(run)]
-
-    @cached_property
-    def transfers(self) -> list[tuple[Run, list[KvRow]]]:
-        """The runs of block transfers with their rows."""
-        from collbench.results.kv import holds_kv, read_kv
-
-        return [(run, read_kv(run)[1]) for run in self.runs if holds_kv(run)]
+    def _read(self) -> dict[str, list[tuple[Run, Any]]]:
+        return {}
 
     @cached_property
     def tables_of_kinds(self) -> list[Launches]:
         """The cases of replays and block transfers, a table for each run: Markdown and OpenMetrics have them."""
         from collbench.analysis.launches import Launches
 
-        loads = {run.path for run, _ in self.loads}  # their Markdown has columns of its own
+        drawn = {run.path for kind in kinds().values() if kind.drawn for run, _ in self.of_kind(kind.name)}  # with Markdown of their own
         return [
-            Launches(run.path.resolve().name, (run,), run.rows) for run in self.runs if run.rows and kind_of(run) and run.path not in loads
+            Launches(run.path.resolve().name, (run,), run.rows) for run in self.runs if run.rows and kind_of(run) and run.path not in drawn
         ]
 
     @cached_property
@@ -140,15 +101,9 @@ class Material:
         return read_check(self.runs[0].path) if len(self.runs) == 1 else None
 
     @property
-    def of_kinds(self) -> list[Run]:
-        """The runs of pairs, hunts, training, interference and block transfers."""
-        return [
-            *(run for run, _ in self.pairs),
-            *(run for run, _ in self.hunts),
-            *(run for run, _, _ in self.trainings),
-            *(run for run, _ in self.loads),
-            *(run for run, _ in self.transfers),
-        ]
+    def runs_of_kinds(self) -> list[Run]:
+        """The runs of other kinds than rows, by kind."""
+        return [run for kind in sorted(kinds().values(), key=lambda kind: not kind.answers_last) for run, _ in self.of_kind(kind.name)]
 
     @cached_property
     def compared(self) -> list[list[Compared]]:
@@ -189,27 +144,12 @@ class Material:
         """Findings, flags and what is missing, the worst first."""
         from collbench.analysis.concerns import SEVERITIES, concerns
 
-        unread = (warning for _, stored in self.pairs for warning in stored.warnings)
+        unread = (warning for kind in kinds().values() for warning in kind.unread(self))
+        findings = [concern for kind in kinds().values() for concern in kind.findings(self)]
         ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
-        found = concerns(self.runs, ordered, self.compared, self.effects, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
-        return sorted([*found, *self._concerns_of_kinds()], key=lambda each: SEVERITIES.index(each.severity))
-
-    def _concerns_of_kinds(self) -> Iterator[Concern]:
-        from collbench.report.html import hunt, kv, load, overlap, training
-
-        for _, stored in self.hunts:
-            yield from hunt.concerns_of(stored)
-        for _, _, rows in self.trainings:
-            for row in rows:
-                yield from training.concerns_of(row)
-        for _, found in self.loads:
-            for each in found:
-                yield from load.concerns_of(each)
-        for _, transfers in self.transfers:
-            for transfer in transfers:
-                yield from kv.concerns_of(transfer)
-        for case in (row for run in self.runs for row in run.rows if row.overlap):
-            yield from overlap.concerns_of(case)
+        found = concerns(self.runs, ordered, self.compared, findings, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
+        more = [concern for plugin in plugins().values() for place in plugin.concerns for concern in loaded(place)(self)]
+        return sorted([*found, *more], key=lambda each: SEVERITIES.index(each.severity))
 
     def rows(self, table: Launches) -> list[Row]:
         """Return the rows of a table, ascending in size; a ceiling that is lower than in the first table is replaced by the one there."""

@@ -24,12 +24,12 @@ from collbench.results.row import Row
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
-    from collbench.analysis.hunt.protocol import RoundRequest, RoundResult, Suspect
-    from collbench.analysis.pairs import PairEffects
     from collbench.measuring.session import Plan
-    from collbench.measuring.tasks.places import RoundOrder
-    from collbench.results.rounds import PairMatrix, PairRound
-    from collbench.results.steps import StepRow
+    from collbench.plugins.hunt.pairs import PairEffects
+    from collbench.plugins.hunt.places import RoundOrder
+    from collbench.plugins.hunt.protocol import RoundRequest, RoundResult, Suspect
+    from collbench.plugins.hunt.records import PairMatrix, PairRound
+    from collbench.plugins.training.records import StepRow
 
 
 class Reporter:
@@ -258,8 +258,8 @@ class PairsProgressPrinter(ProgressPrinter):
 
     def next(self, last: Sequence[PairRound]) -> RoundOrder | None:
         """Return the next round that measures suspects again; None if there is none."""
-        from collbench.analysis.hunt.strategy import answer_of, judge
-        from collbench.measuring.tasks.places import RoundOrder
+        from collbench.plugins.hunt.places import RoundOrder
+        from collbench.plugins.hunt.strategy import answer_of, judge
 
         try:
             if self._retest is None:
@@ -275,8 +275,8 @@ class PairsProgressPrinter(ProgressPrinter):
 
     def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
-        from collbench.analysis.pairs import PairEffects, remeasured
-        from collbench.report.pairs import finding_json
+        from collbench.plugins.hunt.pairs import PairEffects, remeasured
+        from collbench.plugins.hunt.pairs_text import finding_json
 
         judged = [each.as_json() for each in self._suspects]
         repeated = {pair for one in rounds if one.again for pair in one.pairs}
@@ -290,7 +290,7 @@ class PairsProgressPrinter(ProgressPrinter):
         """Print the matrix, and the run's folder."""
         self.close()
         if self._effects:
-            from collbench.report.pairs import write_pairs
+            from collbench.plugins.hunt.pairs_text import write_pairs
 
             matrix, found, unsaid = self._effects.matrix, self._effects.findings(), self._effects.doubts()
             color = wants_color(sys.stdout, self._arguments.color)
@@ -300,7 +300,7 @@ class PairsProgressPrinter(ProgressPrinter):
         super().end()
 
     def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
-        from collbench.results.rounds import matrix_of
+        from collbench.plugins.hunt.records import matrix_of
 
         return matrix_of(self._about, rounds)
 
@@ -333,7 +333,7 @@ class KvProgressPrinter(ProgressPrinter):
 
     def end(self) -> None:
         """Print the rows, and the run's folder."""
-        from collbench.report.kv import write_kv
+        from collbench.plugins.kv.text import write_kv
 
         self.close()
         color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
@@ -350,7 +350,7 @@ class LoadProgressPrinter(KvProgressPrinter):
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Prepare the table of the planned rows."""
-        from collbench.report.load import LoadWriter
+        from collbench.plugins.load.text import LoadWriter
 
         super().begin(plan, folder)
         self._lines = LoadWriter(self._arguments.format, Path(folder).name, plan.facts["load"]["against"], self._screen.room)
@@ -425,7 +425,7 @@ class WorkloadProgressPrinter(ProgressPrinter):
         """Print the first `count` waiting rows."""
         those, self._waiting = self._waiting[:count], self._waiting[count:]
         if those:
-            from collbench.report.training import write_steps
+            from collbench.plugins.training.text import write_steps
 
             color, format, name = wants_color(sys.stdout, self._arguments.color), self._arguments.format, Path(self._folder).name
             step_time_s, headed = self._about.get("step_time_s"), self._printed > 0

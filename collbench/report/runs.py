@@ -15,19 +15,20 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.plugins.importers.store import import_notes as of_import
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
 from collbench.report.formats import FORMATS
-from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table, printable, text_lines
+from collbench.report.frame import Line, escaped, items, markdown_table, printable, text_lines
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.guidelines import consistency_frame
 from collbench.report.headlines import NO_CONCERNS, concern_sentence, headline_frame, short, subject
 from collbench.report.headlines import lines as findings
+from collbench.report.kinds import kind_of, kinds, not_drawn, of_kinds, show_all
 from collbench.report.material import Material
 from collbench.report.plan import in_print_order, plan_of
 from collbench.report.screen import check_format, is_terminal, print_lines, wants_color, write_line
-from collbench.report.stored import kind_of, not_drawn, of_kinds, show_all
 from collbench.report.writers import (
     STDOUT,
     OneLinePerAbsentBackend,
@@ -41,7 +42,6 @@ from collbench.report.writers import (
 )
 from collbench.results.flags import FLAGS
 from collbench.results.folder import CELLS
-from collbench.results.importers.store import import_notes as of_import
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.units import plural
@@ -59,7 +59,7 @@ _MOST_ROWS, _FEWEST_ROWS, _MOST_HEADLINES = 200, 20, 80  # a comment on GitHub h
 
 def markdown_text(material: Material) -> str:
     """Return the whole text. Only this module writes markup: stored texts are escaped. A long table is cut, with a note."""
-    parts = (_overview, _compared, _tables, _loads_markdown, _pairs_markdown)
+    parts = (_overview, _compared, _tables, _kinds_markdown)
     return "\n".join([line for part in parts for line in part(material)]) + "\n"
 
 
@@ -138,21 +138,9 @@ def _cases(row: Row, columns: Sequence[CaseColumn]) -> list[str]:
     return [*identity, not_available(row), *[""] * (len(columns) - len(identity) - 1)]
 
 
-def _loads_markdown(material: Material) -> Iterator[str]:
-    from collbench.report.load import frame_of, remarks, times_frame, title
-
-    for run, rows in material.loads:
-        if rows:
-            yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(title(rows)), "")
-            yield from (line.text for line in markdown_of(frame_of(rows)))
-            yield from ("", *(line.text for line in markdown_of(times_frame(rows))), "", *items(remarks(rows)))
-
-
-def _pairs_markdown(material: Material) -> Iterator[str]:
-    from collbench.report.pairs import measured
-
-    for (run, stored), effect in zip(material.pairs, material.effects, strict=True):
-        yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(measured(effect.matrix, stored.about)))
+def _kinds_markdown(material: Material) -> Iterator[str]:
+    for kind in kinds().values():
+        yield from kind.markdown(material)
 
 
 # Runs as OpenMetrics, for Prometheus: every row, the number of launches, and the number of concerns.
@@ -194,19 +182,18 @@ def openmetrics_text(material: Material) -> str:
 
 def _samples(material: Material) -> Iterator[Sample]:
     tables = [*material.tables, *material.tables_of_kinds]
-    several = len(tables) + len(material.loads) + len(material.pairs) > 1
+    drawn = [run for kind in kinds().values() if kind.drawn for run, _ in material.of_kind(kind.name)]
+    several = len(tables) + len(drawn) > 1
     for table in tables:
         named = {"run": short(table.name, _LONGEST)} if several else {}
         yield from _of_runs(table.runs, named)
         for row in in_print_order(table.rows):
             yield from row_samples(row, named)
-    for run, _ in material.loads:
+    for run in drawn:
         named = {"run": short(run.path.resolve().name, _LONGEST)} if several else {}
         yield from _of_runs([run], named)
         for row in run.rows:
             yield from row_samples(row, named)
-    for run, _ in material.pairs:
-        yield from _of_runs([run], {"run": short(run.path.resolve().name, _LONGEST)} if several else {})
     for severity in SEVERITIES:
         number = sum(each.severity == severity for each in material.concerns)
         yield Sample("concerns", {"severity": severity.replace(" ", "_")}, number)
@@ -449,7 +436,7 @@ def _write_trackers(material: Material, asv: tuple[Path, str] | None, tensorboar
     """Write the rows into the folders of asv and TensorBoard."""
     if not (asv or tensorboard):
         return
-    from collbench.report.trackers import find_commit, write_asv, write_tensorboard
+    from collbench.plugins.store.trackers import find_commit, write_asv, write_tensorboard
 
     if asv:
         confirm_written(write_asv(material.tables, asv[0], find_commit(asv[1])), err)

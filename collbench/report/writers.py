@@ -110,7 +110,7 @@ class TableWriter(RowWriter):
             lines.append(over if plan.launches > 1 else within)
         lines += self._layout.legend(rows)
         if any(row.overlap for row in rows):
-            from collbench.report.overlap import overlap_lines
+            from collbench.plugins.overlap.text import overlap_lines
 
             lines += overlap_lines(rows)
         if any(row.message_rate for row in rows):
@@ -225,7 +225,7 @@ def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
     names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
     values = {name: getattr(row, name, None) for name in names}
     if values["overlap"]:
-        from collbench.results.overlap import flat_values
+        from collbench.plugins.overlap.records import flat_values
 
         values["overlap"] = flat_values(values["overlap"])
     yield from flattened(values.items(), _PARTS)

@@ -22,9 +22,9 @@ from collbench.analysis.outcome import MARGIN
 from collbench.errors import CollbenchError, NoVerdict
 from collbench.gating.baseline import ENDING
 from collbench.gating.verdict import PASSED, UNDECIDED
+from collbench.plugins.store.trackers import case_name
 from collbench.report.cases import name_of, not_available, of_ceiling, times
 from collbench.report.headlines import short
-from collbench.report.trackers import case_name
 from collbench.report.verdict import headline, slower
 from collbench.results.flags import flag_name
 from collbench.results.quality import is_unreliable

@@ -13,9 +13,9 @@ from typing import Any
 import collbench
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.suite import BUILT_IN, SCHEMA_FILE
+from collbench.plugins.store.metrics import STORE_METRICS
 from collbench.report.explain import pages
 from collbench.report.runs import ROW_METRICS
-from collbench.report.store_metrics import STORE_METRICS
 from collbench.report.verdict_formats import GATE_METRICS
 from collbench.report.writers import csv_columns, metric_name
 from collbench.results import folder
@@ -26,7 +26,7 @@ _PACKAGE = Path(collbench.__file__).parent
 SCHEMAS = {
     "suite": SCHEMA_FILE,
     "verdict": _PACKAGE / "gating/verdict.schema.json",
-    "recommendation": _PACKAGE / "deploy/recommendation.schema.json",
+    "recommendation": _PACKAGE / "plugins/hunt/recommendation.schema.json",
 }
 
 

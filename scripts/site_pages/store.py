@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collbench.store.query import SUBJECTS, columns_of
-from collbench.store.schema import TABLES, VERSION, VIEWS
+from collbench.plugins.store.query import SUBJECTS, columns_of
+from collbench.plugins.store.schema import TABLES, VERSION, VIEWS
 from site_pages.markdown import code, codes, escaped, page, table
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.judging import find_candidates
 from collbench.operations.groups import circle_round
-from collbench.results.rounds import PairMatrix
+from collbench.plugins.hunt.judging import find_candidates
+from collbench.plugins.hunt.records import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
 Figures = NDArray[np.float64]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.autopsy import AutopsyCause, AutopsyFinding, AutopsyResult, AutopsyVerdict, autopsy
 from collbench.errors import UsageError
-from collbench.traces.reading import read_traces
+from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyFinding, AutopsyResult, AutopsyVerdict, autopsy
+from collbench.plugins.traces.reading import read_traces
 from tests.traces.dumps import Call, document, entries, write
 
 STEP: list[Call] = [("all_reduce", 340), ("_all_gather_base", 12), ("all_reduce", 7)]

@@ -12,8 +12,8 @@ import numpy as np
 from collbench.analysis import concerns as module
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns
 from collbench.analysis.launches import Launches
-from collbench.analysis.pairs import PairEffects
 from collbench.analysis.stragglers import Compared
+from collbench.plugins.hunt.pairs import PairEffects
 from collbench.results.flags import DOUBTFUL as DOUBTFUL_FLAGS
 from collbench.results.flags import FLAGS
 from collbench.results.reader import Run

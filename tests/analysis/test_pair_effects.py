@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from collbench.analysis.pairs import (
+from collbench.operations.groups import circle_round, schedule
+from collbench.plugins.hunt.pairs import (
     CLEARED,
     CONFIRMED,
     INCONCLUSIVE,
@@ -20,8 +21,7 @@ from collbench.analysis.pairs import (
     Remeasured,
     _place,
 )
-from collbench.operations.groups import circle_round, schedule
-from collbench.results.rounds import PairMatrix
+from collbench.plugins.hunt.records import PairMatrix
 from tests.analysis.pair_matrices import SyntheticMatrix, only, suspects
 
 Named = list[tuple[str, tuple[int, ...]]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.analysis.pair_statistics import TAILS, levelled, noise_scale, of_medians, quantile, scale_of, two_way, upper_medians
 from collbench.operations.groups import circle_round
+from collbench.plugins.hunt.pair_statistics import TAILS, levelled, noise_scale, of_medians, quantile, scale_of, two_way, upper_medians
 
 
 def table(n: int, slow: tuple[int, ...], depth: float = 0.7) -> np.ndarray:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.analysis.predict import (
+from collbench.errors import UsageError
+from collbench.plugins.predict.prediction import (
     FewNodeCounts,
     LargePredictionError,
     PredictedCase,
@@ -18,8 +19,7 @@ from collbench.analysis.predict import (
     read_prediction,
     rows_below,
 )
-from collbench.errors import UsageError
-from collbench.report.predict import write_prediction
+from collbench.plugins.predict.text import write_prediction
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times, store
 

@@ -57,7 +57,7 @@ def plugins(monkeypatch):
 
     own = {"value": "pack:Kind", "dist": SimpleNamespace(name="pack")}
     points = [SimpleNamespace(name="fast", load=load, **own), SimpleNamespace(name="good", load=lambda: SimulatedBackend, **own)]
-    monkeypatch.setattr("collbench.operations.registry._is_declared", lambda group: True)
+    monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.backends" else [])
     caches = (registry._plugins, registry._of_plugin)
     for cache in caches:

@@ -16,11 +16,11 @@ import zmq
 from collbench.backends.backend import Available, Unavailable, unsupported_reason
 from collbench.backends.registry import DEFAULTS, backend_class, backend_names
 from collbench.backends.unavailable import DoesNotLoad, NotInstalled, UnknownVersion
-from collbench.backends.zmq import QueueLimits, ZmqBackend, ZmqLink, ZmqMessages, joined, window_of
 from collbench.errors import RunFailed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DeviceUnsupported, NoInPlaceForm, OperationUnsupported, OptionUnsupported, PairsOnly
+from collbench.plugins.libraries.zmq import QueueLimits, ZmqBackend, ZmqLink, ZmqMessages, joined, window_of
 from tests.backends.pairs import at_once, meeting, opened, paired
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
@@ -76,9 +76,9 @@ def test_asking_for_one_that_is_too_old_is_refused(tmp_path):
 
 
 def test_a_pyzmq_that_is_broken_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("collbench.backends.zmq.find_spec", lambda name: None)
+    monkeypatch.setattr("collbench.plugins.libraries.zmq.find_spec", lambda name: None)
     assert ZmqBackend.probe() == Unavailable.because(NotInstalled("pyzmq", "pip install pyzmq"))
-    monkeypatch.setattr("collbench.backends.zmq.find_spec", lambda name: True)
+    monkeypatch.setattr("collbench.plugins.libraries.zmq.find_spec", lambda name: True)
     monkeypatch.setitem(__import__("sys").modules, "zmq", None)
     answer = ZmqBackend.probe()
     assert isinstance(answer, Unavailable) and isinstance(answer.fact, DoesNotLoad) and "ModuleNotFoundError" in answer.fact.error

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import collbench
-from collbench.analysis.autopsy import AutopsyCause, AutopsyResult
+from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyResult
 from tests.cli.command import ROOT, run_here
 from tests.traces.dumps import entries, write
 

@@ -15,8 +15,8 @@ from collbench.backends.registry import backend_names
 from collbench.cli.completion import SHELLS, script
 from collbench.cli.main import all_parsers
 from collbench.cli.parser import actions_of
-from collbench.deploy.kinds import kinds
 from collbench.operations.registry import commands
+from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import one_sentence, run, run_here
 from tests.cli.test_help import imported
 from tests.conftest import cannot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.kinds import kinds
+from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import Finished, environment, one_sentence, run_here
 
 INNER = ("--", "allreduce", "--sizes", "1K-1G")
@@ -168,7 +168,7 @@ class TestOutput:
 
     @pytest.mark.parametrize("kind", [kind for kind in kinds().values() if kind.submit], ids=lambda kind: kind.name)
     def test_submit_without_the_command_of_the_queue(self, kind: object, tmp_path: Path) -> None:
-        from collbench.deploy.job import LauncherKind
+        from collbench.plugins.deploy.job import LauncherKind
 
         assert isinstance(kind, LauncherKind)
         image = ["--image", "a/b:c"] if kind.name == "kubernetes" else []

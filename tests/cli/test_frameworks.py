@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.steps import read_workload
+from collbench.plugins.training.records import read_workload
 from tests.cli.command import BIN, one_sentence, run, run_here
 
 needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from collbench.plugins.hunt.records import StoredHunt, read_hunt
 from collbench.results.reader import read_run
-from collbench.results.rounds import StoredHunt, read_hunt
 from tests.cli.command import Finished, one_sentence, run, run_here, start, until
 
 BRIEF = ("--out", "run", "--size", "16K", "--window", "2")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
-from collbench.cli.hunt_strategy import HuntProgressPrinter, answer_of, options_of
-from collbench.deploy import drain
-from collbench.deploy.drain import CommandOutcome
 from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.measuring.session import Plan
-from collbench.results.rounds import HuntRound
+from collbench.plugins.hunt import drain
+from collbench.plugins.hunt.drain import CommandOutcome
+from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter, answer_of, options_of
+from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
+from collbench.plugins.hunt.records import HuntRound
 from tests.hunt.test_cover import FAT_TREE, nodes
 from tests.results.test_rounds import a_round
 
@@ -129,7 +129,7 @@ def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Pat
             note({"node": NAMES[3], "action": action})
         return argparse.Namespace(lines=lambda: ["undo it with: this"], refused="")
 
-    monkeypatch.setattr("collbench.deploy.drain.apply", apply)
+    monkeypatch.setattr("collbench.plugins.hunt.drain.apply", apply)
     kept: list[Any] = []
     listening = concluded(typed(apply=True, max_drain="3"))
     listening.act(tmp_path, events(kept))
@@ -161,7 +161,7 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> None:
         out.add(words[2].removeprefix("NodeName="))
         return CommandOutcome(0)
 
-    monkeypatch.setattr("collbench.deploy.drain.apply", partial(drain.apply, run=ask))
+    monkeypatch.setattr("collbench.plugins.hunt.drain.apply", partial(drain.apply, run=ask))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
@@ -187,7 +187,7 @@ def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(
             raise OSError(errno.ENOSPC, "No space left on device")
         return folder / "recommendation.json"
 
-    monkeypatch.setattr("collbench.deploy.drain.store", full)
+    monkeypatch.setattr("collbench.plugins.hunt.drain.store", full)
     said = rf"No space left on device.*scontrol update NodeName={NAMES[3]} State=RESUME"
     with pytest.raises(RunFailed, match=said):
         concluded(typed(apply=True)).act(tmp_path, events([]))
@@ -202,7 +202,7 @@ def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.Monk
     def refuse(env: Any) -> str:
         raise UsageError("no cluster manager")
 
-    monkeypatch.setattr("collbench.deploy.drain.check_apply", refuse)
+    monkeypatch.setattr("collbench.plugins.hunt.drain.check_apply", refuse)
     planned = HuntProgressPrinter(typed()).plan(ABOUT)
     assert planned["promised"] > 0 and planned["seed"] == 0
     with pytest.raises(UsageError, match="no cluster manager"):

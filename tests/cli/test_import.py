@@ -253,7 +253,7 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
 
 
 def test_the_help_has_the_formats_of_all_readers() -> None:
-    from collbench.results.importers.store import READERS
+    from collbench.plugins.importers.store import READERS
 
     named = set(results.FORMATS.replace(" or ", ", ").split(", "))
     assert named == {reader.name for reader in READERS}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.measuring.tasks.places import PairsSampled
+from collbench.plugins.hunt.places import PairsSampled
+from collbench.plugins.hunt.records import StoredPairs, read_pairs
 from collbench.results.reader import read_run
-from collbench.results.rounds import StoredPairs, read_pairs
 from tests.cli.command import BIN, run
 from tests.conftest import sample
 

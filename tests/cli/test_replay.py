@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import collbench
+from collbench.plugins.training.records import StepRow, read_workload
 from collbench.results.reader import read_run
-from collbench.results.steps import StepRow, read_workload
 from tests.cli.command import BIN, PROGRAM, environment, run, run_here
 from tests.testbeds import Hosts
 from tests.traces.recorded import Op, write_dumps

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from collbench.measuring.tasks.rounds import ToolsCutShort
+from collbench.plugins.hunt.records import read_pairs
+from collbench.plugins.hunt.tasks import ToolsCutShort
 from collbench.results.reader import read_run
-from collbench.results.rounds import read_pairs
 from collbench.results.row import Row
 from tests.cli.command import one_sentence, run, run_here, running, start, until
 from tests.conftest import cannot

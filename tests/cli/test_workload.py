@@ -17,8 +17,8 @@ import pytest
 from collbench.cli import dry_run
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Request
-from collbench.results.steps import StepRow, computing_of, read_workload
-from collbench.workloads.registry import regimes
+from collbench.plugins.training.records import StepRow, computing_of, read_workload
+from collbench.plugins.training.workloads.registry import regimes
 from tests.cli.command import BIN, run, run_here
 from tests.conftest import sample
 

@@ -135,7 +135,7 @@ def test_the_definition_s_shell_is_sound(section: str) -> None:
     ("path", "seen"),
     [
         ("collbench/cli/main.py", True),
-        ("collbench/deploy/kinds/templates/slurm.sbatch.j2", True),
+        ("collbench/plugins/deploy/kinds/templates/slurm.sbatch.j2", True),
         ("constraints.txt", True),
         ("deploy/containers/ssh/sshd_config", True),
         ("deploy/containers/Dockerfile", False),

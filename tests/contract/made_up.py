@@ -15,8 +15,6 @@ import ctypes
 from dataclasses import replace
 from functools import partial
 
-from collbench.backends.oneccl.backend import STEPS as ONECCL_STEPS
-from collbench.backends.ucc.backend import STEPS as UCC_STEPS
 from collbench.native.library import address
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -31,6 +29,8 @@ from collbench.operations.builtin.sendrecv import SENDRECV
 from collbench.operations.builtin.vector import ALLGATHERV, GATHERV, REDUCESCATTERV, SCATTERV
 from collbench.operations.operation import Operation, Place, in_place_only
 from collbench.operations.program import NativeCall, PythonCall
+from collbench.plugins.libraries.oneccl.backend import STEPS as ONECCL_STEPS
+from collbench.plugins.libraries.ucc.backend import STEPS as UCC_STEPS
 
 BAD_ELEMENT, TOP_BIT = 3, 0x80
 OWN_STEPS = {"oneccl": ONECCL_STEPS, "ucc": UCC_STEPS}  # by library: the operations that are not defined by their own file

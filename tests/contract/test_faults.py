@@ -13,7 +13,6 @@ import pytest
 
 from collbench.backends import simulated
 from collbench.backends.backend import Group
-from collbench.backends.ucc.backend import STEPS as UCC_STEPS
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.prepared_case import _seed as seed_of
 from collbench.operations.case import Case
@@ -22,6 +21,7 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.traffic import EVEN, Traffic, skewed
 from collbench.operations.unsupported import OperationUnsupported, decode_reason
+from collbench.plugins.libraries.ucc.backend import STEPS as UCC_STEPS
 from collbench.results.reader import read_run
 from tests.conftest import INTEL_MPI, ROOT, sample
 from tests.contract.launch import launch

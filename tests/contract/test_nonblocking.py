@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.results.steps import read_workload
+from collbench.plugins.training.records import read_workload
 from tests.fake_gpu import environment
 
 ROOT = Path(__file__).parents[2]

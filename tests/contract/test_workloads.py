@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.results.steps import read_workload, routing_of
+from collbench.plugins.training.records import read_workload, routing_of
 from tests.cli.command import until
 from tests.fake_gpu import environment
 

@@ -48,7 +48,7 @@ def functions(module: Path) -> Iterator[ast.AST]:
 
 def test_no_label_of_an_exchange_has_a_value_of_one_host() -> None:
     found: dict[str, set[str]] = {}
-    for module in (file for folder in ("backends", "measure", "cli", "control") for file in (PACKAGE / folder).rglob("*.py")):
+    for module in (file for folder in ("backends", "measuring", "cli", "control", "plugins") for file in (PACKAGE / folder).rglob("*.py")):
         for label in (label for function in functions(module) for label in labels(function)):
             for value in (part.value for part in ast.walk(label) if isinstance(part, ast.FormattedValue)):
                 found.setdefault(ast.unparse(value), set()).add(f"{module.relative_to(PACKAGE)}:{label.lineno}")

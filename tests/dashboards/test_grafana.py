@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.report.dashboards import DASHBOARDS
-from collbench.report.grafana import PROMETHEUS, SOURCES, Dashboard, content, file_name, places, text_of, write_dashboards
+from collbench.plugins.store.dashboards import DASHBOARDS
+from collbench.plugins.store.grafana import PROMETHEUS, SOURCES, Dashboard, content, file_name, places, text_of, write_dashboards
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy" / "grafana"

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from collbench.report.dashboards import OPERATION
-from collbench.report.html.dashboard import dashboard_picture, read_dashboard, value_text
-from collbench.store.database import open_store
-from collbench.store.writing import Writer, sync
+from collbench.plugins.store.dashboard_page import dashboard_picture, read_dashboard, value_text
+from collbench.plugins.store.dashboards import OPERATION
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.writing import Writer, sync
 from tests.conftest import ROOT, cannot
 from tests.store.postgresql import NoServer, server
 

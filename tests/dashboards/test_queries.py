@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from collbench.report.dashboards import DASHBOARDS, FLEET, GATE, NODE, OPERATION, TELEMETRY
-from collbench.report.grafana import Dashboard, DashboardVariable, Panel, expanded
-from collbench.report.html.dashboard import dashboard_picture, read_dashboard
-from collbench.report.store_metrics import MetricsRange, MetricsServer
-from collbench.store.database import Database, open_store
-from collbench.store.writing import Writer, sync
+from collbench.plugins.store.dashboard_page import dashboard_picture, read_dashboard
+from collbench.plugins.store.dashboards import DASHBOARDS, FLEET, GATE, NODE, OPERATION, TELEMETRY
+from collbench.plugins.store.database import Database, open_store
+from collbench.plugins.store.grafana import Dashboard, DashboardVariable, Panel, expanded
+from collbench.plugins.store.metrics import MetricsRange, MetricsServer
+from collbench.plugins.store.writing import Writer, sync
 from tests.conftest import cannot
 from tests.dashboards.fleet import GPU, NODES, SIZE, SLOW, fleet
 from tests.dashboards.prometheus import Prometheus

@@ -18,11 +18,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as as_text
 
 from collbench.errors import UsageError
-from collbench.report.store_metrics import DAYS, MetricsRange, MetricsServer, metrics_text
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.metrics import DAYS, MetricsRange, MetricsServer, metrics_text
+from collbench.plugins.store.writing import Writer, sync
 from collbench.results.folder import RunFolder
 from collbench.results.row import Row
-from collbench.store.database import open_store
-from collbench.store.writing import Writer, sync
 from tests.cli.command import PROGRAM, environment, run_here
 from tests.dashboards.fleet import GPU, NIGHTS, NODES, SLOW, fleet, rows, run_folder
 from tests.results.rows import make_row, make_times, not_measured

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collbench.deploy.job import LauncherKind, Value, job_of
+from collbench.plugins.deploy.job import LauncherKind, Value, job_of
 
 COMMAND = ("allreduce", "--sizes", "1K-1G")
 _STAND_IN = """#!/bin/bash

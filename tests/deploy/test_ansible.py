@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collbench.deploy.job import job_of
-from collbench.deploy.kinds.ansible import KIND
 from collbench.errors import UsageError
+from collbench.plugins.deploy.job import job_of
+from collbench.plugins.deploy.kinds.ansible import KIND
 from tests.cli.command import ROOT, environment
 from tests.deploy.playing import PLAY
 from tests.deploy.texts import HOSTILE, texts

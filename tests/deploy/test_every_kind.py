@@ -21,11 +21,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collbench.deploy import files
-from collbench.deploy.files import Quoted
-from collbench.deploy.job import LauncherKind, job_of
-from collbench.deploy.kinds import kinds
 from collbench.errors import UsageError
+from collbench.plugins.deploy import files
+from collbench.plugins.deploy.files import Quoted
+from collbench.plugins.deploy.job import LauncherKind, job_of
+from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import run_here
 from tests.deploy.texts import HOSTILE, UNPRINTABLE, texts
 

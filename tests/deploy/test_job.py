@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy import job as handing
-from collbench.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
 from collbench.errors import UsageError
+from collbench.plugins.deploy import job as handing
+from collbench.plugins.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
 from tests.cli.command import one_sentence, run_here
 
 KIND = LauncherKind("some", "a kind", ".x", EVERYWHERE, lambda job: "", "start FILE")
@@ -89,7 +89,7 @@ def test_valid_numbers() -> None:
 
 @pytest.mark.parametrize("text", ["a b", "a'b", 'a"b', "", "-a", "a;b", "$(a)", "a\nb", "`a`", "a,b", "a\\b"])
 def test_images_with_blanks_and_quotes_are_rejected(text: str) -> None:
-    from collbench.deploy.job import IMAGE
+    from collbench.plugins.deploy.job import IMAGE
 
     assert refusal(IMAGE, text).startswith(f"{text!r} ")
 
@@ -106,7 +106,7 @@ def test_images_with_blanks_and_quotes_are_rejected(text: str) -> None:
     ],
 )
 def test_valid_images(text: str) -> None:
-    from collbench.deploy.job import IMAGE
+    from collbench.plugins.deploy.job import IMAGE
 
     assert IMAGE.parse(text) == text
 

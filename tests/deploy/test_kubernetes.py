@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.deploy.job import Value, job_of
-from collbench.deploy.kinds.kubernetes import KIND
 from collbench.errors import UsageError
+from collbench.plugins.deploy.job import Value, job_of
+from collbench.plugins.deploy.kinds.kubernetes import KIND
 from tests.cli.command import one_sentence, run_here
 from tests.deploy.manifests import documents, expanded, pods, refused
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.job import Value
-from collbench.deploy.kinds.mpirun import KIND
 from collbench.errors import UsageError
+from collbench.plugins.deploy.job import Value
+from collbench.plugins.deploy.kinds.mpirun import KIND
 from tests.deploy.recorded import COMMAND, Recorded, recorded, text
 from tests.deploy.texts import HOSTILE
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.job import job_of
-from collbench.deploy.kinds.reframe import KIND, system
 from collbench.errors import UsageError
+from collbench.plugins.deploy.job import job_of
+from collbench.plugins.deploy.kinds.reframe import KIND, system
 from tests.cli.command import BIN, ROOT, environment
 from tests.deploy.texts import HOSTILE
 from tests.testbeds import SlurmBed

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy import files
-from collbench.deploy.files import sh
-from collbench.deploy.job import JobSetting, LauncherKind
-from collbench.deploy.kinds import kinds, knowing, settings
+from collbench.plugins.deploy import files
+from collbench.plugins.deploy.files import sh
+from collbench.plugins.deploy.job import JobSetting, LauncherKind
+from collbench.plugins.deploy.kinds import kinds, knowing, settings
 
-FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "collbench/deploy/kinds").glob("*.py") if path.stem != "__init__")
+FILES = sorted(path.stem for path in (Path(__file__).parents[2] / "collbench/plugins/deploy/kinds").glob("*.py") if path.stem != "__init__")
 
 
 def test_every_file_is_a_kind_of_its_name() -> None:

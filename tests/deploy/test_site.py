@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.job import of_site, together
-from collbench.deploy.kinds import settings
 from collbench.errors import UsageError
+from collbench.plugins.deploy.job import of_site, together
+from collbench.plugins.deploy.kinds import settings
 
 GOOD = """schema = 1
 [defaults]

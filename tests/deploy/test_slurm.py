@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import host_list
-from collbench.deploy.job import job_of
-from collbench.deploy.kinds.slurm import KIND
+from collbench.plugins.deploy.job import job_of
+from collbench.plugins.deploy.kinds.slurm import KIND
 from tests.cli.command import BIN, one_sentence, run_here
 from tests.deploy.batch import SWEEP, Called, asked, emit, play, program
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.deploy.job import Value
-from collbench.deploy.kinds.torchrun import ENDPOINT, KIND
 from collbench.errors import UsageError
+from collbench.plugins.deploy.job import Value
+from collbench.plugins.deploy.kinds.torchrun import ENDPOINT, KIND
 from tests.deploy.recorded import COMMAND, recorded, text
 from tests.deploy.texts import HOSTILE
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.importers import store
-from collbench.results.importers.importer import UserInput
-from collbench.results.importers.store import reader_for
+from collbench.plugins.importers import store
+from collbench.plugins.importers.importer import UserInput
+from collbench.plugins.importers.store import reader_for
 from tests.conftest import ROOT
 from tests.docs.examples.netpipe import NETPIPE
 

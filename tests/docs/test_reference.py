@@ -21,9 +21,9 @@ from collbench.cli.other_tools import OPTIONS
 from collbench.cli.parser import Parser, environment_name
 from collbench.cli.variables import VARIABLES
 from collbench.machine.doctor.finding import pages as finding_pages
+from collbench.plugins.store.metrics import STORE_METRICS
 from collbench.report.explain import pages as words
 from collbench.report.runs import ROW_METRICS
-from collbench.report.store_metrics import STORE_METRICS
 from collbench.report.verdict_formats import GATE_METRICS
 from collbench.report.writers import csv_columns, metric_name
 from collbench.results.flags import FLAGS

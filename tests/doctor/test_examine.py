@@ -129,7 +129,11 @@ def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
 
 
 def test_every_code_has_a_page_and_every_page_a_rule() -> None:
-    files = [*DOCTOR.glob("*.py"), ROOT / "collbench/backends/ucc/findings.py", ROOT / "collbench/machine/readers/log_messages.toml"]
+    files = [
+        *DOCTOR.glob("*.py"),
+        ROOT / "collbench/plugins/libraries/ucc/findings.py",
+        ROOT / "collbench/machine/readers/log_messages.toml",
+    ]
     texts = "".join(file.read_text(encoding="utf-8") for file in files)
     assert set(re.findall(r'"(CB2\d{3})"', texts)) == {code for code in pages() if code.startswith("CB2")}
 

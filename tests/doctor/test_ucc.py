@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.backends.ucc.findings import examined_ucc, no_rdma
-from collbench.backends.ucc.library import CHOSEN
+from collbench.plugins.libraries.ucc.findings import examined_ucc, no_rdma
+from collbench.plugins.libraries.ucc.library import CHOSEN
 
 
 def test_a_host_without_ucc_has_no_finding() -> None:

@@ -18,10 +18,10 @@ from collbench.gating.history import dated_in, history
 from collbench.gating.judge import judge
 from collbench.gating.verdict import PASSED, REGRESSION, UNDECIDED
 from collbench.operations.case import parse_split
-from collbench.results.load import LoadRow
+from collbench.plugins.load.records import LoadRow
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.reading import RunSelection, load_runs, select_runs
 from collbench.results.row import UNDER_LOAD, CaseKey
-from collbench.store.database import open_store
-from collbench.store.reading import RunSelection, load_runs, select_runs
 from tests.cli.command import run_here
 from tests.results.loads import PLAN, load_run, nights, simulated_row
 from tests.store.runs import added

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.predict import FewNodeCounts, Prediction, predict
 from collbench.errors import UsageError
 from collbench.gating.predicted import HeldCase, PredictionDoubt, PredictionOutcome, hold_against
-from collbench.report.predict import write_prediction
+from collbench.plugins.predict.prediction import FewNodeCounts, Prediction, predict
+from collbench.plugins.predict.text import write_prediction
 from collbench.results.row import Row
 from tests.analysis.test_predict import ring, row
 from tests.cli.command import run_here

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
+from collbench.plugins.hunt.protocol import GROUPS, INSIDE, NIC, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
 
 RATE, LATENCY_S, INSIDE_RATE = 10e9, 20e-6, 40e9
 _MODE, _HAS_MODE, _IN_MODE, _ROUND_IN_MODE = 0.08, 0.1, 0.2, 0.1

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.hunt.sweep import Cover, cover, cover_links, packed
 from collbench.errors import UsageError
 from collbench.machine.fabric import Fabric, Routes, Way, attached
 from collbench.machine.readers.rdma_tools import read
+from collbench.plugins.hunt.sweep import Cover, cover, cover_links, packed
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import Candidate, PlaceCheck, SweepResult
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
-from collbench.analysis.hunt.significance import CHANCE, RECEIVES, SENDS
+from collbench.plugins.hunt.crosscheck import CrossCheck
+from collbench.plugins.hunt.judging import Candidate, PlaceCheck, SweepResult
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult
+from collbench.plugins.hunt.significance import CHANCE, RECEIVES, SENDS
 
 WAYS = (SENDS, RECEIVES)
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.deploy.drain as module
-from collbench.analysis.hunt.protocol import CLEARED
-from collbench.deploy.drain import DEFAULT_CAP, Applied, CommandOutcome, apply, check_apply, lines_of, parse_cap, run_here
+import collbench.plugins.hunt.drain as module
 from collbench.errors import RunFailed, UsageError
+from collbench.plugins.hunt.drain import DEFAULT_CAP, Applied, CommandOutcome, apply, check_apply, lines_of, parse_cap, run_here
+from collbench.plugins.hunt.protocol import CLEARED
 from collbench.results.store import to_page
 from tests.hunt.verdicts import about, recommended, suspect, verdict
 
@@ -346,6 +346,6 @@ class TestCommands:
         assert run_here(["scontrol"], {"PATH": f"{tmp_path}:/bin"}) == CommandOutcome(3, "", "then ?[31mred")
 
     def test_a_command_has_a_time_limit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("collbench.deploy.drain.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("collbench.plugins.hunt.drain.TIMEOUT_S", 0.2)
         said = run_here(["sleep", "30"], dict(os.environ))
         assert said.code is None and "0.2 s" in said.why

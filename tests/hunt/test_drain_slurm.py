@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.drain import Applied, CommandOutcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
 from collbench.errors import UsageError
+from collbench.plugins.hunt.drain import Applied, CommandOutcome, apply, check_apply, nodes, parse_cap, recommendation, run_here
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.hunt.verdicts import about, suspect, verdict

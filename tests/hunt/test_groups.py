@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from collbench.analysis.hunt.facts import GroupsNotMeasured
-from collbench.analysis.hunt.protocol import GROUPS, GroupFigure, Options, RoundResult
-from collbench.analysis.hunt.sweep import (
+from collbench.plugins.hunt.facts import GroupsNotMeasured
+from collbench.plugins.hunt.protocol import GROUPS, GroupFigure, Options, RoundResult
+from collbench.plugins.hunt.sweep import (
     LEAST_RATIO,
     SlowMember,
     group_size,

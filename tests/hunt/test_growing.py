@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from collbench.analysis.hunt.facts import (
+from collbench.plugins.hunt.facts import (
     FastWithout,
     GroupNotMeasured,
     GrowingNeedsMore,
@@ -18,8 +18,8 @@ from collbench.analysis.hunt.facts import (
     TooManySlowGroups,
     WholeSlow,
 )
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
-from collbench.analysis.hunt.scale import _Growing, measure_growing, most_rounds, sizes
+from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, GroupFigure, HuntLog, Options, RoundRequest, RoundResult, Suspect
+from collbench.plugins.hunt.scale import _Growing, measure_growing, most_rounds, sizes
 from collbench.reason import Fact
 from tests.hunt.made_up import MadeUp, Played, play
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.analysis.hunt.facts import (
+from collbench.errors import UsageError
+from collbench.plugins.hunt.facts import (
     AllAlike,
     AloneOnSwitch,
     DividedPairs,
@@ -27,7 +28,7 @@ from collbench.analysis.hunt.facts import (
     TooManySuspects,
     WrongElements,
 )
-from collbench.analysis.hunt.protocol import (
+from collbench.plugins.hunt.protocol import (
     CLEARED,
     CONFIRMED,
     INCONCLUSIVE,
@@ -38,9 +39,8 @@ from collbench.analysis.hunt.protocol import (
     RoundRequest,
     RoundResult,
 )
-from collbench.analysis.hunt.significance import Trial
-from collbench.analysis.hunt.strategy import hunt, promise
-from collbench.errors import UsageError
+from collbench.plugins.hunt.significance import Trial
+from collbench.plugins.hunt.strategy import hunt, promise
 from collbench.reason import Fact
 from tests.hunt.made_up import MadeUp, Played, play
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.hunt.facts import FastWithout, InsideHost, SlowAtScale, SlowInterfaces
-from collbench.analysis.hunt.protocol import CONFIRMED, GROUPS, HuntVerdict, Options
-from collbench.analysis.hunt.scale import measure_growing, most_rounds
-from collbench.analysis.hunt.strategy import hunt, promise
-from collbench.analysis.hunt.sweep import LEAST_PLACES, rounds_groups, sweep_groups
+from collbench.plugins.hunt.facts import FastWithout, InsideHost, SlowAtScale, SlowInterfaces
+from collbench.plugins.hunt.protocol import CONFIRMED, GROUPS, HuntVerdict, Options
+from collbench.plugins.hunt.scale import measure_growing, most_rounds
+from collbench.plugins.hunt.strategy import hunt, promise
+from collbench.plugins.hunt.sweep import LEAST_PLACES, rounds_groups, sweep_groups
 from tests.hunt.made_up import MadeUp, Played, play
 
 BY_GROUPS = Options(method="groups")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.analysis.hunt.facts import (
+from collbench.plugins.hunt.facts import (
     FaultyPart,
     InsideHost,
     InsideNotMeasured,
@@ -17,8 +17,8 @@ from collbench.analysis.hunt.facts import (
     SlowInterfaces,
     WayToNetwork,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
-from collbench.analysis.hunt.scale import measure_isolation, most_rounds_isolation
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
+from collbench.plugins.hunt.scale import measure_isolation, most_rounds_isolation
 from collbench.reason import Text
 from tests.hunt.made_up import MadeUp, Played, play
 

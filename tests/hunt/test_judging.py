@@ -8,9 +8,9 @@ from math import exp, log
 
 import pytest
 
-from collbench.analysis.hunt.crosscheck import PathCheck
-from collbench.analysis.hunt.facts import NotProven, RetestCounts
-from collbench.analysis.hunt.judging import (
+from collbench.plugins.hunt.crosscheck import PathCheck
+from collbench.plugins.hunt.facts import NotProven, RetestCounts
+from collbench.plugins.hunt.judging import (
     BANDWIDTH_WAYS,
     FAST,
     SLOW,
@@ -25,8 +25,8 @@ from collbench.analysis.hunt.judging import (
     judge_trials,
     many_as_slow,
 )
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure
-from collbench.analysis.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure
+from collbench.plugins.hunt.significance import LATENCY, RECEIVES, SENDS, Trial
 
 
 def candidate_at(place: int, depth: float = 0.7, *, doubtful: bool = False, ways: tuple[str, ...] = BANDWIDTH_WAYS) -> Candidate:

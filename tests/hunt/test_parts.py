@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from collbench.analysis.hunt import strategy
-from collbench.analysis.hunt.crosscheck import CrossCheck
-from collbench.analysis.hunt.judging import Candidate, many_as_slow
-from collbench.analysis.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult, Suspect
-from collbench.analysis.hunt.significance import SENDS, Trial
+from collbench.plugins.hunt import strategy
+from collbench.plugins.hunt.crosscheck import CrossCheck
+from collbench.plugins.hunt.judging import Candidate, many_as_slow
+from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE, PAIRS, GroupFigure, HuntLog, RoundRequest, RoundResult, Suspect
+from collbench.plugins.hunt.significance import SENDS, Trial
 
 
 def measured(slow: int, n: int = 12) -> HuntLog:

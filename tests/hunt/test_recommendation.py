@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-import collbench.deploy.drain as module
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.deploy.drain import (
+import collbench.plugins.hunt.drain as module
+from collbench.errors import UsageError
+from collbench.machine.doctor.finding import pages
+from collbench.plugins.hunt.drain import (
     CODES,
     FILE,
     LONGEST_REASON,
@@ -36,8 +37,7 @@ from collbench.deploy.drain import (
     store,
     undo_command,
 )
-from collbench.errors import UsageError
-from collbench.machine.doctor.finding import pages
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.reason import Text
 from collbench.results.store import to_page
 from tests.hunt.verdicts import NAMES, about, recommended, suspect, verdict

@@ -8,8 +8,8 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from collbench.analysis.hunt.facts import NotProven
-from collbench.analysis.hunt.significance import (
+from collbench.plugins.hunt.facts import NotProven
+from collbench.plugins.hunt.significance import (
     CHANCE,
     LATENCY,
     MOST_ROUNDS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from collbench.plugins.traces.record import RANKS
 from collbench.results.reader import Run, read_run
-from collbench.traces.record import RANKS
 from tests.cli.command import Finished
 
 

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from benchmarks.trials.pairs import HOSTS, MEASURE, RATE_MBIT, shape
-from collbench.analysis.hunt.facts import WayToNetwork
+from collbench.plugins.hunt.facts import WayToNetwork
+from collbench.plugins.hunt.records import StoredHunt, read_hunt
 from collbench.results.reader import read_run
-from collbench.results.rounds import StoredHunt, read_hunt
 from tests.cli.command import until
 from tests.conftest import enter
 from tests.testbeds import Hosts, SlurmBed

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import FINE
-from collbench.traces.record import FLIGHT, RANKS
+from collbench.plugins.traces.record import FLIGHT, RANKS
 from tests.cli.command import BIN, PROGRAM, environment, run, start, until
 from tests.launchers.stored import dump_reason, stored
 from tests.testbeds import Hosts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import FINE
-from collbench.traces.record import RANKS
+from collbench.plugins.traces.record import RANKS
 from tests.cli.command import PROGRAM, environment, run, until
 from tests.launchers.stored import dump_reason, stored
 from tests.testbeds import SlurmBed

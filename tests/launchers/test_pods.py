@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.job import Value, job_of
-from collbench.deploy.kinds.kubernetes import KIND, LOST
-from collbench.results.importers.pod_log import BEGIN, END
+from collbench.plugins.deploy.job import Value, job_of
+from collbench.plugins.deploy.kinds.kubernetes import KIND, LOST
+from collbench.plugins.importers.pod_log import BEGIN, END
 from collbench.results.reader import Run, read_run
 from tests.cli.command import BIN, environment, one_sentence, run_here, until
 from tests.deploy.manifests import Pod, documents, pods

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.results.steps import StepRow, read_workload, routing_of
+from collbench.plugins.training.records import StepRow, read_workload, routing_of
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored
 from tests.launchers.test_bytes_across_hosts import MPICH

@@ -17,7 +17,7 @@ from collbench.machine.gather import Mask, Parts, collect, write
 from collbench.machine.readers import nccl_log
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.sources import READERS, text_of
-from collbench.results.importers import nccl_tests
+from collbench.plugins.importers import nccl_tests
 from tests.machines.captures import FOLDER
 from tests.machines.lstopo import lstopo_facts
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from itertools import count
 
 from collbench.cli.main import main
-from collbench.measuring.block_transfer import METHODS, TransferMethod
 from collbench.operations.program import Program, PythonCall
+from collbench.plugins.kv.block_transfer import METHODS, TransferMethod
 
 _KILLED_IN = 3
 

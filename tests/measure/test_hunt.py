@@ -15,13 +15,13 @@ from collbench.control.world import World
 from collbench.errors import PeerFailed, UsageError
 from collbench.measuring.prepared_case import WrongDataFound
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.places import HuntRequest, IdleRanks, PairsRequest, Places, RoundOrder
-from collbench.measuring.tasks.round_runner import no_groups, of_pairs
-from collbench.measuring.tasks.rounds import NoRecommendation, ceiling_of_rounds, nodes_of, run_hunt
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
+from collbench.plugins.hunt.places import HuntRequest, IdleRanks, PairsRequest, Places, RoundOrder
+from collbench.plugins.hunt.records import PairRound, read_hunt
+from collbench.plugins.hunt.round_runner import no_groups, of_pairs
+from collbench.plugins.hunt.tasks import NoRecommendation, ceiling_of_rounds, nodes_of, run_hunt
 from collbench.results.reader import read_run
-from collbench.results.rounds import PairRound, read_hunt
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
 SIZE = 2**16
@@ -124,7 +124,7 @@ def test_groups_may_be_asked_for_again(hunt: Any) -> None:
 
 def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
-    monkeypatch.setattr("collbench.measuring.tasks.rounds.places_of", lambda *launch: nodes)
+    monkeypatch.setattr("collbench.plugins.hunt.tasks.places_of", lambda *launch: nodes)
     found = hunt(ask("inside", (0,), (2,)), ask("groups", (0, 1)), ask("pairs", (0, 2)))
     inside, whole, pair = found.rounds
     assert inside.speed_bytes_per_s == pytest.approx((reduced(2), reduced(2)), rel=0.1)
@@ -136,7 +136,7 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
 
 def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "collbench.measuring.tasks.rounds.places_of",
+        "collbench.plugins.hunt.tasks.places_of",
         lambda *launch: Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5))),
     )
     assert hunt(ask("pairs", (0, 1))).about["ceiling"]["bytes_per_s"] == 2 * BETA_BYTES_PER_S

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from collbench.addresses import is_loopback
-from collbench.measuring import tcp_streams
 from collbench.measuring.request import Budget
-from collbench.measuring.tasks import places
-from collbench.measuring.tasks.places import PairsRequest, Places, RoundOrder, rails_of
-from collbench.measuring.tasks.round_runner import RoundRunner
-from collbench.measuring.tcp_streams import TcpStream
+from collbench.plugins.channels import tcp_streams
+from collbench.plugins.channels.tcp_streams import TcpStream
+from collbench.plugins.hunt import places
+from collbench.plugins.hunt.places import PairsRequest, Places, RoundOrder, rails_of
+from collbench.plugins.hunt.round_runner import RoundRunner
 from tests.control.together import Meeting, together
 
 NODES = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0,), (1,), (2,)))
@@ -120,9 +120,9 @@ def test_wrong_bytes_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 STREAMED = """
 from collbench.addresses import is_loopback
-from collbench.measuring import tcp_streams
-from collbench.measuring.tasks import round_runner
-from collbench.measuring.tasks.places import Places, RoundOrder
+from collbench.plugins.channels import tcp_streams
+from collbench.plugins.hunt import round_runner
+from collbench.plugins.hunt.places import Places, RoundOrder
 from tests.measure.test_hunt_nics import runner
 
 round_runner.leaders = lambda world, places: list(world.members)  # each rank represents a node, though all are on this host

@@ -7,8 +7,8 @@ import pytest
 from collbench.device.bandwidth import KernelFigure
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed, UsageError
-from collbench.measuring.tasks import kernels
-from collbench.measuring.tasks.kernels import measure_kernels
+from collbench.plugins.channels import kernels
+from collbench.plugins.channels.kernels import measure_kernels
 
 
 class Shown(list[str]):

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from collbench.measuring.block_transfer import METHODS, BlockPattern, Nixl, TransferMethod
-from collbench.measuring.tasks.kv import must_cross
 from collbench.operations.program import Program
-from collbench.results.kv import KvRow, read_kv
+from collbench.plugins.kv.block_transfer import METHODS, BlockPattern, Nixl, TransferMethod
+from collbench.plugins.kv.models import PlainBlocks, make_plan
+from collbench.plugins.kv.records import KvRow, read_kv
+from collbench.plugins.kv.task import must_cross
 from collbench.results.reader import read_run
-from collbench.workloads.kv import PlainBlocks, make_plan
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here, start
 from tests.conftest import enter
 from tests.control.ends_here import free_port

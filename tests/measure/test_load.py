@@ -15,11 +15,11 @@ from collbench.cli.main import parsed
 from collbench.cli.request import load_request
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.load import LoadRequest, sets_of, sides_of
 from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
-from collbench.results.load import LoadRow, read_load
+from collbench.plugins.load.records import LoadRow, read_load
+from collbench.plugins.load.task import LoadRequest, sets_of, sides_of
 from collbench.results.reader import read_run
 from collbench.results.store import LOCK
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run_here

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from collbench.backends.nonblocking import busy
-from collbench.measuring.computation import Computation
-from collbench.measuring.overlap import schedule
 from collbench.measuring.request import Budget
 from collbench.operations.program import NativeCall, PythonCall
-from collbench.results.overlap import AssistanceMissing, overlap_of
+from collbench.plugins.overlap.computation import Computation
+from collbench.plugins.overlap.measurement import schedule
+from collbench.plugins.overlap.records import AssistanceMissing, overlap_of
+from collbench.plugins.training.records import computing_of, read_workload
 from collbench.results.reader import read_run
-from collbench.results.steps import computing_of, read_workload
 from tests.cli.command import run
 from tests.fake_gpu import environment
 
@@ -23,7 +23,7 @@ from tests.fake_gpu import environment
 @pytest.mark.parametrize("native", [True, False])
 def test_slices_are_one_computation_of_all_blocks(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
-        monkeypatch.setattr("collbench.measuring.computation.library", lambda: None)
+        monkeypatch.setattr("collbench.plugins.overlap.computation.library", lambda: None)
     computation = Computation(10)
     calls = [*computation.calls(), *computation.calls(3, [busy(0)])]
     for call in calls:

@@ -14,14 +14,14 @@ from collbench.backends.simulated import BETA_BYTES_PER_S
 from collbench.errors import UsageError
 from collbench.measuring.prepared_case import WrongDataFound
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.places import IdleRanks, PairsRequest, PairsSampled, Places, RoundOrder, places_of, sampled, schedule_of
-from collbench.measuring.tasks.rounds import SuspectsAgain, run_pairs
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
+from collbench.plugins.hunt.places import IdleRanks, PairsRequest, PairsSampled, Places, RoundOrder, places_of, sampled, schedule_of
+from collbench.plugins.hunt.records import read_pairs
+from collbench.plugins.hunt.tasks import SuspectsAgain, run_pairs
 from collbench.reason import decode
 from collbench.results.reader import read_run
-from collbench.results.rounds import read_pairs
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
 SIZE = 4096
@@ -139,7 +139,7 @@ def test_the_smallest_budget_leaves_none_without_a_pair(play, ranks):
 
 def test_no_round_begins_when_the_time_is_used_up(play, monkeypatch):
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)  # ten seconds from each look to the next
-    monkeypatch.setattr("collbench.measuring.tasks.rounds.time", clock)
+    monkeypatch.setattr("collbench.plugins.hunt.tasks.time", clock)
     found = play(8, budget=Budget(0.1, 8, 1), budget_s=15)  # by measurements alone all 7 rounds fit
     sampled = PairsSampled(4, 28, 15)
     assert (len(found.rounds), found.about["measured"], found.about["rounds"]) == (1, 4, 1)
@@ -171,7 +171,7 @@ def test_the_exit_code_is_that_of_a_hunt(play, result, code):
 
 def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     nodes = Places("node", ("a", "b", "c"), ("a", "b", "c"), ((0, 3), (1, 4), (2, 5)), rests=1)
-    monkeypatch.setattr("collbench.measuring.tasks.rounds.places_of", lambda *launch: nodes)
+    monkeypatch.setattr("collbench.plugins.hunt.tasks.places_of", lambda *launch: nodes)
     found = play(7)
     apart = ~np.eye(3, dtype=bool)
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks

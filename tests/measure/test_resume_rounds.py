@@ -16,21 +16,21 @@ import pytest
 
 from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
-from collbench.cli.hunt_strategy import HuntProgressPrinter
 from collbench.errors import RunFailed, UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import RunResumed
-from collbench.measuring.tasks.places import HuntRequest, PairsRequest
-from collbench.measuring.tasks.rounds import run_hunt, run_pairs
-from collbench.measuring.tasks.step import Training
-from collbench.measuring.tasks.training import WorkloadRequest, run_workload
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
+from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter
+from collbench.plugins.hunt.places import HuntRequest, PairsRequest
+from collbench.plugins.hunt.tasks import run_hunt, run_pairs
+from collbench.plugins.training.step_task import Training
+from collbench.plugins.training.task import WorkloadRequest, run_workload
+from collbench.plugins.training.workloads.registry import regime_named
+from collbench.plugins.training.workloads.shape import shape_of
 from collbench.report.progress import PairsProgressPrinter, WorkloadProgressPrinter
 from collbench.results.reader import read_run
 from collbench.results.store import read_object
-from collbench.workloads.registry import regime_named
-from collbench.workloads.shape import shape_of
 from tests.conftest import sample
 from tests.measure.launches import Careless, Fussy, run_alone
 

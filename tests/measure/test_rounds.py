@@ -11,13 +11,13 @@ import pytest
 
 from collbench.measuring.request import Request
 from collbench.measuring.sampling import Measurement
-from collbench.measuring.tasks.places import PairsRequest, RoundOrder
-from collbench.measuring.tasks.round_runner import GroupResult, hunt_round, of_pairs, pair_times
-from collbench.measuring.tasks.rounds import PairsTask
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
 from collbench.operations.sweep import Sweep
-from collbench.results.rounds import PairRound
+from collbench.plugins.hunt.places import PairsRequest, RoundOrder
+from collbench.plugins.hunt.records import PairRound
+from collbench.plugins.hunt.round_runner import GroupResult, hunt_round, of_pairs, pair_times
+from collbench.plugins.hunt.tasks import PairsTask
 from tests.helpers import make_case
 
 SWEEP = Sweep((), None, ())

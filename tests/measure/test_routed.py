@@ -11,7 +11,8 @@ from collbench.backends import simulated
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget
-from collbench.measuring.tasks.routed import (
+from collbench.plugins.training.records import read_workload, routing_of
+from collbench.plugins.training.routed import (
     Turn,
     differing_routing,
     joint_confidence,
@@ -20,10 +21,9 @@ from collbench.measuring.tasks.routed import (
     routed_times,
     times_by_turn,
 )
-from collbench.measuring.tasks.training import run_workload
-from collbench.results.steps import read_workload, routing_of
-from collbench.workloads.registry import regime_named
-from collbench.workloads.shape import shape_of
+from collbench.plugins.training.task import run_workload
+from collbench.plugins.training.workloads.registry import regime_named
+from collbench.plugins.training.workloads.shape import shape_of
 from tests.measure.launches import RecordingListener, run_alone
 from tests.measure.workload_rank import request_of
 
@@ -149,7 +149,7 @@ def test_all_routings_share_the_memory_of_the_largest(train, monkeypatch):
 
 
 def test_routings_that_do_not_fit_the_memory_are_refused(train, monkeypatch):
-    monkeypatch.setattr("collbench.measuring.tasks.routed.free_memory", lambda: 10**6)
+    monkeypatch.setattr("collbench.plugins.training.routed.free_memory", lambda: 10**6)
     with pytest.raises(UsageError, match="only 977 KiB is free"):
         train(routing="zipf:1")
 

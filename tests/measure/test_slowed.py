@@ -10,9 +10,9 @@ from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
+from collbench.plugins.hunt.records import read_pairs
 from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
-from collbench.results.rounds import read_pairs
 from tests.cli.command import one_sentence, run_here
 from tests.helpers import OF_THE_MACHINE
 from tests.measure.launches import run_alone

@@ -11,7 +11,12 @@ import pytest
 from collbench.backends.simulated import SimulatedBackend
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.measuring.sampling import Measurement
-from collbench.measuring.tasks.step import (
+from collbench.operations.data import bytes_needed, slots_for
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
+from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.step_task import (
     Around,
     PartLimit,
     StepPart,
@@ -25,12 +30,7 @@ from collbench.measuring.tasks.step import (
     rate_at,
     with_figures,
 )
-from collbench.operations.data import bytes_needed, slots_for
-from collbench.operations.dtypes import DTYPES
-from collbench.operations.registry import operations
-from collbench.operations.sweep import Sweep
-from collbench.results.steps import StepRow
-from collbench.workloads.step import Exchange, Step
+from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.helpers import make_case
 
 ALL = ((0, 1, 2, 3),)

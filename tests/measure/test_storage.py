@@ -21,10 +21,10 @@ from collbench.cli.main import run as command
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.peak.links import unknown
 from collbench.machine.storage import Storage, link_of, storage_of
-from collbench.measuring import storage as module
-from collbench.measuring.storage import HostReader, ReadPlan, ReadResult, ScratchFile, rates_of, read_file
-from collbench.measuring.tasks.storage import finished, storage_jobs
-from collbench.results.steps import Channel
+from collbench.plugins.channels import storage as module
+from collbench.plugins.channels.storage import HostReader, ReadPlan, ReadResult, ScratchFile, rates_of, read_file
+from collbench.plugins.channels.storage_task import finished, storage_jobs
+from collbench.plugins.training.records import Channel
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double
 

@@ -16,14 +16,14 @@ from collbench.backends.nonblocking import busy, divided
 from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import UsageError
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.tasks.step import StepPlan, agree, path_s, plan_of
-from collbench.measuring.tasks.timeline import check_timeline, computing_s, slots_needed, timeline_s
 from collbench.native.library import library
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Call, NativeCall, Program, PythonCall
 from collbench.operations.registry import commands, every_operation, operations
 from collbench.operations.sweep import Sweep
-from collbench.workloads.step import Action, Compute, Exchange, Start, Step, Wait
+from collbench.plugins.training.step_task import StepPlan, agree, path_s, plan_of
+from collbench.plugins.training.timeline import check_timeline, computing_s, slots_needed, timeline_s
+from collbench.plugins.training.workloads.step import Action, Compute, Exchange, Start, Step, Wait
 
 PAIR, ALL = ((0, 1),), ((0, 1, 2, 3),)
 

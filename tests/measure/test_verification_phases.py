@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from collbench.measuring.prepared_case import slots_checked, verify_case
-from collbench.measuring.tasks.step import verify_step
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
+from collbench.plugins.training.step_task import verify_step
 
 CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
 

@@ -12,18 +12,18 @@ from collbench.errors import CollbenchError, UsageError
 from collbench.measuring import monitored
 from collbench.measuring.crossing import OtherPath
 from collbench.measuring.request import Budget
-from collbench.measuring.tasks import step as step_module
-from collbench.measuring.tasks import training
-from collbench.measuring.tasks.servers import roles_of, roles_too_large
-from collbench.measuring.tasks.step import StepPart, StepPlan, _program, must_cross, path_s, time_parts
-from collbench.measuring.tasks.training import run_workload
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.program import Program, PythonCall
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import ServersUnsupported, decode_reason
-from collbench.results.steps import read_workload
-from collbench.workloads.step import Exchange, Step
+from collbench.plugins.training import step_task as step_module
+from collbench.plugins.training import task as training
+from collbench.plugins.training.records import read_workload
+from collbench.plugins.training.servers import roles_of, roles_too_large
+from collbench.plugins.training.step_task import StepPart, StepPlan, _program, must_cross, path_s, time_parts
+from collbench.plugins.training.task import run_workload
+from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.measure.launches import RecordingListener, run_alone
 from tests.measure.workload_rank import request_of
 
@@ -178,7 +178,7 @@ def test_unchecked_is_not_right(train, backend):
 
 
 def test_a_sum_that_is_wrong_is_the_server_s(train, monkeypatch):
-    monkeypatch.setattr("collbench.measuring.tasks.step._Server.add", lambda server, slot: server.totals[slot].fill(0))
+    monkeypatch.setattr("collbench.plugins.training.step_task._Server.add", lambda server, slot: server.totals[slot].fill(0))
     found = train(SERVER)
     assert found.code == 4 and "push: rank 0: 1024 wrong elements" in found.rows[0].wrong_detail
     assert "the server added up" in found.rows[0].wrong_detail

@@ -11,8 +11,10 @@ import pytest
 from collbench.backends.simulated import SimulatedBackend
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.measuring.tasks import servers as workload_asynchronous
-from collbench.measuring.tasks.servers import (
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.unsupported import ServersUnsupported
+from collbench.plugins.training import servers as workload_asynchronous
+from collbench.plugins.training.servers import (
     CAPABLE,
     PERIOD,
     Shard,
@@ -25,9 +27,7 @@ from collbench.measuring.tasks.servers import (
     roles_of,
     total,
 )
-from collbench.operations.dtypes import DTYPES
-from collbench.operations.unsupported import ServersUnsupported
-from collbench.workloads.step import Exchange, Step
+from collbench.plugins.training.workloads.step import Exchange, Step
 
 KINDS = ("float64", "float32", "bfloat16", "float8_e5m2", "int32")
 
@@ -140,7 +140,7 @@ def test_every_worker_and_server_has_gradients_of_its_own():
 
 
 def test_pieces_larger_than_what_a_worker_sends_from(monkeypatch):
-    monkeypatch.setattr("collbench.measuring.tasks.servers.ROTATION_BYTES", 400)
+    monkeypatch.setattr("collbench.plugins.training.servers.ROTATION_BYTES", 400)
     pieces = step((1000, 1000, 1000, 52)).exchanges
     back = tuple(Exchange("p2p_bandwidth", ((0, 1),), one.size_bytes, "pull") for one in pieces[:4])
     roles = roles_of(Step((*pieces[:4], *back), 4), 2)

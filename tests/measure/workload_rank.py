@@ -16,12 +16,12 @@ from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import CollbenchError
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.tasks.step import Training
-from collbench.measuring.tasks.training import WorkloadRequest
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
-from collbench.workloads.step import Compute, Exchange, Regime, Shape, Start, Step, Wait
+from collbench.plugins.training.step_task import Training
+from collbench.plugins.training.task import WorkloadRequest
+from collbench.plugins.training.workloads.step import Compute, Exchange, Regime, Shape, Start, Step, Wait
 
 ACTIONS: dict[str, Any] = {"start": Start, "wait": Wait, "compute": Compute}  # of a timeline, with one value each
 
@@ -36,8 +36,8 @@ def exchange_of(asked: dict[str, Any]) -> Exchange:
 def training_of(asked: dict[str, Any]) -> Training:
     """By hand, or a regime as it is."""
     if "regime" in asked:
-        from collbench.workloads.registry import regime_named
-        from collbench.workloads.shape import shape_of
+        from collbench.plugins.training.workloads.registry import regime_named
+        from collbench.plugins.training.workloads.shape import shape_of
 
         regime = regime_named(asked["regime"])
         typed = asked["typed"]
@@ -65,7 +65,7 @@ def take_part(asked: dict[str, Any], info: Any) -> int:
     """Joins, measures and returns the exit code."""
     from collbench.control.world import World
     from collbench.launch.spawn import record_exit
-    from collbench.measuring.tasks.training import run_workload
+    from collbench.plugins.training.task import run_workload
 
     world = World(info, asked.get("timeout_s", 30.0))
     try:

@@ -24,8 +24,8 @@ from collbench.analysis.health import (
     SevereProblem,
     WrongDataReceived,
 )
-from collbench.analysis.pairs import PairFinding
 from collbench.analysis.stragglers import Role, SlowLink, Straggler
+from collbench.plugins.hunt.pairs import PairFinding
 from collbench.results.quality import QualityReason, RunQuality
 from collbench.stats.launches import Ratio
 from tests.results.rows import make_row

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.analysis.autopsy import AutopsyCause, AutopsyFinding, AutopsyResult, AutopsyVerdict
-from collbench.traces.model import DamagedFile
+from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyFinding, AutopsyResult, AutopsyVerdict
+from collbench.plugins.traces.model import DamagedFile
 
 _PLACES = {"place": "train.py:41 (step)", "waits_at": "train.py:52 (metrics)"}
 _VALUES = {"values": ("allreduce of 340 float32", "allreduce of 12 float32", "allreduce of 340 float32"), "compared": (0, 1, 2)}

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from collbench.backends.backend import Unavailable
-from collbench.cli import dry_run, hunt_strategy, launches, main, request, start
+from collbench.cli import dry_run, launches, main, request, start
 from collbench.errors import INTERRUPTED, TERMINATED
 from collbench.launch.advice import RanksNotEnded
 from collbench.launch.info import LaunchInfo
@@ -26,6 +26,7 @@ from collbench.machine.peak.node import UserOverride, node_from_user
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, Sweep
+from collbench.plugins.hunt import hunt_strategy
 from tests.cli.command import environment
 from tests.machine.machines import dgx
 from tests.messages import Message

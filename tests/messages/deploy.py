@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from collbench.analysis.hunt.protocol import CLEARED, INCONCLUSIVE
-from collbench.deploy import drain, job
-from collbench.deploy.drain import CODES, CommandOutcome, apply, check_apply, lines, lines_of, parse_cap, recommendation
-from collbench.deploy.job import LauncherKind, Value, job_of, submit, write
-from collbench.deploy.kinds import kinds
 from collbench.errors import RunFailed, UsageError
+from collbench.plugins.deploy import job
+from collbench.plugins.deploy.job import LauncherKind, Value, job_of, submit, write
+from collbench.plugins.deploy.kinds import kinds
+from collbench.plugins.hunt import drain
+from collbench.plugins.hunt.drain import CODES, CommandOutcome, apply, check_apply, lines, lines_of, parse_cap, recommendation
+from collbench.plugins.hunt.protocol import CLEARED, INCONCLUSIVE
 from tests.hunt.test_drain import MINE, Cluster
 from tests.hunt.verdicts import about, recommended, suspect, verdict
 from tests.messages import Message

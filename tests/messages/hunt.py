@@ -5,9 +5,9 @@ from __future__ import annotations
 from io import StringIO
 from typing import Any
 
-from collbench.analysis.hunt import facts
+from collbench.plugins.hunt import facts
+from collbench.plugins.hunt.text import write_hunt
 from collbench.reason import Fact
-from collbench.report.hunt import write_hunt
 from tests.messages import Message
 
 SUSPECT: dict[str, Any] = {

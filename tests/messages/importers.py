@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from collbench.results.importers import notes
-from collbench.results.importers.importer import UserInput, lines_of
-from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.results.importers.rows import operation_named, ranks_and_nodes
-from collbench.results.importers.store import READERS, reader_for
+from collbench.plugins.importers import notes
+from collbench.plugins.importers.importer import UserInput, lines_of
+from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
+from collbench.plugins.importers.rows import operation_named, ranks_and_nodes
+from collbench.plugins.importers.store import READERS, reader_for
 from tests.messages import Message
 
 

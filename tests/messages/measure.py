@@ -11,16 +11,16 @@ from collbench.measuring.prepared_case import LeftEarly, MoreWrongData, WrongDat
 from collbench.measuring.resume import CasesRemoved, LineCut, LockTakenOver, RunResumed
 from collbench.measuring.session import CoresShared, IdleRank, WrongDataStop
 from collbench.measuring.tasks.cases import TimeWasOver
-from collbench.measuring.tasks.computing import ComputingUnsupported
-from collbench.measuring.tasks.frameworks import Exchanged, TrafficDiffers, TrafficEqual
-from collbench.measuring.tasks.places import IdleRanks, PairsSampled
-from collbench.measuring.tasks.rounds import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
-from collbench.measuring.tasks.routed import RoutingsDiffer
-from collbench.measuring.tasks.step import PartNotPrepared
-from collbench.measuring.tasks.training import WrongStepData
 from collbench.operations.unsupported import RedopUnsupported
-from collbench.results.interference import LoadInconclusive
-from collbench.results.kv import CostsInconclusive
+from collbench.plugins.hunt.places import IdleRanks, PairsSampled
+from collbench.plugins.hunt.tasks import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
+from collbench.plugins.kv.records import CostsInconclusive
+from collbench.plugins.load.interference import LoadInconclusive
+from collbench.plugins.training.computing import ComputingUnsupported
+from collbench.plugins.training.framework_steps import Exchanged, TrafficDiffers, TrafficEqual
+from collbench.plugins.training.routed import RoutingsDiffer
+from collbench.plugins.training.step_task import PartNotPrepared
+from collbench.plugins.training.task import WrongStepData
 
 CASE = "allreduce 64 MiB on mpi"
 GATHER, SCATTER = Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")

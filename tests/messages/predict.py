@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collbench.analysis.predict import FewNodeCounts, LargePredictionError, NoModelFits, TooManyNodes
 from collbench.gating.predicted import PredictionDoubt
+from collbench.plugins.predict.prediction import FewNodeCounts, LargePredictionError, NoModelFits, TooManyNodes
 
 MESSAGES = {
     "two node counts": FewNodeCounts((2, 4), 3),

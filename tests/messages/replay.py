@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.traces import recording
+from collbench.plugins.traces import recording
 
 MESSAGES = {
     "default used": recording.DefaultUsed("reduction op", "sum", 12),

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from collbench.plugins.overlap.records import (
+    AssistanceMissing,
+    ComputationMissed,
+    ComputationUnsteady,
+    CoresSharedWithProgress,
+    OverlapWide,
+    StepTimeMissed,
+    TooFewBlocks,
+)
 from collbench.report.answer import Answer, CommunicatorMemory, HeadlineRate, Latency, NextCommand, Verification
 from collbench.results.expectation import (
     FromNcclConstants,
@@ -15,15 +24,6 @@ from collbench.results.expectation import (
     SmallestOfRun,
     TooFewSizes,
     UnreliableTime,
-)
-from collbench.results.overlap import (
-    AssistanceMissing,
-    ComputationMissed,
-    ComputationUnsteady,
-    CoresSharedWithProgress,
-    OverlapWide,
-    StepTimeMissed,
-    TooFewBlocks,
 )
 from collbench.results.quality import REMEDIES, QualityReason, RunQuality, SharingThreads
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.traces.matching import DifferingField, TraceDifference
+from collbench.plugins.traces.matching import DifferingField, TraceDifference
 
 MESSAGES = {
     "missing collective": TraceDifference("0", 7, DifferingField.MISSING, (0, 1, 2), ("allreduce", None, "allreduce"), "allreduce", 7, 0),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collbench.backends import unavailable as backend
-from collbench.device import hip
 from collbench.device import unavailable as gpu
 from collbench.operations import unsupported as case
-from collbench.operations.registry import BrokenEntry
+from collbench.plugin import BrokenEntry
+from collbench.plugins.libraries import hip
 
 _INSTALL = "pip install 'collbench[mpich]'"
 MESSAGES = {

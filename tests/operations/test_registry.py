@@ -30,7 +30,7 @@ def install(monkeypatch):
 
     def these(**found):
         points = [Point(name, what) for name, what in found.items()]
-        monkeypatch.setattr("collbench.operations.registry._is_declared", lambda group: True)
+        monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.operations" else [])
         _found.cache_clear()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.backends.ucc.library import CHOSEN
+from collbench.plugins.libraries.ucc.library import CHOSEN
 from collbench.results.reader import Run, read_run
 from tests.cli.command import Finished, run
 from tests.conftest import ROOT

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import horovod
-from collbench.backends import horovod as horovod_start
 from collbench.backends.backend import Settings, Unavailable
-from collbench.backends.horovod import STEPS, HorovodBackend, obstacle, of_user, unsupported
 from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion, WrongBuild
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, RedopUnsupported
+from collbench.plugins.libraries import horovod
+from collbench.plugins.libraries import horovod as horovod_start
+from collbench.plugins.libraries.horovod import STEPS, HorovodBackend, obstacle, of_user, unsupported
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from collbench.backends.backend import Available, Group, Unavailable
-from collbench.backends.jax import STEPS, JaxBackend, JaxBuffers, _carried_as
 from collbench.backends.registry import backend_class
 from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion
 from collbench.operations.registry import operations
+from collbench.plugins.libraries.jax import STEPS, JaxBackend, JaxBuffers, _carried_as
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.backend import Available, Unavailable
-from collbench.backends.nixl import NixlBackend, wheel
-from collbench.results.kv import KvRow, read_kv
+from collbench.plugins.kv.records import KvRow, read_kv
+from collbench.plugins.libraries.nixl import NixlBackend, wheel
 from tests.cli.command import run, run_here, start
 from tests.conftest import enter
 from tests.control.ends_here import free_port

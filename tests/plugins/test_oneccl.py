@@ -20,13 +20,13 @@ import pytest
 
 from collbench import compiled
 from collbench.backends.backend import Available, Unavailable
-from collbench.backends.oneccl import backend, library
-from collbench.backends.oneccl.backend import STEPS, OneCclBackend
 from collbench.backends.registry import backend_class
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
 from collbench.errors import RunFailed
 from collbench.operations.registry import every_operation
 from collbench.operations.unsupported import DtypeUnsupported, RedopUnsupported, decode_reason
+from collbench.plugins.libraries.oneccl import backend, library
+from collbench.plugins.libraries.oneccl.backend import STEPS, OneCclBackend
 from tests.cli.command import Finished, one_sentence, run
 from tests.conftest import ROOT, sample
 from tests.contract.asked import asked_for
@@ -187,7 +187,7 @@ def test_the_declarations_are_those_of_the_headers(tmp_path):
         f"static_assert({number} == {'RECEIVE' if name == 'recv' else name.upper()});" for name, number in library.OPERATIONS.items()
     ]
     source = tmp_path / "check.cpp"
-    shim = (ROOT / "collbench/backends/oneccl/shim.cpp").as_posix()
+    shim = (ROOT / "collbench/plugins/libraries/oneccl/shim.cpp").as_posix()
     source.write_text("\n".join(["#include <cstddef>", f'#include "{shim}"', *checks, ""]))
     line = ["c++", "-std=c++17", "-fsyntax-only", f"-I{headers}", str(source)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)

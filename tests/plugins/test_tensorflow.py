@@ -6,18 +6,18 @@ from importlib.metadata import PackageNotFoundError
 import numpy as np
 import pytest
 
-from collbench.backends import tensorflow
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
-from collbench.backends.tensorflow import TensorFlowBackend
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
-from collbench.measuring.tasks.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported
-from collbench.results.steps import read_workload
-from collbench.workloads.parameter_server import REGIME
-from collbench.workloads.shape import shape_of
+from collbench.plugins.libraries import tensorflow
+from collbench.plugins.libraries.tensorflow import TensorFlowBackend
+from collbench.plugins.training.records import read_workload
+from collbench.plugins.training.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
+from collbench.plugins.training.workloads.parameter_server import REGIME
+from collbench.plugins.training.workloads.shape import shape_of
 from tests.cli.command import one_sentence, run
 from tests.conftest import sample
 from tests.contract.launch import launch

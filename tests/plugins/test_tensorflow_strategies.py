@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.workloads.registry import regimes
-from collbench.workloads.shape import shape_of
+from collbench.plugins.training.workloads.registry import regimes
+from collbench.plugins.training.workloads.shape import shape_of
 from tests.cli.command import environment
 from tests.plugins.stack import environment_of
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.backends import torchcomms
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
-from collbench.backends.torchcomms import _GET, TorchCommsBackend
 from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
 from collbench.operations.registry import operations
+from collbench.plugins.libraries import torchcomms
+from collbench.plugins.libraries.torchcomms import _GET, TorchCommsBackend
 from tests.cli.command import one_sentence, run
 from tests.conftest import ROOT, sample
 from tests.contract.launch import launch

@@ -15,13 +15,13 @@ from benchmarks import ucc_perftest
 from benchmarks.launches import Missing
 from collbench.backends.backend import Available, Unavailable
 from collbench.backends.registry import backend_class
-from collbench.backends.ucc import library as ucc
-from collbench.backends.ucc.backend import STEPS, UccBackend
-from collbench.backends.ucc.choice import ChoiceLog, read_choices, read_tables
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
 from collbench.native.library import library as native_library
 from collbench.operations.registry import every_operation
-from collbench.results.overlap import overlap_of
+from collbench.plugins.libraries.ucc import library as ucc
+from collbench.plugins.libraries.ucc.backend import STEPS, UccBackend
+from collbench.plugins.libraries.ucc.choice import ChoiceLog, read_choices, read_tables
+from collbench.plugins.overlap.records import overlap_of
 from collbench.results.reader import read_run
 from tests.cli.command import run
 from tests.conftest import ROOT, sample

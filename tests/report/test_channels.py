@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.report.channels import channels_text, frame, interval, name, rate
+from collbench.plugins.channels.text import channels_text, frame, interval, name, rate
+from collbench.plugins.training.records import Channel
 from collbench.report.frame import table_lines
 from collbench.results.flags import explain
-from collbench.results.steps import Channel
 
 NIC = Channel("tcp_1", "node1", "node2", 1.1e9, 1.09e9, 1.12e9, 1.177e9, "NIC eth0 10 Gb/s, TCP (sysfs)")
 GPU = Channel("h2d", "node1/numa0", "node1/gpu3", 25.2e9, 25.1e9, 25.4e9, 31.5e9, "PCIe Gen4 x16 (sysfs)")

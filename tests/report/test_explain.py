@@ -12,11 +12,9 @@ import pytest
 import collbench
 from collbench import errors
 from collbench.analysis.health import CheckOutcome, Reach
-from collbench.analysis.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
 from collbench.analysis.outcome import Doubt, Outcome
 from collbench.analysis.stragglers import Role
 from collbench.backends.registry import backend_names
-from collbench.deploy.drain import CODES
 from collbench.errors import UsageError
 from collbench.gating import plausible
 from collbench.gating import verdict as gate
@@ -27,7 +25,11 @@ from collbench.machine.doctor.finding import pages as findings
 from collbench.operations.dtypes import DTYPES, REDOPS
 from collbench.operations.registry import commands, operations
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
-from collbench.report import blocks, pairs, training
+from collbench.plugins.hunt import pairs_text as pairs
+from collbench.plugins.hunt.drain import CODES
+from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.training import text as training
+from collbench.report import blocks
 from collbench.report.cases import COLUMNS
 from collbench.report.explain import GROUPS, TOPICS, lines_about, page, pages, plain, topic_lines
 from collbench.report.headlines import FIT_TITLES

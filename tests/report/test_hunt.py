@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from collbench.deploy.drain import FILE
 from collbench.errors import UsageError
+from collbench.plugins.hunt.drain import FILE
+from collbench.plugins.hunt.text import write_hunt
 from collbench.reason import CommandText
-from collbench.report.hunt import write_hunt
 from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, RunFolder
 from tests.results.test_rounds import SUSPECT, a_round
@@ -66,7 +66,7 @@ def test_the_whole_text() -> None:
 
 
 def test_a_command_to_be_pasted_is_never_broken_into_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.report.hunt.width_of", lambda out: 40)
+    monkeypatch.setattr("collbench.plugins.hunt.text.width_of", lambda out: 40)
     command = CommandText(f"  scontrol update NodeName=b State=DRAIN Reason={'slow ' * 20}.")
     said = text_of(about(SLOW), advice=("to take b out of use:", command)).splitlines()
     assert command in said and max(len(line) for line in said if line != command) <= 40

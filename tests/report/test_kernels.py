@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.device.bandwidth import KernelFigure
-from collbench.report.channels import KernelsWriter, kernel_frame, record
+from collbench.plugins.channels.text import KernelsWriter, kernel_frame, record
 from collbench.report.frame import table_lines
 from collbench.report.screen import PlainScreen
 

@@ -14,18 +14,18 @@ import pytest
 
 from collbench.errors import RunFailed
 from collbench.measuring.session import Plan
+from collbench.plugins.load.interference import LoadInconclusive
+from collbench.plugins.load.page import section
+from collbench.plugins.load.records import LoadQuantile, LoadRow, SharedLink, load_from_json
+from collbench.plugins.load.text import FORMATS, LoadWriter, load_values, remarks, write_load
+from collbench.plugins.training.records import Estimate
 from collbench.reason import as_json
 from collbench.report.html.first_screen import first_screen
-from collbench.report.html.load import section
-from collbench.report.load import FORMATS, LoadWriter, load_values, remarks, write_load
 from collbench.report.material import Material
 from collbench.report.progress import LoadProgressPrinter
 from collbench.report.runs import report_run
 from collbench.results.folder import LOAD
-from collbench.results.interference import LoadInconclusive
-from collbench.results.load import LoadQuantile, LoadRow, SharedLink, load_from_json
 from collbench.results.reader import read_run
-from collbench.results.steps import Estimate
 from tests.report.test_kinds import sections
 from tests.results.loads import PLAN, load_run, simulated_row
 

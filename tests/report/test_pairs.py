@@ -13,15 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.analysis.pairs import PairEffects, PairFinding
 from collbench.errors import UsageError
+from collbench.plugins.hunt.pairs import PairEffects, PairFinding
+from collbench.plugins.hunt.pairs_text import (
+    ITSELF,
+    UNKNOWN,
+    WRONG,
+    classes_of,
+    external_lines,
+    heatmap,
+    place_frame,
+    place_lines,
+    write_pairs,
+)
+from collbench.plugins.hunt.records import PairMatrix, PairRound, read_pairs
 from collbench.report.cases import NOTHING
-from collbench.report.pairs import ITSELF, UNKNOWN, WRONG, classes_of, external_lines, heatmap, place_frame, place_lines, write_pairs
 from collbench.report.runs import report_run
 from collbench.results.flags import flag_names
 from collbench.results.folder import TOOLS, RunFolder
 from collbench.results.reader import decode_record, read_run
-from collbench.results.rounds import PairMatrix, PairRound, read_pairs
 from collbench.results.row import Row, Times
 from tests.analysis.pair_matrices import SyntheticMatrix, only
 from tests.results.rows import make_row, not_measured

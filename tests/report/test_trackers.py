@@ -15,8 +15,8 @@ import pytest
 from jsonschema import validate
 
 from collbench.errors import UsageError
+from collbench.plugins.store.trackers import case_name, find_commit, series_name
 from collbench.report.runs import report_run
-from collbench.report.trackers import case_name, find_commit, series_name
 from tests.cli.command import run as run_command
 from tests.cli.command import run_here
 from tests.conftest import cannot

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from collbench.analysis.replay import exposed_s
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.unsupported import TimelineUnsupported
+from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
+from collbench.plugins.traces.replay_text import replay_sentences
+from collbench.plugins.traces.replay_verdict import exposed_s
+from collbench.plugins.training.records import Estimate, ReplayedTrace, StepRow, computing_of, read_workload
+from collbench.plugins.training.routing_text import MOST_SHOWN, shown_steps
+from collbench.plugins.training.text import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
+from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step
 from collbench.reason import as_json
+from collbench.report.kinds import show_all
 from collbench.report.material import Material
-from collbench.report.replay import replay_sentences
-from collbench.report.routing import MOST_SHOWN, shown_steps
 from collbench.report.runs import report_run
-from collbench.report.stored import show_all
-from collbench.report.training import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
-from collbench.results.overlap import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
 from collbench.results.reader import read_run
 from collbench.results.row import Times
-from collbench.results.steps import Estimate, ReplayedTrace, StepRow, computing_of, read_workload
-from collbench.workloads.step import Exchange, Regime, Shape, Step
 from tests.results.test_steps import MOE, ROUTED
 
 MIB = 1 << 20

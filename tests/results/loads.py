@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from collbench.measuring.tasks.load import victims_case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
+from collbench.plugins.load.interference import judge, quantiles_of
+from collbench.plugins.load.records import LoadRow
+from collbench.plugins.load.task import victims_case
 from collbench.reason import as_json
 from collbench.results.folder import LOAD, FinishedRun, write_all
-from collbench.results.interference import judge, quantiles_of
-from collbench.results.load import LoadRow
 from collbench.results.row import Row
 
 VICTIM = operations()["allreduce"]

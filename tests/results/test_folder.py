@@ -20,8 +20,8 @@ import pytest
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed, UsageError
+from collbench.plugins.importers.rows import RowKind
 from collbench.results.folder import FinishedRun, RunFolder, write_all
-from collbench.results.importers.rows import RowKind
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.conftest import sample

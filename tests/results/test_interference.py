@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collbench.results.interference import LoadInconclusive, judge, quantiles_of
+from collbench.plugins.load.interference import LoadInconclusive, judge, quantiles_of
 
 
 def measured(factor: float, pairs: int = 8, spread: float = 0.01, samples: int = 400) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from collbench.results.kv import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json, series_of
-from collbench.results.steps import Estimate
+from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json, series_of
+from collbench.plugins.training.records import Estimate
 
 
 def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.001) -> list[KvRow]:

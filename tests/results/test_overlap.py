@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from collbench.report.overlap import format_outcome, format_overlap, overlap_lines
-from collbench.results.overlap import (
+from collbench.plugins.overlap.records import (
     ComputationMissed,
     ComputationUnsteady,
     CoresSharedWithProgress,
@@ -19,6 +18,7 @@ from collbench.results.overlap import (
     flat_values,
     overlap_of,
 )
+from collbench.plugins.overlap.text import format_outcome, format_overlap, overlap_lines
 
 
 def states(both, *, computing=None, blocks=40, communication=1.0, computation=1.0, noise=0.01):

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugins.importers.rows import operation_named
 from collbench.report.cases import name_of, value_of
 from collbench.report.formats import FORMATS
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
-from collbench.results.importers.rows import operation_named
 from collbench.results.reader import read_run, row_from_json
 from collbench.results.store import parse_object
 from tests.results.rows import make_row, not_measured, store

@@ -16,10 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.report.hunt import as_object, write_hunt
-from collbench.results.folder import HUNT, PAIRS, RunFolder
-from collbench.results.reader import Run, read_run
-from collbench.results.rounds import (
+from collbench.plugins.hunt.records import (
     HuntRound,
     PairRound,
     check_hunt,
@@ -31,6 +28,9 @@ from collbench.results.rounds import (
     read_pairs,
     round_from_json,
 )  # fmt: skip
+from collbench.plugins.hunt.text import as_object, write_hunt
+from collbench.results.folder import HUNT, PAIRS, RunFolder
+from collbench.results.reader import Run, read_run
 
 SIZE = 1000
 PLACES = ["a", "b", "c", "d"]

@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.results.folder import RunFolder
-from collbench.results.reader import read_run
-from collbench.results.row import Times
-from collbench.results.steps import (
+from collbench.plugins.training.records import (
     WORKLOAD,
     Estimate,
     RoutedStep,
@@ -27,6 +24,9 @@ from collbench.results.steps import (
     routing_of,
     step_from_json,
 )
+from collbench.results.folder import RunFolder
+from collbench.results.reader import read_run
+from collbench.results.row import Times
 from collbench.results.store import parse_object, to_line
 
 CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")

@@ -180,7 +180,7 @@ def test_none_runs_in_an_installer_that_starts_there(words: list[str], hostile: 
 
 def test_printed_commands_are_quoted(hostile: Path) -> None:
     """`doctor --launch` shows lines to type; README and the templates use torchrun only with --no-python."""
-    texts = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "collbench/deploy").rglob("*.j2")]
+    texts = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "collbench/plugins/deploy").rglob("*.j2")]
     lines = [line for path in texts for line in path.read_text().splitlines() if "collbench" in line]
     assert not [line for line in lines if " -m collbench" in line and " -P " not in line]
     shown = start(hostile, str(BIN / "collbench"), "doctor", "--launch", "--format", "json")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from collbench.deploy.kinds import kinds
+from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import run_here
 from tests.deploy.test_every_kind import NEEDED, Playbook, run_by_bash
 

@@ -297,11 +297,11 @@ def test_other_json_is_rejected(text: str | bytes) -> None:
 OWN_JSON = {
     "control/wire.py",
     "gating/verdict.py",
-    "deploy/drain.py",
+    "plugins/hunt/drain.py",
     "operations/suite.py",
     "measuring/telemetry.py",
-    "measuring/tasks/frameworks.py",
-    "backends/horovod.py",
+    "plugins/training/framework_steps.py",
+    "plugins/libraries/horovod.py",
     "launch/failed_start.py",
 }
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from collbench.gating.allocation import NAME
+from collbench.plugins.hunt.records import read_pairs
 from collbench.results.reader import read_run
-from collbench.results.rounds import read_pairs
 from tests.cli.command import environment, run_here, until
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, doubles, said, settings, suite
 from tests.testbeds import SlurmBed

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from collbench.plugins.store.database import Database, open_store
+from collbench.plugins.store.writing import Changes, Writer, add_all, find_all
 from collbench.results.folder import FinishedRun, write_all
 from collbench.results.row import Row
-from collbench.store.database import Database, open_store
-from collbench.store.writing import Changes, Writer, add_all, find_all
 from tests.results.rows import make_row, make_times
 
 SIZES = (8, 64 << 10, 64 << 20)

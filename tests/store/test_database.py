@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from collbench.errors import UsageError
-from collbench.store.database import _LOCK, Database, open_store
-from collbench.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, TABLES, VERSION, VIEWS, create, migrate
-from collbench.store.writing import UPDATED, Writer
+from collbench.plugins.store.database import _LOCK, Database, open_store
+from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, TABLES, VERSION, VIEWS, create, migrate
+from collbench.plugins.store.writing import UPDATED, Writer
 from tests.cli.command import ROOT, until
 from tests.conftest import cannot
 from tests.store.postgresql import NoServer, Server, server
@@ -227,8 +227,8 @@ _ON_TMPFS = """
 import subprocess, sys
 from pathlib import Path
 from collbench.errors import UsageError
-from collbench.store.database import _LOCK, Database, open_store
-from collbench.store.writing import Writer, add_all
+from collbench.plugins.store.database import _LOCK, Database, open_store
+from collbench.plugins.store.writing import Writer, add_all
 
 disk, *folders = map(Path, sys.argv[1:])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", disk], check=True)

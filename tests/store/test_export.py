@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.store.database import open_store
-from collbench.store.export import export
-from collbench.store.query import Query, records
-from collbench.store.reading import RunSelection
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.export import export
+from collbench.plugins.store.query import Query, records
+from collbench.plugins.store.reading import RunSelection
 from tests.results.rows import make_row
 from tests.store.runs import added, night, run
 

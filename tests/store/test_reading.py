@@ -12,12 +12,12 @@ import pytest
 from collbench.analysis.differences import facts
 from collbench.errors import UsageError
 from collbench.gating.allocation import allocations_in, allocations_of
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.query import RESULTS, SUBJECTS, Condition, Query, check_column, parse_condition, records, size_conditions
+from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
 from collbench.results.quality import quality_of
 from collbench.results.reader import read_run
 from collbench.results.row import Row
-from collbench.store.database import open_store
-from collbench.store.query import RESULTS, SUBJECTS, Condition, Query, check_column, parse_condition, records, size_conditions
-from collbench.store.reading import RunSelection, load_runs, newest_launches, select_runs
 from tests.cli.command import ROOT
 from tests.results.rows import make_row, not_measured
 from tests.store.runs import added, night, run

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.folders import read_folder, result_of
+from collbench.plugins.store.writing import Writer, sync
 from collbench.results.row import Row
-from collbench.store.database import open_store
-from collbench.store.folders import read_folder, result_of
-from collbench.store.writing import Writer, sync
 from tests.dashboards.fleet import run_folder
 from tests.results.rows import make_row
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.store.database import open_store
-from collbench.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, Writer, removable, remove, sync
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, Writer, removable, remove, sync
 from tests.cli.command import ROOT
 from tests.results.rows import make_row, not_measured
 from tests.store.runs import SIZES, added, night, rows, run
@@ -176,8 +176,8 @@ def test_prune_removes_old_and_missing_runs_with_all_of_their_records(name: str,
 _WRITER = """
 import os, signal, sys
 from pathlib import Path
-from collbench.store.database import open_store
-from collbench.store.writing import Writer, add_all
+from collbench.plugins.store.database import open_store
+from collbench.plugins.store.writing import Writer, add_all
 
 if sys.argv[1] == "killed":
     Writer._label = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # the last statement before COMMIT

@@ -34,12 +34,12 @@ from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.measuring import instruments as counters
-from collbench.results.steps import document
-from collbench.measuring.tasks.channels import nic_channels
+from collbench.plugins.training.records import document
+from collbench.plugins.channels.task import nic_channels
 from collbench.measuring.probing import together_or_alone
-from collbench.measuring.wire_tools import ToolPair, run_tool
-from collbench.measuring.wire_tools import WIRE_TOOLS, version_here
-from collbench.measuring.wire_tools import BANDWIDTH, ToolRequest
+from collbench.plugins.channels.wire_tools import ToolPair, run_tool
+from collbench.plugins.channels.wire_tools import WIRE_TOOLS, version_here
+from collbench.plugins.channels.wire_tools import BANDWIDTH, ToolRequest
 from collbench.machine.readers import network
 from collbench.machine.files import Folder
 from collbench.machine.gather import gather

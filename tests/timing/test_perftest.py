@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed
-from collbench.measuring import wire_tools
-from collbench.measuring.wire_tools import ToolServer, Writes, complaint, free_port, rate_in, why_not, write_to
+from collbench.plugins.channels import wire_tools
+from collbench.plugins.channels.wire_tools import ToolServer, Writes, complaint, free_port, rate_in, why_not, write_to
 
 # What 4.5 prints in the virtual machine, shortened.
 PRINTED = """

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from collbench.addresses import listen_at
-from collbench.measuring import tcp_streams
-from collbench.measuring.tcp_streams import receive, send
+from collbench.plugins.channels import tcp_streams
+from collbench.plugins.channels.tcp_streams import receive, send
 
 KEY = b"0123456789abcdef"
 PATTERN = tcp_streams._PATTERN.tobytes()

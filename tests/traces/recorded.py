@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collbench.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, ProcessGroup, RankTrace, Trace, empty
-from collbench.workloads.step import Step
+from collbench.plugins.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, ProcessGroup, RankTrace, Trace, empty
+from collbench.plugins.training.workloads.step import Step
 
 MS = 1_000_000  # ns
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.traces import flight_recorder
-from collbench.traces.model import DTYPES, KINDS, STATES, UNKNOWN, Part
-from collbench.traces.reading import reader_of
+from collbench.plugins.traces import flight_recorder
+from collbench.plugins.traces.model import DTYPES, KINDS, STATES, UNKNOWN, Part
+from collbench.plugins.traces.reading import reader_of
 from tests.traces.dumps import document, entries, pickled
 
 # A job of three ranks over Gloo: DDP, a subgroup of ranks 0 and 1, collectives of each kind, FSDP2; at last a call that rank 2 skips.

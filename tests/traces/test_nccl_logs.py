@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks import trace_files
 from collbench.errors import UsageError
-from collbench.traces import inspector, nccl_log
-from collbench.traces.matching import differences, match
-from collbench.traces.model import DTYPES, KINDS, NONE, REDOPS, UNKNOWN, Part, Trace
-from collbench.traces.reading import read_traces
+from collbench.plugins.traces import inspector, nccl_log
+from collbench.plugins.traces.matching import differences, match
+from collbench.plugins.traces.model import DTYPES, KINDS, NONE, REDOPS, UNKNOWN, Part, Trace
+from collbench.plugins.traces.reading import read_traces
 
 
 def log_line(rank: int, text: str) -> str:

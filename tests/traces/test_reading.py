@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import trace_files
 from collbench.errors import UsageError
-from collbench.traces import reading
-from collbench.traces.matching import check_agreement, match
-from collbench.traces.model import KINDS, UNKNOWN, ProcessGroup, RankTrace, empty
+from collbench.plugins.traces import reading
+from collbench.plugins.traces.matching import check_agreement, match
+from collbench.plugins.traces.model import KINDS, UNKNOWN, ProcessGroup, RankTrace, empty
 
 
 @pytest.mark.parametrize("form", trace_files.WRITERS)

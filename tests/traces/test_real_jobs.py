@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from collbench.measuring.tasks.replay import recording_of
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.traffic import elements
-from collbench.traces.step import ReplayOptions
-from collbench.workloads.step import Exchange
+from collbench.plugins.traces.replay_task import recording_of
+from collbench.plugins.traces.step import ReplayOptions
+from collbench.plugins.training.workloads.step import Exchange
 from tests.traces.test_torch_traces import record
 
 pytestmark = pytest.mark.in_turn

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from collbench.errors import FINE, USAGE
-from collbench.traces.hook._collbench_recorder import _set_variables_for
-from collbench.traces.model import Part
-from collbench.traces.record import EXECUTION, FLIGHT, HANG, KINETO, RANKS, RecordRequest, environment, record
+from collbench.plugins.traces.hook._collbench_recorder import _set_variables_for
+from collbench.plugins.traces.model import Part
+from collbench.plugins.traces.record import EXECUTION, FLIGHT, HANG, KINETO, RANKS, RecordRequest, environment, record
 from tests.cli.command import BIN, one_sentence, run, run_here, start, until
 
 TORCHRUN, JOB = BIN / "torchrun", Path(__file__).with_name("ddp_job.py")

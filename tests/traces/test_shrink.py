@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from collbench.errors import UsageError
-from collbench.traces.matching import match
-from collbench.traces.recording import Recording, ShrunkTo
-from collbench.traces.shrink import Dimension, mesh_of, shrunk
-from collbench.traces.step import ReplayOptions, step_of
-from collbench.workloads.step import Compute
+from collbench.plugins.traces.matching import match
+from collbench.plugins.traces.recording import Recording, ShrunkTo
+from collbench.plugins.traces.shrink import Dimension, mesh_of, shrunk
+from collbench.plugins.traces.step import ReplayOptions, step_of
+from collbench.plugins.training.workloads.step import Compute
 from tests.traces.recorded import Op, trace_of
 
 # 8 ranks: tensor-parallel pairs, data-parallel groups of 2 across them, and two stages of a pipeline.

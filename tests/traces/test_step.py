@@ -10,9 +10,9 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import elements
-from collbench.traces.matching import match
-from collbench.traces.model import Part, ProcessGroup, Trace
-from collbench.traces.recording import (
+from collbench.plugins.traces.matching import match
+from collbench.plugins.traces.model import Part, ProcessGroup, Trace
+from collbench.plugins.traces.recording import (
     DefaultUsed,
     FilesIgnored,
     GroupsUnknown,
@@ -24,10 +24,10 @@ from collbench.traces.recording import (
     decode,
     encode,
 )
-from collbench.traces.step import ReplayOptions, step_of
-from collbench.workloads.registry import regimes
-from collbench.workloads.shape import shape_of
-from collbench.workloads.step import Compute, Exchange, Start, Step, Wait, moved_bytes
+from collbench.plugins.traces.step import ReplayOptions, step_of
+from collbench.plugins.training.workloads.registry import regimes
+from collbench.plugins.training.workloads.shape import shape_of
+from collbench.plugins.training.workloads.step import Compute, Exchange, Start, Step, Wait, moved_bytes
 from tests.traces.recorded import Op, operations_of, trace_of
 
 PAIR = {"world": (0, 1)}

@@ -8,10 +8,10 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.operations.suite import check_names, read_suite
-from collbench.traces.matching import match
-from collbench.traces.model import Trace
-from collbench.traces.step import ReplayOptions, step_of
-from collbench.traces.suite import suite_text
+from collbench.plugins.traces.matching import match
+from collbench.plugins.traces.model import Trace
+from collbench.plugins.traces.step import ReplayOptions, step_of
+from collbench.plugins.traces.suite import suite_text
 from tests.traces.recorded import Op, trace_of
 
 GROUPS = {"world": range(4), "a": (0, 1), "b": (2, 3), "c": (0, 2), "d": (1, 3), "odd": (0, 3)}

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.traces import chakra, json_records, kineto
-from collbench.traces.model import DTYPES, KINDS, REDOPS, UNKNOWN, Part, RankTrace
+from collbench.plugins.traces import chakra, json_records, kineto
+from collbench.plugins.traces.model import DTYPES, KINDS, REDOPS, UNKNOWN, Part, RankTrace
 from tests.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace, varint
 
 CALLS = (
@@ -383,8 +383,9 @@ def test_a_million_operations_in_ten_seconds_and_a_gigabyte(tmp_path, kind):
     else:
         (execution_trace if kind == "chakra" else kineto_trace)(path, (Call(sent=k) for k in range(n)))
     program = (
-        "import resource, sys, time; from pathlib import Path; from collbench.traces import chakra, kineto\n"
-        "begin = time.process_time(); trace = getattr(sys.modules['collbench.traces.' + sys.argv[1]], 'read')(Path(sys.argv[2]))[0]\n"
+        "import resource, sys, time; from pathlib import Path; from collbench.plugins.traces import chakra, kineto\n"
+        "begin = time.process_time(); reader = sys.modules['collbench.plugins.traces.' + sys.argv[1]]\n"
+        "trace = reader.read(Path(sys.argv[2]))[0]\n"
         "print(len(trace.operations), time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     command = [sys.executable, "-c", program, reader_of(kind).__name__.rpartition(".")[2], str(path)]
@@ -394,7 +395,7 @@ def test_a_million_operations_in_ten_seconds_and_a_gigabyte(tmp_path, kind):
 
 
 def test_the_rank_of_a_name():
-    from collbench.traces.c10d import rank_in_name
+    from collbench.plugins.traces.c10d import rank_in_name
 
     names = {
         "trace_3.json": 3,

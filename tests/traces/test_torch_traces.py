@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collbench.traces import chakra, kineto
-from collbench.traces.model import DTYPES, KINDS, NONE, UNKNOWN, Part, RankTrace
+from collbench.plugins.traces import chakra, kineto
+from collbench.plugins.traces.model import DTYPES, KINDS, NONE, UNKNOWN, Part, RankTrace
 
 pytest.importorskip("torch")
 JOB = Path(__file__).with_name("torch_job.py")

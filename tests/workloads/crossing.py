@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.traffic import elements
-from collbench.workloads.step import Exchange
+from collbench.plugins.training.workloads.step import Exchange
 
 RING, DIRECT, WHOLE = "ring", "direct", "allreduce"
 # Algorithms of libraries that differ from the default, as measured in tests/launchers/test_bytes_across_hosts.py; for `moved_in_step`.

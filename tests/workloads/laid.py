@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from collbench.workloads.registry import regime_named
-from collbench.workloads.shape import shape_of
-from collbench.workloads.step import Exchange, Step
+from collbench.plugins.training.workloads.registry import regime_named
+from collbench.plugins.training.workloads.shape import shape_of
+from collbench.plugins.training.workloads.step import Exchange, Step
 
 MIB = 1024 * 1024
 

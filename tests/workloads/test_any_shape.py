@@ -9,10 +9,10 @@ from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import elements
-from collbench.workloads.data_parallel import units
-from collbench.workloads.registry import regime_named, regimes
-from collbench.workloads.shape import shape_of
-from collbench.workloads.step import disjoint
+from collbench.plugins.training.workloads.data_parallel import units
+from collbench.plugins.training.workloads.registry import regime_named, regimes
+from collbench.plugins.training.workloads.shape import shape_of
+from collbench.plugins.training.workloads.step import disjoint
 
 MODELS = st.sampled_from(["resnet50", "bert-large", "gpt2-xl"]) | st.integers(1, 10**7).map(str)
 COUNTS = st.integers(1, 9).map(str)

@@ -12,9 +12,9 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.traffic import Traffic
-from collbench.workloads.registry import regimes
-from collbench.workloads.shape import shape_of
-from collbench.workloads.step import Exchange
+from collbench.plugins.training.workloads.registry import regimes
+from collbench.plugins.training.workloads.shape import shape_of
+from collbench.plugins.training.workloads.step import Exchange
 from tests.workloads.crossing import GLOO, CrossingBytes, moved, moved_in_step
 from tests.workloads.laid import MIB, laid_out
 

@@ -3,10 +3,10 @@
 import pytest
 
 from collbench.errors import UsageError
-from collbench.measuring.tasks.frameworks import Exchanged, FrameworkTraining, TrafficDiffers, TrafficEqual, compared, exchanged
-from collbench.workloads.frameworks import DDP, FSDP2, ddp_buckets, sharded_elements, tensors_of
-from collbench.workloads.registry import frameworks, regime_named, regimes
-from collbench.workloads.shape import shape_of
+from collbench.plugins.training.framework_steps import Exchanged, FrameworkTraining, TrafficDiffers, TrafficEqual, compared, exchanged
+from collbench.plugins.training.workloads.frameworks import DDP, FSDP2, ddp_buckets, sharded_elements, tensors_of
+from collbench.plugins.training.workloads.registry import frameworks, regime_named, regimes
+from collbench.plugins.training.workloads.shape import shape_of
 from tests.workloads.laid import MIB
 
 H = 8

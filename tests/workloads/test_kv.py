@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.workloads.kv import CacheModel, Layout, ModelBlocks, PlainBlocks, cache_models, make_plan, pairs_of
+from collbench.plugins.kv.models import CacheModel, Layout, ModelBlocks, PlainBlocks, cache_models, make_plan, pairs_of
 
 MODEL = CacheModel("small", 3, 4, 2, "this test")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.workloads.shape import model_named, models
+from collbench.plugins.training.workloads.shape import model_named, models
 
 
 def test_three_models_each_with_its_source():

@@ -4,7 +4,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.operations.traffic import Traffic
-from collbench.workloads.step import Exchange, Step, bytes_of, moved_bytes
+from collbench.plugins.training.workloads.step import Exchange, Step, bytes_of, moved_bytes
 
 ALL = ((0, 1, 2, 3),)
 

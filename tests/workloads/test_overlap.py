@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.results.steps import StepRow, read_workload
+from collbench.plugins.training.records import StepRow, read_workload
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
 from tests.testbeds import Hosts

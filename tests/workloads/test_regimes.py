@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import UsageError
-from collbench.workloads.data_parallel import Bucket, buckets, filled_up, units
-from collbench.workloads.parameter_server import Roles, roles
-from collbench.workloads.registry import regime_named, regimes
-from collbench.workloads.shape import shape_of
-from collbench.workloads.step import Compute, Exchange, Shape, Start, Wait
+from collbench.plugins.training.workloads.data_parallel import Bucket, buckets, filled_up, units
+from collbench.plugins.training.workloads.parameter_server import Roles, roles
+from collbench.plugins.training.workloads.registry import regime_named, regimes
+from collbench.plugins.training.workloads.shape import shape_of
+from collbench.plugins.training.workloads.step import Compute, Exchange, Shape, Start, Wait
 from tests.workloads.laid import MIB, described, laid_out
 
 GRADIENTS = 340 * 10**6 * 4  # of bert-large in float32, as all of these

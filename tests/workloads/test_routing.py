@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.traffic import elements
-from collbench.workloads.expert_parallel import shared_evenly
-from collbench.workloads.registry import regime_named
-from collbench.workloads.routing import KINDS, Generator, even, generate, kinds_with, parse_routing, zipf_shares
-from collbench.workloads.routing_files import read_counts
-from collbench.workloads.shape import shape_of
+from collbench.plugins.training.workloads.expert_parallel import shared_evenly
+from collbench.plugins.training.workloads.registry import regime_named
+from collbench.plugins.training.workloads.routing import KINDS, Generator, even, generate, kinds_with, parse_routing, zipf_shares
+from collbench.plugins.training.workloads.routing_files import read_counts
+from collbench.plugins.training.workloads.shape import shape_of
 
 SMALL = {"model": "1M", "layers": "2", "hidden": "8", "sequence": "64", "top_k": "2", "experts": "8"}
 QUARTET = (0, 0, 1, 1)

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from collbench.errors import UsageError
-from collbench.workloads.registry import regime_named, regimes
-from collbench.workloads.shape import (
+from collbench.plugins.training.workloads.registry import regime_named, regimes
+from collbench.plugins.training.workloads.shape import (
     HELP,
     blocks,
     by_host,
@@ -21,7 +21,7 @@ from collbench.workloads.shape import (
     shape_of,
     words,
 )  # fmt: skip
-from collbench.workloads.step import Shape
+from collbench.plugins.training.workloads.step import Shape
 
 DATA, PIPELINE, EXPERTS = regime_named("data-parallel"), regime_named("pipeline"), regime_named("expert-parallel")
 
@@ -155,7 +155,8 @@ def test_an_unknown_one_is_one_printable_sentence_with_the_nearest_or_all_choice
 
 
 def test_finding_them_imports_no_numpy():
-    code = "import sys, collbench.workloads.registry as r; r.regimes(); print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
+    code = "import sys; from collbench.plugins.training.workloads.registry import regimes; regimes(); "
+    code += "print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "set()\n"
 

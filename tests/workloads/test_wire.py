@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from collbench.measuring.counters import payload
-from collbench.results.steps import read_workload
+from collbench.plugins.training.records import read_workload
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
 from tests.testbeds import Hosts

@@ -46,7 +46,6 @@ from collbench.backends.nccl.library import (
     load_nccl,
 )
 from collbench.device.buffers import DeviceAllocation, DeviceBuffers, kernels_of
-from collbench.device.computation import GpuComputation
 from collbench.device.platform import GpuPlatform, cuda
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.operations.case import Case
@@ -54,6 +53,7 @@ from collbench.operations.data import bytes_needed, slots_checked
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, NonBlocking, Program
 from collbench.operations.unsupported import StartUnsupported
+from collbench.plugins.overlap.gpu_computation import GpuComputation
 from collbench.reason import Fact
 from collbench.units import format_bytes
 

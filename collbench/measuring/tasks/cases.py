@@ -221,7 +221,7 @@ class BackendRunner:
             return self.without(operation, case, ready, place)
         overlap = None
         if case.mode == "overlap":
-            from collbench.measuring.overlap import prepare_overlap
+            from collbench.plugins.overlap.measurement import prepare_overlap
 
             states = prepare_overlap(ready, context, world)
             if isinstance(states, Fact):

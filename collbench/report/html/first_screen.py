@@ -1,14 +1,13 @@
 """The first screen of a page: the answer as a sentence, a badge, at most four large figures, and one line of circumstances.
 
-Every kind of result has its answer here. A page without an answer is not written.
+Every kind of result of the core has its answer here, those of plug-ins in their `RunKind.screen`. A page without an answer is not written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite
-from operator import itemgetter
+from math import exp
 from typing import TYPE_CHECKING
 
 from collbench.analysis.compare import CaseRatio, Comparison, why_nothing_in_common
@@ -27,6 +26,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED, TOLERANCE
 from collbench.report.answer import Answer, HeadlineRate, answers
 from collbench.report.headlines import circumstances, short
+from collbench.report.kinds import kinds
 from collbench.report.material import Material
 from collbench.report.outcome_text import describe_comparison, describe_span, format_change, format_margin
 from collbench.results.flags import FLAGS
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # The badge's color and shape: a green circle, a triangle, a diamond; an open circle without a color.
 GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
-_MOST_FIGURES, _MOST_ANSWERS = 4, 6
+MOST_FIGURES, _MOST_ANSWERS = 4, 6
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,18 @@ class FirstScreen:
     operation: str = ""
 
     def __post_init__(self) -> None:
-        figures = [LargeFigure(each.value, short(each.label, 120)) for each in self.figures[:_MOST_FIGURES]]
+        figures = [LargeFigure(each.value, short(each.label, 120)) for each in self.figures[:MOST_FIGURES]]
         more = [short(text, 400) for text in self.more]
         self.__dict__.update(title=short(self.title, 400), figures=figures, circumstances=short(self.circumstances, 600), more=more)
 
 
 def first_screen(material: Material) -> FirstScreen | None:
     """Return the answer of the runs; None if there is none."""
-    answers = (_of_gate, _of_hunt, _of_training, _of_load, _of_kv, _of_pairs, _of_comparison, _of_check, _of_rows)
-    return next((found for of in answers if (found := of(material)) is not None), None)
+    for answer in (_of_gate, *(kind.screen for kind in kinds().values()), _of_comparison, _of_check, _of_rows):
+        screen = answer(material)
+        if screen is not None:
+            return screen
+    return None
 
 
 # A gate: its result, the slowest groups, and the most plausible cause.
@@ -100,7 +103,7 @@ def _of_gate(material: Material) -> FirstScreen | None:
     from collbench.report import verdict as texts
 
     color = {PASSED: GOOD, UNDECIDED: DOUBT}.get(verdict.result, BAD)
-    worst = [each for each in texts.worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: _MOST_FIGURES - 1]
+    worst = [each for each in texts.worst_groups(verdict.groups) if each.factors and each.factors[0] is not None][: MOST_FIGURES - 1]
     figures = [LargeFigure(texts.slower(each.factors[0]), f"{short(each.name, 60)}, limit {texts.slower(each.limit)}") for each in worst]
     if any(True for _ in texts.open_ones(verdict)):
         exceeded = [f"{each.name}: {texts.slower(each.factors[0])} time" for each in worst if each.state != PASSED]
@@ -113,146 +116,6 @@ def _of_gate(material: Material) -> FirstScreen | None:
     figures.append(LargeFigure(str(verdict.cases), f"{noun_of(verdict.cases, 'case')} judged"))
     badge = (color, verdict.result.upper())
     return FirstScreen(f"{title}{cause}", badge, figures, texts.judged(verdict), more, operation=worst[0].operation if worst else "")
-
-
-# A hunt: the confirmed suspects with their evidence.
-
-
-def _of_hunt(material: Material) -> FirstScreen | None:
-    from collbench.report import hunt
-
-    if not material.hunts:
-        return None
-    run, stored = material.hunts[0]
-    about = {**stored.about, "rounds": len(stored.rounds)}
-    verdict, line, places = about.get("verdict"), _line_of(run), about["places"]
-    if not verdict:
-        title = "the hunt stopped early, without a verdict"
-        return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [hunt.describe_hunt(about)], "hunt")
-    confirmed = [each for each in verdict["suspects"] if each["state"] == "confirmed"]
-    badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
-    sentences = [hunt.finding(each, places) for each in confirmed]
-    figures = [
-        LargeFigure(format_percent(100 * each["ratio"]), short(f"of the others: {' and '.join(places[at] for at in each['places'])}", 80))
-        for each in confirmed[: _MOST_FIGURES - 1]
-        if isinstance(each.get("ratio"), int | float) and isfinite(each["ratio"])
-    ]
-    figures.append(LargeFigure(str(len(places)), f"{about.get('by', 'endpoint')}s searched"))
-    rest = [f"and {len(sentences) - 2} more"] if len(sentences) > 2 else []
-    title = "; ".join([*sentences[:2], *rest]) or hunt.headline(verdict)
-    more = [*_drains(run), hunt.describe_hunt(about), *filter(None, [hunt.describe_typical(about)])]
-    return FirstScreen(title, badge, figures, line, more, "hunt")
-
-
-def _drains(run: Run) -> list[str]:
-    """Return the commands that drain the first faulty nodes; none if recommendation.json is missing or not valid."""
-    from collbench.deploy.drain import read
-
-    try:
-        drains = (read(run.path) or {"drains": []})["drains"]
-    except UsageError:
-        return []  # the section has the error
-    return [f"to drain {each['node']}: `{each['line']}`" for each in drains[: _MOST_FIGURES - 1] if each["line"]]
-
-
-# A training: the time of its step, and the share of the expected rate.
-
-
-def _of_training(material: Material) -> FirstScreen | None:
-    from collbench.report.training import milliseconds
-
-    rows = [row for _, _, found in material.trainings for row in found]
-    if not rows:
-        return None
-    line, timed = _line_of(material.trainings[0][0]), [(row, row.time_s.p50) for row in rows if row.time_s is not None]
-    first = min(timed, key=itemgetter(1))[0] if timed else rows[0]
-    of = f" of {first.model}" if first.model else ""
-    what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
-    if first.time_s is None:
-        return FirstScreen(f"{what}: not measured ({first.na})", (DOUBT, "NOT MEASURED"), (), line, (), "training")
-    ceiling, percent, rate = first.ceiling, first.percent_of_ceiling, first.busbw_bytes_per_s
-    time = f"{milliseconds(first.time_s.p50)} ms"
-    figures = [LargeFigure(time, f"exchange of a step over {first.backend}")]
-    title = f"{what}: a step's exchange takes {time} over {first.backend}"
-    if ceiling is not None and ceiling.bytes_per_s and percent is not None and rate is not None:
-        figures.append(LargeFigure(format_percent(percent), f"of {format_rate(ceiling.bytes_per_s)} GB/s expected"))
-        share = f"{format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)})"
-        title += f", {share}, limited by {ceiling.limited_by}"
-    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (DOUBT if percent is None else GOOD, "MEASURED")
-    others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
-    return FirstScreen(title, badge, figures, line, others, "training")
-
-
-# Interference: the largest factor.
-
-
-def _of_load(material: Material) -> FirstScreen | None:
-    from collbench.report.load import factor_text, row_name, sorted_rows, times_text
-
-    rows = [row for _, found in material.loads for row in found]
-    if not rows:
-        return None
-    line = _line_of(material.loads[0][0])
-    worst = max(rows, key=lambda row: (bool(row.wrong), row.verdict == "interference", row.factor.value or 0.0))
-    what = f"{worst.victim} on {plural(worst.nodes, 'node')} while {worst.aggressors} runs at {100 * worst.level:g} %"
-    if worst.factor.value is None:
-        return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
-    badges = {"interference": (BAD, "INTERFERENCE"), "no interference": (GOOD, "NO INTERFERENCE"), "inconclusive": (DOUBT, "INCONCLUSIVE")}
-    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
-    figures = [LargeFigure(times_text(worst.factor.value), "time with aggressors / time without")]
-    both = worst.quantiles["p50"]
-    for value, label in ((both.off.value, "median time alone"), (both.on.value, "median time with aggressors")):
-        if value is not None:
-            figures.append(LargeFigure(f"{format_time(value)} µs", label))
-    known = [row for row in sorted_rows(rows) if row is not worst and row.factor.value]
-    others = [f"{row_name(row)}: {factor_text(row.factor)}, {row.verdict}" for row in known]
-    return FirstScreen(f"{what}: {worst.verdict}, factor {factor_text(worst.factor)}", badge, figures, line, others, "load")
-
-
-# Block transfers: the fastest method for the most bytes.
-
-
-def _of_kv(material: Material) -> FirstScreen | None:
-    from collbench.report.html.kv import fastest_text, most_bytes, result
-    from collbench.report.kv import blocks_text, title
-
-    rows = [row for _, found in material.transfers for row in found]
-    if not rows:
-        return None
-    line, best = _line_of(material.transfers[0][0]), most_bytes(rows)
-    if not best:
-        return FirstScreen(f"{title(rows)}: not measured ({rows[0].na})", (DOUBT, "NOT MEASURED"), (), line, (), "kv")
-    first, *others = best
-    figures = [LargeFigure(f"{format_rate(first.bytes_per_s or 0.0)} GB/s", f"{first.method}: all blocks, until the last target has them")]
-    if first.percent is not None:
-        figures.append(LargeFigure(format_percent(first.percent), f"of the rate of {first.limited_by}"))
-    if first.first_token_percent is not None:
-        figures.append(LargeFigure(format_percent(first.first_token_percent), "of the time to first token"))
-    badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED")
-    what = f"{plural(first.blocks, 'block')} of {blocks_text(first)}"
-    more = [f"{row.method}: {result(row)}" for row in others]
-    return FirstScreen(f"{title(rows)}: {fastest_text(best)} for {what}, {result(first)}", badge, figures, line, more, "kv")
-
-
-# Pairs: places and paths that are slower than the others explain.
-
-
-def _of_pairs(material: Material) -> FirstScreen | None:
-    if not material.pairs:
-        return None
-    from collbench.report.pairs import measured
-
-    (run, stored), effects = material.pairs[0], material.effects[0]
-    names, found, open_ones = effects.matrix.places, effects.findings(), effects.inconclusive()
-    about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
-    badge = (BAD, "SLOW") if found else (DOUBT, "INCONCLUSIVE") if open_ones else (GOOD, "EVEN")
-    even = f"no place and no pair among {len(names)} is slower than the others"
-    title, *others = [each.sentence(names) for each in found] or [*open_ones[:1]] or [even]
-    rates = sorted(float(rate) for rate in effects.matrix.bandwidth.ravel() if rate > 0)
-    worst = found[: _MOST_FIGURES - 1]
-    figures = [LargeFigure(format_percent(100 * each.ratio), short(f"of the others: {each.name(names)}", 80)) for each in worst]
-    figures += [LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs")] if rates else []
-    return FirstScreen(title, badge, figures, _line_of(run), [measured(effects.matrix, about), *others[:3]], "pairs")
 
 
 # Two runs or more: how much slower or faster than the first one.
@@ -279,7 +142,7 @@ def _of_comparison(material: Material) -> FirstScreen | None:
     title = "; ".join([title, *fallen[:1]])
     badge = next(badge for badge, holds in badges if holds)
     of_most = worst[-1].b.operation if worst else ""
-    return FirstScreen(title, badge, figures, _line_of(material.runs[0]), more, operation=of_most)
+    return FirstScreen(title, badge, figures, line_of(material.runs[0]), more, operation=of_most)
 
 
 def _compared(found: Comparison, cases: Sequence[CaseRatio]) -> str:
@@ -312,7 +175,7 @@ _ABOVE = "above_bound"  # the flag of rows above the hard limit
 
 
 def _of_check(material: Material) -> FirstScreen | None:
-    return None if material.check is None else of_check(material.check, _line_of(material.runs[0]), material.runs[0].rows)
+    return None if material.check is None else of_check(material.check, line_of(material.runs[0]), material.runs[0].rows)
 
 
 def of_check(verdict: CheckVerdict, line: str = "", rows: Sequence[Row] = ()) -> FirstScreen:
@@ -360,7 +223,7 @@ def _series(of: SeriesCheck) -> str:
 def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[float, int, str]]) -> list[LargeFigure]:
     """Return the figures with the shortest of (latency in seconds, size in bytes, of what) as the last one."""
     shortest = [LargeFigure(f"{format_time(time_s)} µs", f"{of} at {format_size(size)}") for time_s, size, of in sorted(latencies)[:1]]
-    return [*figures[: _MOST_FIGURES - len(shortest)], *shortest]
+    return [*figures[: MOST_FIGURES - len(shortest)], *shortest]
 
 
 # A history: the largest slowdown, else the largest improvement, with its date and what else changed then.
@@ -496,7 +359,7 @@ def _of_rows(material: Material) -> FirstScreen | None:
     title = f"{what} on {plural(nodes, 'node')}, {plural(ranks, 'rank')}: {_result(found)}"
     more = [*why, *(each.render() for each in found if len(found) <= _MOST_ANSWERS)]
     more += [f"quality: {quality.render()}"] if quality.cases and quality.word != OK else []
-    line = _line_of(material.tables[0].runs[0])
+    line = line_of(material.tables[0].runs[0])
     pipelined = {row.operation for row in rows if (row.window or 1) > 1}  # the time of one of many messages on the way is no latency
     latencies = [(each.latency.times_s[0], each.latency.size_bytes, each.name)
                  for each in found if each.latency and each.latency.size_bytes and each.operation not in pipelined]  # fmt: skip
@@ -537,6 +400,6 @@ def _exceeds_reference(rate: HeadlineRate) -> bool:
     return rate.measured and rate.percent is not None and rate.percent > 100 * MOST_OF_MEASURED
 
 
-def _line_of(run: Run) -> str:
+def line_of(run: Run) -> str:
     """Return hosts, machine, software and date in one line."""
     return " · ".join(text for text in circumstances(run).values() if text)

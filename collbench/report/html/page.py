@@ -5,30 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
+from collbench.plugin import loaded, plugins
 from collbench.report.html import (
     against,
     consistency,
     curves,
     expected_time,
     gate,
-    hunt,
-    kv,
-    load,
     machine,
-    overlap,
     overview,
-    pairs,
     provenance,
     samples,
     slowest,
     timeline,
-    training,
 )
 from collbench.report.html.first_screen import FirstScreen, first_screen
 from collbench.report.machine_picture import style as drawing_style
@@ -40,12 +35,21 @@ if TYPE_CHECKING:
     from collbench.report.material import Material
 
 _HERE = Path(__file__).parent
+_PLUGINS = _HERE.parents[1] / "plugins"
 # In the order of the page, after the charts of the operations. A section without content is None.
-SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    gate.section, hunt.section, training.section, load.section, kv.section, overview.section, expected_time.section,
-    consistency.section, overlap.section, against.section, pairs.section, samples.section, slowest.section, timeline.section,
-    machine.section, provenance.section,
-)  # fmt: skip
+_SECTIONS: Mapping[str, Callable[[Material], Section | None]] = {
+    "gate": gate.section, "overview": overview.section, "expected_time": expected_time.section, "consistency": consistency.section,
+    "against": against.section, "samples": samples.section, "slowest": slowest.section, "timeline": timeline.section,
+    "machine": machine.section, "provenance": provenance.section,
+}  # fmt: skip
+
+
+def sections() -> Iterator[Callable[[Material], Section | None]]:
+    """Yield the sections in the order of the page: after each of the core, those of the plug-ins that follow it."""
+    for name, section in _SECTIONS.items():
+        yield section
+        for plugin in plugins().values():
+            yield from (loaded(place) for place, after in plugin.sections.items() if after == name)
 
 
 def write_html(material: Material) -> None:
@@ -60,7 +64,7 @@ def html(material: Material) -> str:
         raise UsageError("--html: these runs have no result for a page")
 
     def make() -> list[Section]:
-        made = [curves.section(material, screen.operation), *(section(material) for section in SECTIONS)]
+        made = [curves.section(material, screen.operation), *(section(material) for section in sections())]
         return [each for each in made if each is not None]
 
     return page(screen, make)
@@ -77,17 +81,18 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> str:
     The main chart is the first one of the section that the screen names. A section without anything else is left out.
     """
     with uncollected():
-        sections = make()
-    main = next((chart for each in sections if each.key == screen.section for chart in each.charts[:1]), None)
-    rest = [replace(each, charts=each.charts[1:]) if main and each.key == screen.section else each for each in sections]
+        made = make()
+    main = next((chart for each in made if each.key == screen.section for chart in each.charts[:1]), None)
+    rest = [replace(each, charts=each.charts[1:]) if main and each.key == screen.section else each for each in made]
     shown = [each for each in rest if each.texts or each.tables or each.charts or each.links]
     return _rendered("page.html.j2", f"{_written('css')}\n{drawing_style()}", _written("js"), screen=screen, main=main, sections=shown)
 
 
 def _written(suffix: str) -> str:
-    """Return uPlot with its licence, drawing.css and page.css or page.js, and the files of single charts (matrix.js, sizes.js)."""
+    """Return uPlot with its licence, drawing.css and page.css or page.js, and the files of single charts."""
     licence, library = ((_HERE / f"vendor/uPlot.{name}").read_text(encoding="utf-8") for name in ("LICENSE", suffix))
-    own = sorted(_HERE.glob(f"*.{suffix}"), key=lambda path: (path.stem not in ("drawing", "page"), path.name))
+    files = [*_HERE.glob(f"*.{suffix}"), *_PLUGINS.glob(f"*/*.{suffix}")]
+    own = sorted(files, key=lambda path: (path.stem not in ("drawing", "page"), path.name))
     return "\n".join([f"/*\n{licence}*/", library, *(path.read_text(encoding="utf-8") for path in own)])
 
 

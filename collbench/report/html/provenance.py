@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from collbench.analysis.differences import differences, facts
 from collbench.errors import INTERRUPTED, TERMINATED
+from collbench.plugins.importers.store import import_notes
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table, marks_of
 from collbench.report.material import Material
 from collbench.results.folder import CELLS, EVENTS, HUNT, KV, LOAD, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
-from collbench.results.importers.store import import_notes
 from collbench.results.reader import Run
 from collbench.units import format_bytes, format_duration, plural
 
@@ -40,7 +40,7 @@ _DEFINITIONS = (
 def section(material: Material) -> Section:
     """Return the section: runs with their commands, versions and environment, differences, definitions, links to the files."""
     named = [(short(table.name, 80), table.runs[0]) for table in material.tables]
-    named += [(short(run.path.resolve().name, 80), run) for run in material.of_kinds]
+    named += [(short(run.path.resolve().name, 80), run) for run in material.runs_of_kinds]
     tables = [("Runs", _runs_table(material.runs)), *_differing(named), *_versions(named)]
     if material.tables:
         tables.append(("Definitions", Table(("number", "definition"), _DEFINITIONS)))

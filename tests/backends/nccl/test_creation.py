@@ -8,9 +8,9 @@ import pytest
 
 from collbench.backends.nccl.binding import Communicators
 from collbench.backends.nccl.library import CREATIONS, DEVICE_APIS, NCCL, REGISTRATIONS, features_of
-from collbench.backends.nccl.rccl import RCCL
 from collbench.operations.sweep import REGISTRATIONS as NAMES
 from collbench.operations.unsupported import DeviceApiUnsupported, OperationUnsupported, OptionUnsupported, VersionNeeded
+from collbench.plugins.libraries.rccl import RCCL
 from tests.fake_gpu import environment
 
 OF_INIT = {"init_create", "init_first", "init_halves", "init_alternate", "init_nodes", "init_reform"}

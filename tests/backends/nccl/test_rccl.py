@@ -10,10 +10,10 @@ import pytest
 
 from collbench.backends.nccl import library as nccl_library
 from collbench.backends.nccl.library import REDOPS, RESULTS, UNIQUE_ID_BYTES, NcclLibrary, NcclNotFound, load_nccl
-from collbench.backends.nccl.rccl import OWN_DATATYPES, OWN_NAMES, RCCL, fp8_on_hip, load_rccl
 from collbench.backends.unavailable import WrongBuild
-from collbench.device.hip import CONSTANTS, FUNCTIONS, NoHip, architecture
 from collbench.operations.unsupported import Fp8FormatUnsupported, OptionUnsupported, StartUnsupported
+from collbench.plugins.libraries.hip import CONSTANTS, FUNCTIONS, NoHip, architecture
+from collbench.plugins.libraries.rccl import OWN_DATATYPES, OWN_NAMES, RCCL, fp8_on_hip, load_rccl
 from collbench.report.answer import answers
 from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from collbench.results.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
-from collbench.results.importers.notes import MissingItem, lacks
-from collbench.results.importers.rows import RowKind, is_size, is_time, missing, parse_number
+from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.notes import MissingItem, lacks
+from collbench.plugins.importers.rows import RowKind, is_size, is_time, missing, parse_number
 
 # `without_prefixes` takes the number of a line ("  0:") for a tag of srun -l.
 _LINE = re.compile(r"\s*(?:\d{1,6}:)?\s*(\d{1,18}) bytes\s+\d{1,18} times -->\s+[\d.]{1,18} Mbps in\s+([\d.]{1,18}) usec\s*$")

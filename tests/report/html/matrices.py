@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.analysis.pairs import PairEffects
+from collbench.plugins.hunt.pairs import PairEffects
+from collbench.plugins.hunt.pairs_page import MatrixInput, charts
+from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html.chart import Chart
-from collbench.report.html.pairs import MatrixInput, charts
-from collbench.results.rounds import PairMatrix
 
 RATE, LATENCY_S = 10e9, 20e-6
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.training.records import WORKLOAD
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, PLAIN, FirstScreen, LargeFigure, first_screen
 from collbench.report.html.page import html
 from collbench.report.material import Material
 from collbench.results.folder import HUNT, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
-from collbench.results.steps import WORKLOAD
 from tests.gate.verdicts import regression, verdict
 from tests.report.html.stored import material, run_of
 from tests.report.html.test_curves import hostile_rows

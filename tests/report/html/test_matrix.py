@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from collbench.plugins.hunt.pairs_page import section
 from collbench.report.html.chart import Section
-from collbench.report.html.pairs import section
 from collbench.report.material import Material
 from collbench.results.flags import explain
 from collbench.results.reader import read_run

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.concerns import DOUBTFUL
+from collbench.plugins.overlap.page import concerns_of, section
+from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate
 from collbench.report.compare import compare_runs
-from collbench.report.html.overlap import concerns_of, section
 from collbench.report.material import Material
 from collbench.results.folder import RunFolder
-from collbench.results.overlap import CoresSharedWithProgress, Overlap, OverlapEstimate
 from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
 

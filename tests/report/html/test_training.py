@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from collbench.plugins.training.page import section
+from collbench.plugins.training.records import WORKLOAD, StepRow
 from collbench.report.html.chart import Section
-from collbench.report.html.training import section
 from collbench.report.material import Material
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
-from collbench.results.steps import WORKLOAD, StepRow
 from tests.report.html.svg import outside_markup
 from tests.results.test_steps import MOE, NA, PART, ROW
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import lines_of
+from collbench.plugins.importers.importer import lines_of
 
 TEXT = "# OSU MPI Allreduce Latency Test v7.4\n4 1.00\n"
 LINES = TEXT.splitlines()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.files import read_tables
-from collbench.results.importers.importer import ImportedTable, UserInput, lines_of
-from collbench.results.importers.notes import AbortedRun, FailedValidation, MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.results.importers.store import unread_tools
+from collbench.plugins.importers.files import read_tables
+from collbench.plugins.importers.importer import ImportedTable, UserInput, lines_of
+from collbench.plugins.importers.notes import AbortedRun, FailedValidation, MissingItem, NotInOutput, SkippedLines, SkippedReason
+from collbench.plugins.importers.store import unread_tools
 
 IMB = """\
 # Benchmarking Reduce_scatter

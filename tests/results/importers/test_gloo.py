@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.gloo import GLOO
-from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, SkippedLines, SkippedReason
+from collbench.plugins.importers.gloo import GLOO
+from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, SkippedLines, SkippedReason
 
 LINES = (Path(__file__).parent / "samples" / "gloo-benchmark.txt").read_text().splitlines()
 TITLES = "   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   bandwidth (GB/s)   iterations"

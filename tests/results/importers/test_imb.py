@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.imb import IMB, _switched
-from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
+from collbench.plugins.importers.imb import IMB, _switched
+from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 
 SAMPLES = Path(__file__).parent / "samples"
 ALL = (SAMPLES / "imb-mpi1-2-ranks.txt").read_text().splitlines()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.nccl_tests import knows, knows_json, read, read_json
-from collbench.results.importers.notes import (
+from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.nccl_tests import knows, knows_json, read, read_json
+from collbench.plugins.importers.notes import (
     InterleavedJobs,
     MissingItem,
     NotInOutput,

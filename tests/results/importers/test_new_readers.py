@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, Reading, UserInput, lines_of
-from collbench.results.importers.notes import MissingItem, MixedMemory, NotInOutput
-from collbench.results.importers.store import reader_for
+from collbench.plugins.importers.importer import ImportedTable, Reading, UserInput, lines_of
+from collbench.plugins.importers.notes import MissingItem, MixedMemory, NotInOutput
+from collbench.plugins.importers.store import reader_for
 from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"

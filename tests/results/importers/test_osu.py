@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import MissingItem, MixedMemory, NotInOutput, SkippedLines, SkippedReason
-from collbench.results.importers.osu import OSU
-from collbench.results.importers.osu import test_of as osu_test
+from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.notes import MissingItem, MixedMemory, NotInOutput, SkippedLines, SkippedReason
+from collbench.plugins.importers.osu import OSU
+from collbench.plugins.importers.osu import test_of as osu_test
 from collbench.results.row import Row
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import UserInput
-from collbench.results.importers.notes import MissingItem, NotInOutput, RankMismatch
-from collbench.results.importers.param import knows, read
+from collbench.plugins.importers.importer import UserInput
+from collbench.plugins.importers.notes import MissingItem, NotInOutput, RankMismatch
+from collbench.plugins.importers.param import knows, read
 
 LINES = (Path(__file__).parent / "samples" / "param.txt").read_text().splitlines()
 FIGURES = "        1048576            131072             100.0       101.0       102.0        99.0       103.0         10.486       7.864"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
-from collbench.results.importers.importer import ImportedTable, UserInput
-from collbench.results.importers.notes import MessageRateMismatch, MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.results.importers.perftest import PERFTEST
+from collbench.plugins.importers.importer import ImportedTable, UserInput
+from collbench.plugins.importers.notes import MessageRateMismatch, MissingItem, NotInOutput, SkippedLines, SkippedReason
+from collbench.plugins.importers.perftest import PERFTEST
 
 SAMPLES = Path(__file__).parent / "samples"
 LAT = (

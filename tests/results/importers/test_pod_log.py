@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.results.importers.gloo import GLOO
-from collbench.results.importers.importer import UserInput
-from collbench.results.importers.notes import FailedCommand, IncompleteLog, MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.results.importers.pod_log import BEGIN, END, knows, read
-from collbench.results.importers.store import reader_for
+from collbench.plugins.importers.gloo import GLOO
+from collbench.plugins.importers.importer import UserInput
+from collbench.plugins.importers.notes import FailedCommand, IncompleteLog, MissingItem, NotInOutput, SkippedLines, SkippedReason
+from collbench.plugins.importers.pod_log import BEGIN, END, knows, read
+from collbench.plugins.importers.store import reader_for
 from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
 from collbench.results.store import to_line

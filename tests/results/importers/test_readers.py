@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks import mutations
 from collbench.errors import UsageError
-from collbench.results.importers.importer import Importer, Reading, UserInput, lines_of
-from collbench.results.importers.store import READERS, reader_for
+from collbench.plugins.importers.importer import Importer, Reading, UserInput, lines_of
+from collbench.plugins.importers.store import READERS, reader_for
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 BY_NAME = {reader.name: reader for reader in READERS}

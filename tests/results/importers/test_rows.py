@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.results.importers.importer import Contradiction, UserInput
-from collbench.results.importers.notes import RateMismatch
-from collbench.results.importers.rows import (
+from collbench.plugins.importers.importer import Contradiction, UserInput
+from collbench.plugins.importers.notes import RateMismatch
+from collbench.plugins.importers.rows import (
     JobExtent,
     PrintedRates,
     RankRange,

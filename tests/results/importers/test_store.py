@@ -11,10 +11,10 @@ from collbench.machine.peak.ceiling import ceiling_from_rate
 from collbench.machine.peak.limits import NicLimit
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node
-from collbench.results.importers.importer import ImportedTable
-from collbench.results.importers.notes import MissingItem, OutOfBoundsValues, lacks
-from collbench.results.importers.rows import Quantiles, RowKind, with_ceilings
-from collbench.results.importers.store import FileTable, Source, import_notes, store, together
+from collbench.plugins.importers.importer import ImportedTable
+from collbench.plugins.importers.notes import MissingItem, OutOfBoundsValues, lacks
+from collbench.plugins.importers.rows import Quantiles, RowKind, with_ceilings
+from collbench.plugins.importers.store import FileTable, Source, import_notes, store, together
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import make_row

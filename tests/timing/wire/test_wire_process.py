@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import RunFailed
-from collbench.measuring.wire_tools import Tool, free_port, once
+from collbench.plugins.channels.wire_tools import Tool, free_port, once
 from tests.cli.command import ROOT, running, until
 
 
@@ -82,7 +82,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_killed_process_leaves_no_tool_behind(tmp_path: Path) -> None:
-    program = "from collbench.measuring.wire_tools import once; once(['sleep', '80'], 60)"
+    program = "from collbench.plugins.channels.wire_tools import once; once(['sleep', '80'], 60)"
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     until(lambda: "sleep" in names(tmp_path), "the tool", 20)  # which setpriv and timeout have become, or started, by then
     parent.send_signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed, UsageError
-from collbench.measuring.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, ToolRequest, last_line, number, tools_named, version_here
+from collbench.plugins.channels.wire_tools import BANDWIDTH, LATENCY, WIRE_TOOLS, ToolRequest, last_line, number, tools_named, version_here
 
 PRINTED = Path(__file__).parent / "printed"
 MIB = 1 << 20

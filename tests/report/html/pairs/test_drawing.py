@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from collbench.report.html.pairs import cut
+from collbench.plugins.hunt.pairs_page import cut
 from tests.report.html.matrices import drawn, even, pixels, slowed, texts_in
 
 CLEAR, WRONG = 6, 5

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.report.html.pairs import MOST_ROWS, grouped
+from collbench.plugins.hunt.pairs_page import MOST_ROWS, grouped
 from tests.report.html.matrices import drawn, even, pixels, slowed, texts_in
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.analysis.pairs import PairEffects
-from collbench.report.html.pairs import MatrixInput, charts
+from collbench.plugins.hunt.pairs import PairEffects
+from collbench.plugins.hunt.pairs_page import MatrixInput, charts
 from collbench.units import format_rate, format_time
 from tests.analysis.pair_matrices import SyntheticMatrix
 from tests.report.html.matrices import cell_texts, drawn, even, slowed

@@ -1,1 +1,0 @@
-"""Deployment: job files and their submission, templates, and draining of faulty nodes."""

@@ -1,0 +1,228 @@
+"""The contract of plug-ins: what a capability beside the core brings, each part as "module:object", so that a start imports none of them.
+
+Built-in plug-ins are the packages of `collbench.plugins`. Other packages name their Plugin in the entry point "collbench.plugins";
+single backends and operations have entry points of their own. A built-in plug-in may be deleted: then its commands, kinds of runs and
+page sections are absent, and everything else works.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
+
+from collbench.errors import UsageError
+
+GROUP = "collbench.plugins"
+# In the order of pages and first screens.
+BUILTIN = (
+    "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy", "libraries",
+)  # fmt: skip
+_PACKAGE = "collbench.plugins"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A capability beside the core. Places are "module:object".
+
+    name       of the plug-in; a built-in one is the package collbench.plugins.NAME
+    summary    what it is for, in one line
+    commands   by command: the place of a function that adds it to the parser, `add(commands)`
+    kinds      places of the kinds of stored runs that it brings: objects of `collbench.report.kinds.RunKind`
+    sections   by place of a section of the page, a function of `collbench.report.material.Material`: the section that it follows
+    concerns   places of functions that yield the concerns about a Material
+    tables     places of tables of `collbench.read`'s runs: objects of `collbench.api.frames.RecordTable`
+    api        by name the places of what it adds to the Python API: "autopsy" is `collbench.autopsy`; "Runs.kv" is a method or property
+               of the runs that `collbench.read` returns
+    backends   by name the places of classes of `collbench.backends.backend.Backend`
+    hooks      by name of a hook of the core: the place of a function that the core calls there (`hooks_of` says where)
+    needs      the names of other plug-ins that it imports
+    """
+
+    name: str
+    summary: str
+    commands: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ()
+    sections: Mapping[str, str] = field(default_factory=dict)
+    concerns: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    api: Mapping[str, str] = field(default_factory=dict)
+    backends: Mapping[str, str] = field(default_factory=dict)
+    hooks: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+
+
+class BrokenEntry(UsageError):
+    """A plug-in that cannot be used.
+
+    plugin   the name of its entry point; place: "module:object", as the entry point has it
+    defect   what is wrong, after the subject "plug-in 'name' (place)": "does not load (ImportError: …)"
+    remedy   what the user can do
+    """
+
+    def __init__(self, plugin: str, place: str, defect: str, remedy: str) -> None:
+        super().__init__(f"plug-in '{plugin}' ({place}) {defect}: {remedy}")
+        self.plugin, self.place, self.defect, self.remedy = plugin, place, defect, remedy
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """An entry point of another package: {name = "module:object"}.
+
+    package   the package's name in pip
+    clash     why it cannot be selected by its name; "" where the name is unique
+    """
+
+    name: str
+    point: Any
+    package: str
+    clash: str = ""
+
+    def load(self) -> Any:
+        """Return the object of the entry point. Raises BrokenEntry for any exception of its module."""
+        if self.clash:
+            raise self.broken(self.clash, f"rename its entry point, or uninstall {self.package}")
+        try:
+            return self.point.load()
+        except (Exception, SystemExit) as error:
+            raise self.broken(f"does not load ({_line(error)})") from error
+
+    def broken(self, defect: str, remedy: str = "") -> BrokenEntry:
+        """Return the error with this defect, such as "contains no Operation"."""
+        return BrokenEntry(self.name, self.point.value, defect, remedy or f"fix or uninstall {self.package}")
+
+    def tried(self, what: str, call: Any) -> Any:
+        """Return what a call of the plug-in returns. Raises BrokenEntry for any exception."""
+        try:
+            return call()
+        except (Exception, SystemExit) as error:
+            raise self.broken(f"raises in {what} ({_line(error)})") from error
+
+
+def entries(group: str, taken: Collection[str]) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by the name that users type: the entry point's, or name@package where that is one of `taken`."""
+    if not _is_declared(group):
+        return {}
+    from importlib.metadata import entry_points
+
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        package = point.dist.name if point.dist else "the package that provides it"
+        other, is_taken = found.get(point.name), point.name in taken
+        clash = "has a name that collbench itself uses" if is_taken else ""
+        if other and not clash:
+            clash = f"has the same name as a plug-in of package {other.package}"
+        found[f"{point.name}@{package}" if is_taken else point.name] = EntryPoint(point.name, point, package, clash)
+    return found
+
+
+def _is_declared(group: str) -> bool:
+    """Whether an installed package may declare plug-ins of a group. Most have none, and importlib.metadata takes a fifth of a start."""
+    for folder in sys.path:
+        if Path(folder).is_file():  # a zip archive: only importlib.metadata reads it
+            return True
+        for file in Path(folder).glob("*-[iI][nN][fF][oO]/entry_points.txt"):
+            with suppress(OSError):
+                if f"[{group}]".encode() in file.read_bytes():
+                    return True
+    return False
+
+
+def _line(error: BaseException) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def failed_plugin(error: BaseException) -> str | None:
+    """Return the plug-in and the error in one sentence if an exception passed through a plug-in's code, else None.
+
+    "plug-in 'ring' (entry point collbench.backends, ring_code:Ring, of ring-maker 1.2) failed: ValueError: no ranks". If the code has
+    several entry points, they are those of the class that failed, or all.
+    """
+    from importlib.metadata import entry_points
+
+    where: list[tuple[str, str]] = []  # (package, class or function), innermost last
+    cause: BaseException | None = error
+    while cause:
+        for frame, _ in walk_tb(cause.__traceback__):
+            where.append((str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_qualname.partition(".")[0]))
+        cause = cause.__cause__ or cause.__context__
+    known = [point for group in (GROUP, "collbench.backends", "collbench.operations") for point in entry_points(group=group)]
+    known = [point for point in known if point.module.partition(".")[0] in {package for package, _ in where} - {"collbench"}]
+    named = [point for point in known if (point.module.partition(".")[0], point.attr) in where] or known
+    texts = [
+        f"'{point.name}' (entry point {point.group}, {point.value}{f', of {point.dist.name} {point.dist.version}' if point.dist else ''})"
+        for point in named
+    ]
+    return f"plug-in {' or '.join(texts)} failed: {_line(error)}" if texts else None
+
+
+# The plug-ins that are there: built-in ones in the order of BUILTIN, then those of other packages.
+
+
+@cache
+def _loaded() -> tuple[dict[str, Plugin], dict[str, BrokenEntry]]:
+    """Return (plug-ins by name, errors of broken plug-ins by name)."""
+    plugins: dict[str, Plugin] = {}
+    broken: dict[str, BrokenEntry] = {}
+    for name in BUILTIN:
+        package = f"{_PACKAGE}.{name}"
+        try:
+            plugins[name] = import_module(package).PLUGIN
+        except ModuleNotFoundError as error:
+            if error.name not in (package, _PACKAGE):
+                raise
+    for name, entry in entries(GROUP, plugins).items():
+        try:
+            plugins[name] = _checked(entry)
+        except BrokenEntry as error:
+            broken[name] = error
+    return plugins, broken
+
+
+def _checked(entry: EntryPoint) -> Plugin:
+    """Return the Plugin of an entry point. Raises BrokenEntry for anything else."""
+    plugin = entry.load()
+    if not isinstance(plugin, Plugin):
+        raise entry.broken(f"is not a collbench.plugin.Plugin, but of type {type(plugin).__name__}")
+    return plugin
+
+
+def plugins() -> Mapping[str, Plugin]:
+    """Return the plug-ins that are there, by name."""
+    return _loaded()[0]
+
+
+def broken_plugins() -> Mapping[str, BrokenEntry]:
+    """Return the errors of plug-ins of other packages that cannot be used, by name."""
+    return _loaded()[1]
+
+
+def commands() -> Mapping[str, str]:
+    """Return by command the place of the function that adds it to the parser."""
+    return {command: place for plugin in plugins().values() for command, place in plugin.commands.items()}
+
+
+def api() -> Mapping[str, str]:
+    """Return by name the places of what plug-ins add to the Python API."""
+    return {name: place for plugin in plugins().values() for name, place in plugin.api.items()}
+
+
+def loaded(place: str) -> Any:
+    """Return the object at "module:object". Imports its module."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def hooks_of(hook: str) -> list[Callable[..., Any]]:
+    """Return the functions of all plug-ins for a hook of the core. The core calls
+
+    (none yet)
+    """
+    return [loaded(plugin.hooks[hook]) for plugin in plugins().values() if hook in plugin.hooks]

@@ -1,0 +1,1 @@
+"""The plug-ins that come with collbench: each folder is a capability beside the core, and may be deleted."""

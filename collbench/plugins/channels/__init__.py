@@ -1,0 +1,5 @@
+"""Rates of memory, links, storage and wire tools."""
+
+from collbench.plugin import Plugin
+
+PLUGIN = Plugin(name="channels", summary="rates of memory, links, storage and wire tools")

@@ -1,0 +1,779 @@
+"""`collbench probe --measure`: measure the data paths (channels) inside and between the hosts of the launch, one row each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.addresses import LOOPBACK
+from collbench.backends.backend import Backend, Settings, can_do
+from collbench.backends.clock import MonotonicClock
+from collbench.backends.registry import backend_class
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, USAGE, CollbenchError, UsageError
+from collbench.launch.supervise import report_error
+from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.machine.peak.links import Link
+from collbench.measuring import counters
+from collbench.measuring.instruments import grown, moved, read
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.open_backends import missing_anywhere, open_everywhere
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, make_groups, prepare, time_case, verify_case
+from collbench.measuring.probing import together_or_alone
+from collbench.measuring.references import bound, copy_memory, first_wrong, repetitions, write_pattern
+from collbench.measuring.request import Budget
+from collbench.measuring.row import doubts
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.case import Case
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.program import NativeCall, Program
+from collbench.plugins.channels import tcp_streams
+from collbench.plugins.channels.tcp_streams import COUNTED, HostPair, in_turn, pairs, patience, run_streams
+from collbench.plugins.channels.wire_tools import (
+    BANDWIDTH,
+    FLAGS,
+    IB_WRITE_BW,
+    LATENCY,
+    ToolPair,
+    ToolRequest,
+    Tools,
+    ToolServer,
+    WireTool,
+    Writes,
+    free_port,
+    installed_tools,
+    run_tool,
+    why_not,
+    write_to,
+)
+from collbench.plugins.training.records import WRONG, Channel
+from collbench.reason import Fact
+from collbench.stats.median import median
+
+if TYPE_CHECKING:
+    from collbench.device.gpu import OpenGpu, Stream
+    from collbench.machine.model import Machine, NumaNode
+    from collbench.plugins.channels.storage_task import Scratch
+
+
+# From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
+
+Values = NDArray[np.float64]
+_ENOUGH = 6  # fewer samples have no 95 % interval
+
+
+@dataclass(frozen=True)
+class ChannelJob:
+    """A channel of this host and the function that measures it; without a function `channel` has the reason.
+
+    about_s   the seconds that it takes; None: those of any channel
+    """
+
+    channel: Channel
+    measure: Callable[[], Channel] | None = None
+    about_s: float | None = None
+
+    def run(self) -> Channel:
+        """Return the channel with its figures, or with the reason why they are missing. Never raises an Exception."""
+        if self.measure is None:
+            return self.channel
+        try:
+            return self.measure()
+        except (CollbenchError, MemoryError) as error:
+            return replace(self.channel, na=str(error) or "not enough memory")
+        except Exception as error:
+            return replace(self.channel, na=f"{type(error).__name__}: {error}")
+
+
+def against(channel: Channel, link: Link) -> Channel:
+    """Return the channel with the link that limits it, or with the reason if that link is unknown."""
+    name = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
+    return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=name)
+
+
+def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
+    """Return the channel with the rate of `n_bytes` in the median of these times in seconds."""
+    known = median(seconds)
+    value, low, high = (n_bytes / each if each else None for each in (known.value, known.ci_high, known.ci_low))
+    return _settled(channel, (value, low, high), seconds, wrong)
+
+
+def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Channel:
+    """Return the channel with the median of these rates in bytes per second."""
+    known = median(rates)
+    return _settled(channel, (known.value, known.ci_low, known.ci_high), rates, wrong)
+
+
+def _settled(channel: Channel, rates: tuple[float | None, float | None, float | None], series: Values, wrong: str | None) -> Channel:
+    value, low, high = rates
+    if wrong:
+        return replace(channel, na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
+    if not value:
+        return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
+    above = channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s
+    flags = [
+        *doubts(series, len(series), None, 1),
+        *(["no_interval"] if len(series) < _ENOUGH else []),
+        *(["above_bound"] if above else []),
+    ]
+    return replace(channel, bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
+
+
+# The channels of a host's own memory: a copy by the CPUs of each NUMA node, and one by all CPUs.
+
+_PER_CPU_BYTES = 16 * 2**20
+_LEAST_BYTES = 256 * 2**20  # source and target together are twice that, more than most caches
+_PART = 16  # of the free memory, once for the source and once for the target
+
+
+def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float, patience_s: float) -> list[ChannelJob]:
+    """Return the memory channels: one per NUMA node if there are several, and one for all CPUs of this host's ranks."""
+    nodes = [node for node in machine.numa_nodes if node.cpus]
+    jobs = []
+    for node in nodes if len(nodes) > 1 else ():
+        place, own = f"{host}/numa{node.id}", node_cpus(node, cpus)
+        row = Channel("host_memory", place, place)
+        why = "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
+        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(replace(row, na=why)))
+    return [*jobs, _memory_job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
+
+
+def node_cpus(node: NumaNode, cpus: Sequence[int]) -> list[int]:
+    """Return the CPUs of a NUMA node that are among `cpus`."""
+    from collbench.machine.readers.text import cpu_list
+
+    return sorted(cpu_list(node.cpus) & set(cpus))
+
+
+def _memory_job(channel: Channel, cpus: Sequence[int], seconds: float, patience_s: float) -> ChannelJob:
+    about = (
+        f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
+    )
+    row = replace(channel, limited_by=about)
+
+    def measure() -> Channel:
+        import psutil
+
+        n_bytes = min(max(_LEAST_BYTES, _PER_CPU_BYTES * len(cpus)), int(psutil.virtual_memory().available) // _PART)
+        copied = copy_memory(cpus, n_bytes, seconds, patience_s)
+        return from_times(row, copied.seconds, copied.n_bytes, copied.wrong)
+
+    return ChannelJob(row, measure)
+
+
+# The channels of a host's GPUs: to and from pinned memory on each NUMA node, and from GPU to GPU, by the copy engines.
+#
+# The method is that of nvbandwidth (https://github.com/NVIDIA/nvbandwidth): a thread on the NUMA node's CPUs pins the memory, and the
+# sending GPU's engine copies between GPUs. The host's clock times several copies together, until the stream is complete.
+
+KINDS = ("h2d", "d2h", "h2d_d2h")
+PEER = "gpu_peer"
+_BYTES = 64 * 2**20
+_LEAST_S, _MOST_COPIES = 3e-3, 16  # of one sample; the wait for the stream takes 10 to 20 µs of it
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One direction of a transfer: its addresses and stream, and the verification.
+
+    clear    makes the target differ from the source
+    arrived  returns the target's bytes
+    """
+
+    to: int
+    source: int
+    stream: Stream
+    clear: Callable[[], None]
+    arrived: Callable[[], NDArray[np.uint8]]
+
+
+@dataclass
+class Pinned:
+    """Pinned memory per NUMA node, kept until the last job: cupy's pool would reuse returned memory for any node."""
+
+    machine: Machine
+    cpus: Sequence[int]
+    _made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[int | None]:
+        """Return the NUMA nodes with CPUs that this host's ranks may use; [None] if no source lists nodes."""
+        known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
+        return [*known] or [None]
+
+    def cpus_of(self, node: int | None) -> Sequence[int]:
+        """Return the node's CPUs among those of this host's ranks."""
+        return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
+
+    def pair(self, node: int | None, gpu: OpenGpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return two pinned arrays on the node (source and target of copies). The caller must run on the node's CPUs."""
+        if node not in self._made:
+            self._made[node] = (gpu.pinned(_BYTES), gpu.pinned(_BYTES))
+        return self._made[node]
+
+
+def numbers_of_gpus(machine: Machine, gpus: Sequence[OpenGpu]) -> dict[str, int]:
+    """Return CUDA's number of each GPU by its key in the machine. GPUs that no source lists are left out."""
+    by_address = {gpu.address: gpu.key for gpu in machine.gpus if gpu.address}
+    return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
+
+
+def no_gpu(host: str, why: str) -> list[ChannelJob]:
+    """Return the rows of a host without usable GPUs."""
+    return [ChannelJob(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
+
+
+def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
+    """Return the GPU channels: per GPU and NUMA node each direction and both at once; per pair of GPUs each direction."""
+    pinned = Pinned(machine, cpus)
+    jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
+    if len(gpus) < 2:
+        return [*jobs, ChannelJob(Channel(PEER, host, host, na="CUDA shows one GPU here"))]
+    return [*jobs, *(_peer_job(host, machine, a, b, seconds) for a, b in permutations(gpus, 2))]
+
+
+def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pinned, seconds: float) -> ChannelJob:
+    from collbench.machine.peak.links import PcieTree, unknown
+
+    gpu, node = ends
+    memory, card = host if node is None else f"{host}/numa{node}", f"{host}/gpu{gpu.index}"
+    row = Channel(kind, card, memory) if kind == "d2h" else Channel(kind, memory, card)
+    known = next((each for each in pinned.machine.gpus if each.address == gpu.bus_id), None)
+    row = against(row, PcieTree(pinned.machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}"))
+    if kind == "h2d_d2h":
+        row = replace(row, limited_by=f"{row.limited_by}; per direction, both at once")
+
+    def measure() -> Channel:
+        with bound(pinned.cpus_of(node)), gpu.use():
+            source, target = pinned.pair(node, gpu)
+            copies = {"h2d": [_up(gpu, source)], "d2h": [_down(gpu, target)], "h2d_d2h": [_up(gpu, source), _down(gpu, target)]}[kind]
+            return _measured(row, copies, seconds)
+
+    return ChannelJob(row, measure)
+
+
+def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: float) -> ChannelJob:
+    from collbench.measuring.link_ceilings import link_between
+
+    row = against(Channel(PEER, f"{host}/gpu{a.index}", f"{host}/gpu{b.index}"), link_between(machine, a.bus_id, b.bus_id))
+
+    def measure() -> Channel:
+        from collbench.device.gpu import open_peer
+
+        direct = open_peer(a, b)
+        described = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
+        with a.use():
+            return _measured(described, [_across(a, b)], seconds)
+
+    return ChannelJob(row, measure)
+
+
+def _up(gpu: OpenGpu, source: NDArray[np.uint8]) -> Copy:
+    write_pattern(source)
+    memory, stream = gpu.allocate(_BYTES), gpu.stream()
+    zeros = np.zeros(_BYTES, np.uint8)
+    return Copy(
+        memory.address, source.ctypes.data, stream,
+        lambda: gpu.upload(memory.address, zeros, stream), lambda: gpu.download(memory.address, _BYTES),
+    )  # fmt: skip
+
+
+def _down(gpu: OpenGpu, target: NDArray[np.uint8]) -> Copy:
+    memory, stream = gpu.allocate(_BYTES), gpu.stream()
+    _fill(gpu, memory.address, stream)
+
+    def clear(keep: object = memory) -> None:
+        target[:] = 0
+
+    return Copy(target.ctypes.data, memory.address, stream, clear, lambda: target)
+
+
+def _across(a: OpenGpu, b: OpenGpu) -> Copy:
+    source, target, stream, other = a.allocate(_BYTES), b.allocate(_BYTES), a.stream(), b.stream()
+    _fill(a, source.address, stream)
+    zeros = np.zeros(_BYTES, np.uint8)
+
+    def clear(keep: object = source) -> None:
+        b.upload(target.address, zeros, other)
+
+    return Copy(target.address, source.address, stream, clear, lambda: b.download(target.address, _BYTES))
+
+
+def _fill(gpu: OpenGpu, address: int, stream: Stream) -> None:
+    pattern = np.empty(_BYTES, np.uint8)
+    write_pattern(pattern)
+    gpu.upload(address, pattern, stream)
+
+
+def _measured(row: Channel, copies: Sequence[Copy], seconds: float) -> Channel:
+    """Measure the channel. Time all copies together, then clear the targets, copy again and compare every byte."""
+    once = float(_loop(copies, 1).run(2)[0].min())
+    count = min(max(int(_LEAST_S / max(once, 1e-9)), 1), _MOST_COPIES)
+    loop = _loop(copies, count)
+    taken = loop.run(repetitions(once * count, seconds))[0]
+    for copy in copies:
+        copy.clear()
+    _loop(copies, 1).run(1)
+    wrong = next((found for copy in copies if (found := first_wrong(copy.arrived()))), None)
+    return from_times(row, taken, count * _BYTES, wrong)
+
+
+def _loop(copies: Sequence[Copy], count: int) -> Loop:
+    """Return a loop that enqueues `count` copies on each stream, alternating between streams, and waits for all of them."""
+    from collbench.device.gpu import driver_address, driver_error
+
+    enqueue, wait = driver_address("cuMemcpyAsync"), driver_address("cuStreamSynchronize")
+    calls = [NativeCall("cuMemcpyAsync", enqueue, (copy.to, copy.source, _BYTES, copy.stream.address)) for copy in copies] * count
+    calls += [NativeCall("cuStreamSynchronize", wait, (copy.stream.address,)) for copy in copies]
+    program = Program((tuple(calls),), keep=copies, explain=driver_error)
+    return Loop(Timed(program, None, MonotonicClock(), ctypes.c_int64()))
+
+
+# The channels between the memory of two hosts through MPI. The counters show which link the library used.
+
+_DEVICES = {"nic_host_memory_mpi": "cpu", "nic_gpu_memory_mpi": "cuda"}
+_SIZE_BYTES, _WINDOW = 2**20, 8
+
+
+@dataclass(frozen=True)
+class PathBytes:
+    """The bytes that left the sending host over RDMA ports and over interfaces (None: not counted), and the expected bytes."""
+
+    rdma: float | None
+    interfaces: float | None
+    payload: float
+
+
+def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, seconds: float) -> list[Channel]:
+    """Measure the MPI channels from host memory, and from GPU memory if the library supports it. Rank 0 has the figures.
+
+    All ranks must call it. `machine` is known at the first rank of each host; `tcp` is the first host's interface.
+    """
+    rows = [Channel(name, world.hosts[0], world.hosts[-1]) for name in _DEVICES]
+    why = _misfit(world)
+    backend, why = (None, why) if why else _opened(world)
+    if backend is None:
+        return [replace(row, na=why) for row in rows]
+    try:
+        return [_measured_mpi(row, world, backend, seconds, (_rdma(machine), tcp)) for row in rows]
+    finally:
+        with world.watchdog.phase("closing mpi"):
+            backend.close()
+
+
+def _misfit(world: World) -> str | None:
+    if len(world.hosts) == 1:
+        return "one host: MPI uses shared memory and not the NIC; start on two hosts to measure it"
+    if len(world.hosts) != 2:
+        return f"measured between two hosts, but this launch has {len(world.hosts)}: start on two of them"
+    hosts = [[world.members[rank].host for rank in group] for group in ((i, i + world.size // 2) for i in range(world.size // 2))]
+    if world.size % 2 or any(pair != list(world.hosts) for pair in hosts):
+        return "the hosts have different numbers of ranks: start the same number on each"
+    return None
+
+
+def _opened(world: World) -> tuple[Backend | None, str | None]:
+    """Return (the backend if it is open on all ranks, else None; why it is not open)."""
+    kind = backend_class("mpi")
+    if missing := missing_anywhere("mpi", kind, world):
+        return None, missing
+    backend: Backend = kind()
+    wrong = open_everywhere(backend, world, Settings(timeout_s=world.timeout_s))
+    return (None, wrong[0].render()) if wrong else (backend, None)
+
+
+def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
+    device = _DEVICES[row.channel]
+    case = Case("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
+    why = world.first_error(can_do(backend, P2P_BANDWIDTH, case), f"asking mpi for {device}")
+    if why:
+        return replace(row, na=why)
+    members = make_groups(backend, [], world)
+    whole = members[tuple(range(world.size))]
+    ready = prepare(P2P_BANDWIDTH, case, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
+    if isinstance(ready, Fact):
+        return replace(row, na=ready.render())
+    before, already = read(), ready.loop.iterations_run
+    measured = time_case(ready, world, Budget(seconds))
+    way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))
+    wrong = verify_case(ready, world, 1)
+    if measured is None:
+        return row
+    row = _with_path(row, way, links, backend)
+    if device == "cuda":
+        row = replace(row, limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
+    return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)
+
+
+def _bytes_each(ready: PreparedCase) -> float:
+    """Return the bytes that leave the sending host in one iteration of all pairs."""
+    return float(len(ready.groups) * P2P_BANDWIDTH.moves(ready.case) * ready.case.size_bytes)
+
+
+def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | None], backend: Backend) -> Channel:
+    """Return the row compared with the link that the counters show, or without a link if they show none."""
+    rdma, tcp = links
+    library = backend.versions().get("mpi", "MPI")
+    if rdma and way.rdma is not None and way.rdma >= COUNTED * way.payload:
+        row = against(row, rdma)
+    elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
+        row = against(row, tcp)
+        row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
+    else:
+        row = replace(row, limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
+    return row
+
+
+def _way(moves: Mapping[str, Any], payload: float) -> PathBytes:
+    ports = [counters.moved(counts, "tx") for name, counts in moves["ports"].items() if name not in moves["silent"]]
+    out = [moves["interfaces"].get(name, {}).get("tx_bytes", 0) for name in moves["leaving"]]
+    return PathBytes(_sum(ports), _sum(out), payload)
+
+
+def _sum(counts: list[int | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    return float(sum(known)) if known and len(known) == len(counts) else None
+
+
+def _rdma(machine: Machine | None) -> Link | None:
+    """Return all RDMA devices of the host as one link; None if none has a known rate."""
+    from collbench.machine.peak.links import PcieTree, egress_of
+
+    nics = tuple(nic for nic in machine.nics if nic.rdma and nic.virtual is None) if machine else ()
+    if machine is None or not nics:
+        return None
+    link = egress_of(replace(machine, nics=nics), PcieTree(machine)).link
+    return link if link.bytes_per_s is not None else None
+
+
+# The channels of RDMA devices, measured with perftest from host memory and GPU memory: to the next host, or back into the same device.
+
+_SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
+_UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare the received data
+HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
+_NO_OFF = "perftest reads GPU memory only by GPUDirect RDMA: `collbench p2p --backend nccl --gdr-check` on two hosts compares both paths"
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """An active RDMA device with the rate of its link. gpu: CUDA's number of the nearest visible GPU."""
+
+    name: str
+    port: int
+    link: Link
+    software: bool = False
+    gpu: int | None = None
+
+    def writes(self, gpu: int | None = None) -> Writes:
+        """Return the parameters of a perftest run."""
+        return Writes(self.name, self.port, gpu, _SOFTWARE_WRITES if self.software else Writes.iterations)
+
+
+def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
+    """Return the RDMA devices with a port that is up, in the machine's order; gpus: CUDA's numbers by GPU keys."""
+    from collbench.machine.distance import Distances
+    from collbench.machine.peak.links import PcieTree, egress_of
+
+    distances = Distances(machine)
+    near = {nic.key: number for key, number in reversed(gpus.items()) for nic in distances.near_nics(key)}
+    found = []
+    for nic in machine.nics:
+        up = [port for port in nic.ports if port.state in (None, "active")]
+        if nic.rdma and up:
+            link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
+            found.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), nic.virtual is not None, near.get(nic.key)))
+    return found
+
+
+def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], seconds: float) -> list[Channel]:
+    """Measure the RDMA devices with perftest; return the rows at all ranks. All ranks must call it.
+
+    `machine` and `gpus` are known at the first rank of each host.
+    """
+    own = [asdict(device) for device in devices_of(machine, gpus)] if machine else None
+    tools = [why_not(), why_not(cuda=True)] if machine else None
+    replies: list[Any] = world.allgather([own, tools], "looking for RDMA devices")
+    rows: list[Channel] = []
+    for pair in pairs(world):
+        (sources, why), (targets, other) = replies[pair.source.rank], replies[pair.target.rank]
+        ends = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
+        lacking = [first or second for first, second in zip(why, other, strict=True)]
+        rows += _of_pair(pair, ends, lacking, world, seconds)
+    return rows
+
+
+def _of_pair(
+    pair: HostPair, rails: list[tuple[RdmaDevice, RdmaDevice]], lacking: list[str | None], world: World, seconds: float
+) -> list[Channel]:
+    if not rails:
+        why = "no RDMA device with a port that is up"
+        return [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
+    rows = []
+    for source, target in rails:
+        rows.append(_row(HOST_MEMORY, pair, (source, target), lacking[0], None))
+        if rows[-1].na is None:
+            rows[-1] = _written(rows[-1], pair, (source.writes(), target.writes()), world, seconds)
+        rows += _from_gpu(pair, (source, target), lacking[1], world, seconds)
+    return rows
+
+
+def _from_gpu(pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
+    """Measure GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU memory."""
+    source, target = rail
+    near = source.gpu is not None and target.gpu is not None
+    none = None if near else "CUDA shows no GPU near this NIC"
+    on = _row(GDR_ON, pair, rail, none or lacking, source.gpu)
+    if on.na is None:
+        on = _written(on, pair, (source.writes(source.gpu), target.writes(target.gpu)), world, seconds)
+    return [on, _row(GDR_OFF, pair, rail, none or _NO_OFF, source.gpu)]
+
+
+def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
+    source, target = rail
+    memory = "" if gpu is None else f"/gpu{gpu}"
+    row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
+    if why:
+        return replace(row, flags=())
+    row = against(row, min((source.link, target.link), key=lambda link: link.known))
+    return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
+
+
+def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
+    """Measure one row: the server on the target host waits, then the source host writes."""
+    address, waits = LOOPBACK if pair.inside else pair.target.address, patience(world)
+    writes, reads = (replace(end, ipv6=":" in address) for end in ends)
+    if writes.ipv6 and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
+        return replace(row, na=lacking, flags=())
+    offer = in_turn(world, pair.target.rank, "starting perftest", partial(free_port, address), 0.0)
+    if "value" not in offer:
+        return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
+    write = partial(_write, address, writes, offer["value"], (seconds, waits))
+    with ToolServer(reads, offer["value"]) if world.rank == pair.target.rank else nullcontext():
+        reply = in_turn(world, pair.source.rank, "writing with perftest", write, seconds + 3 * waits)
+    if "value" not in reply:
+        return replace(row, na=reply.get("why", "perftest printed nothing"), flags=())
+    rates, sent = reply["value"]
+    if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
+        row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
+    return from_rates(row, np.array(rates[1:] or rates))
+
+
+def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
+    """Return (the rate of each run, the bytes that the device's port counted during them, or None without a counter)."""
+    before = counters.read_infiniband()
+    rates = write_to(address, writes, port, *times)
+    counted = grown(before, counters.read_infiniband()).get(f"{writes.device}/{writes.port}", {})
+    return rates.tolist(), counters.moved(counted, "tx") if "tx_bytes" in counted else None
+
+
+def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[RdmaDevice, RdmaDevice]]:
+    """Return pairs of devices with the same name; if the names differ, in the order of the lists."""
+    named = {device.name: device for device in targets}
+    same = [(device, named[device.name]) for device in sources if device.name in named]
+    return same or list(zip(sources, targets, strict=False))
+
+
+# The channels over TCP, with one stream and with several, from each host to the next. A single host uses loopback.
+
+STREAMS = (1, 8)
+_INSIDE = "loopback: uses no link; the CPUs limit it"
+
+
+def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
+    """Measure TCP streams between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`."""
+    return [_tcp_channel(pair, count, world, links, seconds) for pair in pairs(world) for count in STREAMS]
+
+
+def _tcp_channel(pair: HostPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
+    """Measure one row. An error of either end is the row's reason."""
+    address = LOOPBACK if pair.inside else pair.target.address
+    (report,) = run_streams(world, [tcp_streams.TcpStream(pair.source, pair.target, address, count=count)], seconds)
+    row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
+    return replace(row, na=report.why) if report.why else from_rates(row, report.rates, report.wrong)
+
+
+def _between_interfaces(row: Channel, pair: HostPair, links: dict[str, Link]) -> Channel:
+    """Return the row with the slower of the two hosts' interfaces as its link."""
+    if pair.inside:
+        return replace(row, limited_by=_INSIDE)
+    ends = [links[pair.source.host], links[pair.target.host]]
+    unclear = next((link for link in ends if link.bytes_per_s is None), None)
+    return against(row, unclear or min(ends, key=lambda link: link.known))
+
+
+def links_of(world: World) -> dict[str, Link]:
+    """Return by host the TCP payload rate of the interface with its address; empty for a single host. All ranks must call it."""
+    from collbench.machine.interfaces import interface_with, read_interface
+    from collbench.machine.peak.links import tcp_link
+
+    own: tuple[float | None, str, str] | None = None
+    if len(world.hosts) > 1 and world.on_host()[0] == world.me:
+        link = tcp_link(read_interface(interface_with(world.me.address)))
+        own = (link.bytes_per_s, link.name, link.source)
+    replies = world.allgather(own, "reading the interfaces")
+    return {member.host: Link(*words) for member in world.members if (words := replies[member.rank])}
+
+
+# The channels measured by external tools: one run from each host to the next; the rows have the tool's name.
+
+_TOOLS_SIZE_BYTES = 2**20
+_TCP = "tcp"
+_UNKNOWN = "which link it takes, {} decides"
+
+
+def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: float) -> list[Channel]:
+    """Run the external tools between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`.
+
+    Tools run one after the other, so that they do not share a link. ib_write_bw is not included, since `nic_channels` runs it
+    for each device.
+    """
+    rows = []
+    for pair in pairs(world):
+        for tool in tools.tools:
+            if tool is not IB_WRITE_BW:
+                rows.append(_tool_channel(world, tool, pair, links, seconds, versions=tools.versions[tool.name]))
+    return rows
+
+
+def _tool_channel(
+    world: World, tool: WireTool, pair: HostPair, links: dict[str, Link], seconds: float, *, versions: Sequence[str]
+) -> Channel:
+    """Measure one row. TCP tools use the interface between the hosts; other libraries choose their interface."""
+    operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
+    request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
+    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], versions)
+    row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
+    on_tcp = tool.api == _TCP or pair.inside
+    row = _between_interfaces(row, pair, links) if on_tcp else replace(row, limited_by=_UNKNOWN.format(tool.api))
+    row = replace(row, tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
+    if ran.figure is None:
+        return replace(row, na=ran.why, flags=FLAGS[:1])
+    row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "other_path")) if ran.other_path else row
+    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s)
+
+
+_AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
+Report = Callable[[Sequence[Channel]], None]
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The resources of a host, at its first rank: the machine, the CPUs of all its ranks, and the GPUs that CUDA shows.
+
+    Without GPUs it has the reason.
+    """
+
+    machine: Machine
+    cpus: Sequence[int]
+    gpus: Sequence[OpenGpu]
+    no_gpu: str
+
+
+def measure_channels(
+    env: Mapping[str, str], timeout_s: float, seconds: float, report: Report, tools: Sequence[str] = (), *, scratch: Scratch | None = None
+) -> int:
+    """Measure for about `seconds` per channel, call `report` with all rows at rank 0, and return the exit code on all ranks.
+
+    Exit codes: 0 if a channel was measured, 2 if none could be, 4 if wrong bytes arrived. The first rank of each host
+    measures. Channels inside the hosts are measured at the same time, then those between hosts pair by pair.
+    tools: names of external tools to run as well. scratch: the folder of each host, to measure the storage below it. Raises
+    CollbenchError on all ranks, and UsageError if a host lacks such a tool or folder.
+    """
+    with together_or_alone(env, timeout_s) as world:
+        _check_scratch(world, scratch)
+        others = installed_tools(world, tools)
+        host = _this_host(world, env) if world.on_host()[0] == world.me else None
+        rows = [*_inside(world, host, seconds, scratch), *_between(world, host, others, seconds)]
+        if world.rank == 0:
+            report(rows)
+        return world.broadcast(exit_code(rows), "sending the results")
+
+
+def _check_scratch(world: World, scratch: Scratch | None) -> None:
+    """Raise UsageError on all ranks if a host does not have the folder."""
+    why = None
+    if scratch is not None and world.on_host()[0] == world.me:
+        folder = scratch.folder
+        problem = "is missing" if not folder.exists() else "is not a folder" if not folder.is_dir() else None
+        problem = problem or (None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written")
+        why = problem and f"--scratch {folder}: it {problem} on {world.me.host}; name a folder on the disk to measure"
+    if why := world.first_error(why, "looking for the folder of --scratch"):
+        raise UsageError(why)
+
+
+def exit_code(rows: Sequence[Channel]) -> int:
+    """Return the exit code for these rows (see `measure_channels`)."""
+    if any(WRONG in row.flags for row in rows):
+        return FAILED
+    return FINE if any(row.bytes_per_s is not None for row in rows) else USAGE
+
+
+def _this_host(world: World, env: Mapping[str, str]) -> _Host:
+    from collbench.machine.here import this_machine
+
+    with world.watchdog.phase("probing this host"):
+        machine = this_machine()
+        cpus = sorted({cpu for member in world.on_host() for cpu in member.cpus})
+        gpus, why = _gpus(env)
+    return _Host(machine, cpus, gpus, why)
+
+
+def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
+    """Return (the GPUs that CUDA shows, the reason why none can be used or "")."""
+    from collbench.device.unavailable import gpu_obstacle
+
+    why = gpu_obstacle(env)
+    if why:
+        return [], why.render()
+    from collbench.device.gpu import OpenGpu, gpu_count
+    from collbench.errors import CollbenchError
+
+    try:
+        return [OpenGpu(index) for index in range(gpu_count())], ""
+    except CollbenchError as error:
+        return [], str(error)
+
+
+def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch | None) -> list[Channel]:
+    """Return the rows inside all hosts at rank 0; empty elsewhere."""
+    from collbench.plugins.channels.storage_task import storage_jobs
+
+    jobs = []
+    if host:
+        name = world.me.host
+        gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu)
+        jobs = [*memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s), *gpus]
+        jobs += storage_jobs(name, scratch, host.gpus, host.no_gpu, seconds)
+    own_s = sum(_AROUND_S + (seconds if job.about_s is None else job.about_s) for job in jobs)
+    with world.extend_timeout(max(world.allgather(own_s, "counting the channels"))):
+        own = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
+        replies = world.gather(own, "measuring the hosts")
+    return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in replies or [] for row in rows]
+
+
+def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:
+    row = job.channel
+    what = f"measuring {row.channel} {row.source} -> {row.target}"
+    if job.measure and world.rank == 0 and seconds >= 1:
+        report_error(f"{what}, {place} channels of this host")
+    with world.watchdog.phase(what):
+        return job.run()
+
+
+def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
+    """Return the rows between hosts, or of a single host's NICs and loopback. Rank 0 has all figures. All ranks must call it."""
+
+    links = links_of(world)
+    numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}
+    nics = nic_channels(world, host.machine if host else None, numbers, seconds)
+    tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
+    return [*nics, *mpi_channels(world, host.machine if host else None, links.get(world.hosts[0]), seconds), *tcp]

@@ -1,0 +1,11 @@
+"""Pairs of ranks or nodes, and the slow node, NIC or link among them."""
+
+from collbench.plugin import Plugin
+
+PLUGIN = Plugin(
+    name="hunt",
+    summary="pairs of ranks or nodes, and the slow node, NIC or link among them",
+    kinds=("collbench.plugins.hunt.kind:HUNT", "collbench.plugins.hunt.kind:PAIRS"),
+    sections={"collbench.plugins.hunt.page:section": "gate", "collbench.plugins.hunt.pairs_page:section": "against"},
+    concerns=("collbench.plugins.hunt.kind:concerns",),
+)

@@ -1,0 +1,157 @@
+"""The section "Hunts": the verdict, each suspect with its evidence, and the rounds as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
+from collbench.plugins.hunt.kind import advice_of
+from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.text import describe_hunt, headline, next_steps, sentence
+from collbench.report.cases import NOTHING
+from collbench.report.frame import printable
+from collbench.report.headlines import short
+from collbench.report.html.chart import Chart, Section, Table, marks_of
+from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.results.flags import explain
+from collbench.units import format_percent, format_rate, plural
+
+if TYPE_CHECKING:
+    from collbench.plugins.hunt.records import HuntRound, StoredHunt
+    from collbench.report.material import Material
+    from collbench.results.reader import Run
+
+_MOST_ROUNDS, _MOST_LINES, _MOST_NAMES = 200, 400, 4
+_MARKS = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}
+_HEAD = ("round", "stage", "purpose", "measured", "slowest GB/s", "of", "not measured")
+
+
+def section(material: Material) -> Section | None:
+    """Return the section, or None if no run is a hunt."""
+    texts: list[str] = []
+    tables: list[tuple[str, Table]] = []
+    charts: list[Chart | None] = []
+    hunts = material.of_kind("hunt")
+    for number, (run, stored) in enumerate(hunts):
+        name = f"{printable(run.path.resolve().name)}: " if len(hunts) > 1 else ""
+        texts += [f"{name}{text}" for text in _texts(run, stored, summary=number > 0)]
+        if suspects := _suspects(stored.about):
+            tables.append((f"{name}suspects with their evidence", suspects))
+        more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
+        tables.append((f"{name}{plural(len(stored.rounds), 'round')}, as measured{more}", _rounds(stored)))
+        charts.append(_places_chart(f"hunt-{number}", name, stored))
+    shown = [chart for chart in charts if chart is not None]
+    return Section("hunt", "Hunts: slow nodes and links", texts, tables, shown) if hunts else None
+
+
+def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
+    """Yield wrong data, and the suspects that are confirmed or inconclusive."""
+    yield from (Concern(WRONG, f"{what} of a hunt") for what in _wrong(stored))
+    for suspect in (stored.about.get("verdict") or {}).get("suspects", ()):
+        if suspect["state"] in _MARKS:
+            severity = FINDING if suspect["state"] == CONFIRMED else DOUBTFUL
+            yield Concern(severity, sentence(suspect, stored.about["places"]))
+
+
+def _wrong(stored: StoredHunt) -> list[str]:
+    """Return "3 wrong elements in 2 rounds"; [] without any."""
+    wrong = [sum(one.wrong) for one in stored.rounds if any(one.wrong)]
+    return [f"{plural(sum(wrong), 'wrong element')} in {plural(len(wrong), 'round')}"] if wrong else []
+
+
+def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
+    """Yield the verdict's notes, what to do, and the meaning of the flags; with `summary` what the first screen has of the first run."""
+    about, (advice, unread) = {**stored.about, "rounds": len(stored.rounds)}, advice_of(run.path)
+    verdict = about.get("verdict") or {"notes": []}
+    if summary:
+        yield describe_hunt(about)
+        yield from [headline(verdict)] if about.get("verdict") else []
+    yield from (*_wrong(stored), *verdict["notes"], *(about.get("crossed") or ()), *next_steps(about), *advice, *unread, *stored.warnings)
+    yield from explain({flag for one in stored.rounds for flag in one.flags})
+
+
+def _suspects(about: Any) -> Table | None:
+    """Return a line for each suspect, and one for each further item of its evidence; None without suspects."""
+    lines: list[tuple[str, str]] = []
+    styles: list[str] = []
+    for suspect in (about.get("verdict") or {}).get("suspects", ()):
+        first, *others = suspect["evidence"] or [""]
+        lines += [(sentence(suspect, about["places"]), first), *(("", each) for each in others)]
+        styles += [_MARKS.get(suspect["state"], ""), *("" for _ in others)]
+    return Table(("suspect", "evidence"), lines[:_MOST_LINES], marks=marks_of(styles)) if lines else None
+
+
+def _rounds(stored: StoredHunt) -> Table:
+    shown = stored.rounds[:_MOST_ROUNDS]
+    marks = marks_of("wrong" if any(one.wrong) else "na" if all(one.na) else "" for one in shown)
+    return Table(_HEAD, [_line(one, stored.about["places"]) for one in shown], frozenset({0, 4}), marks)
+
+
+def _line(one: HuntRound, places: Sequence[str]) -> list[str]:
+    """Return a round with its slowest group, and the reason for the first one that was not measured."""
+    speeds = zip(one.speed_bytes_per_s, one.backward_bytes_per_s, one.groups, strict=True)
+    known = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
+    slowest, group = min(known, default=(None, ()))
+    names = ", ".join(places[place] for place in group[:_MOST_NAMES]) + (" …" if len(group) > _MOST_NAMES else "")
+    na = [why for why in one.na if why is not None]
+    measured, why = f"{len(one.groups)} × {one.kind if one.nic is None else one.nic}", f"{len(na)}: {na[0]}" if na else ""
+    return [str(one.round + 1), one.stage, one.why, measured, format_rate(slowest) if slowest else NOTHING, names, why]
+
+
+# The chart of a hunt: the speed of each place.
+
+_LEAST_WIDTH, _WIDEST, _OF_PLACE, _HEIGHT, _MOST_LABELS = 460, 940, 56, 270, 16  # pixels
+_PLACES_METHOD = (
+    "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
+    "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
+)
+
+
+def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
+    """Return the chart; None without rounds of pairs. run: before its title if there are several."""
+    if len(speeds := _speeds(stored.rounds)) < 2:
+        return None
+    states = _states(stored.about.get("verdict") or {})
+    typical, order = median(speeds.values()), sorted(speeds)
+    names = [printable(stored.about["places"][place]) for place in order]
+    width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))
+    picture = Picture(width, _HEIGHT)
+    percents = [100 * speeds[place] / typical for place in order]
+    x = place_scale([short(name, 14) for name in names], 54, width - 16, _MOST_LABELS)
+    y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
+    picture.axes(x, y)
+    picture.line([(x.start, y.at(100)), (x.end, y.at(100))], "limit dashed")
+    rows, slow = [], []
+    for number, (place, name, percent) in enumerate(zip(order, names, percents, strict=True)):
+        state, rate, share, at = states.get(place, ""), format_rate(speeds[place]), format_percent(percent), (x.at(number), y.at(percent))
+        style = {CONFIRMED: "bad", INCONCLUSIVE: "s1 open"}.get(state, "s0")
+        picture.point(*at, 3 if state else 0, style, f"{name}: {rate} GB/s, {share} of the median{f'; {state}' if state else ''}")
+        rows.append([name, rate, share, state or NOTHING])
+        if state == CONFIRMED:
+            slow.append(name)
+            picture.text(at[0], at[1] - 10, short(name, 20), "middle", "bad")
+    table = Table(
+        ["place", "GB/s", "of the median", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
+    )
+    named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
+    caption = f"{named if slow else 'No place is'} confirmed as slow."
+    title = f"{run}Speed of each place with its partners"
+    return Chart(key, title, caption, _PLACES_METHOD, picture.markup(title), table, picture.tooltips, wide=width > 600)
+
+
+def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
+    """Return the median speed of each place over its rounds of pairs, in bytes per second, of the slower direction."""
+    found: dict[int, list[float]] = {}
+    for one in rounds:
+        if one.kind == "pairs":
+            for group, there, back in zip(one.groups, one.speed_bytes_per_s, one.backward_bytes_per_s, strict=True):
+                if there and back:
+                    for place in group:
+                        found.setdefault(place, []).append(min(there, back))
+    return {place: median(speeds) for place, speeds in found.items()}
+
+
+def _states(verdict: Mapping[str, Any]) -> dict[int, str]:
+    return {each["places"][0]: each["state"] for each in verdict.get("suspects", []) if len(each["places"]) == 1}

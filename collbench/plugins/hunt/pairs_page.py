@@ -1,0 +1,578 @@
+"""The section "Pairs": matrices of bandwidth and latency as pictures, and a line per place."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from math import exp
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+
+from collbench.plugins.hunt import pairs_text as texts_of
+from collbench.plugins.hunt.pairs import PairEffects, PairFinding
+from collbench.plugins.hunt.pairs_text import CLASSES, ITSELF, UNKNOWN, WRONG, Classes
+from collbench.plugins.hunt.records import PairMatrix
+from collbench.report.cases import NOTHING
+from collbench.report.frame import printable
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Picture, apart
+from collbench.report.material import Material
+from collbench.results.flags import explain
+from collbench.units import first_of, format_percent, format_rate, format_size, format_time, plural
+
+if TYPE_CHECKING:
+    from collbench.plugins.hunt.records import StoredPairs
+
+
+# The order of places in a matrix, and groups of places that share a row of the picture if there are many.
+
+MOST_ROWS = 64  # of a picture: with more rows, cells are too small for a pointer
+_LEAST_GROUPS = 8  # with fewer groups, rows of neighbors show more
+_LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of places.
+
+    order   places in the order in which they are drawn
+    starts  the index in `order` of the first place of each group
+    labels  the name of each group
+    by      what a group is: "place", "host", "name" (names that differ in their last number only) or "neighbours"
+    """
+
+    order: tuple[int, ...]
+    starts: tuple[int, ...]
+    labels: tuple[str, ...]
+    by: str
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """The row of the picture by place."""
+        groups = np.split(np.array(self.order), self.starts[1:])
+        return {int(place): row for row, group in enumerate(groups) for place in group}
+
+    def slowest(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the highest class of each pair of groups; rows and columns of `classes` are in `order`."""
+        found: NDArray[np.int64] = np.maximum.reduceat(np.maximum.reduceat(classes, self.starts, axis=0), self.starts, axis=1)
+        return found
+
+
+def grouped(places: Sequence[str], hosts: Sequence[str] = (), most: int = MOST_ROWS) -> Groups:
+    """Return at most `most` groups: single places, those of a host, of hosts with names that differ in the last number, or neighbours."""
+    if len(places) <= most:
+        return Groups(tuple(range(len(places))), tuple(range(len(places))), tuple(places), "place")
+    hosts = hosts or places
+    families = [_family(host) for host in hosts]
+    for by, names in (("host", hosts), ("name", families)):
+        if _LEAST_GROUPS <= len(set(names)) <= most:
+            return _by_name(names, by)
+    order = _by_name(families, "name").order
+    starts = tuple(range(0, len(order), -(-len(order) // most)))
+    return Groups(order, starts, tuple(f"{places[order[start]]} …" for start in starts), "neighbours")
+
+
+def _family(host: str) -> str:
+    """Return the name of a host with a star for its last number, before its domain; of an address the last number of all."""
+    head, dot, rest = host.partition(".")
+    return _LAST_NUMBER.sub("*", host) if head.isdigit() else f"{_LAST_NUMBER.sub('*', head)}{dot}{rest}"
+
+
+def _by_name(names: Sequence[str], by: str) -> Groups:
+    """Return groups of equal names, in the order of their first places."""
+    members: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        members.setdefault(name, []).append(place)
+    starts = np.cumsum([0, *map(len, members.values())])[:-1]
+    return Groups(tuple(place for each in members.values() for place in each), tuple(starts.tolist()), tuple(members), by)
+
+
+# The classes of a pair matrix as a PNG with one pixel per cell, in colors that color-blind people can distinguish.
+#
+# Five steps of the color map cividis, from the median to far below it, and red for wrong data.
+COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
+_CLEAR = len(COLORS)  # transparent: not measured, and a place with itself
+_PALETTE = b"".join(bytes.fromhex(color[1:]) for color in (*COLORS, "#ffffff"))
+
+
+def image_of(classes: NDArray[np.int64]) -> str:
+    """Return the picture of classes [rows × columns] as a data: URL."""
+    assert WRONG == CLASSES == _CLEAR - 1
+    pixels = np.where(classes < 0, _CLEAR, classes).astype(np.uint8)
+    lines = zlib.compress(np.insert(pixels, 0, 0, axis=1).tobytes(), 6)  # each line begins with its filter: none
+    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n"
+    for name, content in ((b"IHDR", head), (b"PLTE", _PALETTE), (b"tRNS", b"\xff" * _CLEAR + b"\0"), (b"IDAT", lines), (b"IEND", b"")):
+        data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+# Bandwidth and latency of a pair matrix in the same form: values as text, ratios to the median, classes and their names.
+
+Figures = NDArray[np.float64]
+_FARTHEST = 25.0  # logarithms of ratios to the median are limited to this
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Bandwidth or latency of a matrix.
+
+    name      "bandwidth" or "latency"
+    matrix    its `bandwidth` has speeds, high is fast: the inverse of a latency
+    values    bytes per second, or seconds
+    bounds    the ends of the intervals, if known
+    size      of the messages, as text
+    """
+
+    name: str
+    unit: str
+    matrix: PairMatrix
+    values: Figures
+    bounds: tuple[Figures, Figures] | None
+    size: str
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the value of i to j is that of j to i."""
+        return self.name == "latency"
+
+    @cached_property
+    def classes(self) -> tuple[Classes, float]:
+        """The class of each directed pair, and the depth of the first class: see `classes_of`."""
+        return texts_of.classes_of(self.matrix)
+
+    @cached_property
+    def median(self) -> str:
+        """The name of the reference of a pair."""
+        return "the median of such paths" if len(texts_of.kinds(self.matrix)) > 1 else "the median"
+
+    @cached_property
+    def above(self) -> Figures:
+        """The logarithm of each pair's speed / the median; NaN: unknown."""
+        speeds = texts_of.above_median(self.matrix)
+        return np.where(np.isfinite(speeds), np.clip(speeds, -_FARTHEST, _FARTHEST), np.nan)
+
+    def figure(self, value: float) -> str:
+        """Return a value as text, without its unit; "" if it is not finite, or too large to be valid."""
+        if not np.isfinite(value * 1e6):
+            return ""
+        return format_time(value) if self.symmetric else format_rate(value)
+
+    def shares(self) -> NDArray[np.int64]:
+        """Return the input of `against_median`: tenths of a percent of the median; for a latency hundredths of it. -1: unknown."""
+        ratio = np.exp(-self.above if self.symmetric else self.above)
+        tenths = np.where(ratio >= 0.1, 10 * np.rint(100 * ratio), np.rint(1000 * ratio))
+        found: Figures = np.nan_to_num(np.rint(100 * ratio) if self.symmetric else tenths, nan=-1)
+        return found.astype(np.int64)
+
+    def against_median(self, share: float) -> str:
+        """Return a ratio to the median as text: "50 % of the median", "1.80 times the median"."""
+        return f"{share / 100:.2f} times {self.median}" if self.symmetric else f"{format_percent(share / 10)} of {self.median}"
+
+    def class_labels(self) -> list[str]:
+        """Return the range of each of the five classes."""
+        depths = [self.classes[1] * factor for factor in (1, 2, 4, 8)]
+        if self.symmetric:
+            edges = [f"{exp(depth):.2f}" for depth in depths]
+            return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]
+        edges = [f"{100 * exp(-depth):.0f}" for depth in depths]
+        return [f"{edges[0]} % of {self.median} or more", *(f"{b}–{a} %" for a, b in pairwise(edges)), f"below {edges[-1]} %"]
+
+
+def quantities(matrix: PairMatrix) -> tuple[Quantity, Quantity]:
+    """Return the bandwidth and the latency of a matrix."""
+    with np.errstate(all="ignore"):
+        speeds = replace(matrix, bandwidth=1 / matrix.latency_s)
+    sizes = [format_size(size) for size in (matrix.size_bytes, matrix.latency_size_bytes)]
+    return (
+        Quantity("bandwidth", "GB/s", matrix, matrix.bandwidth, (matrix.low, matrix.high), sizes[0]),
+        Quantity("latency", "µs", speeds, matrix.latency_s, None, sizes[1]),
+    )
+
+
+# Labels next to a matrix: a slow place once, at its row or column, and a ring around each pair that its two ends do not explain.
+
+NAME = 20  # characters of a name at most
+_WAYS = {"node": "both ways ", "sender": "sends ", "receiver": "receives "}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A finding in the picture.
+
+    text      the label
+    at        its row, or its column if only receiving is slow
+    below     whether it is a column
+    rows      rows with an arrow
+    columns   columns with an arrow
+    rings     cells (row, column) with a ring
+    """
+
+    text: str
+    at: int
+    below: bool
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+    rings: tuple[tuple[int, int], ...] = ()
+
+
+def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
+    """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
+    known = [(each, each.ratio if each.quantity == quantity.name else each.latency if quantity.symmetric else None) for each in found]
+    return [_mark(each, ratio, quantity, groups.rows) for each, ratio in known if ratio is not None]
+
+
+def _mark(found: PairFinding, ratio: float, quantity: Quantity, row_of: dict[int, int]) -> Mark:
+    rows = tuple(dict.fromkeys(row_of[place] for place in found.places))
+    reaches = f"{1 / ratio:.2f} times as long" if quantity.symmetric else f"{_WAYS.get(found.kind, '')}{format_percent(100 * ratio)}"
+    text = f"{_name(found, quantity)}: {reaches}"
+    if found.kind == "pair":
+        a, b = (row_of[place] for place in found.places)
+        return Mark(text, a, below=False, rings=((a, b), (b, a)) if found.both_ways or quantity.symmetric else ((a, b),))
+    if found.kind == "receiver" and not quantity.symmetric:
+        return Mark(text, rows[0], below=True, columns=rows)
+    return Mark(text, rows[0], below=False, rows=rows, columns=rows if found.kind == "node" else ())
+
+
+def _name(found: PairFinding, quantity: Quantity) -> str:
+    """Return the name of a finding; each place's name is cut separately, so that both ends of a pair are shown."""
+    names = {place: cut(quantity.matrix.places[place]) for place in found.places}
+    if len(found.places) == 1 or found.kind == "pair":
+        return found.name([names.get(place, "") for place in range(quantity.matrix.n)])
+    return cut(found.name(quantity.matrix.places), 2 * NAME)
+
+
+def cut(name: str, most: int = NAME) -> str:
+    """Return a printable name; a long one lacks its middle, since names of nodes differ at the end."""
+    text = printable(name)
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}"
+
+
+_SIDE, _LARGEST = 480.0, 34.0  # pixels at most: of the matrix, of a cell
+_LETTER, _LINE, _GAP = 6.4, 14, 8
+_TOP, _LEAST_WIDTH = 18, 460.0
+_MOST_SIGNS, _MOST_BELOW = 200, 8
+
+
+class _Drawing:
+    """A picture of classes: names on the left and above, labels of findings on the right and below, the legend last.
+
+    The square of cells begins at `start` and has the length `side`, to the right and downwards, in pixels.
+    """
+
+    def __init__(self, key: str, quantity: Quantity, groups: Groups, marks: Sequence[Mark]) -> None:
+        self.classes = groups.slowest(quantity.classes[0][np.ix_(groups.order, groups.order)])
+        self.labels = [cut(label) for label in groups.labels]
+        self.cell = min(_LARGEST, _SIDE / len(self.labels))
+        self.side = self.cell * len(self.labels)
+        self.start = max(map(_wide, self.labels)) + _GAP + _TOP
+        self.end = self.start + self.side
+        right = _at_most([mark for mark in marks if not mark.below], int(self.side // _LINE))
+        below = _at_most([mark for mark in marks if mark.below], _MOST_BELOW)
+        ends = [(self.end + 2 * _GAP, mark) for mark in right] + [(self.at(mark.at), mark) for mark in below]
+        widths = [x + _wide(mark.text) + 2 * _GAP for x, mark in ends]
+        self.picture = Picture(max(self.end + 4 * _GAP, _LEAST_WIDTH, *widths), 0)
+        self.unknown = f"url(#{key}-no)"
+        self._cells(key)
+        self._names(directed=not quantity.symmetric)
+        for mark in marks:
+            self._signs(mark)
+        self._labels(sorted(right, key=lambda mark: mark.at), sorted(below, key=lambda mark: -mark.at))
+        arrows = _GAP if any(mark.columns for mark in marks) else 0
+        self._legend(quantity.class_labels(), self.end + _GAP + _LINE * len(below) + arrows + _LINE)
+
+    def at(self, place: float) -> float:
+        """Return the middle of a row or column in pixels."""
+        return self.start + (place + 0.5) * self.cell
+
+    def _cells(self, key: str) -> None:
+        add = partial(self.picture.add, x=self.start, y=self.start, width=self.side, height=self.side)
+        if (self.classes == UNKNOWN).any():
+            pattern = f'<pattern id="{key}-no" width="6" height="6" patternUnits="userSpaceOnUse">'
+            self.picture.elements.append(f'<defs>{pattern}<path class="hatch" d="M0 6 6 0"/></pattern></defs>')
+            add("rect", fill=self.unknown)
+            for at in np.flatnonzero(np.diag(self.classes) == ITSELF).tolist():
+                self.picture.add("rect", "paper", x=self.at(at - 0.5), y=self.at(at - 0.5), width=self.cell, height=self.cell)
+        add("image", preserveAspectRatio="none", href=image_of(self.classes))
+        add("rect", "frame")
+        for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():  # color alone is not enough
+            self.picture.text(self.at(column), self.at(row) + 4, "!", "middle", "sign")
+
+    def _names(self, directed: bool) -> None:
+        if directed:
+            self.picture.text(self.start, 11, "receiver →")
+            self.picture.text(0, self.start - 6, "sender ↓")
+        for at in range(0, len(self.labels), int(-(-(_LINE - 1) // self.cell))):
+            self.picture.text(self.start - 5, self.at(at) + 4, self.labels[at], "end", "ink")
+            turned = f"translate({self.at(at) + 4:.1f} {self.start - 5:.1f}) rotate(-90)"
+            self.picture.add("text", "ink", self.labels[at], transform=turned)
+
+    def _signs(self, mark: Mark) -> None:
+        """Draw rings around cells, and arrows at the ends of rows and columns."""
+        far = 0.5 * self.cell + 2
+        for row, column in mark.rings:
+            for layer in ("ring light", "ring"):
+                self.picture.add("rect", layer, x=self.at(column) - far, y=self.at(row) - far, width=2 * far, height=2 * far, rx=3)
+        arrows = [*(f"M{self.end + 2:.1f} {self.at(row):.1f}l7-4v8z" for row in mark.rows),
+                  *(f"M{self.at(column):.1f} {self.end + 2:.1f}l-4 7h8z" for column in mark.columns)]  # fmt: skip
+        for arrow in arrows:
+            self.picture.add("path", "bad", d=arrow)
+
+    def _labels(self, right: Sequence[Mark], below: Sequence[Mark]) -> None:
+        """Draw each label at its row, or as near as the others allow; those below on a line of their own, the last column first."""
+        edge = self.end + 10
+        heights = apart([self.at(mark.at) for mark in right], _LINE, self.start + _LINE / 2, self.end - _LINE / 2)
+        for mark, height in zip(right, heights, strict=True):
+            self.picture.line([(edge, self.at(mark.at)), (edge + 12, height)], "frame")
+            self.picture.text(edge + 15, height + 4, mark.text, classes="ink")
+        for number, mark in enumerate(below, 1):  # no line crosses a text
+            x, y = self.at(mark.at), self.end + _GAP + _LINE * number
+            self.picture.line([(x, self.end + 9), (x, y - 4), (x + 5, y - 4)], "frame")
+            self.picture.text(x + 8, y, mark.text, classes="ink")
+
+    def _legend(self, class_labels: Sequence[str], y: float) -> None:
+        known = list(zip(COLORS, class_labels, strict=False))
+        others = ((WRONG, COLORS[WRONG], "wrong data (!)"), (UNKNOWN, self.unknown, "not measured"))
+        x = 0.0
+        for fill, label in [*known, *((fill, label) for each, fill, label in others if (self.classes == each).any())]:
+            if x > 0 and x + 18 + _wide(label) > self.picture.width:
+                x, y = 0.0, y + _LINE + 4
+            self.picture.add("rect", fill=fill, x=x, y=y, width=12, height=12)
+            self.picture.text(x + 17, y + 10, label)
+            x += 17 + _wide(label) + 2 * _GAP
+        self.picture.height = y + _LINE + 4
+
+
+def _at_most(marks: list[Mark], most: int) -> list[Mark]:
+    """Return the first marks, and one with the number of the others."""
+    if len(marks) <= most:
+        return marks
+    return [*marks[: most - 1], Mark(f"and {len(marks) - most + 1} more", marks[most - 1].at, marks[0].below)]
+
+
+def _wide(text: str) -> float:
+    """Return the largest width of a text in pixels: East Asian characters are twice as wide."""
+    return _LETTER * cell_len(text)
+
+
+# The texts of the cells of a matrix, packed for the page's script (matrix.js): each text once, and per cell the number of its text.
+
+_DETAILED = 64  # with more places, the texts have no intervals, which make nearly every text different
+
+
+def _packed_texts(quantity: Quantity, again: Collection[tuple[int, int]], order: NDArray[np.int64]) -> dict[str, object]:
+    """Return the texts of all cells as zlib in base64, the slowest first, and the number of the text of each cell.
+
+    Rows and columns are in `order`; of a symmetric quantity the cells above the diagonal count. The numbers have four bytes each:
+    first all lowest bytes, then all next ones, which makes them small when packed.
+    """
+    n = len(order)
+    cells = np.triu_indices(n, 1) if quantity.symmetric else np.nonzero(~np.eye(n, dtype=bool))
+    twice = np.zeros((n, n), bool)
+    for a, b in again:
+        twice[a, b] = twice[b, a] = True
+    bounds = quantity.bounds if quantity.bounds is not None and n <= _DETAILED else ()
+    cell = order[cells[0]], order[cells[1]]
+    exact = [each[cell] for each in (quantity.shares(), np.nan_to_num(quantity.matrix.wrong), twice, quantity.values, *bounds)]
+    shown = np.stack([*exact[:3], *(_as_shown(quantity, each) for each in exact[3:])], axis=-1)
+    shown[np.isnan(shown)] = np.inf  # equal to itself
+    _, first, codes = np.unique(shown, axis=0, return_index=True, return_inverse=True)  # the combinations that occur
+    known = np.stack(exact, axis=-1)[first]
+    speeds = -known[:, 0] if quantity.symmetric else known[:, 0]
+    ranked = np.lexsort((speeds, known[:, 0] < 0))
+    numbers = np.zeros((n, n), "<u4")
+    numbers[cells] = np.argsort(ranked)[codes.ravel()]
+    texts = "\n".join(_cell_text(quantity, *each) for each in known[ranked].tolist())
+    return {"texts": _packed(texts.encode()), "codes": _packed(numbers.view(np.uint8).reshape(-1, 4).T.tobytes())}
+
+
+def _as_shown(quantity: Quantity, values: Figures) -> Figures:
+    """Return the values rounded to the digits of their texts, so that few of them differ."""
+    digits, whole = (4, 1e-6) if quantity.symmetric else (3, 1e9)
+    with np.errstate(all="ignore"):
+        unit = np.minimum(10.0 ** (np.floor(np.log10(np.abs(values))) + 1 - digits), whole)
+        rounded: Figures = np.where(np.isfinite(unit) & (unit > 0), np.rint(values / unit) * unit, values)
+    return rounded
+
+
+def _cell_text(quantity: Quantity, share: float, wrong: float, twice: float, *values: float) -> str:
+    """Return value, interval, ratio to the median, wrong elements, and whether the pair was measured again."""
+    figure, *ends = map(quantity.figure, values)
+    interval = f" ({'–'.join(ends)})" if ends and all(ends) else ""
+    compared = f", {quantity.against_median(share)}" if share >= 0 else ""
+    texts = [f"{figure}{interval} {quantity.unit}{compared}" if figure else "not measured"]
+    texts += [f"wrong data: {plural(int(min(wrong, 1e15)), 'element')}"] if wrong > 0 else []
+    texts += ["measured twice, the faster result counts"] if twice and figure else []
+    return "; ".join(texts)
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode()
+
+
+# One chart per quantity of a pair matrix: the picture, its values, and a table.
+
+_WHOLE = 12  # up to this many places, the table is the matrix itself, and half the width of the page is enough
+_SLOWEST = 40  # pairs in the table of a larger matrix
+_SHOWN = 2  # pixels of a cell in the picture of all cells, before zooming
+_SHARED = {"host": "of a host", "name": "of hosts with names that differ in the last number only", "neighbours": "next to each other"}
+
+
+@dataclass(frozen=True)
+class MatrixInput:
+    """A matrix with its findings.
+
+    key      of its charts within the page
+    run      prefix of their titles if there are several runs
+    places   what is paired: "nodes", "ranks"
+    found    the findings
+    samples  the largest number of samples of a latency, and of a bandwidth one way
+    """
+
+    key: str
+    run: str
+    places: str
+    effects: PairEffects
+    found: Sequence[PairFinding]
+    samples: tuple[int, int]
+
+
+def charts(matrix: MatrixInput) -> list[Chart]:
+    """Return the charts of bandwidth and latency, as far as they were measured."""
+    groups = grouped(matrix.effects.matrix.places, matrix.effects.matrix.hosts)
+    return [_chart(matrix, each, groups) for each in quantities(matrix.effects.matrix) if np.isfinite(each.values).any()]
+
+
+def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
+    named, key = marks(quantity, matrix.found, groups), f"{matrix.key}-{quantity.name}"
+    title = f"{matrix.run}{quantity.name.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {matrix.places}"
+    drawn = _Drawing(key, quantity, groups, named)
+    every = "" if groups.by == "place" else _every_pair(quantity, groups, title)
+    method = _method(quantity, groups, matrix.samples[not quantity.symmetric])
+    data = _data(quantity, matrix.effects.again, groups, (drawn.start, drawn.start, drawn.side))
+    return Chart(
+        key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title) + every,
+        _whole(quantity) if quantity.matrix.n <= _WHOLE else _slowest(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
+    )  # fmt: skip
+
+
+def _caption(quantity: Quantity, named: Sequence[str]) -> str:
+    findings = f"Slow: {first_of(named, 3, '; ')}." if named else "No slow place or pair."
+    cell = "A cell is a pair" if quantity.symmetric else "Senders are rows, receivers are columns"
+    return f"{findings} {cell}; dark cells are near the median, brighter cells are slower."
+
+
+def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
+    what = "half the round trip of a message" if quantity.symmetric else "the size / the time of one message, for each direction"
+    counted = f"up to {samples} samples" if samples else "its samples"
+    text = (
+        f"The {quantity.name} of a pair is {what}, by the median of {counted} of {quantity.size}. Disjoint pairs are measured at the same "
+        "time. If a pair was measured again, the faster result counts, since a disturbance only makes it slower. "
+        f"The colours are five classes below {quantity.median}: chance alone reaches the end of the first one, and each next one is twice "
+        "as deep. A ring marks a pair that its two ends do not explain; an arrow marks a place that is slow with all others."
+    )
+    if groups.by in _SHARED:
+        text += f" A row of the first picture has the places {_SHARED[groups.by]}, and a cell shows the slowest pair of its places."
+    if quantity.matrix.n > _WHOLE:
+        text += f" The table has the {_SLOWEST} slowest pairs without those of slow places; `collbench report RUN --csv FILE` writes all."
+    return text
+
+
+def _every_pair(quantity: Quantity, groups: Groups, title: str) -> str:
+    """Return the picture of all cells, which matrix.css and matrix.js make readable."""
+    side = _SHOWN * quantity.matrix.n
+    image, name = image_of(quantity.classes[0][np.ix_(groups.order, groups.order)]), quoteattr(f"{title}, every pair")
+    return f'<div class="matrix"><img src="{image}" width="{side}" height="{side}" alt={name}></div>'
+
+
+def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups, box: tuple[float, float, float]) -> dict[str, object]:
+    """Return the data of matrix.js. `joint` goes between the names of a pair; places are in the order of drawing, `starts` their groups."""
+    places = [printable(quantity.matrix.places[place])[:200] for place in groups.order]
+    return {
+        "kind": "pairs", "places": places, "starts": groups.starts, "labels": [printable(label)[:200] for label in groups.labels],
+        "box": box, "joint": "and" if quantity.symmetric else "to", "symmetric": quantity.symmetric,
+        **_packed_texts(quantity, again, np.array(groups.order)),
+    }  # fmt: skip
+
+
+def _whole(quantity: Quantity) -> Table:
+    """Return the matrix as a table."""
+    names = [printable(place) for place in quantity.matrix.places]
+    corner = f"{quantity.unit}, {'between' if quantity.symmetric else 'from ↓ to →'}"
+    rows = [
+        [name, *(quantity.figure(value) or NOTHING for value in row)] for name, row in zip(names, quantity.values.tolist(), strict=True)
+    ]
+    return Table([corner, *names], rows, frozenset(range(1, len(names) + 1)))
+
+
+def _slowest(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
+    """Return the pairs that are furthest below the median, without those of slow places."""
+    above = np.where(np.isnan(quantity.above), np.inf, quantity.above)
+    if quantity.symmetric:
+        above[np.tril_indices(len(above))] = np.inf
+    for each in (each for each in found if each.quantity == quantity.name and each.kind != "pair"):
+        if each.kind != "receiver":
+            above[list(each.places)] = np.inf
+        if each.kind != "sender":
+            above[:, list(each.places)] = np.inf
+    lowest = np.argpartition(above, _SLOWEST, axis=None)[:_SLOWEST]
+    pairs = [divmod(int(cell), len(above)) for cell in lowest[np.argsort(above.ravel()[lowest], kind="stable")]]
+    shares, names = quantity.shares(), quantity.matrix.places
+    found_pairs = [(a, b, float(quantity.values[a, b]), int(shares[a, b])) for a, b in pairs if np.isfinite(above[a, b])]
+    rows = [[printable(names[a]), printable(names[b]), quantity.figure(rate), quantity.against_median(share)]
+            for a, b, rate, share in found_pairs]  # fmt: skip
+    ends = ("place", "place") if quantity.symmetric else ("sender", "receiver")
+    return Table([*ends, quantity.unit, "versus the median"], rows, frozenset({2}))
+
+
+_MOST_REASONS = 5
+
+
+def section(material: Material) -> Section | None:
+    """Return the section, or None if no run has pairs."""
+    texts: list[str] = []
+    tables: list[tuple[str, Table]] = []
+    shown: list[Chart] = []
+    runs = material.of_kind("pairs")
+    for number, (run, pairs) in enumerate(runs):
+        stored = pairs.stored
+        effects = pairs.effects
+        name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
+        found = effects.findings()
+        texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
+        frame = texts_of.place_frame(effects.matrix, found)
+        tables.append((f"{name}each place: {''.join(frame.foot) or 'medians over partners'}", Table.of(frame)))
+        places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
+        shown += charts(MatrixInput(f"pairs-{number}", name, places, effects, found, _samples(stored)))
+    return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown) if runs else None
+
+
+def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding], summary: bool) -> Iterator[str]:
+    """Yield wrong data, doubts, and notes on the rounds; with `summary` what the first screen has of the first run, too."""
+    if summary:
+        yield texts_of.measured(effects.matrix, {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})})
+    if summary or len(found) > 1:
+        yield from texts_of.sentences(effects.matrix, found)
+    yield from (*texts_of.wrong_data(effects.matrix), *effects.doubts())
+    reasons = Counter(why for one in stored.rounds for why in one.na if why is not None)
+    yield from (f"not measured: {plural(number, 'pair')}: {why}" for why, number in reasons.most_common(_MOST_REASONS))
+    if len(reasons) > _MOST_REASONS:
+        yield f"and {len(reasons) - _MOST_REASONS} more reasons"
+    yield from (*explain({flag for one in stored.rounds for flag in one.flags}), *stored.warnings)
+
+
+def _samples(stored: StoredPairs) -> tuple[int, int]:
+    """Return the largest number of samples of a round: of the latency, of the bandwidth one way."""
+    latency, forward, backward = (max((one.n[at] for one in stored.rounds), default=0) for at in range(3))
+    return latency, max(forward, backward)

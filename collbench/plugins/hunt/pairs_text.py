@@ -1,0 +1,431 @@
+"""Output of `collbench pairs`: a matrix of pairs as findings, a line per place and a heatmap; as CSV or JSON for programs."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import expm1, log1p
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.plugins.hunt.pair_statistics import quantile
+from collbench.plugins.hunt.pairs import PairFinding
+from collbench.plugins.hunt.records import PairMatrix
+from collbench.report.cases import NOTHING
+from collbench.report.frame import Frame, Line, csv_table, printable, table_lines, text_columns
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.flags import explain, flag_name
+from collbench.results.row import Row
+from collbench.results.store import to_line
+from collbench.units import format_rate, format_size, format_time
+
+# The matrix of bandwidths as a picture of characters: a row per sender, a column per receiver, in five classes below the median.
+
+MOST_ROWS = 40  # with more places, each row and column shows several
+CLASSES = 5
+WRONG, UNKNOWN, ITSELF = CLASSES, -1, -2
+_LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, at least and at most
+_BLOCKS, _LETTERS = "·░▒▓█!", ".abcd!"
+_CIVIDIS = (17, 60, 102, 143, 227)  # the nearest of the 256 colors to its fifths: dark blue to yellow, distinct for the color-blind
+_RED = 160
+_LABEL, _NOTE = 16, 12  # columns: of a name at most, of the text after a row at least
+_NEAR = 0.3186  # of a normal distribution: a quarter of the values is nearer to the middle, in standard deviations
+_TAILS = 8.0
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+Classes = NDArray[np.int64]
+
+
+def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None, color: bool, blocks: bool) -> Iterator[Line]:
+    """Yield the picture within `width` columns (None: 40 places), with its legend; rows of findings are labeled.
+
+    `blocks`: whether to use block characters. Where several places share a character, it shows their slowest pair.
+    """
+    classes, step = classes_of(matrix)
+    size = -(-matrix.n // _most_rows(matrix, width))
+    starts = np.arange(0, matrix.n, size)
+    shown: Classes = np.maximum.reduceat(np.maximum.reduceat(classes, starts, axis=0), starts, axis=1)
+    marks = _BLOCKS if blocks else _LETTERS
+    labels = _labels(matrix, size)
+    wide = max(map(len, labels))
+    shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
+    yield from wrapped([Line(text, "head") for text in ("senders in rows, receivers in columns", *shared)], width)
+    yield from (Line(f"{'':{wide}} {text}", "head") for text in _numbers(len(shown), size))
+    for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
+        cells = "".join(_cell(int(each), marks, color) for each in row)
+        those = [each.name(matrix.places) for each in found if at * size <= each.places[0] < (at + 1) * size]  # of a pair the sender
+        note = f"◄ {printable(', '.join(those))}" if those else ""
+        room = None if width is None else max(0, width - wide - 1 - 2 * len(row) - 1)
+        yield Line(f"{label:{wide}} {cells} {note[:room]}".rstrip())
+    what = " of the median of such paths" if len(kinds(matrix)) > 1 else " of the median"
+    yield from _packed(_legend(shown, step, marks, color, what), width)
+
+
+def classes_of(matrix: PairMatrix) -> tuple[Classes, float]:
+    """Return the class of each directed pair, and the depth of the first class below the median, as a logarithm.
+
+    Each further class is twice as deep. The median is that of the pair's kind of path (inside a host, between hosts). Chance alone would
+    fill the first class only, as the quarter of the pairs nearest to the median shows; its depth is at most a quarter below the median.
+    """
+    speeds = above_median(matrix)
+    apart = np.abs(speeds[np.isfinite(speeds)])
+    scatter = float(np.quantile(apart, 0.25)) / _NEAR if len(apart) else 0.0
+    step = -log1p(-min(max(_LEAST, -expm1(-scatter * quantile(1 / max(4, len(apart)), _TAILS))), _MOST))
+    with np.errstate(all="ignore"):
+        deep = np.floor(np.log2(np.maximum(-speeds / step, 0.5))) + 1
+    classes = np.where(np.isfinite(speeds), np.clip(deep, 0, CLASSES - 1), UNKNOWN).astype(np.int64)
+    classes[np.nan_to_num(matrix.wrong) > 0] = WRONG
+    classes[np.eye(matrix.n, dtype=bool)] = ITSELF
+    return classes, step
+
+
+def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
+    """Return how far each directed pair is above the median of its kind of path, as a logarithm; unknown pairs are not finite."""
+    with np.errstate(all="ignore"):
+        speeds: NDArray[np.float64] = np.log(matrix.bandwidth)
+    for kind in kinds(matrix):
+        known = speeds[kind & np.isfinite(speeds)]
+        speeds[kind] -= np.median(known) if len(known) else 0.0
+    return speeds
+
+
+def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
+    """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
+    _, code = np.unique(np.array(matrix.hosts), return_inverse=True)
+    inside = code[:, None] == code[None, :]
+    both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
+    return [kind for kind in both if kind.any()]
+
+
+def _most_rows(matrix: PairMatrix, width: int | None) -> int:
+    """Return the number of rows and columns that fit."""
+    if width is None:
+        return MOST_ROWS
+    room = width - max(map(len, _labels(matrix, 1))) - 1
+    return MOST_ROWS if 2 * matrix.n <= room else max(2, min(MOST_ROWS, (room - _NOTE) // 2))
+
+
+def _labels(matrix: PairMatrix, size: int) -> list[str]:
+    if size == 1:
+        wide = len(str(matrix.n - 1))
+        names = map(printable, matrix.places)
+        return [f"{at:>{wide}} {name if len(name) <= _LABEL else f'{name[: _LABEL - 1]}…'}" for at, name in enumerate(names)]
+    ends = [(first, min(matrix.n, first + size) - 1) for first in range(0, matrix.n, size)]
+    return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
+
+
+def _numbers(columns: int, size: int) -> list[str]:
+    """Return the columns' numbers, digit by digit downwards; for groups the first place of each."""
+    firsts = [str(column * size) for column in range(columns)]
+    high = max(map(len, firsts))
+    return ["".join(f"{first.rjust(high)[digit]} " for first in firsts).rstrip() for digit in range(high)]
+
+
+def _cell(each: int, marks: str, color: bool) -> str:
+    if each == ITSELF:
+        return "\\ "
+    if each == UNKNOWN:
+        return "? "
+    if not color:
+        return f"{marks[each]} " if marks[each] in "·.abcd" else marks[each] * 2
+    return f"\x1b[48;5;{_RED}m!!\x1b[0m" if each == WRONG else f"\x1b[48;5;{_CIVIDIS[each]}m  \x1b[0m"
+
+
+def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> Iterator[str]:
+    edges = [100 * float(np.exp(-step * factor)) for factor in (1, 2, 4, 8)]
+    words = [f"from {edges[0]:.0f} % on", *(f"{low:.0f}–{high:.0f} %" for high, low in pairwise(edges)), f"below {edges[-1]:.0f} %"]
+    yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}{what * (each == 0)}" for each, word in enumerate(words))
+    others = ((WRONG, "wrong data"), (UNKNOWN, "not measured"))
+    yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}" for each, word in others if (shown == each).any())
+
+
+def _packed(words: Iterator[str], width: int | None) -> Iterator[Line]:
+    """Yield lines with as many words as fit; colors take no space."""
+    line, used = "", 0
+    for word in words:
+        room = len(_ESCAPE.sub("", word)) + 2
+        if line and width is not None and used + room - 2 > width:
+            yield Line(line.rstrip())
+            line, used = "", 0
+        line, used = f"{line}{word}  ", used + room
+    yield Line(line.rstrip())
+
+
+# One line per place: what it sends and receives by the median, its latency, and its slowest partner.
+
+MOST_PLACES = 40
+_WORST = 20  # of more places than MOST_PLACES, and all named ones
+TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
+
+
+def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
+    """Yield the table of places. A narrow terminal omits the last columns."""
+    yield from table_lines(place_frame(matrix, found), width)
+
+
+def place_frame(matrix: PairMatrix, found: Sequence[PairFinding]) -> Frame[Sequence[str]]:
+    """Return the table of places; of many only the slowest and those with findings."""
+    chosen, figures = _place_rows(matrix, found)
+    named = {printable(matrix.places[place]) for each in found for place in each.places if each.kind != "pair"}
+    columns = text_columns(TITLES, right=TITLES[1:-1], drop=TITLES[:1:-1], cut=TITLES[:1])
+    hidden = matrix.n - len(chosen)
+    foot = [f"medians over partners; {hidden} of {matrix.n} places, which are faster, are not shown"] if hidden else []
+    return Frame(columns, figures, foot=foot, style=lambda texts: "doubtful" if texts[0] in named else "")
+
+
+def _place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
+    """Return the shown places (of many the slowest and those with findings), and the cells below TITLES of each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # places without known figures
+        sends, receives, latency = (np.nanmedian(each, axis=1) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
+    chosen = list(range(matrix.n))
+    if matrix.n > MOST_PLACES:
+        named = list(dict.fromkeys(place for each in found for place in each.places))[:MOST_PLACES]
+        chosen = sorted({*named, *np.argsort(np.fmin(sends, receives))[:_WORST].tolist()})
+    return chosen, [
+        [printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen
+    ]
+
+
+def _slowest(matrix: PairMatrix, place: int) -> str:
+    """Return the partner and the direction of the lowest bandwidth."""
+    ways = [("to", matrix.bandwidth[place]), ("from", matrix.bandwidth[:, place])]
+    known = [(float(np.nanmin(rates)), word, int(np.nanargmin(rates))) for word, rates in ways if np.isfinite(rates).any()]
+    if not known:
+        return NOTHING
+    rate, word, partner = min(known)
+    return f"{format_rate(rate)} {word} {printable(matrix.places[partner])}"
+
+
+def _rate(value: float) -> str:
+    return format_rate(float(value)) if np.isfinite(value) else NOTHING
+
+
+def _time(value: float) -> str:
+    return format_time(float(value)) if np.isfinite(float(value) * 1e6) else NOTHING
+
+
+# Figures of external tools next to collbench's: a line per run, marked as external, never judged.
+
+_MOST_LINES = 40
+_LATENCY = "p2p_latency"
+_TITLES = ("from", "to", "tool", "of", "theirs", "ours", "flags")
+_CUT = ("from", "to", "theirs", "flags")  # hosts, reasons and flags may be long
+_OF_ALL = frozenset({"their_tool", "unverified"})
+
+
+def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width: int | None = None) -> Iterator[Line]:
+    """Yield a table of the figures of external tools and collbench, the kind of each, and the flags' meanings; nothing without rows.
+
+    backend: the one that measured ours.
+    """
+    if not rows:
+        return
+    yield Line("")
+    records = [_cells(row, matrix) for row in rows[:_MOST_LINES]]
+    columns = [each for each in text_columns(_TITLES, cut=_CUT) if any(map(each.text, records))]
+    foot = [
+        *([f"and {len(rows) - _MOST_LINES} more: see --format json"] if len(rows) > _MOST_LINES else []),
+        *dict.fromkeys(_statistics(row for row in rows if not row.na)),
+        *explain(flag for row in rows for flag in row.flags),
+    ]
+    yield from table_lines(Frame(columns, records, title=f"external tools compared with collbench over {backend}", foot=foot), width)
+
+
+def _statistics(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the first statistic of each tool and operation: the others differ only in their seconds."""
+    seen = set()
+    for row in rows:
+        known = row.evidence.get("tool")
+        version = str((known.get("version") if isinstance(known, dict) else "") or "")[:40]
+        tool = f"{row.backend} {version}".strip()
+        if (tool, row.operation) not in seen:
+            seen.add((tool, row.operation))
+            yield f"{tool}: {row.evidence.get('statistic')}"
+
+
+def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
+    ends = tuple(str(row.evidence.get(name, NOTHING)) for name in ("from", "to"))
+    latency = row.operation == _LATENCY
+    what = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
+    external = (
+        f"n/a ({row.na})" if row.na or row.time_s is None else _figure_text(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
+    )
+    inside = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
+    doubt = ", ".join([*inside, *(flag_name(flag) for flag in row.flags if flag not in _OF_ALL)])
+    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, external, _own_figure(row, matrix, ends, latency), doubt))
+
+
+def _own_figure(row: Row, matrix: PairMatrix, ends: tuple[str, ...], latency: bool) -> str:
+    size = matrix.latency_size_bytes if latency else matrix.size_bytes
+    if row.size_bytes != size or not all(name in matrix.places for name in ends):
+        return NOTHING
+    a, b = (matrix.places.index(name) for name in ends)
+    value = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
+    return _figure_text(value if np.isfinite(value) else None, latency)
+
+
+def _figure_text(value: float | None, latency: bool) -> str:
+    if value is None:
+        return NOTHING
+    return f"{format_time(value)} µs" if latency else f"{format_rate(value)} GB/s"
+
+
+FORMATS = ("table", "csv", "json")
+MOST_SENTENCES = 20
+PAIR_COLUMNS = (
+    "run", "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
+    "latency_size_bytes", "latency_s", "wrong",
+)  # fmt: skip
+
+
+def write_pairs(
+    matrix: PairMatrix,
+    found: Sequence[PairFinding],
+    about: Mapping[str, Any],
+    format: str,
+    out: TextIO,
+    *,
+    color: bool,
+    unsaid: Sequence[str],
+    external: Sequence[Row] = (),
+    run: str = "",
+    headed: bool = False,
+) -> None:
+    """Print the matrix to `out`.
+
+    about   run.json's "pairs": backend, by, rounds, sampled … (missing values are not printed)
+    format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
+    unsaid  why a slow place or pair is not named: see `doubts`
+    external  rows of external tools; CSV leaves them out
+    run     the name of its folder, in a CSV's first column
+    headed  whether the CSV has its header already, from another run
+    """
+    check_format(format, FORMATS, " for pairs")
+    if format == "csv":
+        found_lines: Iterable[Line] = csv_table(PAIR_COLUMNS, pair_records(matrix, run), headed)
+    elif format == "json":
+        found_lines = map(Line, json_parts(matrix, found, about, unsaid, external))
+    else:
+        width, blank = width_of(out), Line("")
+        found_lines = [
+            *_finding_lines(matrix, found, about, unsaid, width),
+            *(blank, *place_lines(matrix, found, width)),
+            *(blank, *heatmap(matrix, found, width, color, _can_encode(out, _BLOCKS))),
+            *external_lines(external, matrix, str(about.get("backend", "?")), width),
+        ]
+    print_lines(found_lines, out, color)
+
+
+def wrong_data(matrix: PairMatrix) -> list[str]:
+    """Return a sentence for each of the first pairs with wrong data, and how many more there are."""
+    senders, receivers = np.nonzero(np.triu(np.nan_to_num(matrix.wrong) > 0))
+    those = [
+        f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are wrong"
+        for a, b in zip(senders[:MOST_SENTENCES], receivers[:MOST_SENTENCES], strict=True)
+    ]
+    return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
+
+
+def pair_records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
+    """Yield the fields of PAIR_COLUMNS for each directed pair with a known figure."""
+    known = np.isfinite(matrix.bandwidth) | np.isfinite(matrix.latency_s) | np.isfinite(matrix.wrong)
+    for a, b in np.argwhere(known).tolist():
+        figures = [_number(each[a, b]) for each in (matrix.bandwidth, matrix.low, matrix.high, matrix.latency_s)]
+        wrong = None if np.isnan(matrix.wrong[a, b]) else round(float(matrix.wrong[a, b]))
+        yield [run, matrix.places[a], matrix.places[b], matrix.size_bytes, *figures[:3], matrix.latency_size_bytes, figures[3], wrong]
+
+
+def json_parts(
+    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], external: Sequence[Row] = ()
+) -> Iterator[str]:
+    """Yield one object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
+
+    external: rows of external tools; without any the object lacks the key.
+    """
+    head = {
+        "schema": 1,
+        "places": matrix.places,
+        "size_bytes": matrix.size_bytes,
+        "latency_size_bytes": matrix.latency_size_bytes,
+        "about": {name: value for name, value in about.items() if name != "places"},
+        "findings": [finding_json(each, matrix.places) for each in found],
+        "doubts": unsaid,
+        **({"theirs": [row.as_json() for row in external]} if external else {}),
+    }
+    yield to_line(head).removesuffix("}") + ","
+    parts = {
+        "bandwidth_bytes_per_s": matrix.bandwidth,
+        "bandwidth_low_bytes_per_s": matrix.low,
+        "bandwidth_high_bytes_per_s": matrix.high,
+        "latency_s": matrix.latency_s,
+        "wrong": matrix.wrong,
+    }
+    for number, (name, figures) in enumerate(parts.items()):
+        rows = [to_line({"": row}).removeprefix('{"":').removesuffix("}") for row in figures]
+        yield f'"{name}":[' + ",\n".join(rows) + ("]," if number < len(parts) - 1 else "]}")
+
+
+def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
+    """Return a finding's fields and its sentence; places are indices into the list of places."""
+    return {
+        "kind": found.kind, "quantity": found.quantity, "places": found.places, "ratio": found.ratio, "cells": found.cells,
+        "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
+        "untold": found.unknown, "host": found.host or None, "sentence": found.sentence(names),
+    }  # fmt: skip
+
+
+def _finding_lines(
+    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], width: int | None
+) -> Iterator[Line]:
+    """Yield what was measured, wrong data, findings and doubts."""
+    styled = (
+        ("head", [measured(matrix, about)]),
+        ("wrong", wrong_data(matrix)),
+        ("doubtful" if found else "", sentences(matrix, found)),
+        ("foot", unsaid),
+    )
+    return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
+
+
+def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
+    """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
+    known = int(np.isfinite(matrix.bandwidth).sum())
+    sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
+    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
+    possible = matrix.n * (matrix.n - 1)
+    width = about.get("ranks_per_place")
+    words[0] += f" of {width} ranks" if isinstance(width, int) and width > 1 else ""
+    words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
+    rounds = "in one round" if about.get("rounds") == 1 else "in {} rounds"
+    return ", ".join([*words, *_word(rounds, about.get("rounds")), *_word("{}", about.get("sampled"))])
+
+
+def _word(pattern: str, value: Any) -> list[str]:
+    return [pattern.format(value)] if isinstance(value, str | int) and not isinstance(value, bool) and value else []
+
+
+def sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
+    """Return a sentence for each of the first findings, or that there is none; nothing where there are too few figures."""
+    if not found:
+        return ["no slow endpoint or pair found"] if matrix.n > 3 and np.isfinite(matrix.bandwidth).any() else []
+    return [*(each.sentence(matrix.places) for each in found[:MOST_SENTENCES]), *_more(len(found) - MOST_SENTENCES, "findings")]
+
+
+def _more(number: int, what: str) -> list[str]:
+    return [f"and {number} more {what}: see --format json"] if number > 0 else []
+
+
+def _can_encode(out: TextIO, letters: str) -> bool:
+    try:
+        letters.encode(out.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,306 @@
+"""The data of a hunt: requests and their results, the log of all rounds, and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from collbench.plugins.hunt.facts import Evidence, FewPartnersMeasured, NoFigures
+from collbench.plugins.hunt.pair_statistics import levelled
+from collbench.plugins.hunt.records import PairMatrix
+from collbench.reason import Fact, as_json
+
+# The requests of a hunt and their results: the protocol between the strategy (this package) and the measurement (a task, or a model).
+#
+# A hunt is a generator: it yields a `RoundRequest`, receives the `RoundResult`, and returns a `HuntVerdict`. Places are numbered from 0,
+# as in `pairs`.
+
+PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
+
+
+@dataclass(frozen=True)
+class RoundRequest:
+    """One round. All of it is measured at the same time, so its groups are disjoint.
+
+    kind    PAIRS: messages both ways between two places; GROUPS: an all-reduce in each group of places; INSIDE: an all-reduce among the
+            ranks of each place (a group is one place); NIC: messages of a pair over one interface only (`nic`)
+    groups  of places; two each for PAIRS and NIC, the lower first
+    why     for the log: "round 3 of 8", "3 suspects with two healthy partners"
+    stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
+    pause_s seconds to wait before the round, so that a short disturbance affects only one of several repetitions
+    """
+
+    kind: str
+    groups: tuple[tuple[int, ...], ...]
+    why: str
+    stage: str = "sweep"
+    nic: str | None = None
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class GroupFigure:
+    """The result of one group; None if it could not be measured (`na` has the reason).
+
+    speed      bytes per second. GROUPS and INSIDE: the bus bandwidth; PAIRS and NIC: messages from the first place to the second
+    backward   PAIRS, NIC: from the second to the first
+    latency_s  PAIRS: half the round trip
+    low, high  the speed's 95 % interval; for PAIRS that of the slower direction
+    wrong      elements that differ from the data sent
+    cpu_wait   PAIRS: the largest share of the round's time that one of its ranks waited for a CPU; 0 if unknown
+    flipped    PAIRS: whether the state probe of one of its ranks changed during the round
+    """
+
+    speed: float | None
+    backward: float | None = None
+    latency_s: float | None = None
+    low: float | None = None
+    high: float | None = None
+    wrong: int = 0
+    na: str | None = None
+    cpu_wait: float = 0.0
+    flipped: bool = False
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """A figure for each group of the request, in its order; flags apply to the whole round."""
+
+    figures: tuple[GroupFigure, ...]
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a hunt.
+
+    method      "pairs": rounds of pairs; "groups": collectives over overlapping groups, in O(log N) rounds; "auto": pairs if their rounds
+                fit into the time, else groups
+    rounds      of the sweep at most (None: chosen by the number of places)
+    most_rounds of all stages; the estimate is printed before the hunt
+    seed        of all random choices
+    growing     whether growing groups are measured if no pair is slow, for faults that only appear at scale
+    isolate     whether a confirmed place is measured alone: inside, and over each interface
+    can_inside  whether places have several ranks; nics: interface names that all places have (for NIC)
+    leaf_of     by place its switch, if known: some partners are chosen from other switches
+    cover       pairs that the schedule must contain, so that every link of the fabric is crossed (`--cover-links`); None: not requested
+    """
+
+    method: str = "auto"
+    rounds: int | None = None
+    most_rounds: int | None = None
+    seed: int = 0
+    growing: bool = True
+    isolate: bool = True
+    can_inside: bool = False
+    nics: tuple[str, ...] = ()
+    leaf_of: tuple[str, ...] | None = None
+    cover: tuple[tuple[int, int], ...] | None = None
+
+
+Hunt = Generator[RoundRequest, RoundResult, "HuntVerdict"]
+
+
+# The result of a hunt: of each suspect its state, and the evidence.
+
+CONFIRMED, CLEARED, INCONCLUSIVE = "confirmed", "cleared", "inconclusive"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A place, or a path between two, that was slow in the sweep.
+
+    kind      "node" (both ways), "sender", "receiver", "latency" (small messages only), "path" (two places), "inside" (its own ranks
+              only), "scale" (slow in larger groups only): each has a code, see `deploy.drain.CODES`
+    places    one, or two of a path
+    state     CONFIRMED: slow with each of at least two healthy partners; CLEARED: as fast as these with each other; INCONCLUSIVE: neither
+    ratio     its speed relative to the others, below 1 if it is slow (for a latency the inverse of the ratio of times)
+    low, high its 95 % interval
+    partners  the partners of the repeated measurement
+    evidence  the measurements, with their partners and controls
+    part      the slow part that the isolation found; None if unknown
+    """
+
+    kind: str
+    places: tuple[int, ...]
+    state: str
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    partners: tuple[int, ...] = ()
+    evidence: tuple[Fact, ...] = ()
+    part: Fact | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the suspect as it is stored. `evidence` and `part` are stored as text, and as facts."""
+        return {
+            **{name: getattr(self, name) for name in ("kind", "places", "state", "ratio", "low", "high", "partners")},
+            "evidence": [each.render() for each in self.evidence],
+            "evidence_facts": as_json(self.evidence),
+            "part": "" if self.part is None else self.part.render(),
+            "part_fact": None if self.part is None else as_json(self.part),
+        }
+
+
+@dataclass(frozen=True)
+class HuntVerdict:
+    """The result of a hunt.
+
+    names     of the places
+    hosts     the host of each place; (): each place is its own host
+    suspects  all of them, confirmed ones first, the worst first
+    rounds    how many were measured, by stage; promised: the largest number, as estimated before the hunt
+    notes     undecided questions with the reasons, and properties that all places share
+    no_verdict  why no place can be judged; None: some can
+    middle    the usual speed of a pair (groups: of a group), bytes per second; None: unknown
+    """
+
+    names: tuple[str, ...]
+    suspects: tuple[Suspect, ...]
+    rounds: dict[str, int]
+    promised: int
+    notes: tuple[Fact, ...] = ()
+    no_verdict: Fact | None = None
+    middle: float | None = None
+    hosts: tuple[str, ...] = ()
+
+    def of(self, state: str) -> list[Suspect]:
+        """Return the suspects in that state."""
+        return [suspect for suspect in self.suspects if suspect.state == state]
+
+    @property
+    def result(self) -> str:
+        """Return `confirmed`, `nobody` or `no verdict`. It is `no verdict`, too, if suspects are inconclusive and none is confirmed."""
+        if self.no_verdict:
+            return "no verdict"
+        if self.of(CONFIRMED):
+            return "confirmed"
+        return "no verdict" if self.of(INCONCLUSIVE) else "nobody"
+
+    def name(self, places: Sequence[int]) -> str:
+        """Return the names of places: "node07", or "node03 and node09"."""
+        return " and ".join(self.names[place] for place in places)
+
+
+_HARDLY = 1e-12  # an interval of a lower rate is not valid
+
+
+@dataclass
+class HuntLog:
+    """The log of a hunt.
+
+    names      of the places
+    exchanges  every request with its result, in order
+    hosts      the host of each place; (): each place is its own host
+    notes      what the stages left undecided
+    """
+
+    names: tuple[str, ...]
+    exchanges: list[tuple[RoundRequest, RoundResult]] = field(default_factory=list)
+    hosts: tuple[str, ...] = ()
+    notes: list[Fact] = field(default_factory=list)
+
+    def request(self, request: RoundRequest) -> Generator[RoundRequest, RoundResult, RoundResult]:
+        """Yield the request, store and return its result. Impossible figures (0, negative, infinite) count as not measured.
+
+        Raises ValueError for a result without a figure for each group.
+        """
+        answer = yield request
+        if len(answer.figures) != len(request.groups):
+            raise ValueError(f"{len(answer.figures)} figures for {len(request.groups)} groups: {request.why}")
+        clean = replace(answer, figures=tuple(map(_clean, answer.figures)))
+        self.exchanges.append((request, clean))
+        return clean
+
+    def rounds(self) -> dict[str, int]:
+        """Return the number of rounds by stage."""
+        return dict(Counter(request.stage for request, _ in self.exchanges))
+
+    def figures(self, kind: str = PAIRS) -> Iterator[tuple[int, tuple[int, ...], GroupFigure]]:
+        """Yield (number of the round, group, figure), in the order of measurement."""
+        for number, (request, answer) in enumerate(self.exchanges):
+            if request.kind == kind:
+                for group, figure in zip(request.groups, answer.figures, strict=True):
+                    yield number, group, figure
+
+    def matrix(self, level: bool = True) -> PairMatrix:
+        """Return the matrix of all pairs so far, with the first figure of each. level: without the effect of each round."""
+        n = len(self.names)
+        latency, raw, low, high, wrong = (np.full((n, n), np.nan) for _ in range(5))
+        turns = np.full((n, n), -1, np.int64)  # by directed pair: the two directions are measured one after the other
+        for number, (a, b), figure in self.figures():
+            if figure.speed is None or turns[a, b] >= 0:
+                continue
+            slower = min(each for each in (figure.speed, figure.backward) if each)  # the interval is that of the slower direction
+            for turn, (pair, speed) in enumerate((((a, b), figure.speed), ((b, a), figure.backward or np.nan))):
+                turns[pair], raw[pair], wrong[pair] = 2 * number + turn, speed, figure.wrong
+                low[pair], high[pair] = (speed * ((bound or np.nan) / slower) for bound in (figure.low, figure.high))
+                latency[pair] = figure.latency_s or np.nan
+        if not level:
+            turns.fill(-1)
+        bandwidth = np.exp(levelled(np.log(raw), turns))
+        latency = np.exp(levelled(np.log(latency), np.where(turns >= 0, turns // 2, -1), symmetric=True))
+        low, high = low * bandwidth / raw, high * bandwidth / raw
+        return PairMatrix(self.names, latency, bandwidth, low, high, wrong, 0, 0, hosts=self.hosts)
+
+
+def pair_of(a: int, b: int) -> tuple[int, int]:
+    """Return two places as a pair, the lower first."""
+    return min(a, b), max(a, b)
+
+
+def _clean(figure: GroupFigure) -> GroupFigure:
+    """Return the figure with None for invalid speeds and times; without a speed it counts as not measured."""
+    speed, backward, latency, low, high = (
+        each if each is not None and isfinite(each) and each > _HARDLY else None
+        for each in (figure.speed, figure.backward, figure.latency_s, figure.low, figure.high)
+    )
+    why = figure.na or ("no speed came out" if speed is None else None)
+    if why is not None:
+        return GroupFigure(None, wrong=figure.wrong, na=why)
+    return replace(figure, speed=speed, backward=backward, latency_s=latency, low=low, high=high)
+
+
+def lost(log: HuntLog) -> dict[int, Evidence]:
+    """Return the places that no longer give figures, with the reason: all figures of at least the last two rounds (or ever) are missing.
+
+    Figures that are missing because of such a partner do not count.
+    """
+    found: dict[int, Evidence] = {}
+    while True:
+        missed: dict[int, list[str]] = {}
+        met: dict[int, set[int]] = {}
+        requested: Counter[int] = Counter()
+        for _, (a, b), figure in log.figures():
+            for place, other in ((a, b), (b, a)) if not found.keys() & {a, b} else ():
+                requested[place] += 1
+                missed[place] = [] if figure.speed is not None else [*missed.get(place, []), figure.na or ""]
+                met[place] = set() if figure.speed is not None else met.get(place, set()) | {other}
+        gone = [place for place, whys in missed.items() if whys and (len(met[place]) >= 2 or len(whys) == requested[place] >= 2)]
+        if not gone:
+            return found
+        worst = max(gone, key=lambda place: (len(missed[place]), -place))
+        found[worst] = NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
+
+
+def hardly_met(log: HuntLog, least: int) -> dict[int, Evidence]:
+    """Return the places with figures of fewer than `least` partners, with the reason."""
+    met: list[set[int]] = [set() for _ in log.names]
+    for _, (a, b), figure in log.figures():
+        if figure.speed is not None:
+            met[a].add(b)
+            met[b].add(a)
+    return {place: FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
+
+
+def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:
+    """Return the places with wrong elements: in how many of their pairs or groups, and the number of all of them."""
+    counted = [(place, figure.wrong > 0) for request, answer in log.exchanges
+               for group, figure in zip(request.groups, answer.figures, strict=True) for place in group]  # fmt: skip
+    bad, measured = Counter(place for place, is_wrong in counted if is_wrong), Counter(place for place, _ in counted)
+    return {place: (bad[place], measured[place]) for place in measured if bad[place]}

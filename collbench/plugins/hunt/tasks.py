@@ -1,0 +1,573 @@
+"""Rounds of pairs and hunts: the matrix of all pairs and its suspects again, a hunt's rounds, and external tools between pairs."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from collbench.backends.backend import can_do
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, UsageError
+from collbench.measuring.memory import check_memory
+from collbench.measuring.monitored import state_probe
+from collbench.measuring.open_backends import Work, members_of, ranks_by_host
+from collbench.measuring.prepared_case import MoreWrongData, WrongDataFound, wrong_data
+from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0, run_task
+from collbench.operations.builtin.allreduce import ALLREDUCE
+from collbench.operations.groups import Pair, Schedule
+from collbench.plugins.channels.wire_tools import (
+    FLAGS,
+    LATENCY,
+    ToolPair,
+    ToolRequest,
+    ToolResult,
+    Tools,
+    WireTool,
+    installed_tools,
+    run_tool,
+)
+from collbench.plugins.hunt.places import (
+    HuntRequest,
+    PairsRequest,
+    Places,
+    Rails,
+    RoundOrder,
+    Rounds,
+    places_of,
+    rails_of,
+    sampled,
+    schedule_of,
+)
+from collbench.plugins.hunt.records import HuntRound, PairRound, read_hunt, read_pairs
+from collbench.plugins.hunt.round_runner import RoundRunner, group_case, no_groups, ways_of
+from collbench.reason import Fact, as_json
+from collbench.results.folder import HUNT, PAIRS, TOOLS
+from collbench.results.reader import Run
+from collbench.results.row import Row, Times
+from collbench.units import listed
+
+MATRIX = "matrix"  # the stage of a pairs run before suspects are measured again
+_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
+
+
+class NoRecommendation(Fact, frozen=True):
+    """A hunt found wrong data. Its verdict is therefore not used to drain nodes."""
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return "no recommendation is written and no node is drained: data was wrong"
+
+
+class SuspectsAgain(Fact, frozen=True):
+    """Suspects of a pairs run are measured again, next to control pairs that are not suspects."""
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return "suspects are measured again next to control pairs before a node or pair is reported"
+
+
+class ToolsRun(Fact, frozen=True):
+    """External tools run between the same pairs, in both directions. Their results are not used in the verdict.
+
+    tools   name and version of each
+    """
+
+    tools: tuple[str, ...]
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"external tools run between the same pairs, in both directions: {listed(self.tools)}"
+
+
+class ToolsCutShort(Fact, frozen=True):
+    """The external tools ran only between some pairs, because --budget was used up."""
+
+    done: int
+    pairs: int
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"the external tools ran between {self.done} of {self.pairs} pairs: --budget is used up; increase it for more"
+
+
+class ToolFailed(Fact, frozen=True):
+    """An external tool gave no result between two places."""
+
+    tool: str
+    source: str
+    target: str
+    reason: str
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"{self.tool} from {self.source} to {self.target}: {self.reason}"
+
+
+# What pairs and hunts share: one backend, its places, and the rounds that a strategy at rank 0 requests.
+
+
+class RoundsListener(ProgressListener, Protocol):
+    """The listener of a launch that measures rounds, at rank 0: it also requests rounds and judges them."""
+
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return more entries for the launch's part of run.json, such as a hunt's largest number of rounds (`promised`).
+
+        about: that part. It is called before `begin` and the first round. Raises UsageError.
+        """
+        ...
+
+    def next(self, last: Sequence[Any]) -> RoundOrder | None:
+        """Return the next round, given the records of the last one (of pairs first: of the whole matrix); None: no more rounds.
+
+        The rounds follow from the records alone: a resumed run gives those that are stored.
+        """
+        ...
+
+    def verdict(self, rounds: Sequence[Any], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the verdict on all rounds, JSON-ready. Its "result" is `confirmed`, `nobody` or `no verdict`.
+
+        about: run.json's part. The verdict on pairs also has "findings", each with its fields and "sentence", and "judged", the
+        suspects that were measured again.
+        """
+        ...
+
+
+class HuntListener(RoundsListener, Protocol):
+    """The listener of a hunt, at rank 0."""
+
+    def act(self, folder: Path, event: Callable[..., None]) -> None:
+        """Act on a verdict. It is called only if all ranks are still running and no data was wrong.
+
+        event(kind, **facts) stores an action.
+        """
+        ...
+
+
+@dataclass
+class RoundsTask(Task):
+    """Rounds on one backend between its places. Its subclasses are the matrix of pairs and the hunt.
+
+    rounds   the rounds that the listener requests, at rank 0
+    stopped  whether wrong data ended the launch
+    """
+
+    request: PairsRequest
+    listener: RoundsListener | None
+    places: Places = field(init=False)
+    about: dict[str, Any] = field(default_factory=dict)
+    rounds: Rounds | None = None
+    stopped: bool = False
+    one_backend = True
+    what = "round"
+    in_order = True
+
+    def check(self, session: LaunchSession, others: Sequence[Work] = ()) -> None:
+        """Raise UsageError on all ranks if the backend or the memory cannot handle the messages, or if --slowed has no effect.
+
+        others: cases that are measured in addition to the messages.
+        """
+        backend, world = session.backend.running, session.world
+        ways = ways_of(self.request, backend.name)
+        refusals = [can_do(backend, way.operation, way.case) for way in ways]
+        if reason := world.first_error(next(filter(None, refusals), None), f"asking {backend.name} what it can do"):
+            world.refuse(f"no pair can be measured on {backend.name}: {reason}")
+        session.request.slowed.check([*(way.case for way in ways), *(case for _, case, _ in others)], backend.ranks)
+        largest = max(ways, key=lambda way: way.case.size_bytes)
+        check_memory([(largest.operation, largest.case, session.backend), *others], world)
+
+    def runner(self, session: LaunchSession, **more: Any) -> RoundRunner:
+        """Return the runner of rounds. All ranks must call it."""
+        backend, world = session.backend.running, session.world
+        ways = ways_of(self.request, backend.name)
+        context = session.context_of([(way.operation, way.case, session.backend) for way in ways], backend)
+        on = (*backend.flags, *session.flags(backend, [way.case for way in ways]))
+        return RoundRunner(
+            self.request, world, context, self.places, ways, on, None if backend.virtual else state_probe(world), **more
+        )  # fmt: skip
+
+    def about_places(self, backend: str) -> dict[str, Any]:
+        """Return the entries of run.json that pairs and hunts share."""
+        return {
+            "places": list(self.places.names), "hosts": list(self.places.hosts), "by": self.places.by, "backend": backend,
+            "size_bytes": self.request.size_bytes, "latency_size_bytes": self.request.latency_size_bytes,
+            "window": ways_of(self.request, backend)[1].case.window, "ranks_per_place": self.places.width,
+            "max_time_s": self.request.launch.budget.max_time_s, "budget_s": self.request.budget_s,
+        }  # fmt: skip
+
+    def requested_of(self, session: LaunchSession, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request for run.json, with the options of this kind of run."""
+        return {"options": {**super().requested(session)["options"], **options}, "values": {"ranks": [session.backend.running.ranks]}}
+
+    def strategy(self) -> Generator[RoundOrder, list[Any], None]:
+        """Yield the rounds at rank 0, and receive the records of each."""
+        return self.listened((), 0)
+
+    def listened(self, last: Sequence[Any], number: int) -> Generator[RoundOrder, list[Any], None]:
+        """Yield the rounds that the listener requests, from a number on; `last` are the records of the rounds before."""
+        while self.listener and (order := self.listener.next(last)):
+            last = yield replace(order, number=number)
+            number += 1
+
+    @abstractmethod
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop | None:
+        """Measure a round on all ranks and store it. Return the reason to give if wrong data in it ends the launch."""
+
+    def measure_rounds(self, session: LaunchSession, runner: RoundRunner) -> None:
+        """Measure the rounds of the strategy that are not stored, until there are no more or wrong data ends it (--stop-on-wrong)."""
+        rounds = self.rounds = self.rounds or Rounds(self.strategy())
+        while not self.stopped:
+            order = rounds.next() if session.world.rank == 0 else None
+            time.sleep(order.pause_s if order else 0.0)
+            agreed = session.world.broadcast(asdict(order) if order else {}, "choosing the next round")
+            if not agreed:
+                return
+            begun = len(session.records)
+            stop = self.play(session, runner, RoundOrder.from_json(agreed))
+            rounds.add(session.records[begun:])
+            self.stopped = session.stops(any(any(one.wrong) for one in session.records[begun:]), stop)
+
+    def resumed(self, run: Run, stored: Sequence[Any], result: object) -> tuple[dict[int, Any], bool]:
+        """Ask the strategy for the first round that is not stored; return as `take_up`. result: of the run, as it is stored."""
+        self.rounds = Rounds(self.strategy(), stored, run.path)
+        complete = self.rounds.next() is None and run.finished and result in _CODES
+        return dict(enumerate(stored)), complete
+
+    def note_wrong_data(self, session: LaunchSession, rounds: Sequence[Any], groups: str, what: Any) -> bool:
+        """Note the pairs or groups with wrong data, at rank 0, and return whether there are any."""
+        met = (
+            each
+            for one in rounds
+            for each in zip(getattr(one, groups), one.wrong, one.wrong_detail or (None,) * len(one.wrong), strict=True)
+        )
+        found: list[WrongDataFound | MoreWrongData] = wrong_data(self.places.names, met, what)
+        for fact in found:
+            session.note(fact)
+        return bool(found)
+
+
+# A hunt: the strategy at rank 0 requests rounds, and all ranks measure them, until there is a verdict.
+
+
+@dataclass
+class HuntTask(RoundsTask):
+    """The rounds of a hunt. rails: the interfaces that all nodes have; no_groups: why groups cannot be measured."""
+
+    listener: HuntListener | None
+    hunt: HuntRequest = field(kw_only=True)
+    rails: Rails = field(default_factory=dict)
+    no_groups: str | None = None
+    verdict: Mapping[str, Any] | None = None
+
+    def plan(self, session: LaunchSession) -> Plan:
+        """Return the plan with the number of rounds that the strategy promises. Raises UsageError on all ranks if it rejects the hunt."""
+        backend, world = session.backend.running, session.world
+        self.places = places_of(self.request, world.hosts, ranks_by_host(backend, world))
+        self.no_groups = no_groups(self.request, backend, world)
+        self.check(session, [] if self.no_groups else [(ALLREDUCE, group_case(self.request, backend), session.backend)])
+        self.rails = {} if backend.virtual else rails_of(world, self.places)
+        self.about = {
+            **self.about_places(backend.name), "virtual": backend.virtual, "method": self.hunt.method, "most_rounds": self.hunt.rounds,
+            "growing": self.hunt.growing, "isolate": self.hunt.isolate, "no_groups": self.no_groups, "nics": list(self.rails),
+            "rounds": None, "ceiling": None, "verdict": None, "nodes": nodes_of(self.hunt, world),
+        }  # fmt: skip
+        own = at_rank_0(world, lambda: dict(self.listener.plan(self.about)) if self.listener else None, "planning the hunt")
+        self.about |= world.broadcast(own or {}, "planning the hunt")
+        return Plan(self.about["promised"], {"hunt": self.about}, notes=list(filter(None, [self.places.idle])))
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options, and the links that the pairs cross."""
+        return self.requested_of(session, {**self.hunt.options, "--cover-links": self.about.get("crossed")})
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rounds. Raises UsageError if one is missing, or if they are not the rounds of this hunt."""
+        stored = read_hunt(run)
+        missing = next((number for number, one in enumerate(stored.rounds) if one.round != number), None)
+        if missing is not None:
+            raise UsageError(
+                f"{run.path} cannot be resumed: round {missing + 1} is missing in its {HUNT}; start a new run, without --resume"
+            )
+        self.verdict = stored.about.get("verdict")
+        self.about |= {name: stored.about.get(name) for name in ("rounds", "ceiling")}
+        return self.resumed(run, stored.rounds, self.verdict and self.verdict["result"])
+
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop:
+        """Measure a round of any kind."""
+        session.progress(f"{order.stage}: {order.why}", order.number, self.about["promised"])
+        if one := runner.play(order.number, order):
+            session.store(one, HUNT)
+        return WrongDataStop(f"round {order.number + 1}")
+
+    def measure(self, session: LaunchSession) -> None:
+        """Measure the rounds that the strategy requests, until it ends the hunt or wrong data does."""
+        runner = self.runner(session, rails=self.rails, no_groups=self.no_groups)
+        self.measure_rounds(session, runner)
+        self.about |= {"rounds": len(session.records), "ceiling": ceiling_of_rounds(session, runner) if session.records else None}
+
+    def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Note wrong data, and return run.json's "hunt" with the verdict."""
+        self.note_wrong_data(session, session.records, "groups", "group")
+        if self.listener and not self.stopped:
+            self.verdict = self.listener.verdict(session.records, self.about)
+        return {"hunt": {**self.about, "verdict": self.verdict}}
+
+    def exit_code(self, records: Sequence[HuntRound]) -> int:
+        """Return the exit code: 4 if data was wrong, 2 if nothing was measured, else the verdict's."""
+        if any(any(one.wrong) for one in records):
+            return FAILED
+        if records and all(reason for one in records for reason in one.na):
+            return USAGE
+        return _CODES[self.verdict["result"]] if self.verdict else FAILED
+
+    def act(self, session: LaunchSession, code: int) -> None:
+        """Act on the verdict, unless data was wrong or nothing was measured. All ranks must call it."""
+        session.world.allgather(None, "ending")  # all ranks still run, so no node is drained because another one has failed
+        if not session.folder or not self.verdict:
+            return
+        session.folder.update(hunt={**self.about, "verdict": self.verdict})
+        if code == FAILED:
+            session.note(NoRecommendation())
+        elif code != USAGE and self.listener:
+            with session.world.watchdog.phase("acting on the verdict"):
+                self.listener.act(session.folder.path, session.folder.event)
+
+
+def nodes_of(request: HuntRequest, world: World) -> list[tuple[str, str]]:
+    """Return the distinct (host, the scheduler's name of the node) of all ranks that know it; at rank 0."""
+    replies = world.gather((world.me.host, request.node or ""), "asking for the nodes' names") or []
+    return sorted({(host, node) for host, node in replies if node})
+
+
+def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, Any] | None:
+    """Return the highest possible rate of a group of the first round, at rank 0; None if it is unknown.
+
+    For pairs it is the rate of one pair of ranks times the ranks of a place, since their messages share the limit.
+    """
+    first, backend, places = session.records[0], runner.context.backend, runner.places
+    if "oversubscribed" in runner.flags:  # times that include waits for a core show nothing about a link
+        return None
+    if first.kind == "pairs":
+        way, groups = runner.ways[1], places.groups([(group[0], group[1]) for group in first.groups])
+        ceiling, _ = session.ceilings.of(way.operation, way.case, backend, groups)
+        many = places.width
+    else:
+        ranks = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
+        ceiling, _ = session.ceilings.of(ALLREDUCE, group_case(runner.request, backend), backend, ranks)
+        many = 1
+    if ceiling.bytes_per_s is None:
+        return None
+    return {"bytes_per_s": ceiling.bytes_per_s * many, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
+
+
+def run_hunt(request: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
+    """Hunt on all ranks of `world`; see `run_task`. The exit code is 1 if a place is confirmed."""
+    return run_task(HuntTask(request.pairs, listener, hunt=request), request.pairs.launch, world, listener, ended)
+
+
+# The matrix of pairs: all rounds of the schedule, then those that measure the suspects again, then the external tools.
+
+
+@dataclass
+class PairsTask(RoundsTask):
+    """The matrix of pairs. visited: the pairs of the matrix that were measured; external: the rows of external tools, at rank 0."""
+
+    schedule: Schedule = field(init=False)
+    tools: Tools = field(default_factory=lambda: Tools((), {}))
+    began: float = field(default_factory=time.monotonic)
+    visited: int = 0
+    external: list[Row] = field(default_factory=list)
+    result: str = "nobody"
+    _played: int = 0  # rounds of the matrix that this launch has measured
+    _ended: bool = False  # whether the matrix of the run to resume has ended: rounds that it lacks are not measured
+
+    def plan(self, session: LaunchSession) -> Plan:
+        """Return the plan with the number of rounds. Raises UsageError for options that do not fit the launch or its memory."""
+        backend, world, tools = session.backend.running, session.world, self.request.tools
+        by_host = ranks_by_host(backend, world)
+        self.places = places_of(self.request, world.hosts, by_host)
+        self.schedule = schedule_of(self.request, self.places, by_host, session.order_seed)
+        self.check(session)
+        if tools and backend.virtual:
+            raise UsageError(f"--tools {','.join(tools)} needs real hosts, but backend {backend.name} has none: use another --backend")
+        self.tools = installed_tools(world, tools)
+        self.about = self._about(session, self.schedule.pairs) | {"rounds": self.schedule.number, "measured": None}
+        if self.listener:
+            self.listener.plan(self.about)
+        left_out = [self.places.idle, sampled(self.request, self.schedule, self.schedule.pairs)]
+        return Plan(self.schedule.number, {"pairs": self.about}, notes=list(filter(None, left_out)))
+
+    def _about(self, session: LaunchSession, pairs: int) -> dict[str, Any]:
+        """Return run.json's "pairs" for so many pairs, without those that the launch has counted."""
+        request, backend = self.request, session.backend.name
+        sample = sampled(request, self.schedule, pairs)
+        return {
+            **self.about_places(backend), "streams": ways_of(request, backend)[1].case.streams, "possible": self.schedule.possible,
+            "sampled": sample.render() if sample else None, "concurrent": request.concurrent,
+            **({"sampled_fact": as_json(sample)} if sample else {}), **({"tools": list(request.tools)} if request.tools else {}),
+        }  # fmt: skip
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options."""
+        return self.requested_of(session, self.request.options)
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rounds. A matrix that --budget ended is not continued."""
+        stored = read_pairs(run)
+        assert stored  # its options are those of this run
+        self.external = stored.external
+        for row in stored.external if self.listener else ():
+            self.listener.record(row, None)  # type: ignore[union-attr]
+        self.result = stored.about.get("result", "")
+        stopped = self.request.launch.stop_on_wrong and any(any(one.wrong) for one in stored.rounds)
+        measured = stored.about.get("measured") is not None and not stopped
+        self._ended = measured or bool(stored.external) or any(one.again for one in stored.rounds)
+        return self.resumed(run, stored.rounds, self.result if measured else "")
+
+    def strategy(self) -> Generator[RoundOrder, list[Any], None]:
+        """Yield the rounds of the matrix until all are done or the time is used up, then those that measure suspects again.
+
+        Every place gets at least one pair. --budget limits the rounds that one launch measures.
+        """
+        matrix: list[PairRound] = []
+        least, parts = self.schedule.least * self.schedule.parts, self.schedule.parts
+        stored = set(self.rounds.numbers) if self.rounds else ()
+        for number, pairs in enumerate(self.schedule.rounds()):
+            if number not in stored:
+                if self._ended:
+                    continue
+                if number >= least and number % parts == 0 and time.monotonic() - self.began > self.request.budget_s:
+                    break
+            matrix += yield RoundOrder("pairs", pairs, "", MATRIX, number=number)
+            self.visited += len(pairs)
+        yield from self.listened(matrix, self.schedule.number)
+
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop | None:
+        """Measure a round of the matrix, or of suspects again."""
+        again, pairs = order.stage != MATRIX, tuple((group[0], group[1]) for group in order.groups)
+        if again:
+            session.note_once("again", SuspectsAgain())
+        most = self.request.concurrent or len(pairs)
+        for at in range(0, len(pairs), most):
+            for one in runner.play_pairs(order.number, pairs[at : at + most], again):
+                session.store(one, PAIRS)
+        total = self.schedule.number
+        if again:
+            session.progress(_pairs_at_once(len(pairs)), order.number - total + 1, None)
+            return None
+        self._played += 1
+        self._show_progress(session, order.number, total, len(pairs), (time.monotonic() - self.began) / self._played)
+        return WrongDataStop(f"round {order.number + 1} of {total}")
+
+    def measure(self, session: LaunchSession) -> None:
+        """Measure the matrix, the suspects again, and then run the tools."""
+        runner = self.runner(session)
+        self.began = time.monotonic()
+        self.measure_rounds(session, runner)
+        if not self.stopped:
+            self._run_tools(session)
+
+    def _show_progress(self, session: LaunchSession, number: int, total: int, pairs: int, each_s: float) -> None:
+        """Show the end of a round. each_s: seconds of a round."""
+        session.progress(_pairs_at_once(pairs), number + 1, total, each_s * (total - number - 1))
+
+    def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Note what is wrong or missing, store the findings, and return run.json's "pairs" with the verdict."""
+        rounds = session.records = [one for one in session.records if isinstance(one, PairRound)]
+        first = [one for one in rounds if not one.again]
+        wrong = self.note_wrong_data(session, rounds, "pairs", "pair")
+        sample = sampled(self.request, self.schedule, self.visited)
+        if sample and self.visited < self.schedule.pairs and not (wrong and session.request.stop_on_wrong):
+            session.note(sample)
+        measured = sum(reason is None for one in first for reason in one.na)
+        self.about = self._about(session, self.visited) | {"rounds": len({one.round for one in first}), "measured": measured}
+        found = dict(self.listener.verdict(rounds, self.about)) if self.listener else {}
+        self.result = found.get("result", "nobody")
+        for each in found.pop("findings", ()) if session.folder else ():
+            session.folder.event("finding", text=each["sentence"], finding=each)  # type: ignore[union-attr]
+        return {"pairs": {**self.about, **found}}
+
+    def exit_code(self, records: Sequence[PairRound]) -> int:
+        """Return the exit code: 4 wrong data, 2 no pair measured, 1 a node or pair is slow, 3 inconclusive, else 0."""
+        if any(wrong for one in records for wrong in one.wrong):
+            return FAILED
+        measured = any(reason is None for one in records if not one.again for reason in one.na)
+        return _CODES[self.result] if measured else USAGE
+
+    # External tools run after the matrix, in its rounds, in both directions. Their rows are in tools.jsonl; no verdict uses them.
+
+    def _run_tools(self, session: LaunchSession) -> None:
+        """Run the tools in rounds, at all ranks, until all measured pairs are done or the time of --budget is used up again."""
+        tools, world, began = self.tools, session.world, time.monotonic()
+        if not tools.tools:
+            return
+        versions = {tool.name: " and ".join(dict.fromkeys(filter(None, tools.versions[tool.name]))) for tool in tools.tools}
+        session.note(ToolsRun(tuple(f"{name} {each}".strip() for name, each in versions.items())))
+        known: list[Any] = [
+            len({one.round for one in session.records if not one.again}),
+            [[row.backend, row.operation, row.evidence.get("from"), row.evidence.get("to")] for row in self.external],
+        ]
+        measured, stored = world.broadcast(known, "choosing the tools' rounds")
+        rounds = list(self.schedule.rounds())[:measured]
+        done = 0
+        for number, pairs in enumerate(rounds):
+            spent_s = world.broadcast(time.monotonic() - began, "running the next tools")
+            if number and spent_s > self.request.budget_s:
+                break
+            for row in self._rows_of_round(session, pairs, stored):
+                if row.na and all(row.na != other.na for other in self.external):
+                    session.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
+                self.external.append(row)
+                session.store(row, TOOLS)
+            done += len(pairs)
+            self._show_progress(session, number, len(rounds), len(pairs), (time.monotonic() - began) / (number + 1))
+        left = sum(map(len, rounds)) - done
+        if left:
+            session.note(ToolsCutShort(done, done + left))
+
+    def _rows_of_round(self, session: LaunchSession, pairs: Sequence[Pair], stored: Sequence[Sequence[Any]]) -> Iterator[Row]:
+        """Yield the rows of a round that are not stored: of each tool, operation and direction."""
+        names, members, firsts = (
+            self.places.names,
+            members_of(session.backend.running, session.world),
+            [ranks[0] for ranks in self.places.ranks],
+        )
+        seconds = min(self.request.launch.budget.max_time_s, session.world.timeout_s / 2)  # a running tool shows no progress
+        for tool in self.tools.tools:
+            for operation in tool.operations:
+                size = self.request.latency_size_bytes if operation == LATENCY else self.request.size_bytes
+                request = ToolRequest(operation, size, seconds)
+                for each in (pairs, [(b, a) for a, b in pairs]):
+                    ways = [(a, b) for a, b in each if [tool.name, operation, names[a], names[b]] not in stored]
+                    courses = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
+                    found = run_tool(session.world, tool, request, courses, self.tools.versions[tool.name]) if courses else []
+                    for (a, b), course, ran in zip(ways, courses, found, strict=True):
+                        row = _tool_row(tool, request, course, ran)
+                        around = {"from": names[a], "to": names[b]}
+                        around |= {"path": "loopback: both are on one host"} if course.inside else {}
+                        flags = (*row.flags, *(["pairs_at_once"] if len(pairs) > 1 else []))
+                        yield replace(row, group=f"{firsts[a]}-{firsts[b]}", flags=flags, evidence={**row.evidence, **around})
+
+
+def _pairs_at_once(pairs: int) -> str:
+    return f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
+
+
+def _tool_row(tool: WireTool, request: ToolRequest, course: ToolPair, ran: ToolResult) -> Row:
+    """Return the row of one run of a tool, without the places."""
+    time_s = ran.figure.time_s if ran.figure else None
+    rate = request.size_bytes / time_s if time_s else None
+    return Row(
+        request.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
+        request.size_bytes, request.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
+        time_s=Times(time_s, None, None, None, None, None, None) if time_s else None,
+        algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, flags=(*FLAGS, *(["other_path"] if ran.other_path else [])),
+        evidence=ran.evidence(tool),
+    )  # fmt: skip
+
+
+def run_pairs(request: PairsRequest, world: World, listener: RoundsListener | None, ended: Callable[[int], None]) -> int:
+    """Measure all pairs on all ranks of `world`; see `run_task`."""
+    return run_task(PairsTask(request, listener), request.launch, world, listener, ended)

@@ -1,0 +1,5 @@
+"""The output of other benchmarks and tools."""
+
+from collbench.plugin import Plugin
+
+PLUGIN = Plugin(name="importers", summary="the output of other benchmarks and tools")

@@ -1,0 +1,169 @@
+"""Read the output of all_reduce_bench.py of "Machine Learning Engineering": a Markdown table, or with --profile_stability each trial.
+
+A rate is the mean over the ranks and trials of size / time, in GB of 10**9 bytes; ranks synchronize before each call. Sizes are truncated
+to whole KiB, MiB or GiB, which is exact for the tool's own sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from collbench.operations.registry import operations
+from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.log_context import Contexts, LogContext, extent_of, start_facts
+from collbench.plugins.importers.notes import MissingItem, lacks
+from collbench.plugins.importers.rows import (
+    RowKind,
+    Samples,
+    is_size,
+    is_time,
+    printed_rates,
+    rank_mismatch,
+    rank_range,
+    sampled,
+    short,
+    with_digits,
+)
+from collbench.results.row import Row
+
+_TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) warmups / (\d{1,9}) trials\)")
+_PROFILED = re.compile(r"The ([\d.]{1,20})GiB payload bandwidth of all_reduce")
+_OLD = re.compile(r"average bandwidth of all_reduce with a ([\d.]{1,20})GB payload \((\d{1,9}) trials, (\d{1,7}) ranks\)")
+_OLD_RATE = re.compile(r"\s*(algbw|busbw): ([\d.]{1,20}) GBps")
+_LINE = re.compile(r"\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
+_TRIAL = re.compile(r"\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*$")
+_SOFTWARE = re.compile(r"- software: torch=([^,\s]{1,60}), cuda=([^,\s]{1,60}), nccl=\(?([\d., ]{1,30})\)?")
+_HARDWARE = re.compile(r"name='([^']{1,80})'")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+@dataclass
+class _BenchOutput:
+    """The output of one start. Rates are (busbw, algbw) as printed."""
+
+    number: int
+    ranks: int | None = None
+    numbers: dict[str, int] = field(default_factory=dict)
+    software: tuple[str, str] | None = None
+    gpu: str | None = None
+    profiled: int | None = None
+    lines: list[tuple[int, int, tuple[str, str]]] = field(default_factory=list)
+    trials: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[tuple[str, str]]:
+        """All rates of the table."""
+        return [*(rates for _, _, rates in self.lines), *self.trials]
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Return whether one of these lines is a title or a line of its tables."""
+    return any(("all_reduce" in line and (_TITLE.search(line) or _OLD.search(line))) or _LINE.match(line) for line in lines)
+
+
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
+    """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
+    contexts = Contexts(lines)
+    tables = [table for table in _tables(without_prefixes(lines)) if table.rates]
+    empty = "no line with a size and its rates found: the program was stopped before it printed its table"
+    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], empty=empty)
+
+
+def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
+    table = _BenchOutput(1)
+    old: tuple[int, str] | None = None
+    for at, line in enumerate(lines, 1):
+        if found := _SOFTWARE.search(line):
+            if table.rates:
+                yield table
+                table = _BenchOutput(at)
+            table.software = (short(found[1]), ".".join(re.findall(r"\d+", found[3])))
+        elif found := _HARDWARE.search(line):
+            table.gpu = short(found[1])
+        elif found := _OLD.search(line):
+            yield table
+            table = _BenchOutput(at, int(found[3]), {"iterations": int(found[2])})
+            table.profiled = round(float(found[1]) * 1e9) if found[1].count(".") < 2 else None
+        elif (found := _OLD_RATE.match(line)) and table.profiled:
+            if found[1] == "algbw":
+                old = (at, found[2])
+            elif old:
+                table.lines.append((old[0], table.profiled, (found[2], old[1])))
+        elif "bandwidth of all_reduce" in line or line.lstrip().startswith("|"):
+            title, size = _TITLE.search(line), _LINE.match(line)
+            again = size is not None and any(earlier == _size(size) for _, earlier, _ in table.lines)
+            if table.rates and (title or again):
+                yield table
+                table = _BenchOutput(at)
+            _take(table, line, at)
+    yield table
+
+
+def _take(table: _BenchOutput, line: str, at: int) -> None:
+    if found := _TITLE.search(line):
+        table.number, table.ranks, table.numbers = at, int(found[1]), {"warmup": int(found[2]), "iterations": int(found[3])}
+        if profiled := _PROFILED.search(line):
+            table.profiled = round(float(profiled[1]) * (1 << 30)) if profiled[1].count(".") < 2 else None
+    elif found := _LINE.match(line):
+        table.lines.append((at, _size(found), (found[3], found[4])))
+    elif (found := _TRIAL.match(line)) and table.profiled:
+        table.trials.append((found[1], found[2]))
+
+
+def _size(found: re.Match[str]) -> int:
+    return int(found[1]) * _UNITS.get(found[2], 0)
+
+
+def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> ImportedTable:
+    factor = rank_range(operations()["allreduce"], printed_rates((algbw, busbw) for busbw, algbw in table.rates))
+    where = f"the table at line {table.number}"
+    proven = table.ranks or (factor.only if factor else None)
+    extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), user_input, proven, where)
+    fits = factor is None or factor.holds(extent.ranks)
+    doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
+    statistic = "size / mean rate over the trials and ranks"
+    kind = RowKind(
+        "allreduce", "torch-nccl", "torch", "float32", extent.ranks, extent.nodes, statistic, "cuda", "sum", in_place=True, mode="isolated",
+        evidence=table.numbers,
+    )  # fmt: skip
+    rows, arrays = _rows(table, kind)
+    facts: dict[str, Any] = {**table.numbers, **start_facts(context), **({"gpu": table.gpu} if table.gpu else {})}
+    if table.software:
+        facts |= {"torch": table.software[0], "library": table.software[1]}
+    unknown = [*([] if arrays else [MissingItem.INTERVAL, MissingItem.SAMPLES]), *([] if extent.nodes else [MissingItem.NODES])]
+    missing = lacks(*unknown, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
+    statistic = rows[0].evidence["statistic"] if rows else statistic
+    return ImportedTable(
+        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts,
+        extent.contradicted, arrays,
+    )  # fmt: skip
+
+
+def _rows(table: _BenchOutput, kind: RowKind) -> tuple[list[Row], dict[int, Arrays]]:
+    rows, arrays = list[Row](), dict[int, Arrays]()
+    for at, size, (_, algbw) in table.lines:
+        time_s = _time(size, algbw)
+        if time_s is not None and is_size(size):
+            rows.append(kind.row(size, time_s, count=size // 4, line=at))
+    times = [time_s for _, algbw in table.trials if (time_s := _time(table.profiled or 0, algbw)) is not None]
+    if times and table.profiled and is_size(table.profiled):
+        statistic = f"the median over {len(times)} trials of size / mean rate of the ranks"
+        row = kind.row(table.profiled, float(np.median(times)), count=table.profiled // 4, line=table.number)
+        row, found = sampled(row, Samples(np.array(times), statistic), kind)
+        arrays[len(rows)] = found
+        rows.append(row)
+    return rows, arrays
+
+
+def _time(size: int, algbw: str) -> float | None:
+    known = with_digits(algbw)
+    time_s = size / known[0] / 1e9 if known and known[0] > 0 else None
+    return time_s if time_s is not None and is_time(time_s) else None
+
+
+ALL_REDUCE_BENCH = Importer("all-reduce-bench", "all_reduce_bench.py of ml-engineering", knows, read)

@@ -1,0 +1,340 @@
+"""Read the lines of a log around its tables: the launcher's command, its ranks and hosts, library versions and settings.
+
+A log may contain several starts. Each launcher command begins another one; without commands, all lines are of one start. A value that
+a start does not contain is unknown. Numbers that contradict each other within a start are unknown, too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from collbench.plugins.importers.importer import UserInput, split_prefix
+from collbench.plugins.importers.rows import JobExtent, ranks_and_nodes, short
+from collbench.results.environment import recorded_environment
+
+if TYPE_CHECKING:
+    from collbench.machine.readers.nccl_log import TunedRate
+
+_LAUNCHERS = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun", "aprun", "jsrun"}
+_LAUNCHER_WORD = re.compile(r"(?:^|[\s/])(?:mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|aprun|jsrun)\s")
+_PROGRAM = re.compile(r"(?:[a-z0-9_]{3,40}_perf\w{0,20}|osu_\w{2,40}|IMB-\w{2,12}|ucx_perftest|mpiGraph|network_(?:load_)?test)$")
+# In other lines only names of known programs count, since libfabric, for example, has a provider ofi_hook_perf.
+_NAMES = r"(?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|gather|scatter|sendrecv|hypercube)_perf\w{0,20}"
+_NAMED_PROGRAM = re.compile(rf"(?:^|[\s/\"'=`])({_NAMES})(?=[\s\"'`;|&]|$)")
+_VERSION = re.compile(r"\b([NR])CCL version[ :]{1,3}(\d{1,3}\.\d{1,3}(?:\.\d{1,4})?[\w.+:-]{0,60})")
+_SET = re.compile(r"NCCL INFO (NCCL_\w{2,60}) set (?:by environment )?to (\S{1,200}?)\.?\s*$")
+_ASSIGNED = re.compile(r"(?:\+\s*)?(?:export\s+)?([A-Z][A-Z0-9_]{2,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|\S{0,400})\s*;?\s*$")
+_TASKS = re.compile(r"\bSLURM_(?:NTASKS|NPROCS)=[\"']?(\d{1,7})\b")
+_RANKS = re.compile(r"NCCL INFO .{0,200}\b[nN]ranks (\d{1,7})\b")
+_STARTUP = re.compile(r"MPI startup\(\):\s+(\d{1,7})\s+\d{1,10}\s+(\S{1,256})\s+\S")
+_SHELL = re.compile(r"(?:^|\s)(?:\[?[\w.-]+@[\w.-]+[^$#>]{0,200}[$#]|[\w.~:/()-]{0,80}[$>+#%])\s+(?=\S)")
+_LOCAL = re.compile(r"(?:^|[\s/\"'])[a-z0-9_]{3,40}_perf\w{0,20}\s(?:.{0,400}\s)?-\w")
+# These names begin a command after any words: "taskset -c 1 ucx_perftest node03 -t tag_bw", "kubectl exec pod -- all_reduce_perf -b 8".
+_WRAPPED = re.compile(rf"{_NAMES}|ucx_perftest")
+_PRODUCT = re.compile(r"\$\(\(\s{0,9}(\d{1,15}(?:\s{0,9}\*\s{0,9}\d{1,15}){0,8})\s{0,9}\)\)")  # $((4 * 1024))
+_LONGEST, _MOST_LINES, _MOST_WORDS = 20_000, 60, 2_000  # of a command with its continued lines
+_MOST_PROCESSES = 10**7
+_MOST_TABLE_LINES = 1_000
+
+
+def last_option(arguments: Sequence[str], short_name: str, long_name: str) -> str | None:
+    """Return the last value of an option: "-z 1", "-z1", "--blocking 1" or "--blocking=1"; None without one."""
+    found: str | None = None
+    for word, after in zip(arguments, (*arguments[1:], ""), strict=False):
+        if word in (short_name, long_name):
+            found = after
+        elif word.startswith(f"{long_name}="):
+            found = word.partition("=")[2]
+        elif word.startswith(short_name) and word[len(short_name) :].isdecimal():
+            found = word[len(short_name) :]
+    return found
+
+
+@dataclass(frozen=True)
+class LogContext:
+    """The known values of one start.
+
+    program      the benchmark's name on the command line; None: none, or several
+    processes    how many the launcher started
+    arguments    the program's arguments on its command line
+    ranks        of the communicator, from NCCL's log
+    hosts        names by rank, as Intel MPI lists them
+    library      ("nccl" or "rccl", version), as the library prints it
+    environment  the variables that steer libraries, if the log contains them
+    tuning       NCCL's table of latencies and bandwidths (subsystem TUNING); () without one
+    """
+
+    program: str | None = None
+    processes: int | None = None
+    arguments: tuple[str, ...] = ()
+    ranks: int | None = None
+    hosts: tuple[str, ...] = ()
+    library: tuple[str, str] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    tuning: tuple[TunedRate, ...] = ()
+
+    def option(self, short_name: str, long_name: str) -> int | None:
+        """Return the integer that the program's command line has for "-g 8", "-g8", "--ngpus 8" or "--ngpus=8"; None without one."""
+        found = last_option(self.arguments, short_name, long_name)
+        return int(found) if found and found.isdecimal() and len(found) < 16 else None
+
+
+class Contexts:
+    """The contexts of a log, found by line."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """Read all lines once."""
+        self._starts = list(_starts(lines))
+        self._lines = [line for line, _ in self._starts]
+
+    def at(self, line: int) -> LogContext:
+        """Return the start that contains the line (the first is 1), with the values of all its lines."""
+        return self._starts[max(bisect_right(self._lines, line) - 1, 0)][1]
+
+
+class _Command(NamedTuple):
+    program: str | None
+    processes: int | None
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass
+class _Start:
+    """One start while its lines are read. Each number is stored once."""
+
+    line: int
+    command: _Command | None = None
+    tasks: set[int] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
+    hosts: dict[int, str] = field(default_factory=dict)
+    libraries: dict[tuple[str, str], None] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    exported: dict[str, str] = field(default_factory=dict)  # by the shell; also for the following starts
+    table_lines: list[str] = field(default_factory=list)
+
+    def context(self) -> LogContext:
+        whole = sorted(self.hosts) == list(range(len(self.hosts)))
+        hosts = tuple(self.hosts[rank] for rank in sorted(self.hosts)) if whole else ()
+        command = self.command
+        counts = set(self.tasks) if command is None or command.processes is None else {command.processes}
+        counts |= {len(hosts)} if hosts else set()
+        processes = counts.pop() if len(counts) == 1 else None
+        environment = {**self.environment, **(command.environment if command else {})}
+        return LogContext(
+            command.program if command else None, processes, command.arguments if command else (),
+            next(iter(self.ranks)) if len(self.ranks) == 1 else None, hosts,
+            next(iter(self.libraries)) if len(self.libraries) == 1 else None, recorded_environment(environment), self._tuning(),
+        )  # fmt: skip
+
+    def _tuning(self) -> tuple[TunedRate, ...]:
+        """Return NCCL's table; RCCL selects by other corrections of its table, so that it is not read."""
+        if not self.table_lines or any(name != "nccl" for name, _ in self.libraries):
+            return ()
+        from collbench.machine.readers.nccl_log import read  # few logs have the table
+
+        return read("\n".join(self.table_lines), "NCCL's log").tuning
+
+
+def _starts(lines: Sequence[str]) -> Iterator[tuple[int, LogContext]]:
+    start, resume = _Start(0), 0
+    for number, line in enumerate(lines, 1):
+        if number < resume or len(line) > _LONGEST:
+            continue
+        command, size = _command(lines, number)
+        if command is None and "_perf" in line and "Collective test" not in line and "NCCL " not in line:
+            mentioned = set(_NAMED_PROGRAM.findall(line))  # "Running all_gather_perf on 2 nodes" may begin another start
+            if mentioned and not (start.command is not None and mentioned == {start.command.program}):
+                command = _Command(mentioned.pop() if len(mentioned) == 1 else None, None, (), {})
+        if command is not None:
+            resume = number + size
+            if start.command is not None:  # settings before the first command belong to it
+                yield start.line, start.context()
+                start = _Start(number, environment=dict(start.exported), exported=dict(start.exported))
+            start.command = command
+        else:
+            _learn(start, line)
+    yield start.line, start.context()
+
+
+def _learn(start: _Start, line: str) -> None:
+    """Read one line. Cheap tests come first: a log has 100,000 lines without a value."""
+    if "CCL" in line:
+        if (version := _VERSION.search(line)) is not None:
+            start.libraries[("rccl" if version[1] == "R" else "nccl", version[2])] = None
+        if "NCCL INFO" in line:
+            if "|" in line and len(start.table_lines) < _MOST_TABLE_LINES:
+                start.table_lines.append(line)
+            if (found := _SET.search(line)) is not None:
+                start.environment[found[1]] = short(found[2])
+            elif (ranks := _RANKS.search(line)) is not None:
+                start.ranks.add(int(ranks[1]))
+            return
+    if "MPI startup():" in line and (found := _STARTUP.search(line)) is not None:
+        start.hosts[int(found[1])] = short(found[2])
+    elif "=" in line:
+        text = split_prefix(line).text.strip()
+        if (found := _ASSIGNED.match(text)) is not None:
+            start.environment[found[1]] = start.exported[found[1]] = short(found[2].strip("\"'"))
+        if "SLURM_N" in line:
+            start.tasks |= {int(count) for count in _TASKS.findall(line)}
+
+
+def _command(lines: Sequence[str], number: int) -> tuple[_Command | None, int]:
+    """Return (the command that begins in this line, the number of its lines); None if the line is not a command."""
+    line = lines[number - 1]
+    launched = _LAUNCHER_WORD.search(line) is not None
+    if not launched and not ("_perf" in line and _LOCAL.search(line)):
+        return None, 1
+    text, size = _continued(lines, number)
+    if not launched:
+        return _local(text), size
+    found = _LAUNCHER_WORD.search(text)
+    words = _words(text[found.start() :].strip()) if found else []
+    is_command = any(word.startswith("-") for word in words) or _program_at(words) is not None
+    if not found or not is_command or len(words) < 2 or words[0].rsplit("/", 1)[-1] not in _LAUNCHERS:
+        return None, 1
+    return _parsed(words, dict(_assignments(_words(text[: found.start()])))), size
+
+
+def _local(text: str) -> _Command | None:
+    """Return the command of a program that is started without a launcher, with one process; None for other text."""
+    words = _words(_SHELL.sub("", text, count=1).strip())
+    at = _program_at(words)
+    if at is None:
+        return None
+    name = words[at].rsplit("/", 1)[-1]
+    before = words[:at]
+    if not _WRAPPED.fullmatch(name) and not all("=" in word for word in before):
+        return None
+    return _Command(name, 1, tuple(next(_parts(words[at:]))), dict(_assignments(before)))
+
+
+def _continued(lines: Sequence[str], number: int) -> tuple[str, int]:
+    """Return (the line with its continuation lines, their number)."""
+    parts = list[str]()
+    for line in lines[number - 1 : number - 1 + _MOST_LINES]:
+        text = split_prefix(line).text.rstrip()
+        parts.append(text.removesuffix("\\"))
+        if not text.endswith("\\"):
+            break
+    return " ".join(parts)[:_LONGEST], len(parts)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a command; a quoted command within it as its words: bash -c "ucx_perftest -s 8"."""
+    with_products = _PRODUCT.sub(lambda found: str(prod(map(int, found[1].split("*")))), text)
+    words = list[str]()
+    for word in _split(with_products):
+        words += _split(word) if " " in word and _LOCAL.search(word) else [word]
+    return words[:_MOST_WORDS]
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _assignments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        name, sign, value = word.partition("=")
+        if sign and re.fullmatch(r"[A-Z][A-Z0-9_]{2,60}", name):
+            yield name, short(value)
+
+
+def _program_at(words: Sequence[str]) -> int | None:
+    """Return the index of the benchmark among these words, or None."""
+    return next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.rsplit("/", 1)[-1])), None)
+
+
+def _parsed(words: Sequence[str], environment: dict[str, str]) -> _Command:
+    """Return the command: "mpirun -np 1 a : -np 3 a" starts four processes."""
+    program: str | None = None
+    arguments: tuple[str, ...] = ()
+    several, counts = False, list[int | None]()
+    for part in _parts(words):
+        at = _program_at(part)
+        options = part[:at] if at is not None else part
+        environment |= _steering(options)
+        counts.append(_processes(options, words[0]))
+        if at is not None:
+            name = part[at].rsplit("/", 1)[-1]
+            several = several or program not in (None, name)
+            program, arguments = name, tuple(part[at + 1 :])
+    known = [count for count in counts if count is not None]
+    whole = sum(known) if known and len(known) == len(counts) and program else None
+    return _Command(None if several else program, whole if whole and whole <= _MOST_PROCESSES else None, arguments, environment)
+
+
+def _parts(words: Sequence[str]) -> Iterator[list[str]]:
+    part = list[str]()
+    for word in words[1:]:
+        if word == ":":
+            yield part
+            part = []
+        elif word in ("|", "|&", ";", "&&", ">", "2>&1", "&>"):
+            break
+        else:
+            part.append(word)
+    yield part
+
+
+def _processes(options: Sequence[str], launcher: str) -> int | None:
+    """Return the number in "-np 8", "-np=8", "-n8" or "--ntasks=8"; the last one of a name counts."""
+    counts: dict[str, int] = {}
+    for word, after in zip(options, [*options[1:], ""], strict=False):
+        name, _, value = word.partition("=")
+        if not value and (joined := re.fullmatch(r"(-[nNc])(\d{1,7})", word)):
+            name, value = joined[1], joined[2]
+        text = value or after
+        if name.startswith("-") and text.isdecimal() and len(text) < 8:
+            counts[name] = int(text)
+    slurm = launcher.rsplit("/", 1)[-1] == "srun"
+    for name in ("-np", "--np", "-n", "--ntasks", *(() if slurm else ("-c",))):
+        if name in counts:
+            return counts[name]
+    nodes, each = counts.get("-N", counts.get("--nodes")), counts.get("--ntasks-per-node")
+    return nodes * each if slurm and nodes and each else None
+
+
+def _steering(options: Sequence[str]) -> dict[str, str]:
+    """Return the variables of mpirun -x A=1, mpiexec -genv A 1, -env A 1, srun --export=ALL,A=1, and "env A=1" before the program."""
+    found: dict[str, str] = dict(_assignments(options))
+    for i, word in enumerate(options):
+        if word in ("-genv", "-env") and i + 2 < len(options) and "=" not in options[i + 1]:
+            found[options[i + 1]] = short(options[i + 2])
+        elif word.startswith("--export=") or (word == "--export" and i + 1 < len(options)):
+            listed = word.partition("=")[2] or options[i + 1]
+            found |= dict(_assignments(listed.split(",")))
+    return found
+
+
+def with_hosts(context: LogContext, ranks: int) -> tuple[str, ...]:
+    """Return the hosts by rank, if the log lists as many as there are ranks."""
+    return context.hosts if len(context.hosts) == ranks else ()
+
+
+def extent_of(context: LogContext, user_input: UserInput, printed: int | None, where: str) -> JobExtent:
+    """Return ranks and nodes of a tool with one rank per process: the printed ranks, else the user's, else the launcher's processes.
+
+    Raises UsageError if none is known.
+    """
+    launched = context.processes if printed is None and user_input.ranks is None else printed
+    known = launched if launched is not None else user_input.ranks
+    return ranks_and_nodes(user_input, launched, len(set(with_hosts(context, known or 0))) or None, where)
+
+
+def start_facts(context: LogContext) -> dict[str, Any]:
+    """Return the facts about a start that a run stores."""
+    facts: dict[str, Any] = {"environment": context.environment} if context.environment else {}
+    if context.tuning:
+        facts["nccl_tuning"] = [list(entry) for entry in context.tuning if entry.gb_per_s]
+    return facts

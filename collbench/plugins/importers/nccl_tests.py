@@ -1,0 +1,835 @@
+"""Read nccl-tests' and rccl-tests' text: tables of any version, with or without their head, among the lines of mpirun, srun and NCCL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collbench.errors import UsageError
+from collbench.operations.operation import Operation
+from collbench.operations.registry import operations
+from collbench.plugins.importers.importer import (
+    RANKS_DOUBTFUL,
+    Arrays,
+    Contradiction,
+    ImportedTable,
+    Importer,
+    Reading,
+    UserInput,
+    read_tables,
+    split_prefix,
+)
+from collbench.plugins.importers.log_context import Contexts, LogContext, last_option, start_facts, with_hosts
+from collbench.plugins.importers.notes import (
+    AveragedGroups,
+    ImportDoubt,
+    InterleavedJobs,
+    Missing,
+    MissingItem,
+    NotInOutput,
+    OutOfBoundsValues,
+    RepeatedCases,
+    SingleRankTable,
+    SkippedLines,
+    SkippedReason,
+    lacks,
+)
+from collbench.plugins.importers.rows import (
+    JobExtent,
+    PrintedRates,
+    Quantiles,
+    RankRange,
+    RowKind,
+    Samples,
+    as_count,
+    as_list,
+    as_object,
+    as_objects,
+    contradiction,
+    is_size,
+    is_time,
+    operation_named,
+    parse_number,
+    printed_rates,
+    rank_mismatch,
+    rank_range,
+    ranks_and_nodes,
+    rate_mismatch,
+    sampled,
+    short,
+    type_name,
+    width_of,
+    without_figures,
+)
+from collbench.results.environment import recorded_environment
+from collbench.results.row import Row
+from collbench.results.store import parse_object
+from collbench.units import plural
+
+# The text of nccl-tests and rccl-tests: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d$")
+_VERSION = re.compile(r"#\s*([nr]ccl)-tests version (\S+)(?:.*?[nr]ccl-library=(\d+))?")
+_RCCL_VERSION = re.compile(r"(.{0,120}?)#?\s*\brccl-tests: Version (\S+)")
+_PROGRAM = re.compile(r"Collective test (?:starting|concluded): (.+)")
+_DEVICE = re.compile(
+    r"#?\s*Rank\s+(\d{1,7}) (?:Group\s+(\d{1,7}) )?Pid\s+(\d{1,10}) on\s+(\S{1,256}) device\s+(\d{1,4}) \[([^\]]{0,40})\] ?(.{0,200})"
+)
+_NUMBERS = {
+    "gpus": re.compile(r"nGpus (\d+)"), "threads": re.compile(r"nThread (\d+)"), "warmup": re.compile(r"warmup iters: (\d+)"),
+    "iterations": re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)"), "calls": re.compile(r"agg iters: (\d+)"),
+    "validation": re.compile(r"validation: (\d+)"), "graph": re.compile(r"graph: (\d+)"),
+}  # fmt: skip
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+# Web pages and Markdown interpret the # as a heading and remove it.
+_UNMARKED = re.compile(
+    r"\s*(?:nThread \d|Using devices|Rank\s+\d{1,7}\s.{0,80}Pid\s+\d|Out of bounds values\s*:|Avg bus bandwidth\s*:"
+    r"|Collective test (?:starting|concluded):|[nr]ccl-tests version \d|size\s+count\s+(?:\(elements\)\s+)?type\s)"
+)
+_OLD_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|0e\+00|\d*\.\d+")
+_LONGEST = 4096  # characters of a line of a table or a comment
+_BODY, _WIDE = 4, 8  # time, algbw, busbw, #wrong; with -I 1 also i_min, i_max, i_p99, i_cv%
+_GAP = re.compile(r"\s{30,}")  # in place of missing out-of-place figures
+
+
+class Body(NamedTuple):
+    """The printed figures of one placement. per_iteration (-I 1): i_min, i_max, i_p99, i_cv%; in JSON also p95."""
+
+    time: str
+    algbw: str
+    busbw: str
+    wrong: str
+    per_iteration: tuple[str, ...] = ()
+
+
+class TableLine(NamedTuple):
+    """One line of a table. `placed` has the out-of-place figures, then the in-place ones. redop and root are None if not printed."""
+
+    number: int
+    size: int
+    elements: int
+    dtype: str
+    redop: str | None
+    root: int | None
+    placed: tuple[Body | None, Body | None]
+
+    @property
+    def cell(self) -> tuple[int, str, str | None, int | None]:
+        """Return what distinguishes it from the other rows of its table."""
+        return self.size, self.dtype, self.redop, self.root
+
+
+class PrintedDevice(NamedTuple):
+    """A rank's line under "Using devices"."""
+
+    rank: int
+    group: int
+    host: str
+    device: int
+    address: str
+    name: str
+
+
+@dataclass
+class Head:
+    """The values around a table.
+
+    starts    how many heads were printed before it: more than one means jobs that print into each other
+    numbers   warmup, iterations, calls (per iteration), validation, graph, as far as they are printed
+    blocking  -z: 1 to 3
+    old       whether the fourth column is the largest error instead of the number of wrong elements; None without a header
+    bad       "Out of bounds values"
+    cut       whether the list of devices was too long for its buffer
+    averaged  how the ranks' times are combined (-a); the text does not contain it, and the default is their average
+    """
+
+    tool: str = "nccl-tests"
+    version: str | None = None
+    library: str | None = None
+    program: str | None = None
+    starts: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
+    blocking: int = 0
+    wide: bool = False
+    cpu_time: bool = False
+    old: bool | None = None
+    bad: int | None = None
+    devices: list[PrintedDevice] = field(default_factory=list)
+    cut: bool = False
+    averaged: str = "averaged over the ranks"
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def take(self, text: str) -> None:
+        """Read a line that begins with #; an unknown one is ignored."""
+        if device := _DEVICE.match(text):
+            rank, group, _, host, number, address, name = device.groups()
+            self.devices.append(PrintedDevice(int(rank), int(group or 0), host, int(number), address, name.strip()))
+        elif version := _VERSION.match(text):
+            self.tool, self.version, library = f"{version[1]}-tests", version[2], version[3]
+            self.library = dotted(int(library)) if library and len(library) < 10 else None
+        elif text.startswith("# nThread"):
+            self.starts += 1
+            self.numbers |= {name: int(found[1][:9]) for name, form in _NUMBERS.items() if (found := form.search(text))}
+        elif program := _PROGRAM.search(text):
+            self.program = program[1].strip()
+        elif bad := _OUT_OF_BOUNDS.search(text):
+            self.bad = int(bad[1][:18])
+        elif "Blocking Enabled" in text:
+            self.blocking = 3 if "outer iteration" in text else 2 if "no barrier" in text else 1
+        elif {"algbw", "busbw"} <= (words := set(text.split())):
+            self.wide, self.cpu_time, self.old = "i_min" in words, "cputime" in words, bool({"error", "res"} & words)
+        elif text.rstrip().endswith("...") and self.devices:
+            self.cut = True
+
+
+def rccl_version(text: str) -> tuple[str, str] | None:
+    """Return (the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
+    found = _RCCL_VERSION.match(text)
+    return (split_prefix(f"{found[1]} #").writer, found[2]) if found else None
+
+
+def dotted(code: int) -> str:
+    """Return NCCL_VERSION_CODE as text: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
+    major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def split_line(line: str) -> tuple[str, str] | None:
+    """Return (the writer's tag, the line); None for a line that neither is a comment nor begins with a number."""
+    writer, text = split_prefix(line)
+    first = text.lstrip()[:1] if len(text) < _LONGEST else ""
+    if first == "#" or (first.isalpha() and _UNMARKED.match(text)):
+        return writer, f"# {text.strip()}" if first != "#" else text.lstrip()
+    return (writer, text) if first.isdigit() else None
+
+
+def shows_errors(lines: Iterable[TableLine]) -> bool:
+    """Return whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
+    return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
+
+
+def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
+    """Return a line of the table; None for any other line. wide: the header names the columns of -I 1.
+
+    Older versions omit redop and root, or print an empty redop.
+    """
+    words = text.split()
+    if len(words) < 3 + _BODY or not (words[0].isdecimal() and words[1].isdecimal()) or len(words[0]) > 18 or len(words[1]) > 18:
+        return None
+    at = 4 if words[3][0].isalpha() and words[3][:3] not in ("N/A", "nan", "inf") else 3
+    figures = words[at:-2] if len(words) > 8 and _DATE.match(words[-2]) else words[at:]
+    root = figures.pop(0) if len(figures) % _BODY == 1 else ""
+    placed = _placed(figures, wide, text)
+    if placed is None or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
+        return None
+    redop = words[3] if at == 4 and words[3] != "none" else None
+    root_rank = int(root) if root.isdecimal() and len(root) < 9 else None
+    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, root_rank, placed)
+
+
+def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Body | None] | None:
+    width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
+    if len(figures) not in (width, 2 * width) or not all(
+        word[0] in "-+.0123456789" or word in ("N/A", "nan", "-nan", "inf") for word in figures
+    ):
+        return None
+    first = _body(figures[:width])
+    if len(figures) == width:  # an incomplete line, or a replay, which has no out-of-place figures
+        return (None, first) if _GAP.search(text.rstrip()) else (first, None)
+    return first, _body(figures[width:])
+
+
+def _body(words: list[str]) -> Body | None:
+    return None if words[0] == "N/A" else Body(words[0], words[1], words[2], words[3], tuple(words[_BODY:]))
+
+
+# The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
+#
+# A file's name decides only between operations with the same columns, and only if no program is named.
+
+_PROGRAMS = {
+    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
+    "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather", "scatter": "scatter", "sendrecv": "sendrecv",
+    "hypercube": "hypercube",
+}  # fmt: skip
+_UNCHECKED_IN_PLACE = ("sendrecv", "alltoall", "alltoallv")  # reportErrors = in_place ? 0 : 1
+_MOST_LINES = 16  # the fastest lines have the most digits; more lines do not reduce the range
+
+
+class NamedOperation(NamedTuple):
+    """An operation, the program that printed the table if it is known, and the contradiction with --operation.
+
+    source    of the operation: "its columns"; "" if it is that of the program
+    """
+
+    operation: Operation
+    program: str | None
+    source: str = ""
+    contradicted: tuple[Contradiction, ...] = ()
+
+
+class Ranks(NamedTuple):
+    """The number of ranks that each source proves, None if it proves none; `nodes` are the head's."""
+
+    head: int | None
+    counts: int | None
+    factor: RankRange | None
+    nodes: int | None
+
+
+class DecidedRanks(NamedTuple):
+    """The ranks and nodes of a table, with the source of their number: "--ranks"."""
+
+    extent: JobExtent
+    source: str
+
+
+def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
+    """Return the operation. Raises UsageError if the output names an unknown program, or if nothing proves the operation."""
+    where, possible = f"the table at line {lines[0].number}", _by_layout(head, lines)
+    listed = ", ".join(possible) or "any"
+    program = head.program if head.program is not None else context.program
+    known = program_operation(program) if program is not None else None
+    if known is not None and (head.program is not None or known in possible):
+        contradicted = contradiction(where, "operation", user_input.operation, known)
+        return NamedOperation(operation_named(known), program, contradicted=contradicted)
+    if user_input.operation is not None:
+        if user_input.operation not in possible:
+            raise UsageError(f"{where}: the columns do not fit --operation {user_input.operation} (they fit {listed}): omit it")
+        return NamedOperation(operation_named(user_input.operation), head.program, "--operation")
+    if head.program is not None:
+        raise UsageError(f"{where}: unknown program '{short(head.program)}' of nccl-tests: use --operation NAME")
+    if len(possible) == 1:
+        return NamedOperation(operation_named(possible[0]), None, "its columns")
+    # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
+    file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
+    hint = max((name for name in _PROGRAMS.values() if name in file), key=len, default="")
+    if hint in possible and context.program is None:
+        return NamedOperation(operation_named(hint), None, "the file's name")
+    raise UsageError(f"{where}: the operation is unknown ({listed}): use --operation NAME")
+
+
+def program_operation(program: str) -> str | None:
+    """Return the operation of a program's name with any suffix: allreduce for "./build/all_reduce_perf_mpi". None: unknown."""
+    words = program.split()
+    found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
+    return _PROGRAMS.get(found[1]) if found else None
+
+
+def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
+    """Return the numbers of ranks that head, counts and bandwidths prove."""
+    own = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
+    ranks, hosts = {device.rank for device in own}, {device.host for device in own}
+    whole = len(own) < len(head.devices) or ranks == set(range(len(ranks)))
+    once = len(own) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
+    nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
+    extent = (len(ranks), nodes) if ranks and whole else (None, None)
+    return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
+
+
+def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
+    """Return the ranks: those that the output proves, else the user's, else the log's for this start, if the bandwidths allow them.
+
+    Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
+    """
+    factor = proven.factor
+    only = factor.only if factor else None
+    for known, source in ((proven.head, "the list of devices"), (proven.counts, "size and count"), (only, "busbw / algbw")):
+        if known is not None:
+            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes, where), source)
+    if user_input.ranks is not None:
+        if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
+            raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
+        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), "--ranks")
+    if factor is not None and factor.empty:
+        raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
+    gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
+    threads = head.numbers.get("threads") or context.option("-t", "--nthreads") or 1
+    launched = None if context.processes is None else context.processes * gpus * threads
+    for known, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
+        if known and (factor is None or factor.holds(known)):
+            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes or len(set(context.hosts)) or None, where), source)
+    allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
+    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), "--ranks")
+
+
+def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
+    """Return both bandwidths of the lines with the most digits."""
+    bodies = [body for line in lines for body in line.placed if body and line.size]
+    best = sorted(bodies, key=lambda body: parse_number(body.algbw) or 0.0, reverse=True)[:_MOST_LINES]
+    return printed_rates((body.algbw, body.busbw) for body in best)
+
+
+def parts_of(line: TableLine) -> int | None:
+    """Return size / (count × width), the number of parts of `count` elements in a buffer; None if it is not an integer."""
+    width = width_of(type_name(line.dtype))
+    whole = width * line.elements if width else 0
+    return line.size // whole if whole and line.size % whole == 0 else None
+
+
+def _by_layout(head: Head, lines: Sequence[TableLine]) -> list[str]:
+    """Return the operations that print such lines, by root, redop and count, by what is checked in place, and by all-reduce's factor."""
+    line = max(lines, key=lambda each: each.size)
+    whole = parts_of(line) == 1
+    if line.root is not None:
+        return ["reduce"] if line.redop else ["broadcast"] if whole else ["gather", "scatter"]
+    if line.redop and not whole:
+        return ["reducescatter"]
+    if not line.redop:
+        return _as_checked(head, lines, ["sendrecv"] if whole else ["allgather", "alltoall", "alltoallv", "hypercube"])
+    found = rank_range(operations()["allreduce"], fastest(lines))
+    if found is None or found.holds(2):  # sendrecv prints a redop that it does not use, and has the factor of two ranks
+        return _as_checked(head, lines, ["allreduce", "sendrecv"])
+    return ["allreduce"]
+
+
+def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> list[str]:
+    """Return those that fit the columns "#wrong". Three programs never print it in place; the others do."""
+    checked = [line for line in lines if line.placed[0] and line.placed[1] and parse_number(line.placed[0].wrong) is not None]
+    if head.old is not False or not checked:
+        return possible
+    filled = {parse_number(line.placed[1].wrong) is not None for line in checked if line.placed[1]}
+    if len(filled) > 1:
+        return possible
+    unchecked = filled == {False}
+    return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
+
+
+def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
+    """Return the number of ranks if a buffer has a part for each. alltoallv's parts are uneven, so it has none."""
+    if operation.parts(4) == 1 or operation.uneven:
+        return None
+    found = {parts_of(line) for line in lines if line.size and line.elements}
+    return found.pop() if len(found) == 1 else None
+
+
+# Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
+
+_MOST_WRONG = 2**62
+_UNTOLD = Quantiles()
+_BUFFERS, _BLOCKED = "rotating", {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
+
+
+@dataclass(frozen=True)
+class NcclTestsBlock:
+    """A head with the lines below it, and the values of the log for their start.
+
+    samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
+    """
+
+    head: Head
+    lines: list[TableLine]
+    context: LogContext = field(default_factory=LogContext)
+    samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """Return the number of the first line of the table in its file."""
+        return self.lines[0].number if self.lines else 0
+
+
+def runs_of(block: NcclTestsBlock, user_input: UserInput) -> Iterator[ImportedTable]:
+    """Yield the runs in a block that have a row. Raises UsageError if the operation or the ranks are unknown."""
+    moved = [line for line in block.lines if is_size(line.size)]
+    passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
+    for lines in passes:
+        if run := _run(block, lines, user_input, len(passes)):
+            yield run
+
+
+def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
+    """Return the lines by repetition: a case that occurs again begins the next one. Sizes rounded to the previous one are left out."""
+    passes: list[list[TableLine]] = []
+    seen: set[Any] = set()
+    for line in lines:
+        if passes and line.cell in seen and line.cell == passes[-1][-1].cell and parts_of(line) != 1:
+            continue
+        if not passes or line.cell in seen:
+            passes.append([])
+            seen = set()
+        passes[-1].append(line)
+        seen.add(line.cell)
+    return passes
+
+
+def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]]:
+    """Return the lines of jobs that print into each other: each line goes to the first job that lacks its case."""
+    passes: list[dict[Any, TableLine]] = [{} for _ in range(jobs)]
+    for line in lines:
+        free = next((each for each in passes if line.cell not in each), None)
+        if free is None:
+            free = {}
+            passes.append(free)
+        free[line.cell] = line
+    return [list(each.values()) for each in passes if each]
+
+
+def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInput, passes: int) -> ImportedTable | None:
+    head = block.head
+    if head.cpu_time:
+        raise UsageError(f"line {lines[0].number}: the times are CPU times for starting the calls (-C 1): run it again without -C 1")
+    if head.old is None and shows_errors(lines):
+        head = replace(head, old=True)
+    named = operation_of(head, lines, user_input, block.context)
+    proven = ranks_of(head, lines, named.operation)
+    ranks = decide_ranks(proven, user_input, head, block.context, f"the table at line {lines[0].number}")
+    rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
+    if not rows:
+        return None
+    program = named.program or named.operation.name
+    return ImportedTable(
+        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
+        rows[0].evidence["statistic"], rows,
+        _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
+        [*_missing(head, named, ranks, lines, arrays), *_skipped(block, passes)],
+        list(_doubts(block, lines, (named.operation, proven, ranks.extent.ranks), passes)),
+        (*named.contradicted, *ranks.extent.contradicted), arrays,
+    )  # fmt: skip
+
+
+def _rows(
+    block: NcclTestsBlock, head: Head, lines: Sequence[TableLine], about: tuple[Operation, Ranks, DecidedRanks]
+) -> tuple[list[Row], dict[int, Arrays]]:
+    """Return (rows, their arrays by index)."""
+    operation, proven, decided = about
+    ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
+    kinds: dict[Any, RowKind] = {}
+    doubtful = proven.factor is not None and not proven.factor.holds(ranks)
+    for line in lines:
+        for in_place, body in enumerate(line.placed):
+            time_s = _time(body)
+            if body is None or time_s is None:
+                continue
+            key = (line.dtype, line.redop, line.root, in_place)
+            kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, decided, operation, bool(in_place)))
+            wrong = _wrong(head, body.wrong)
+            row = kind.row(
+                _size(line, operation, ranks), time_s, count=line.elements, line=line.number, spread=_spread(head, body),
+                checked=0 if wrong is None else max(1, head.numbers.get("validation", 1)), wrong=wrong,
+            )  # fmt: skip
+            if (samples := block.samples.get((line.number, bool(in_place)))) is not None:
+                row, arrays[len(rows)] = sampled(row, samples, kind)
+            flags = (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if wrong or (wrong is None and head.bad) else []))
+            rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
+    if rows and head.bad and block.lines[-1] is lines[-1] and not any(row.wrong for row in rows):
+        reason = f"wrong data: {plural(head.bad, 'value')} out of bounds, in a case that the columns do not show"
+        unknown_case = without_figures(next(iter(kinds.values())), 0, 0, lines[-1].number, reason)
+        rows.append(replace(unknown_case, checked=1, wrong=head.bad))
+    return rows, arrays
+
+
+def _kind(head: Head, line: TableLine, decided: DecidedRanks, operation: Operation, in_place: bool) -> RowKind:
+    library = "rccl" if head.tool == "rccl-tests" else "nccl"
+    iterations, calls = head.numbers.get("iterations"), head.numbers.get("calls", 1)
+    each = f" of {calls} calls" if calls > 1 else ""
+    # src/common.cu: BenchTime
+    statistic = f"the mean over {iterations or 'the'} iterations{each}{_BLOCKED.get(head.blocking, '')}, {head.averaged}"
+    mode = "graph" if head.numbers.get("graph") else "isolated" if head.blocking in (1, 2) else "pipelined"
+    return RowKind(
+        operation.name, library, "nccl", type_name(line.dtype), decided.extent.ranks, decided.extent.nodes, statistic,
+        "cuda" if library == "nccl" else "rocm", short(line.redop) if operation.reduces and line.redop else None,
+        line.root if operation.rooted else None, mode, in_place, _BUFFERS,
+        evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
+    )  # fmt: skip
+
+
+def _size(line: TableLine, operation: Operation, ranks: int) -> int:
+    """Return the size by collbench's definition: for a hypercube, the data of the other ranks (src/hypercube.cu)."""
+    return line.size // ranks * (ranks - 1) if operation.name == "hypercube" and ranks > 1 else line.size
+
+
+def _time(body: Body | None) -> float | None:
+    known = parse_number(body.time) if body else None
+    return known / 1e6 if known and is_time(known / 1e6) else None
+
+
+def _spread(head: Head, body: Body) -> Quantiles:
+    """Return the quantiles of the iterations, per call: with -m, each iteration makes several calls."""
+    if not body.per_iteration:
+        return _UNTOLD
+    calls = max(1, head.numbers.get("calls", 1))
+    least, most, p99, _, p95 = (
+        known / 1e6 / calls if (known := parse_number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
+    )
+    return Quantiles(least, p95, p99, most)
+
+
+def _wrong(head: Head, text: str) -> int | None:
+    """Return the wrong elements. The old fourth column is the largest error, which proves right data only together with the foot."""
+    known = parse_number(text)
+    if known is None or head.numbers.get("validation") == 0:
+        return None
+    if head.old:
+        return 0 if head.bad == 0 else None
+    return int(min(known, _MOST_WRONG))
+
+
+def _hosts(head: Head) -> list[str]:
+    by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
+    whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank)))
+    return [by_rank[rank] for rank in sorted(by_rank)] if whole and not head.cut else []
+
+
+def _facts(head: Head, context: LogContext) -> dict[str, Any]:
+    devices = [
+        {"rank": d.rank, "host": short(d.host), "device": d.device, "gpu": short(d.address), "name": short(d.name)} for d in head.devices
+    ]
+    version = context.library[1] if context.library else head.library
+    environment = {**context.environment, **head.environment}
+    return {
+        **start_facts(context), **head.numbers, **({"library": version} if version else {}), **({"devices": devices} if devices else {}),
+        **({"environment": environment} if environment else {}),
+    }  # fmt: skip
+
+
+def _missing(
+    head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[TableLine], arrays: Mapping[int, Arrays]
+) -> Iterator[Missing]:
+    if named.source:
+        yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source}")
+    if ranks.extent.nodes is None:
+        yield NotInOutput(MissingItem.NODES)
+    if ranks.source != "the list of devices":
+        yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source}")
+    if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
+        yield from lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES)
+    if not any("all_s" in each for each in arrays.values()):
+        yield NotInOutput(MissingItem.RANK_DATA)
+    if head.numbers.get("validation") == 0:
+        yield NotInOutput(MissingItem.VERIFICATION)
+
+
+def _skipped(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
+    moved = [line for line in block.lines if is_size(line.size)]
+    if empty := len(block.lines) - len(moved):
+        yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
+    twice = len(moved) - len({line.cell for line in moved})
+    if passes == 1 and twice:
+        yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
+
+
+def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Operation, Ranks, int], passes: int) -> Iterator[ImportDoubt]:
+    head, (operation, proven, ranks) = block.head, about
+    contradicted = proven.factor is not None and not proven.factor.holds(ranks)
+    if contradicted and proven.factor is not None:
+        yield rank_mismatch("busbw / algbw", proven.factor, ranks, operation.name)
+    if proven.counts is not None and proven.counts != ranks:
+        yield rank_mismatch("size / count", RankRange(proven.counts, proven.counts), ranks, operation.name)
+    if ranks == 1 and not contradicted:
+        yield SingleRankTable()
+    if (groups := len({device.group for device in head.devices})) > 1:
+        yield AveragedGroups(groups)
+    if head.bad:
+        yield OutOfBoundsValues(head.bad)
+    placed = [(line, body) for line in lines for body in line.placed if body]
+    line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
+    if mismatch := rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number):
+        yield mismatch
+    if head.starts > 1:
+        yield InterleavedJobs(head.starts)
+    elif passes > 1:
+        yield RepeatedCases(passes, has_header=bool(head.starts))
+
+
+# Reads what nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, arguments and environment.
+#
+# With -I 1 it holds the time of each iteration, the slowest process's and each process's: these become samples.
+
+_NEWEST = 3
+_AVERAGES = {"0": "of rank 0", "1": "averaged over the ranks", "2": "the least of the ranks", "3": "the most of the ranks"}
+_JSON_NUMBERS = {
+    "warmup": "warmup_iters", "iterations": "iterations", "calls": "aggregated_iterations", "validation": "validation", "graph": "graph",
+    "threads": "nthreads", "gpus": "ngpus",
+}  # fmt: skip
+_PLACES = ("out_of_place", "in_place")
+_PER_ITERATION = ("min_us", "max_us", "p99_us", "cv_pct", "p95_us")
+
+
+def knows_json(lines: Sequence[str]) -> bool:
+    """Return whether the lines are an object with keys that only nccl-tests writes."""
+    first = next((line for line in lines if line.strip()), "").lstrip()
+    return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
+
+
+def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
+    """Return the only table. Raises UsageError if the text is not such an object or is incomplete."""
+    try:
+        document = parse_object("\n".join(lines).encode())
+    except ValueError as error:
+        raise UsageError(f"the file is {error}: the program was stopped while it wrote the file; import its text output instead") from error
+    version = document.get("version")
+    if not isinstance(version, int) or not 0 < version <= _NEWEST:
+        raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
+    head = _head(document)
+    table, samples = list[TableLine](), dict[tuple[int, bool], Samples]()
+    for number, each in enumerate(as_objects(document.get("results")), 1):
+        if line := _line(number, each):
+            table.append(line)
+            samples.update(_samples(number, each, head))
+    block = NcclTestsBlock(head, table, samples=samples)
+    empty = "no results in the file: the program was stopped before its first line"
+    return read_tables([block], lambda one: runs_of(one, user_input), empty=empty)
+
+
+def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
+    """Yield the times per call of the counted iterations, by (line, in place)."""
+    calls = max(1, head.numbers.get("calls", 1))
+    for in_place, place in enumerate(_PLACES):
+        place_json = as_object(each.get(f"{place}_per_iter"))
+        skipped = as_count(place_json.get("skipped_iterations")) or 0
+        slowest = _times(place_json.get("times_us"), skipped, calls)
+        iterations = as_count(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
+        if len(slowest) < 2 or len(slowest) != iterations - skipped:
+            continue  # without them the printed summary is still right
+        processes = [_times(one, skipped, calls) for one in as_list(place_json.get("per_process_max_times_us"))]
+        # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
+        of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
+        per_rank = np.array(processes) if of_ranks and processes else None
+        several = f" of {calls} calls" if calls > 1 else ""
+        statistic = f"the median over {len(slowest)} iterations{several} of the slowest rank"
+        yield (number, bool(in_place)), Samples(np.array(slowest), statistic, per_rank)
+
+
+def _times(value: Any, skipped: int, calls: int) -> list[float]:
+    """Return seconds per call; [] if one of them is not a valid time."""
+    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in as_list(value)[skipped:]]
+    return times if all(is_time(time) for time in times) else []
+
+
+def _head(document: Mapping[str, Any]) -> Head:
+    config = as_object(document.get("config"))
+    arguments = [word for word in as_list(document.get("args")) if isinstance(word, str)]
+    head = Head(program=arguments[0] if arguments else None, starts=1, old=False)
+    head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := as_count(config.get(key))) is not None}
+    head.cpu_time = any("cpu_time" in as_object(each.get(place)) for each in as_objects(document.get("results")) for place in _PLACES)
+    if config.get("blocking_collectives") == "true":  # JSON has only whether -z was given
+        blocking = last_option(arguments, "-z", "--blocking")
+        head.blocking = int(blocking) if blocking in ("1", "2", "3") else 1
+    head.averaged = _AVERAGES.get(last_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
+    head.devices = [device for each in as_objects(config.get("devices")) if (device := _device(each))]
+    head.bad = as_count(as_object(document.get("out_of_bounds")).get("count"))
+    code = as_count(document.get("nccl_version"))
+    head.library = dotted(code) if code else None
+    pairs = (word.partition("=") for word in as_list(document.get("env")) if isinstance(word, str))
+    head.environment = recorded_environment({name: text for name, _, text in pairs if name})
+    return head
+
+
+def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
+    size, count, dtype = as_count(each.get("size")), as_count(each.get("count")), each.get("type")
+    if size is None or count is None or not isinstance(dtype, str):
+        return None
+    redop, root = each.get("redop"), str(each.get("root")).strip()
+    named = redop if isinstance(redop, str) and redop not in ("", "none") else None
+    placed = [_body_json(as_object(each.get(place)), as_object(each.get(f"{place}_per_iter"))) for place in _PLACES]
+    return TableLine(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
+
+
+def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
+    """Return the figures in the form of the text output, with the six digits that JSON has."""
+    if not figures:
+        return None
+    values = [_figure(figures.get(name)) for name in ("time", "alg_bw", "bus_bw", "nwrong")]
+    each = tuple(_figure(per_iteration.get(name)) for name in _PER_ITERATION) if per_iteration else ()
+    return Body(values[0], values[1], values[2], values[3], each)
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.6f}" if isinstance(value, int | float) and not isinstance(value, bool) else "N/A"
+
+
+def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
+    numbers = [as_count(each.get(name)) for name in ("rank", "group", "device")]
+    host, address, name = (str(each.get(key, "")) for key in ("hostname", "device_hex", "device_info"))
+    if numbers[0] is None or not host:
+        return None
+    return PrintedDevice(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
+
+
+NCCL_TESTS_JSON = Importer("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
+
+
+_OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
+_HEADER = re.compile(r"#\s+(?:size\s+count|bytes\s+N)\s+(?:\(elements\)\s+)?type\s.*algbw\s+busbw")
+_OWN_HEADER = "# collbench version"
+_RCCL = "rccl-tests: Version"
+
+
+@dataclass
+class _Stream:
+    """What one writer prints: the finished blocks, and the one that is being read."""
+
+    version: str | None = None
+    blocks: list[tuple[Head, list[TableLine]]] = field(default_factory=list)
+    head: Head = field(default_factory=Head)
+    lines: list[TableLine] = field(default_factory=list)
+    ended: bool = False
+
+    def line(self, number: int, text: str) -> None:
+        """Read any line that is not a comment; only lines of a table count."""
+        if self.ended:
+            self.close()
+        row = parse_line(number, text, self.head.wide)
+        if row is not None:
+            self.lines.append(row)
+
+    def comment(self, text: str) -> None:
+        """Read a line that begins with #."""
+        if self.lines and (_OPENS.match(text) or _HEADER.match(text) or text.startswith("# Using devices")):
+            self.close()
+        self.head.take(text)
+        self.ended = self.ended or "Avg bus bandwidth" in text
+        if "Collective test concluded" in text:
+            self.close()
+
+    def close(self) -> None:
+        """End the table."""
+        if self.lines:
+            if self.version:  # rccl-tests prints it outside of its comments
+                self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
+            self.blocks.append((self.head, self.lines))
+        self.head, self.lines, self.version, self.ended = Head(), [], None, False
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Return whether the lines have nccl-tests' header or a line of its table."""
+    found = (split_line(line) for line in lines)
+    return any(
+        _OPENS.match(text) or _HEADER.match(text) if text[:1] == "#" else parse_line(0, text, wide=False) for _, text in filter(None, found)
+    )
+
+
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
+    """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
+    empty = "no line of nccl-tests' table with a size and a time found: use the whole output of the program"
+    return read_tables(_blocks(lines), lambda block: runs_of(block, user_input), empty=empty)
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
+    """Yield the tables of all writers."""
+    streams: dict[str, _Stream] = {}
+    for number, line in enumerate(lines, 1):
+        found = None if _RCCL in line else split_line(line)
+        if found is None:
+            if _RCCL in line and (version := rccl_version(line)):
+                streams.setdefault(version[0], _Stream()).version = version[1]
+            continue
+        stream = streams.setdefault(found[0], _Stream())
+        if found[1][:1] == "#":
+            if found[1].startswith(_OWN_HEADER):
+                raise UsageError(f"line {number} is output of collbench: use `collbench report` with the run folder, which has more data")
+            stream.comment(found[1])
+        else:
+            stream.line(number, found[1])
+    contexts = Contexts(lines)
+    for stream in streams.values():
+        stream.close()
+        for head, table in stream.blocks:
+            yield NcclTestsBlock(head, table, contexts.at(table[-1].number))
+
+
+NCCL_TESTS = Importer("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)

@@ -1,0 +1,447 @@
+"""Run folders from the tables of other tools: different operations share a folder, and repeated cases are in the next one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from collbench import __version__
+from collbench.errors import UsageError
+from collbench.plugins.importers.all_reduce_bench import ALL_REDUCE_BENCH
+from collbench.plugins.importers.deepep import DEEPEP
+from collbench.plugins.importers.fi_pingpong import FI_PINGPONG
+from collbench.plugins.importers.gloo import GLOO
+from collbench.plugins.importers.gpcnet import GPCNET
+from collbench.plugins.importers.imb import IMB
+from collbench.plugins.importers.importer import (
+    Arrays,
+    ImportedTable,
+    Importer,
+    Reading,
+    Skipped,
+    UnsupportedTool,
+    UserInput,
+    split_prefix,
+    without_prefixes,
+)
+from collbench.plugins.importers.mpigraph import MPIGRAPH
+from collbench.plugins.importers.nccl_inspector import NCCL_INSPECTOR
+from collbench.plugins.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
+from collbench.plugins.importers.nvbandwidth import NVBANDWIDTH, NVBANDWIDTH_JSON
+from collbench.plugins.importers.osu import OSU
+from collbench.plugins.importers.param import PARAM
+from collbench.plugins.importers.perftest import PERFTEST
+from collbench.plugins.importers.pod_log import POD_LOG
+from collbench.plugins.importers.rccl_tests_file import RCCL_TESTS_FILE
+from collbench.plugins.importers.rows import as_list, as_objects
+from collbench.plugins.importers.ucx_perftest import UCX_PERFTEST
+from collbench.reason import as_json
+from collbench.results.folder import FinishedRun, write_all
+from collbench.results.row import SERIES, Row
+from collbench.units import plural
+
+# Tools with output that is recognized but cannot be imported: errors name them.
+
+_UNSUPPORTED = (
+    # (name, words of which a line has one, form of the line)
+    ("p2pBandwidthLatencyTest (CUDA samples)", ("GPU Bandwidth Latency Test", "Bidirectional P2P="),
+     r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|Bidirectional P2P=\w+ Bandwidth"),
+    ("bandwidthTest (CUDA samples)", ("[CUDA Bandwidth Test]",), r"\[CUDA Bandwidth Test\] - Starting"),
+    ("SuperBench", ("nccl-bw", "rccl-bw", "ib-validation", "gpu-copy-bw", "superbench"),
+     r'"(?:nccl-bw|rccl-bw|ib-validation|gpu-copy-bw)[\w:-]{0,40}/|superbench'),
+    ("iperf3", ("[ ID]", "Connecting to host "), r"\[ ID\] Interval\s+Transfer\s+(?:Bitrate|Bandwidth)|Connecting to host \S+, port \d+"),
+    ("qperf", ("_bw:", "_lat:"), r"^(?:tcp|ud|rc|uc|rds|sctp|udp)_(?:bw|lat|bi_bw):\s*$"),
+    ("netperf", ("MIGRATED ", "TCP STREAM TEST"), r"MIGRATED (?:TCP|UDP)_\w+ (?:TEST|REQUEST)|TCP STREAM TEST"),
+    ("sockperf", ("sockperf: ",), r"sockperf: "),
+    ("TransferBench", ("TransferBench ",), r"TransferBench v?\d"),
+    ("rocm_bandwidth_test", ("RocmBandwidthTest", "Inter-Device ", "Unidirectional copy"),
+     r"RocmBandwidthTest Version|Inter-Device (?:Access|Numa Distance)|Unidirectional copy peak bandwidth"),
+    ("nccom-test (AWS Neuron)", ("nccom-test", "size(B)"), r"nccom-test|size\(B\)\s+count\(elems\)\s+type\s+time"),
+    ("hccl_test (Ascend)", ("data_size(Bytes)", "the minbytes is "),
+     r"data_size\(Bytes\)\s*:?\s*\|?\s*aveg_time|the minbytes is \d+, maxbytes is \d+"),
+    ("UCC's ucc_perftest", ("Collective:", "Time, us"), r"Collective:\s+\w+|Count\s+Size\s+Time, us"),
+    ("NVSHMEM's perftest", ("nvshmem", "#put_", "#get_", "#shmem_", "size(B)"),
+     r"nvshmem.{0,40}perftest|#(?:put|get|shmem)_(?:bw|latency|p_\w+)|\|\s*size\(B\)\s*\|.{0,40}latency\(us\)"),
+    ("oneCCL's benchmark", ("oneCCL benchmark", "stddev[%]"),
+     r"oneCCL benchmark|#bytes\s+#repetitions\s+t_min\[usec\]\s+t_max\[usec\]\s+t_avg\[usec\]\s+stddev\[%\]"),
+    ("NCCL's Inspector for Prometheus (set NCCL_INSPECTOR_PROM_DUMP=0)", ("nccl_bus_", "nccl_p2p_", "nccl_collective_"),
+     r"^nccl_(?:bus_bandwidth_gbs|p2p_\w+|collective_\w+)\{"),
+    ("nixlbench", ("nixlbench", "Block Size (B)"), r"nixlbench|Block Size \(B\)\s+Batch Size\s+B/W"),
+    ("mpiBench", ("START mpiBench",), r"START mpiBench"),
+    ("netgauge", ("Netgauge v",), r"\bNetgauge v"),
+    ("Sandia's SMB", ("job size:", "msgsize "), r"job size:\s+\d+|msgsize\s+iterations\s+iter_t\s+work_t"),
+    ("a web page", ("<!DOCTYPE html", "<html", "<HTML"), r"<!DOCTYPE html|<html|<HTML"),
+)  # fmt: skip
+_LONGEST = 4096
+
+
+def unread_tools(lines: Sequence[str]) -> dict[str, int]:
+    """Return the tools that printed some of these lines and cannot be imported: the first line (its index) of each."""
+    text = "\n".join(lines)
+    found: dict[str, int] = {}
+    for name, words, form in _UNSUPPORTED:
+        if any(word in text for word in words):  # a log of 100,000 lines has none, and this is fast
+            index = next((index for index, line in enumerate(lines) if re.search(form, line[:_LONGEST])), None)
+            found |= {} if index is None else {name: index}
+    return found
+
+
+# All readers, and the choice of the reader for a file.
+
+# First the marks of collbench's own rows, since any text may be between them; then JSON; then text, the most distinct first.
+READERS: tuple[Importer, ...] = (
+    POD_LOG, NCCL_TESTS_JSON, RCCL_TESTS_FILE, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH,
+    ALL_REDUCE_BENCH, DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
+)  # fmt: skip
+HEAD = 400
+
+
+def reader_for(lines: Sequence[str], name: str | None) -> Importer:
+    """Return the reader called `name`, else the one that detects the lines, also after a long start such as NCCL's log.
+
+    Raises UsageError for an unknown name, and for lines of an unknown format.
+    """
+    names = ", ".join(reader.name for reader in READERS)
+    if name is not None:
+        found = next((reader for reader in READERS if reader.name == name), None)
+        if found is None:
+            raise UsageError(f"unknown format --as '{name[:40]}': choose from {names}")
+        return found
+    for start in range(0, max(1, len(lines)), HEAD):
+        head = without_prefixes(lines[start : start + HEAD])
+        if (found := next((reader for reader in READERS if reader.knows(head)), None)) is not None:
+            return found
+    tools = unread_tools(lines[: 10 * HEAD])
+    if tools:
+        raise UsageError(f"output of {next(iter(tools))} is not supported: supported formats are {names}")
+    raise UsageError(f"unknown format: use --as FORMAT ({names})")
+
+
+# Files with the output of several tools, such as logs of acceptance tests: each reader gets the lines of its tool.
+
+# Their files have nothing else, or the log around their lines repeats them.
+_ALONE = (POD_LOG, NCCL_TESTS_JSON, NCCL_INSPECTOR, RCCL_TESTS_FILE)
+_TOGETHER = tuple(reader for reader in READERS if reader not in _ALONE)
+_FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A line (its index) that a reader recognizes."""
+
+    index: int
+    reader: Importer
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some lines of a file: their indexes, and their texts without prefixes."""
+
+    indexes: list[int]
+    texts: list[str]
+
+
+def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer, Reading]]:
+    """Return the content of the lines by reader: the one called `name`, else each one that recognizes lines and reads a row from them.
+
+    Raises UsageError if no reader can read them.
+    """
+    first = reader_for(lines, name)
+    if name is not None or first in _ALONE:
+        return [(first, first.read(lines, user_input))]
+    chunks = [_chunk(lines, start) for start in range(0, len(lines), HEAD)]
+    skipped = _unread(chunks)
+    marks = _marks(chunks, first)
+    readers = list(dict.fromkeys([first, *(mark.reader for mark in marks)]))
+    if len(readers) == 1:
+        reading = first.read(lines, user_input)
+        return [(first, replace(reading, skipped=(*reading.skipped, *skipped)))]
+    found: list[tuple[Importer, Reading]] = []
+    failed: list[tuple[Importer, UsageError]] = []
+    for reader in readers:
+        try:
+            found.append((reader, reader.read(_lines_of_tool(lines, marks, reader), user_input)))
+        except UsageError as error:
+            failed.append((reader, error))
+    if not found:
+        raise failed[0][1]
+    for reader, reason in failed:
+        line = next((mark.index + 1 for mark in marks if mark.reader is reader), 0)
+        skipped.append(Skipped(line, f"lines of {reader.name} (from line {line}): {reason}"))
+    found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, *skipped)))
+    return found
+
+
+def _chunk(lines: Sequence[str], start: int) -> _Chunk:
+    """Return the lines from this index on, without those of NCCL's log, which no reader recognizes."""
+    end = min(start + HEAD, len(lines))
+    indexes = [index for index in range(start, end) if " NCCL INFO " not in lines[index]]
+    return _Chunk(indexes, without_prefixes(lines[index] for index in indexes))
+
+
+def _unread(chunks: Sequence[_Chunk]) -> list[Skipped]:
+    """Return a note for each tool that printed some of the lines and cannot be imported."""
+    found: dict[str, int] = {}
+    for chunk in chunks:
+        for name, place in unread_tools(chunk.texts).items():
+            found.setdefault(name, chunk.indexes[place] + 1)
+    return [UnsupportedTool(line, f"output of {name} (from line {line}) is not supported") for name, line in found.items()]
+
+
+def _marks(chunks: Sequence[_Chunk], first: Importer) -> list[_Mark]:
+    """Return the recognized lines, each with the first reader that recognizes it; none if only `first` recognizes lines."""
+    recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(chunk.texts)] for chunk in chunks]
+    if all(readers == [first] for readers in recognizing):
+        return []
+    found: list[_Mark] = []
+    for chunk, readers in zip(chunks, recognizing, strict=True):
+        for index, text in zip(chunk.indexes, chunk.texts, strict=True):
+            reader = next((reader for reader in readers if reader.knows([text])), None)
+            found += [_Mark(index, reader)] if reader else []
+    return found
+
+
+def _lines_of_tool(lines: Sequence[str], marks: Sequence[_Mark], reader: Importer) -> list[str]:
+    """Return the lines, empty ones in place of those of other tools.
+
+    Lines between the last figures of one tool and the beginning of the next one stay for both: they may end one, or begin the other.
+    """
+    own = list(lines)
+    for mark, after in zip(marks, [*marks[1:], None], strict=True):
+        if mark.reader is reader:
+            continue
+        end = len(lines) if after is None else after.index
+        if after is not None and after.reader is reader:
+            end = _end_of_figures(lines, mark.index, end)
+        own[mark.index : end] = [""] * (end - mark.index)
+    return own
+
+
+def _end_of_figures(lines: Sequence[str], begin: int, end: int) -> int:
+    """Return the index after the last line of figures between both; at least one line belongs to what begins there."""
+    while end > begin + 1 and not _FIGURES.match(split_prefix(lines[end - 1]).text):
+        end -= 1
+    return end
+
+
+# Notes on an imported run: its sources, missing values, doubts, and skipped lines.
+
+_MOST = 12  # notes of a kind, since a log may have thousands of tables
+_STORED_LONGEST = 400
+
+
+def import_notes(info: Mapping[str, Any]) -> list[str]:
+    """Return the notes in a run.json: one per tool and statistic, one on what is missing, then options, doubts and skipped tables.
+
+    There are none for a run that collbench measured.
+    """
+    imported = info.get("imported")
+    if not isinstance(imported, dict):
+        return []
+    doubts = [f"doubtful: {text}" for text in _texts(imported.get("doubts"))]
+    skipped = [
+        f"skipped a table of {each.get('file')}: {each.get('reason')}"[:_STORED_LONGEST] for each in as_objects(imported.get("skipped"))
+    ]
+    unused = [
+        (
+            f"{each.get('option')} {each.get('given')} is not used for {each.get('program')} ({each.get('file')}): "
+            f"the table has {each.get('found')}"
+        )[:_STORED_LONGEST]
+        for each in as_objects(imported.get("unused_options"))
+    ]
+    missing = "; ".join(_texts(imported.get("missing")))
+    return [
+        *_few(list(_tools(imported)), "statistics"), *([f"missing in the output: {missing}"] if missing else []),
+        *_few(list(dict.fromkeys(unused)), "unused options"), *_few(doubts, "doubts"), *_few(skipped, "skipped tables"),
+    ]  # fmt: skip
+
+
+def _tools(imported: Mapping[str, Any]) -> Iterator[str]:
+    """Yield "imported from nccl-tests 2.17.6: 32 rows of all_reduce_perf (a.log), …; a time is the mean over 20 iterations"."""
+    found: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for each in as_objects(imported.get("tables")):
+        tool = " ".join(str(each[name]) for name in ("tool", "version") if each.get(name))
+        files = found.setdefault((tool[:_STORED_LONGEST], str(each.get("statistic"))[:_STORED_LONGEST]), {})
+        programs = files.setdefault(str(each.get("file")), {})
+        program, number = str(each.get("program")), each.get("rows")
+        programs[program] = programs.get(program, 0) + (number if isinstance(number, int) else 0)
+    for (tool, statistic), files in found.items():
+        listed = []
+        for name, programs in files.items():
+            rows = _few([f"{plural(number, 'row')} of {program}" for program, number in programs.items()], "programs")
+            listed.append(f"{', '.join(rows)[:_STORED_LONGEST]} ({name})"[: 2 * _STORED_LONGEST])
+        yield f"imported from {tool}: {', '.join(_few(listed, 'files'))}; a time is {statistic}"
+
+
+def _texts(value: Any) -> list[str]:
+    return [text[:_STORED_LONGEST] for text in as_list(value) if isinstance(text, str)]
+
+
+def _few(texts: list[str], what: str) -> list[str]:
+    return texts if len(texts) <= _MOST else [*texts[:_MOST], f"and {len(texts) - _MOST} more {what}"]
+
+
+_ELSEWHERE = ("environment", "devices", "exit_code", "nccl_tuning")  # facts of a table that have their own keys in run.json
+_SERIES_OF = attrgetter(*SERIES)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file that a table is from: its name without the folder, its size, SHA-256 and format."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    format: str
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """A table and its file. `skipped`: tables of that file that were not read, only on its first table."""
+
+    source: Source
+    run: ImportedTable
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass
+class ImportedRun:
+    """The tables that become one run folder."""
+
+    tables: list[FileTable] = field(default_factory=list)
+    series: set[tuple[Any, ...]] = field(default_factory=set)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in the order of the tables."""
+        return [row for table in self.tables for row in table.run.rows]
+
+    @property
+    def arrays(self) -> dict[int, Arrays]:
+        """The arrays of the rows, by index of the row."""
+        found: dict[int, Arrays] = {}
+        before = 0
+        for table in self.tables:
+            found |= {before + index: arrays for index, arrays in table.run.arrays.items()}
+            before += len(table.run.rows)
+        return found
+
+    @property
+    def operation(self) -> str:
+        """The operation of all rows; "import" if there are several."""
+        operations = {series[0] for series in self.series}
+        return str(operations.pop()) if len(operations) == 1 else "import"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Return run.json: the source of the rows, what is missing, what is doubtful, and hosts and ranks as far as known."""
+        first = self.tables[0].run
+        files = {table.source.sha256: vars(table.source) for table in self.tables}
+        hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
+        environment = {"environment": first.facts["environment"]} if first.facts.get("environment") else {}
+        backends = dict.fromkeys((row.backend for row in self.rows), _versions(first))
+        tuning = first.facts.get("nccl_tuning")
+        logs = {"nccl_log": {backend: {"tuning": tuning} for backend in backends}} if tuning else {}
+        codes = [code for table in self.tables if isinstance(code := table.run.facts.get("exit_code"), int)]
+        missing = list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
+        doubts = [(table.source.name, table.run.program, doubt) for table in self.tables for doubt in table.run.doubts]
+        unused = [
+            {"file": table.source.name, "program": table.run.program, **vars(each)}
+            for table in self.tables
+            for each in table.run.contradicted
+        ]
+        skipped = [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]
+        return {
+            **({"exit_code": max(codes)} if codes else {}),
+            "backends": backends,
+            **hosts,
+            **environment,
+            **logs,
+            "imported": {
+                "files": list(files.values()),
+                "tables": [_describe_source(table) for table in self.tables],
+                "missing": [fact.render() for fact in missing],
+                "missing_facts": as_json(missing),
+                "doubts": [f"{file}, {program}: {doubt.render()}" for file, program, doubt in doubts],
+                "doubt_facts": [{"file": file, "program": program, "fact": as_json(doubt)} for file, program, doubt in doubts],
+                **({"unused_options": unused} if unused else {}),
+                **({"skipped": skipped} if skipped else {}),
+            },
+        }
+
+
+def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
+    """Return the tables by run: each joins the first run of the same tool, library, settings and hosts that lacks its series."""
+    found: list[ImportedRun] = []
+    by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
+    free: dict[tuple[Any, ...], int] = {}  # by tool and series the first run that lacks it
+    for table in tables:
+        maker, series = _made_by(table.run), set(map(_SERIES_OF, table.run.rows))
+        runs = by_maker.setdefault(maker, [])
+        at = max((free.get((maker, each), 0) for each in series), default=0)
+        while at < len(runs) and not runs[at].series.isdisjoint(series):
+            at += 1
+        if at == len(runs):
+            runs.append(ImportedRun())
+            found.append(runs[at])
+        runs[at].tables.append(table)
+        runs[at].series |= series
+        free |= {(maker, each): at + 1 for each in series if free.get((maker, each), 0) == at}
+    return found
+
+
+def store(
+    runs: Sequence[ImportedRun], out: Path, command: Sequence[str], allocation: str | None, topology: Mapping[str, Any] | None
+) -> list[Path]:
+    """Write the runs: one as `out` itself, several as out/launch-1, launch-2, … Return the folders.
+
+    With an `allocation`, several runs are launches of it; without, each is independent. Raises UsageError if a run exists
+    there.
+    """
+    if any(out.glob("launch-*")):
+        raise UsageError(f"--out {out} already has launches: choose a new folder")
+    paths = [out] if len(runs) == 1 else [out / f"launch-{number}" for number in range(1, len(runs) + 1)]
+    same = {"collbench": __version__, "command": ["collbench", *command], "allocation_id": allocation, "launches": len(runs)}
+    write_all(
+        FinishedRun(path, run.operation, {**same, "launch_index": number, **run.info}, run.rows, topology, run.arrays)
+        for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1)
+    )
+    return paths
+
+
+def _describe_source(table: FileTable) -> dict[str, Any]:
+    run = table.run
+    about = {name: getattr(run, name) for name in ("tool", "version", "program", "statistic")}
+    return {
+        "file": table.source.name,
+        **about,
+        "rows": len(run.rows),
+        "facts": {name: value for name, value in run.facts.items() if name not in _ELSEWHERE},
+    }
+
+
+def _versions(run: ImportedTable) -> dict[str, str]:
+    """Return the library's version by its name, as for collbench's own backends, and the tool's version."""
+    library = run.facts.get("library")
+    name = "rccl" if any(row.backend == "rccl" for row in run.rows[:1]) else "nccl"
+    of_library = {name: library} if isinstance(library, str) else {}
+    return {**of_library, run.tool: run.version or "version unknown"}
+
+
+def _rank_map(run: ImportedTable) -> list[dict[str, Any]]:
+    devices = run.facts.get("devices")
+    by_rank = {
+        device["rank"]: {"local_rank": device["device"], "gpu": device["gpu"], "gpu_name": device["name"]}
+        for device in (devices if isinstance(devices, list) else ())
+    }
+    return [{"rank": rank, "host": host, **by_rank.get(rank, {})} for rank, host in enumerate(run.hosts)]
+
+
+def _made_by(run: ImportedTable) -> tuple[Any, ...]:
+    environment = run.facts.get("environment")
+    settings = tuple(sorted(environment.items())) if isinstance(environment, dict) else ()
+    return run.tool, run.version, run.facts.get("library"), settings, tuple(run.hosts)

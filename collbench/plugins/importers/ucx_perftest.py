@@ -1,0 +1,161 @@
+"""Read the output of ucx_perftest: the line "Final:" of each test below its table (src/tools/perf of UCX 1.8 to 1.20).
+
+MB are 2**20 bytes. The latency of a ping-pong is half the round trip; of a stream the tool's "overhead" is the time between messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, floor
+
+from collbench.errors import UsageError
+from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.log_context import Contexts, LogContext, last_option, start_facts
+from collbench.plugins.importers.notes import ImportDoubt, MissingItem, MixedMemory, SizeMismatch, lacks
+from collbench.plugins.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, with_digits
+
+_FACT = re.compile(r"\|\s*(API|Test|Data layout|Send memory|Recv memory|Message size|Window size|AM header size):\s*(.{1,80}?)\s*\|\s*$")
+_KIND = re.compile(r"\|\s+(overhead|latency) \(usec\)\s*\|\s*bandwidth \(MB/s\)")
+_COLUMNS = re.compile(r"\|\s*(?:Stage|Test)\s*\|\s*# iterations \|\s*(typical|[\d.]{1,6}%ile)")
+_FINAL = re.compile(r"\s*Final:\s+(\S.*)$")
+_TESTS = {"_lat": True, "_bw": False}
+_DEVICES = ("cuda", "rocm", "ze-device", "ze-managed", "gaudi")  # beginnings of names of memory types
+_LENGTH = re.compile(r"(\d{1,18})(?::(\d{1,6}))?")  # of one entry of -s: bytes, and how many times
+_MIB = 1 << 20
+_SLACK = 1e-4  # between bandwidth and message rate; a wrong size differs by more
+
+
+@dataclass
+class _UcxTest:
+    """One test: the values of its head, and the words of its last line."""
+
+    number: int
+    facts: dict[str, str] = field(default_factory=dict)
+    latency: bool | None = None
+    percentile: str = "typical"
+    final: tuple[int, list[str]] | None = None
+
+
+def knows(lines: Sequence[str]) -> bool:
+    """Return whether one of these lines is the head of its table, or a final line."""
+    return any(_KIND.search(line) for line in lines) or any(
+        (found := _FINAL.match(line)) and len(found[1].split()) in (4, 8) and parse_number(found[1].split()[0]) for line in lines
+    )
+
+
+def read(lines: Sequence[str], user_input: UserInput) -> Reading:
+    """Return one run per test. Raises UsageError if none is complete, and for --ranks other than 2."""
+    if user_input.ranks not in (None, 2):
+        raise UsageError(f"--ranks {user_input.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
+    contexts = Contexts(lines)
+    tests = [test for test in _tests(without_prefixes(lines)) if test.final]
+    tool = "ucx_perftest (the client prints it, in a line 'Final:')"
+    return read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], tool)
+
+
+def _tests(lines: Sequence[str]) -> list[_UcxTest]:
+    tests = [_UcxTest(1)]
+    for at, line in enumerate(lines, 1):
+        fact, kind = _FACT.match(line.strip()), _KIND.search(line)
+        if (fact or kind) and tests[-1].final:
+            tests.append(_UcxTest(at))
+        if fact:
+            tests[-1].facts[fact[1]] = short(fact[2])
+        elif kind:
+            tests[-1].latency = kind[1] == "latency"
+        elif columns := _COLUMNS.search(line):
+            tests[-1].percentile = columns[1]
+        elif final := _FINAL.match(line):
+            if tests[-1].final:  # the same head above several sizes
+                tests.append(replace(tests[-1]))
+            tests[-1].number, tests[-1].final = at, (at, final[1].replace(",", "").split())
+    return tests
+
+
+def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> ImportedTable:
+    at, words = test.final or (0, [])
+    latency, size = _is_latency(test, context), _size(test, words, context)
+    figures = [parse_number(word) for word in words]
+    time_s = _time(figures, size, latency) if len(words) in (4, 8) else None
+    if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
+        what = "kind of test" if latency is None else "message size" if size is None else "time"
+        raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
+    memory = _memory(test, context)
+    kind = _kind(test, user_input, latency, memory)
+    evidence = {"iterations": int(figures[0] or 0), "printed": _printed(test, figures)}
+    row = kind.row(size, time_s, count=size, line=at, evidence=evidence)
+    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
+    apart = abs(bandwidth[0] * _MIB - rate[0] * size) if bandwidth and rate else 0.0
+    fits = not bandwidth or not rate or apart <= max(1.1 * (bandwidth[1] * _MIB + rate[1] * size), _SLACK * rate[0] * size)
+    doubts: list[ImportDoubt] = [] if fits else [SizeMismatch(at, size)]
+    doubts += [MixedMemory(memory)] if len(set(memory)) > 1 else []
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    return ImportedTable(
+        "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
+        facts={**test.facts, **start_facts(context)}, missing=unknown, doubts=doubts,
+    )  # fmt: skip
+
+
+def _memory(test: _UcxTest, context: LogContext) -> tuple[str, str]:
+    """Return the memory types of sender and receiver: of the head, else of the command line (-m cuda,host), else the default."""
+    typed = last_option(context.arguments, "-m", "--memory") if context.program == "ucx_perftest" else None
+    send, _, receive = short(typed or "host").partition(",")
+    return test.facts.get("Send memory", send), test.facts.get("Recv memory", receive or send)
+
+
+def _kind(test: _UcxTest, user_input: UserInput, latency: bool, memory: Sequence[str]) -> RowKind:
+    device = next((name for name in _DEVICES if any(each.startswith(name) for each in memory)), "cpu").partition("-")[0]
+    statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"
+    window = test.facts.get("Window size", "")
+    return RowKind(
+        "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, user_input.nodes,
+        statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
+        window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
+        also={"protocol": test.facts.get("Test")}, verified=False,
+    )  # fmt: skip
+
+
+def _is_latency(test: _UcxTest, context: LogContext) -> bool | None:
+    if test.latency is not None:
+        return test.latency
+    name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
+    return next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
+
+
+def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | None:
+    """Return the message size by the head, else by the command line, else by bandwidth / message rate if these allow only one number."""
+    known = test.facts.get("Message size", "")
+    if known.isdecimal() and len(known) < 18:
+        return int(known)
+    typed = last_option(context.arguments, "-s", "--size") if context.program == "ucx_perftest" else None
+    lengths = [_LENGTH.fullmatch(entry) for entry in typed.split(",")] if typed else []
+    if lengths and all(lengths):
+        return sum(int(entry[1]) * int(entry[2] or 1) for entry in lengths if entry)
+    bandwidth, rate = (with_digits(words[i]) if len(words) == 8 else None for i in (5, 7))
+    if not bandwidth or not rate or rate[0] <= 1 or bandwidth[0] <= bandwidth[1]:
+        return None
+    low, high = (bandwidth[0] - bandwidth[1]) * _MIB / (rate[0] + rate[1]), (bandwidth[0] + bandwidth[1]) * _MIB / (rate[0] - rate[1])
+    powers = [1 << bit for bit in range(40) if low <= 1 << bit <= high]
+    return powers[0] if len(powers) == 1 else ceil(low) if ceil(low) == floor(high) else None
+
+
+def _time(figures: Sequence[float | None], size: int | None, latency: bool | None) -> float | None:
+    """Return the time in seconds. With several threads the line has four words: iterations, then latency, bandwidth and rate over all."""
+    overall_latency, bandwidth = (figures[3], figures[5]) if len(figures) == 8 else (figures[1], figures[2])
+    if latency:
+        micros = (figures[1] if len(figures) == 8 else None) or overall_latency
+        return micros / 1e6 if micros else None
+    return size / (bandwidth * _MIB) if size and bandwidth else None
+
+
+def _printed(test: _UcxTest, figures: Sequence[float | None]) -> dict[str, float | None]:
+    names = ["overall (usec)", "overall (MB/s)", "overall (msg/s)"]
+    if len(figures) == 8:
+        each = [f"average ({unit})" for unit in ("usec", "MB/s", "msg/s")]
+        names = [f"{test.percentile} (usec)", *(name for pair in zip(each, names, strict=True) for name in pair)]
+    return dict(zip(names, figures[1:], strict=True))
+
+
+UCX_PERFTEST = Importer("ucx-perftest", "ucx_perftest", knows, read)

@@ -1,0 +1,12 @@
+"""Transfers of scattered blocks, such as those of a key-value cache."""
+
+from collbench.plugin import Plugin
+
+PLUGIN = Plugin(
+    name="kv",
+    summary="transfers of scattered blocks, such as those of a key-value cache",
+    commands={"kv": "collbench.plugins.kv.command:add_kv"},
+    kinds=("collbench.plugins.kv.kind:KV",),
+    sections={"collbench.plugins.kv.page:section": "gate"},
+    concerns=("collbench.plugins.kv.kind:concerns",),
+)

@@ -1,0 +1,78 @@
+"""Runs of block transfers, for reports: how they are printed, and their answer on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from collbench.plugins.kv.records import FILE, KvRow, read_kv
+from collbench.plugins.kv.text import FORMATS, blocks_text, title, write_kv
+from collbench.report.kinds import Destination, RunKind
+from collbench.report.screen import check_format
+from collbench.units import format_percent, format_rate, plural
+
+if TYPE_CHECKING:
+    from collbench.analysis.concerns import Concern
+    from collbench.report.html.first_screen import FirstScreen
+    from collbench.report.material import Material
+    from collbench.results.reader import Run
+
+
+class KvKind(RunKind):
+    """Block transfers."""
+
+    name, file, what = "kv", FILE, "block transfers"
+
+    def read(self, run: Run) -> list[KvRow]:
+        """Return the rows."""
+        return read_kv(run)[1]
+
+    def warnings(self, run: Run) -> Sequence[str]:
+        """Return what could not be read of the rows."""
+        return read_kv(run)[2]
+
+    def show(self, run: Run, material: Material, to: Destination) -> bool:
+        """Print the rows; a CSV without rows has no header."""
+        check_format(to.format, FORMATS, " for kv")
+        _, rows, warnings = read_kv(run)
+        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
+        write_kv(rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        return to.headed or bool(rows)
+
+    def screen(self, material: Material) -> FirstScreen | None:
+        """Return the fastest method for the most bytes."""
+        from collbench.plugins.kv.page import fastest_text, most_bytes, result
+        from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
+
+        runs = material.of_kind(self.name)
+        rows = [row for _, found in runs for row in found]
+        if not rows:
+            return None
+        line = line_of(runs[0][0])
+        best = most_bytes(rows)
+        if not best:
+            return FirstScreen(f"{title(rows)}: not measured ({rows[0].na})", (DOUBT, "NOT MEASURED"), (), line, (), "kv")
+        first, *others = best
+        figures = [
+            LargeFigure(f"{format_rate(first.bytes_per_s or 0.0)} GB/s", f"{first.method}: all blocks, until the last target has them")
+        ]
+        if first.percent is not None:
+            figures.append(LargeFigure(format_percent(first.percent), f"of the rate of {first.limited_by}"))
+        if first.first_token_percent is not None:
+            figures.append(LargeFigure(format_percent(first.first_token_percent), "of the time to first token"))
+        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED")
+        what = f"{plural(first.blocks, 'block')} of {blocks_text(first)}"
+        more = [f"{row.method}: {result(row)}" for row in others]
+        return FirstScreen(f"{title(rows)}: {fastest_text(best)} for {what}, {result(first)}", badge, figures, line, more, "kv")
+
+
+KV = KvKind()
+
+
+def concerns(material: Material) -> Iterator[Concern]:
+    """Yield wrong data, and why a method was not measured."""
+    from collbench.plugins.kv.page import concerns_of
+
+    for _, rows in material.of_kind(KV.name):
+        for row in rows:
+            yield from concerns_of(row)

@@ -1,0 +1,113 @@
+"""The section "Block transfers": the rates of the methods as a chart, all rows, and the costs per transfer and per block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from collbench.analysis.concerns import MISSING, WRONG, Concern
+from collbench.plugins.kv.records import KvRow
+from collbench.plugins.kv.text import blocks_text, frame_of, remarks, sorted_rows, title
+from collbench.report.cases import rate
+from collbench.report.frame import printable
+from collbench.report.headlines import short
+from collbench.report.html.chart import Chart, Section, Table
+from collbench.report.html.drawing import Picture, linear_scale, series_classes
+from collbench.units import format_percent, format_time, listed, plural
+
+if TYPE_CHECKING:
+    from collbench.report.material import Material
+
+_WIDTH, _LEFT, _STEP, _MOST_BARS = 540, 8, 42, 16  # pixels
+_FASTEST = 1e15  # bytes per second: a larger rate is not valid
+_METHOD = (
+    "A bar is the bytes of all blocks divided by the median time until the last target has all of them. Each method moves the same blocks "
+    "between the same places. The horizontal line is the 95 % interval of the median. The vertical mark is the rate of the limiting link, "
+    "where blocks cross hosts."
+)
+
+
+def section(material: Material) -> Section | None:
+    """Return the section, or None if no run moved blocks."""
+    texts: list[str] = []
+    tables: list[tuple[str, Table]] = []
+    charts: list[Chart] = []
+    runs = material.of_kind("kv")
+    for number, (run, rows) in enumerate(runs):
+        if not rows:
+            continue
+        name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
+        tables.append((f"{name}{title(rows)}", Table.of(frame_of(rows))))
+        texts += [f"{name}{text}" for text in remarks(rows)]
+        charts += [chart for chart in [_chart(f"kv-{number}", name, rows)] if chart]
+    return Section("kv", "Block transfers", list(dict.fromkeys(texts)), tables, charts) if tables else None
+
+
+def concerns_of(row: KvRow) -> Iterator[Concern]:
+    """Yield wrong data, and why a method was not measured."""
+    where = f"kv by {row.method}"
+    if row.wrong:
+        yield Concern(WRONG, row.wrong_detail or "wrong data", where)
+    if row.na is not None:
+        yield Concern(MISSING, row.na, where)
+
+
+def most_bytes(rows: Sequence[KvRow]) -> list[KvRow]:
+    """Return the measured rows with the most bytes, the fastest first: those of one number and size of blocks."""
+    known = [row for row in rows if row.bytes_per_s is not None and row.bytes_per_s < _FASTEST]
+    groups = [list(those) for _, those in groupby(sorted_rows(known), key=lambda row: (row.block_bytes, row.blocks))]
+    return max(groups, key=lambda those: those[0].size_bytes, default=[])
+
+
+def fastest_text(shown: Sequence[KvRow]) -> str:
+    """Return "mpi-put is the fastest", or all methods whose intervals overlap with its. shown: measured rows, the fastest first."""
+    first, *others = shown
+    high = first.time_s.high or first.time_s.value or 0.0
+    equal = [row.method for row in others if (row.time_s.low or row.time_s.value or 0.0) <= high]
+    if not equal:
+        return f"{first.method} is the fastest"
+    return f"{listed([first.method, *equal], 3)} are the fastest (their intervals overlap)"
+
+
+def _chart(key: str, prefix: str, rows: Sequence[KvRow]) -> Chart | None:
+    """Return the rates of the methods; None if nothing was measured."""
+    shown = most_bytes(rows)[:_MOST_BARS]
+    if not shown:
+        return None
+    picture = Picture(_WIDTH, len(shown) * _STEP + 46)
+    ends = [_gigabytes(row, time_s) for row in shown for time_s in (row.time_s.value, row.time_s.low, row.expected_s)]
+    x = linear_scale(0.0, max(ends), _LEFT, _WIDTH - 20, "GB/s")
+    bottom = len(shown) * _STEP + 6
+    for value, text in x.ticks:
+        picture.line([(x.at(value), 4), (x.at(value), bottom)], "grid")
+        picture.text(x.at(value), bottom + 16, text, "middle")
+    picture.text((x.start + x.end) / 2, bottom + 34, x.title, "middle")
+    for place, row in enumerate(shown):
+        y, right = place * _STEP + 20, x.at(_gigabytes(row, row.time_s.value))
+        picture.text(_LEFT, y - 3, short(row.method, 52), classes="ink")
+        picture.text(_WIDTH - 20, y - 3, result(row), "end", "ink")
+        picture.add("rect", series_classes(0), x=x.start, y=y + 2, width=max(1.0, right - x.start), height=13)
+        if row.time_s.low and row.time_s.high:
+            picture.line([(x.at(_gigabytes(row, end)), y + 8.5) for end in (row.time_s.high, row.time_s.low)], "axis wide")
+        if row.expected_s:
+            limit = x.at(_gigabytes(row, row.expected_s))
+            picture.line([(limit, y - 1), (limit, y + 18)], "limit wide")
+        picture.tip(right, y + 8.5, short(f"{row.method}: {result(row)}", 300))
+    what = f"{plural(shown[0].blocks, 'block')} of {blocks_text(shown[0])}"
+    name = f"{prefix}The rate of each method: {what}"
+    table = Table(["method", "rate"], [[row.method, result(row)] for row in shown])
+    caption = short(f"{fastest_text(shown)}: {result(shown[0])}.", 300)
+    return Chart(key, name, caption, _METHOD, picture.markup(name), table, picture.tooltips)
+
+
+def _gigabytes(row: KvRow, seconds: float | None) -> float:
+    """Return the rate of all blocks in so many seconds, in GB/s; 0 without a time."""
+    return min(row.size_bytes / seconds, _FASTEST) / 1e9 if seconds else 0.0
+
+
+def result(row: KvRow) -> str:
+    """Return "0.117 GB/s, 98 % of the link, 17950 µs"."""
+    share = "" if row.percent is None else f", {format_percent(row.percent)} of the link"
+    time = "" if row.time_s.value is None else f", {format_time(row.time_s.value)} µs"
+    return f"{rate(row.bytes_per_s)} GB/s{share}{time}"

@@ -1,0 +1,350 @@
+"""Measure transfers of scattered blocks: each method at each number and size of blocks, in random order, with verified contents."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from collbench.backends.backend import Backend, Unavailable
+from collbench.backends.registry import backend_class
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
+from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.memory import free_memory
+from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.open_backends import OpenBackend, ranks_by_host
+from collbench.measuring.prepared_case import BackendContext, PreparedCase
+from collbench.measuring.request import Request
+from collbench.measuring.row import RowContext, check_fields, make_row, wrong_evidence
+from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.operations.case import Case
+from collbench.operations.data import Mismatch
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.operation import Operation
+from collbench.operations.program import Program
+from collbench.operations.traffic import Traffic
+from collbench.operations.unsupported import SharedMemoryTooSmall
+from collbench.plugins.kv.block_transfer import METHODS, BlockPattern, TransferMethod
+from collbench.plugins.kv.models import BlockPlan, ModelBlocks, Pattern, PlainBlocks, make_plan
+from collbench.plugins.kv.records import CASE, KvRow, read_kv, series_of
+from collbench.plugins.training.records import Estimate
+from collbench.reason import Fact, Text, as_json, decode_or_text
+from collbench.results.folder import KV
+from collbench.results.reader import Run
+from collbench.units import format_bytes, plural
+
+_COPIES = 9  # repetitions of the copies of "packed"
+
+
+@dataclass(frozen=True)
+class KvRequest:
+    """The request of `collbench kv`.
+
+    launch      options of the launch; `budget.max_time_s` is the time of a row's samples
+    methods     names of METHODS
+    blocks      what is sent, one after the other
+    parallel    (ranks that send, ranks that receive) from --tp, or None: half of the ranks each; broadcast: one and all others
+    prefill_s   the user's time of prefill, for the share of the time to first token
+    """
+
+    launch: Request
+    methods: tuple[str, ...]
+    blocks: tuple[ModelBlocks | PlainBlocks, ...]
+    pattern: Pattern = "prefill-decode"
+    parallel: tuple[int, int] | None = None
+    prefill_s: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options for run.json: a run is resumed only with the same ones."""
+        return {
+            "--method": list(self.methods), "blocks": [str(each) for each in self.blocks], "--pattern": self.pattern,
+            "--tp": self.parallel and list(self.parallel), "--prefill-time": self.prefill_s,
+        }  # fmt: skip
+
+    @property
+    def rows(self) -> list[tuple[str, ModelBlocks | PlainBlocks]]:
+        """The method and the blocks of each row."""
+        return [(method, blocks) for blocks in self.blocks for method in self.methods]
+
+    def sides(self, ranks: int) -> tuple[int, int]:
+        """Return (sources, targets) of a launch of so many ranks. Raises UsageError if they do not fit."""
+        if self.pattern == "broadcast":
+            if ranks < 2:
+                raise UsageError("--pattern broadcast needs at least 2 ranks")
+            return 1, ranks - 1
+        if self.parallel is None:
+            if ranks % 2:
+                raise UsageError(f"prefill-decode needs an even number of ranks, and there are {ranks}: use --tp 1:{max(1, ranks - 1)}")
+            return ranks // 2, ranks // 2
+        if sum(self.parallel) != ranks:
+            text = ":".join(map(str, self.parallel))
+            raise UsageError(f"--tp {text} needs {sum(self.parallel)} ranks, and there are {ranks}: start {sum(self.parallel)}")
+        return self.parallel
+
+    def plan(self, blocks: ModelBlocks | PlainBlocks, ranks: int) -> BlockPlan:
+        """Return what all ranks send. Raises UsageError if blocks and ranks do not fit."""
+        return make_plan(blocks, self.pattern, *self.sides(ranks), self.launch.seed)
+
+
+def _missing(backend: str) -> Fact:
+    """Return why a backend that was not named is not open, with the remedy."""
+    answer = backend_class(backend).probe()
+    if isinstance(answer, Unavailable):
+        return answer.fact or Text(str(answer))
+    return Text(f"{backend} is missing on another rank")
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A backend, and what its cases share."""
+
+    of: OpenBackend
+    context: BackendContext
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A transfer that was measured. wrong: the evidence of wrong data."""
+
+    ready: PreparedCase
+    backend: Backend
+    watched: MonitoredMeasurement
+    wrong: dict[str, Any]
+
+
+def must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
+    """Return the bytes of the blocks that leave and reach each host."""
+    out, into, total = Counter[str](), Counter[str](), 0.0
+    for link in plan.links:
+        source, target = host_of[link.source], host_of[link.target]
+        if source != target:
+            n_bytes = len(link.at_source) * plan.block_bytes
+            out[source] += n_bytes
+            into[target] += n_bytes
+            total += n_bytes
+    return LeastBytes(out, into, total)
+
+
+def too_large(plans: Iterable[BlockPlan], ranks: Iterable[int], host: str) -> str | None:
+    """Return why the blocks of these ranks, which are on this host, do not fit its memory; None if they fit."""
+    largest = max(plans, key=lambda plan: plan.block_bytes * max(plan.source_places, plan.target_places))
+    need = 2 * largest.block_bytes * sum(map(largest.places, ranks))  # "packed" has copies
+    free = free_memory()
+    if need <= free:
+        return None
+    return f"{host} needs {format_bytes(need)} for the blocks and has {format_bytes(free)} free: use fewer blocks or tokens"
+
+
+@dataclass
+class KvTask(Task):
+    """The rows of one launch."""
+
+    request: KvRequest
+    plans: dict[ModelBlocks | PlainBlocks, BlockPlan] = field(default_factory=dict)
+    what = "row"
+
+    def plan(self, session: LaunchSession) -> Plan:
+        """Return the plan. Raises UsageError, on all ranks, for ranks that do not fit and for too little memory."""
+        world = session.world
+        try:
+            self.plans = {blocks: self.request.plan(blocks, world.size) for blocks in self.request.blocks}
+        except UsageError as error:
+            world.refuse(str(error))
+        wrong = too_large(self.plans.values(), [member.rank for member in world.on_host()], world.me.host)
+        if short := world.first_error(wrong, "comparing the memory"):
+            world.refuse(str(short))
+        return Plan(len(self.request.rows), {"kv": self.about(session)}, ranks=world.size, nodes=len(world.hosts))
+
+    def about(self, session: LaunchSession) -> dict[str, Any]:
+        """Return run.json's "kv"."""
+        options = {name.lstrip("-"): value for name, value in self.request.options.items()}
+        return {**options, "ranks": session.world.size, "rows": len(self.request.rows)}
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options."""
+        options = {**super().requested(session)["options"], **self.request.options}
+        return {"options": options, "values": {"ranks": [session.world.size]}}
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rows by their place in the request."""
+        _, rows, _ = read_kv(run)
+        stored = {(row.method, row.block_bytes, row.blocks): row for row in rows}
+        found = {}
+        for place, (method, blocks) in enumerate(self.request.rows):
+            plan = self.plans[blocks]
+            if row := stored.get((method, plan.block_bytes, plan.count)):
+                found[place] = row
+        return found, len(found) == len(self.request.rows)
+
+    def measure(self, session: LaunchSession) -> None:
+        """Measure the rows that are not stored yet, in random order."""
+        session.monitor([])
+        open_now = {one.name: _Opened(one, session.context_of([], one.backend)) for one in session.opened if one.backend}
+        reasons = {one.name: one.reason for one in session.opened if one.reason}
+        rows = [place for place in range(len(self.request.rows)) if place not in session.stored.done]
+        random.Random(f"kv, {session.order_seed}").shuffle(rows)
+        began = time.monotonic()
+        for done, place in enumerate(rows):
+            method, blocks = self.request.rows[place]
+            left_s = (time.monotonic() - began) / done * (len(rows) - done) if done else None
+            session.progress(f"{method}, {plural(self.plans[blocks].count, 'block')}", done, len(rows), left_s)
+            kind = METHODS[method]
+            opened = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
+            row = self.row(session, opened, kind, blocks)
+            if session.world.rank == 0:
+                session.store(row, KV, place)
+            stop = WrongDataStop(f"kv by {method}", len(rows) - done - 1, row.wrong_detail or "")
+            if session.stops(bool(row.wrong), stop):
+                return
+
+    def row(self, session: LaunchSession, opened: _Opened | Fact, kind: type[TransferMethod], blocks: ModelBlocks | PlainBlocks) -> KvRow:
+        """Measure and verify one row; the figures are at rank 0. opened: the backend, or why it is not open."""
+        world, plan = session.world, self.plans[blocks]
+        sources, targets = self.request.sides(world.size)
+        row = KvRow(
+            kind.name, kind.backend, self.request.pattern, "plain", sources, targets, plan.count, plan.block_bytes, plan.busiest,
+            plan.size_bytes, nodes=len(world.hosts), prefill_s=self.request.prefill_s,
+        )  # fmt: skip
+        if isinstance(blocks, ModelBlocks):
+            row = replace(row, layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
+                          cache_dtype=blocks.dtype)  # fmt: skip
+        if isinstance(opened, Fact):
+            return replace(row, na=str(opened), na_fact=as_json(opened))
+        backend = opened.of.running
+        method = kind(plan, world, backend)
+        what = f"kv by {kind.name}"
+        refusal = method.refusal()
+        if reason := world.first_error(None if refusal is None else as_json(refusal), f"{what}: asking for memory"):
+            fact = decode_or_text(reason, SharedMemoryTooSmall)
+            return replace(row, na=str(fact), na_fact=reason)
+        programs: list[Program] = []
+        steps = (method.allocate, method.meet, lambda: programs.append(method.bind()))
+        for number, step in enumerate(steps):
+            if reason := self._failing(session, step, what):
+                if number or not method.frees_together:  # else some ranks lack what all must free
+                    self._failing(session, method.free, what)
+                return replace(row, na=reason, na_fact=as_json(Text(reason)))
+        ready = self._prepared(row, plan, programs[0], opened, session)
+        watched = session.measured(ready, backend, session.request.budget)
+        copies = world.gather(self._copies(method), f"{what}: timing the copies")
+        mismatches = self._verify(session, method, ready.loop, what)
+        with world.watchdog.phase(f"{what}: ending"):
+            method.free()
+        if watched is None or mismatches is None or copies is None:
+            return row
+        if watched.other_path:
+            session.note_once(f"other path of {kind.name}", watched.other_path)
+        copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
+        copy_s += max((max(times) for times in copies[sources:] if times), default=0.0)
+        row = replace(row, copy_s=copy_s or None, **check_fields(session.request.check, mismatches))
+        return self._stored(row, _Taken(ready, backend, watched, wrong_evidence(mismatches)), session)
+
+    def _failing(self, session: LaunchSession, step: Callable[[], object], what: str) -> str | None:
+        """Take a step on all ranks, and return why one of them cannot, or None."""
+        wrong = None
+        with session.world.watchdog.phase(f"{what}: preparing"):
+            try:
+                step()
+            except Exception as error:  # libraries have exceptions of their own
+                wrong = f"{session.world.me}: {str(error) or type(error).__name__}"
+        reason = session.world.first_error(wrong, f"{what}: preparing")
+        return None if reason is None else str(reason)
+
+    def _prepared(self, row: KvRow, plan: BlockPlan, program: Program, opened: _Opened, session: LaunchSession) -> PreparedCase:
+        """Return the transfer as a case that can be timed: an operation over all ranks."""
+        world, backend = session.world, opened.of.running
+        case = Case(CASE, backend.name, dtype_named("uint8"), plan.size_bytes, traffic=Traffic(series_of(row)), in_place=False)
+        operation = Operation(CASE, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
+        # A target's MPI_Waitall may end with acknowledgements unsent. Only a call of MPI sends them: the sources would wait for these, and
+        # the target for rank 0's next words.
+        sync = opened.context.sync
+        loop = Loop(Timed(program, sync, backend.clock(), world.watchdog.progress, parting=sync))
+        groups = (tuple(range(world.size)),)
+        own = (opened.context.whole,) if opened.context.whole else ()
+        return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(must_cross, plan))
+
+    def _stored(self, row: KvRow, taken: _Taken, session: LaunchSession) -> KvRow:
+        """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures."""
+        ready, backend, watched, ceiling = taken.ready, taken.backend, taken.watched, self._ceiling(taken.ready, taken.backend, session)
+        evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | ready.evidence | watched.evidence
+        flags = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back))
+        withheld = "oversubscribed" in flags or watched.other_path is not None
+        bound = ceiling if ceiling.bytes_per_s else None
+        context = RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, flags, evidence | taken.wrong)
+        case, arrays = make_row(ready, backend, watched, context)
+        case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail)
+        if session.folder:
+            session.folder.append(case, arrays)
+        limit, times = ceiling.bytes_per_s, case.time_s
+        return replace(
+            row, n=case.n, time_s=Estimate(times.p50, times.ci_low, times.ci_high) if times else Estimate(),
+            expected_s=case.size_bytes / limit if limit and case.percent_of_ceiling is not None else None,
+            limited_by=f"{ceiling.limited_by} ({ceiling.source})" if limit else "", flags=case.flags, evidence=case.evidence,
+        )  # fmt: skip
+
+    def _copies(self, method: TransferMethod) -> list[float]:
+        """Return the seconds of all copies of this rank, alone; empty without copies."""
+        calls = method.copy_calls()
+        times = []
+        for _ in range(_COPIES if calls else 0):
+            began = time.monotonic()
+            for call in calls:
+                call()
+            times.append(time.monotonic() - began)
+        return [float(np.median(times))] if times else []
+
+    def _verify(self, session: LaunchSession, method: TransferMethod, loop: Loop, what: str) -> list[Mismatch] | None:
+        """Send new contents, and compare each byte. Return the mismatches at rank 0."""
+        world, found = session.world, list[dict[str, Any]]()
+        for call in range(session.request.check):
+            pattern = BlockPattern(method.plan.block_bytes, session.request.seed + call)
+            with world.watchdog.phase(f"{what}: filling"):
+                pattern.fill(method)
+            world.allgather(None, f"{what}: filled")  # one-sided puts must not come before the target has filled its memory
+            with world.watchdog.phase(f"{what}: verifying"):
+                loop.run(1)
+                mismatch = pattern.check(method)
+            found += [mismatch.as_json()] if mismatch else []
+        everyone = world.gather(found, f"{what}: verifying")
+        return None if everyone is None else [Mismatch(**one) for part in everyone for one in part]
+
+    def _ceiling(self, ready: PreparedCase, backend: Backend, session: LaunchSession) -> Ceiling:
+        """Return the rate of all blocks at which the busiest link of a host is full, at rank 0; without a rate inside one host."""
+        assert ready.must is not None
+        must = ready.must({member.rank: member.host for member in session.world.members})
+        crossing = {host: max(must.out.get(host, 0.0), must.into.get(host, 0.0)) for host in session.world.hosts}
+        if not any(crossing.values()):
+            return no_ceiling("all blocks stay inside a host")
+        links = session.ceilings.leaving(backend)
+        if unknown := next((links[host] for host, n_bytes in crossing.items() if n_bytes and not links[host].bytes_per_s), None):
+            return no_ceiling(unknown.name)
+        slow = max(crossing, key=lambda host: crossing[host] / links[host].known)
+        link = links[slow]
+        rate = ready.case.size_bytes / crossing[slow] * link.known
+        parts = (link.part,) if link.part else ()
+        return Ceiling("network", rate, f"{link.name} on {slow}", "bound", link.source, limited_by_parts=parts)
+
+    def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return run.json's "kv"."""
+        return {"kv": self.about(session)}
+
+    def exit_code(self, records: Sequence[KvRow]) -> int:
+        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
+        if any(row.wrong for row in records):
+            return FAILED
+        return FINE if any(row.na is None for row in records) else USAGE
+
+
+def run_kv(kv: KvRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+    """Measure transfers of blocks on all ranks of `world`; see `run_task`."""
+    return run_task(KvTask(kv), kv.launch, world, listener, ended)

@@ -1,0 +1,102 @@
+"""Runs of interference, for reports: how they are printed, and their answer on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from collbench.plugins.load.records import LoadRow, read_load
+from collbench.plugins.load.text import (
+    FORMATS,
+    factor_text,
+    frame_of,
+    remarks,
+    row_name,
+    sorted_rows,
+    times_frame,
+    times_text,
+    title,
+    write_load,
+)
+from collbench.report.frame import escaped, escaped_line, items, markdown_lines
+from collbench.report.headlines import short
+from collbench.report.kinds import Destination, RunKind
+from collbench.report.screen import check_format
+from collbench.results.folder import LOAD as FILE
+from collbench.units import format_time, plural
+
+if TYPE_CHECKING:
+    from collbench.analysis.concerns import Concern
+    from collbench.report.html.first_screen import FirstScreen
+    from collbench.report.material import Material
+    from collbench.results.reader import Run
+
+
+class LoadKind(RunKind):
+    """Interference."""
+
+    name, file, what, drawn = "load", FILE, "interference", True
+
+    def read(self, run: Run) -> list[LoadRow]:
+        """Return the rows."""
+        return read_load(run)[1]
+
+    def warnings(self, run: Run) -> Sequence[str]:
+        """Return what could not be read of the rows."""
+        return read_load(run)[2]
+
+    def show(self, run: Run, material: Material, to: Destination) -> bool:
+        """Print the rows; a CSV without rows has no header."""
+        check_format(to.format, FORMATS, " for load")
+        _, rows, warnings = read_load(run)
+        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
+        write_load(rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        return to.headed or bool(rows)
+
+    def markdown(self, material: Material) -> Iterator[str]:
+        """Yield the tables and remarks of each run."""
+        for run, rows in material.of_kind(self.name):
+            if rows:
+                yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(title(rows)), "")
+                yield from (line.text for line in markdown_lines(frame_of(rows)))
+                yield from ("", *(line.text for line in markdown_lines(times_frame(rows))), "", *items(remarks(rows)))
+
+    def screen(self, material: Material) -> FirstScreen | None:
+        """Return the largest factor."""
+        from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
+
+        runs = material.of_kind(self.name)
+        rows = [row for _, found in runs for row in found]
+        if not rows:
+            return None
+        line = line_of(runs[0][0])
+        worst = max(rows, key=lambda row: (bool(row.wrong), row.verdict == "interference", row.factor.value or 0.0))
+        what = f"{worst.victim} on {plural(worst.nodes, 'node')} while {worst.aggressors} runs at {100 * worst.level:g} %"
+        if worst.factor.value is None:
+            return FirstScreen(f"{what}: not measured", (DOUBT, "NOT MEASURED"), (), line, (), "load")
+        badges = {
+            "interference": (BAD, "INTERFERENCE"),
+            "no interference": (GOOD, "NO INTERFERENCE"),
+            "inconclusive": (DOUBT, "INCONCLUSIVE"),
+        }
+        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else badges[worst.verdict]
+        figures = [LargeFigure(times_text(worst.factor.value), "time with aggressors / time without")]
+        both = worst.quantiles["p50"]
+        for value, label in ((both.off.value, "median time alone"), (both.on.value, "median time with aggressors")):
+            if value is not None:
+                figures.append(LargeFigure(f"{format_time(value)} µs", label))
+        known = [row for row in sorted_rows(rows) if row is not worst and row.factor.value]
+        others = [f"{row_name(row)}: {factor_text(row.factor)}, {row.verdict}" for row in known]
+        return FirstScreen(f"{what}: {worst.verdict}, factor {factor_text(worst.factor)}", badge, figures, line, others, "load")
+
+
+LOAD = LoadKind()
+
+
+def concerns(material: Material) -> Iterator[Concern]:
+    """Yield wrong data, and why a row was not measured."""
+    from collbench.plugins.load.page import concerns_of
+
+    for _, rows in material.of_kind(LOAD.name):
+        for row in rows:
+            yield from concerns_of(row)

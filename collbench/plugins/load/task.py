@@ -1,0 +1,656 @@
+"""Measure interference: victims time an operation while aggressors send on the same links, in pairs of blocks with aggressors off and on.
+
+The two blocks of a pair follow one another in random order, so that what changes slowly affects both alike. The rows are measured one after
+the other, also in random order, and each is stored when it is finished: in load.jsonl, and as two rows of cases that `compare` and `gate`
+use, the victims alone and under load. Rank 0 is a victim. When the victims have finished a block, rank 0 broadcasts that over the control
+plane. The first aggressor of each set learns it there, and the set agrees on its last iteration with an all-reduce of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import unsupported_reason
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.launch import signals
+from collbench.measuring.crossing import LeastBytes, least
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare_over, release, verify_case
+from collbench.measuring.request import Request
+from collbench.measuring.row import check_fields, wrong_evidence
+from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.operations.case import Case, Split
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.groups import Groups
+from collbench.operations.operation import Operation
+from collbench.operations.program import Program
+from collbench.operations.registry import operations
+from collbench.operations.sweep import Sweep
+from collbench.operations.unsupported import decode_reason
+from collbench.plugins.channels.task import links_of
+from collbench.plugins.load.interference import judge, quantiles_of
+from collbench.plugins.load.records import LoadRow, SharedLink, Side, read_load
+from collbench.reason import Fact, as_json
+from collbench.results.folder import LOAD
+from collbench.results.reader import Run
+from collbench.results.row import UNDER_LOAD, Row, Times
+from collbench.stats.median import quantiles
+from collbench.units import format_size, plural
+
+# The request, and the sides: victims and aggressors.
+
+PATTERNS: Mapping[str, tuple[str, str]] = {  # by name: (operation, description)
+    "incast": ("gather", "every rank sends to the first one"),
+    "alltoall": ("alltoall", "every rank sends to every other"),
+    "broadcast": ("broadcast", "the first rank sends to all, again and again"),
+    "random-pairs": ("p2p_bidirectional", "pairs drawn by the seed send both ways"),
+    "ring": ("sendrecv", "every rank sends to the next one"),
+}
+_MOST_SAMPLES = 20_000  # of a block
+_FEWEST_SAMPLES = 8
+_CHUNK_S = 0.003  # of an aggressor's iterations between two checks for the end
+_SETTLE = 0.1  # share of a block before its samples, while the aggressors fill the queues
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """The request of `collbench load`.
+
+    launch         options of the launch; `budget.max_time_s` is the time of a row's samples
+    victim, size_bytes    the operation that is timed, and its size
+    mixes          the patterns of each row; those of one mix run at the same time, on equal sets of the aggressors
+    message_bytes  size of an aggressor's message
+    levels         target rates of the aggressors, as fractions of their full rate; 0: none, a control that must read 1
+    blocks         pairs of blocks of each row
+    split          groups of ranks: the first one are victims, the others aggressors; None: by node
+    nodes          number of aggressor nodes; None: half of them
+    preset         name of the published test, or ""
+    """
+
+    launch: Request
+    victim: Operation
+    size_bytes: int
+    mixes: tuple[tuple[str, ...], ...]
+    message_bytes: int
+    levels: tuple[float, ...]
+    blocks: int = 8
+    split: Split | None = None
+    nodes: int | None = None
+    preset: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options for run.json: a run is resumed only with the same ones."""
+        return {
+            "victim": self.victim.name, "--size": self.size_bytes, "--against": ["+".join(mix) for mix in self.mixes],
+            "--message": self.message_bytes, "--levels": list(self.levels), "--blocks": self.blocks,
+            "--split": str(self.split or ""), "--aggressors": self.nodes, "--preset": self.preset,
+        }  # fmt: skip
+
+    @property
+    def rows(self) -> list[tuple[tuple[str, ...], float]]:
+        """The mix and level of each row."""
+        return [(mix, level) for mix in self.mixes for level in self.levels]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The ranks of the victims and of the aggressors, and whether both have ranks on the same hosts."""
+
+    victims: tuple[int, ...]
+    others: tuple[int, ...]
+    hosts: tuple[str, ...]  # by rank
+
+    @property
+    def common(self) -> list[str]:
+        """The hosts with ranks of both."""
+        return sorted({self.hosts[rank] for rank in self.victims} & {self.hosts[rank] for rank in self.others})
+
+
+def sides_of(request: LoadRequest, hosts: Sequence[str]) -> Sides:
+    """Return the ranks of both sides. hosts: by rank. By node, aggressors and victims alternate as far as their numbers allow.
+
+    Raises UsageError if the two share no link, or do not fit.
+    """
+    names = list(dict.fromkeys(hosts))
+    if len(names) < 2:
+        raise UsageError("one node: victims and aggressors share no link between nodes; start ranks on at least two nodes")
+    if request.split:
+        first, *rest = request.split.groups(len(hosts))
+        sides = Sides(first, tuple(sorted(chain(*rest))), tuple(hosts))
+        if not sides.others:
+            raise UsageError(f"--split '{request.split}' leaves no aggressors: use a split into two groups, like 'MOD 2'")
+    else:
+        number = len(names) // 2 if request.nodes is None else request.nodes
+        if number > len(names) - 1:
+            raise UsageError(f"--aggressors {number} leaves no node of {len(names)} for the victims: use at most {len(names) - 1}")
+        chosen = {names[len(names) - 1 - index * len(names) // number] for index in range(number)} - {names[0]}
+        chosen |= set([name for name in reversed(names[1:]) if name not in chosen][: number - len(chosen)])
+        by_side = [tuple(rank for rank, host in enumerate(hosts) if (host in chosen) is side) for side in (False, True)]
+        sides = Sides(by_side[0], by_side[1], tuple(hosts))
+    for side, ranks in (("victims", sides.victims), ("aggressors", sides.others)):
+        if len({hosts[rank] for rank in ranks}) < 2:
+            place = hosts[ranks[0]]
+            remedy = "use --split 'MOD 2' with two ranks on each node" if len(names) < 4 else "give both sides at least two nodes"
+            raise UsageError(f"all {side} are on {place}, so they share no link with the other side: {remedy}")
+    need = max(2 * len(mix) for mix in request.mixes)
+    if len(sides.others) < need:
+        raise UsageError(
+            f"{plural(need // 2, 'pattern')} at once need {need} aggressor ranks, and there are {len(sides.others)}: start more"
+        )
+    return sides
+
+
+def sets_of(mix: Sequence[str], others: Sequence[int], hosts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the ranks of each pattern of a mix: whole hosts as far as possible, dealt one after the other."""
+    if len(mix) == 1:
+        return [tuple(others)]
+    names = list(dict.fromkeys(hosts[rank] for rank in others))
+    by_host = len(names) >= 2 * len(mix)
+    place = {name: number % len(mix) for number, name in enumerate(names)}
+    dealt = [(place[hosts[rank]] if by_host else turn % len(mix), rank) for turn, rank in enumerate(others)]
+    return [tuple(rank for number, rank in dealt if number == index) for index in range(len(mix))]
+
+
+# One prepared operation over some ranks, and the loops over it.
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """A pattern over its set of aggressors: its case, the all-reduce with which they agree to stop, and its bytes per iteration.
+
+    moved   the bytes that leave and reach each host in an iteration
+    """
+
+    pattern: str
+    ranks: tuple[int, ...]
+    ready: PreparedCase
+    flag: PreparedCase
+    moved: LeastBytes
+
+
+@dataclass
+class Pace:
+    """How an aggressor runs: iterations between two checks for the end, and the seconds of so many alone and unpaced."""
+
+    chunk: int = 1
+    chunk_s: float = 0.0
+
+
+@dataclass
+class RowBlocks:
+    """What was measured of a row at rank 0: seconds of the samples by block, off and on, and the aggressors' iterations per second."""
+
+    off: list[NDArray[np.float64]] = field(default_factory=list)
+    on: list[NDArray[np.float64]] = field(default_factory=list)
+    rates: list[NDArray[np.float64]] = field(default_factory=list)  # by block [sets]
+
+
+@dataclass(frozen=True)
+class Course:
+    """How far the launch is: the random order, when the rows began, and the finished and planned pairs of blocks of all rows."""
+
+    order: random.Random
+    began: float
+    done: int
+    total: int
+
+
+@dataclass
+class LoadTask(Task):
+    """The rows of one load launch, on one backend."""
+
+    request: LoadRequest
+    sides: Sides | None = None
+    one_backend = True
+    what = "row"
+    in_order = True
+
+    def plan(self, session: LaunchSession) -> Plan:
+        """Return the plan. Raises UsageError, on all ranks, for ranks that do not fit."""
+        world, backend = session.world, session.backend.running
+        if backend.virtual or backend.ranks != world.size:
+            raise UsageError(f"collbench load needs a process per rank and a real backend, and {backend.name} has others: use mpi or gloo")
+        hosts = [member.host for member in world.members]
+        try:
+            self.sides = sides_of(self.request, hosts)
+        except UsageError as error:
+            world.refuse(str(error))
+        if self.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), session).device != "cpu":
+            raise UsageError(
+                f"collbench load measures host memory, not that of GPUs: use --device cpu, or another backend than {backend.name}"
+            )
+        return Plan(len(self.request.rows), {"load": self.about(session)}, ranks=world.size, nodes=len(world.hosts))
+
+    def about(self, session: LaunchSession) -> dict[str, Any]:
+        """Return run.json's "load"."""
+        assert self.sides is not None
+        return {
+            **{name.lstrip("-"): value for name, value in self.request.options.items()}, "backend": session.backend.name,
+            "ranks": session.world.size, "victims": list(self.sides.victims), "others": list(self.sides.others),
+            "hosts": list(self.sides.hosts), "rows": len(self.request.rows),
+        }  # fmt: skip
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options."""
+        options = {**super().requested(session)["options"], **self.request.options}
+        return {"options": options, "values": {"ranks": [session.world.size]}}
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rows by their place."""
+        _, rows, _ = read_load(run)
+        places = {("+".join(mix), level): place for place, (mix, level) in enumerate(self.request.rows)}
+        found = {places[row.aggressors, row.level]: row for row in rows if (row.aggressors, row.level) in places}
+        return found, len(found) == len(places)
+
+    def case(self, operation: Operation, size_bytes: int, ranks: int, session: LaunchSession) -> Case:
+        """Return a case of an operation over so many ranks."""
+        sweep = session.request.sweep
+        assert isinstance(sweep, Sweep)
+        dtype = dtype_named("float32" if operation.reduces else "uint8")
+        redop = ("max",) if operation.reduces else ("sum",)
+        one = replace(sweep, operations=(operation,), sizes=(size_bytes,), dtypes=(dtype,), redops=redop, mode="isolated", split=None)
+        *_, case = one.cases(session.backend.name, ranks)
+        return placed(case, operation, session.backend.running)
+
+    def prepared(self, operation: Operation, case: Case, groups: Groups, context: BackendContext, world: World) -> PreparedCase | Fact:
+        """Return an operation over these groups, ready on all ranks, or why not."""
+        refusal = unsupported_reason(context.backend, operation, case)
+        reason = world.first_error(None if refusal is None else as_json(refusal), f"asking {context.backend.name} what it can do")
+        if reason is not None:
+            return decode_reason(reason)  # type: ignore[return-value]
+        if not operation.pair:
+            for ranks in groups:
+                if ranks not in context.members:
+                    with world.watchdog.phase(f"making groups on {context.backend.name}"):
+                        context.members[ranks] = context.backend.group(ranks)
+        return prepare_over(operation, case, groups, context, world)
+
+    def measure(self, session: LaunchSession) -> None:
+        """Measure the rows that are not stored, and store each when it is finished."""
+        assert self.sides is not None
+        world, backend = session.world, session.backend.running
+        session.monitor([])
+        everyone = tuple(range(world.size))
+        context = BackendContext(backend, {everyone: backend.group(everyone)}, None)
+        measuring = Measuring(self, session, context, self.sides)
+        measuring.run()
+
+    def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return run.json's "load"."""
+        return {"load": self.about(session)}
+
+    def exit_code(self, records: Sequence[LoadRow]) -> int:
+        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
+        if any(row.wrong for row in records):
+            return FAILED
+        return FINE if any(row.na is None for row in records) else USAGE
+
+
+class Measuring:
+    """The blocks of all rows, on all ranks in the same order."""
+
+    def __init__(self, task: LoadTask, session: LaunchSession, context: BackendContext, sides: Sides) -> None:
+        self.task, self.session, self.context, self.sides = task, session, context, sides
+        self.request, self.world, self.backend = task.request, session.world, context.backend
+        self.block_s = session.request.budget.max_time_s / (2 * self.request.blocks)
+        self.paces: dict[tuple[str, ...], Pace] = {}
+        self.full: dict[tuple[str, ...], NDArray[np.float64]] = {}
+        self.numbers: dict[tuple[tuple[str, ...], float, bool], int] = {}
+        links = links_of(self.world)
+        shared = (SharedLink("host", host, links[host].name, links[host].bytes_per_s) for host in sides.common if host in links)
+        self.shared = tuple(shared) or (SharedLink("fabric"),)
+
+    @property
+    def is_victim(self) -> bool:
+        """Whether this rank is a victim."""
+        return self.world.rank in self.sides.victims
+
+    def run(self) -> None:
+        """Prepare and calibrate, then measure, verify and store each row."""
+        planned = dict(enumerate(self.request.rows))
+        left = {place: row for place, row in planned.items() if place not in self.session.stored.done}
+        victim = self._victim()
+        if isinstance(victim, Fact):
+            self._store_missing(left, victim)
+            return
+        self.victim, self.loop = victim
+        known: dict[tuple[str, ...], Sequence[Pressure]] = {}
+        for mix in dict.fromkeys(mix for mix, _ in left.values()):
+            sets = self._pressures(mix)
+            if isinstance(sets, Fact):
+                self._store_missing({place: row for place, row in left.items() if row[0] == mix}, sets)
+                continue
+            self.session.status(f"finding the full rate of {'+'.join(mix)}…")
+            self._calibrate(mix, sets)
+            known[mix] = sets
+        places = [place for place, (mix, _) in left.items() if mix in known]
+        self.session.lap()
+        order = random.Random(f"load, {self.session.order_seed}")
+        began, total = time.monotonic(), self.request.blocks * len(places)
+        for done, place in enumerate(order.sample(places, len(places))):
+            mix, level = planned[place]
+            wrong = self._measure(place, mix, level, known[mix], Course(order, began, done * self.request.blocks, total))
+            if self.session.stops(wrong, WrongDataStop(left=len(places) - done - 1)):
+                break
+        for ready in [self.victim, *(one for found in known.values() for each in found for one in (each.ready, each.flag))]:
+            release(ready, self.backend)
+
+    def _measure(self, place: int, mix: tuple[str, ...], level: float, found: Sequence[Pressure], course: Course) -> bool:
+        """Measure, verify and store a row. Return whether data was wrong, at rank 0."""
+        before = self._probed()
+        for on in (False, True):
+            for share in (0.0, 0.05, 0.25):  # each gives a better estimate of how many samples fill a block
+                self._block(mix, level, on, found, share)
+        blocks = self._pairs(mix, level, found, course)
+        probes = {"before": before, "after": self._probed()}
+        of_victim = self._wrong([self.victim])
+        wrong = of_victim + self._wrong([each.ready for each in found])
+        if self.world.rank == 0:
+            row = self._figures(self._blank(mix, level), mix, level, blocks, found)
+            row = replace(row, shared=self._shared(found), **check_fields(self.check, wrong))
+            row = replace(row, evidence=row.evidence | wrong_evidence(wrong))
+            self._store(place, row, blocks, probes, of_victim)
+        return bool(wrong)
+
+    def _probed(self) -> float | None:
+        """Return the state probe of the slowest rank, in seconds; None if a rank has none."""
+        probe = self.session.probe
+        values = self.world.allgather(probe.measure() if probe else None, "probing the state")
+        known = [value for value in values if value is not None]
+        return max(known) if len(known) == len(values) else None
+
+    @property
+    def check(self) -> int:
+        """Calls that verify the data."""
+        return self.session.request.check
+
+    # Preparation.
+
+    def _victim(self) -> tuple[PreparedCase, Loop] | Fact:
+        ranks = self.sides.victims
+        operation = self.request.victim
+        case = self.task.case(operation, self.request.size_bytes, len(ranks), self.session)
+        ready = self.task.prepared(operation, case, self._victim_groups(), self.context, self.world)
+        if isinstance(ready, Fact):
+            return ready
+        sync = self._sync(ranks)
+        if isinstance(sync, Fact):
+            return sync
+        own = sync if self.is_victim else None
+        return ready, Loop(Timed(ready.program, own, self.backend.clock(), self.world.watchdog.progress))
+
+    def _victim_groups(self) -> Groups:
+        """Return the victims as one group, or as pairs for an operation of pairs."""
+        ranks = self.sides.victims
+        if not self.request.victim.pair:
+            return (ranks,)
+        half = len(ranks) // 2
+        return tuple((ranks[at], ranks[at + half]) for at in range(half))
+
+    def _sync(self, ranks: tuple[int, ...]) -> Program | Fact:
+        """Return the synchronization of some ranks by the backend: its own, else its barrier. It does not use other ranks."""
+        operation = operations()["barrier"]
+        barrier = self.task.prepared(operation, self.task.case(operation, 0, len(ranks), self.session), (ranks,), self.context, self.world)
+        if isinstance(barrier, Fact):
+            return barrier
+        group = self.context.members[ranks]
+        return (self.backend.sync(group) if group else None) or barrier.program
+
+    def _pressures(self, mix: tuple[str, ...]) -> list[Pressure] | Fact:
+        found: list[Pressure] = []
+        flags = operations()["allreduce"]
+        for pattern, ranks in zip(mix, sets_of(mix, self.sides.others, self.sides.hosts), strict=True):
+            operation = operations()[PATTERNS[pattern][0]]
+            groups: Groups = (ranks,)
+            if operation.pair:
+                order = list(ranks)
+                random.Random(f"pairs, {self.session.order_seed}").shuffle(order)
+                half = len(order) // 2
+                groups = tuple((order[at], order[at + half]) for at in range(half))
+            n = len(groups[0])
+            case = self.task.case(operation, self.request.message_bytes * operation.parts(n), n, self.session)
+            case = replace(case, window=1) if case.window else case
+            ready = self.task.prepared(operation, case, groups, self.context, self.world)
+            if isinstance(ready, Fact):
+                return ready
+            flag = self.task.prepared(flags, self.task.case(flags, 4, len(ranks), self.session), (ranks,), self.context, self.world)
+            if isinstance(flag, Fact):
+                return flag
+            found.append(Pressure(pattern, ranks, ready, flag, least(operation, case, groups, dict(enumerate(self.sides.hosts)))))
+        return found
+
+    # A block: the victims take samples while the aggressors send; then all agree that it has ended.
+
+    def _calibrate(self, mix: tuple[str, ...], found: Sequence[Pressure]) -> None:
+        """Find how many iterations of each set take some milliseconds, and its full rate without victims."""
+        own = next((each for each in found if self.world.rank in each.ranks), None)
+        seconds = 0.0
+        if own:
+            with phase(own.ready, self.world, "timing it"):
+                program = Loop(Timed(own.ready.program, None, self.backend.clock(), self.world.watchdog.progress))
+                program.run(2)
+                began = time.monotonic()
+                program.run(3)
+                seconds = (time.monotonic() - began) / 3
+        times = self.world.allgather(seconds, "timing the aggressors")
+        self.paces[mix] = Pace()
+        if own:
+            self.paces[mix].chunk = max(1, min(1000, round(_CHUNK_S / max(1e-9, *(times[rank] for rank in own.ranks)))))
+        rates = self._exchange(mix, 1.0, True, found, lambda: time.sleep(min(0.5, max(0.1, self.block_s))))[1]
+        rates = np.array(self.world.broadcast(rates.tolist(), "calibrating"))
+        self.full[mix] = rates
+        if own:
+            rate = rates[list(found).index(own)]
+            self.paces[mix].chunk_s = self.paces[mix].chunk / rate if rate > 0 else 0.0
+
+    def _block(self, mix: tuple[str, ...], level: float, on: bool, found: Sequence[Pressure], share: float = 1.0) -> Any:
+        """Measure a block. Return (the victims' samples in seconds, the sets' iterations per second) at rank 0."""
+        key = (mix, level, on)
+        known = self.numbers.get(key, _FEWEST_SAMPLES)
+        n = max(_FEWEST_SAMPLES, round(known * share)) if share else _FEWEST_SAMPLES
+        n = self.world.broadcast(n, "beginning a block")
+        began = [0.0, 0.0]
+
+        def sample() -> NDArray[np.float64]:
+            time.sleep(_SETTLE * self.block_s)
+            with phase(self.victim, self.world, "measuring"):
+                self.loop.run(max(1, n // 50))
+                began[0] = time.monotonic()
+                samples = self.loop.run(n)
+                began[1] = time.monotonic()
+            return samples
+
+        samples, rates = self._exchange(mix, level, on, found, sample)
+        each = max((began[1] - began[0]) / n, 1e-7)
+        self.numbers[key] = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, round((1 - _SETTLE) * self.block_s / each)))
+        return samples, rates
+
+    def _exchange(
+        self, mix: tuple[str, ...], level: float, on: bool, found: Sequence[Pressure], sample: Callable[[], Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Run `sample` at the victims while the aggressors send. Return (samples of the slowest victim, iterations per second by set)."""
+        world, what = self.world, f"{'+'.join(mix)} {'on' if on else 'off'}"
+        own = next((each for each in found if world.rank in each.ranks), None)
+        done, samples = [0.0, 0.0], np.empty((1, 0))
+        with world.extend_timeout(10 * self.block_s):
+            world.allgather(None, f"beginning a block, {what}")
+            if self.is_victim:
+                taken = sample()
+                samples = samples if taken is None else taken
+            elif own and on and level > 0:
+                done = self._press(own, self.paces[mix], level)
+            world.broadcast(None, f"ending a block, {what}")
+            parts = world.gather_array(samples, f"gathering a block, {what}")
+            rates = world.gather(done, f"gathering a block, {what}")
+        if parts is None or rates is None:
+            return np.empty(0), np.empty(0)
+        timed = self.victim.timed if self.request.victim.pair else self.sides.victims
+        mine = [parts[rank][0] for rank in timed if parts[rank].size]
+        slowest = np.max(mine, axis=0) if mine else np.empty(0)
+        iterations = [rates[each.ranks[0]] for each in found]
+        return slowest, np.array([count / seconds if seconds else 0.0 for count, seconds in iterations])
+
+    def _press(self, own: Pressure, pace: Pace, level: float) -> list[float]:
+        """Repeat the pattern until rank 0 has ended the block. Return [iterations, seconds].
+
+        A paced set begins a chunk of iterations at fixed times. It does not make up for a late one, which would be a burst.
+        """
+        leader = self.world.rank == own.ranks[0]
+        clock, progress = self.backend.clock(), self.world.watchdog.progress
+        pattern, agreeing = (Loop(Timed(each.program, None, clock, progress)) for each in (own.ready, own.flag))
+        (flags,) = own.flag.buffers
+        send, receive = flags.send(0, 0), flags.recv(0, 0)  # type: ignore[attr-defined]
+        period = pace.chunk_s / level if level < 1 else 0.0
+        count, began = 0, time.monotonic()
+        due = began
+        while True:
+            send[:] = float(leader and self.world.has_message())
+            with phase(own.ready, self.world, "sending"):
+                pattern.run(pace.chunk)
+                agreeing.run(1, slot=0)
+            count += pace.chunk
+            if receive[0] > 0:
+                return [float(count), time.monotonic() - began]
+            due = max(due + period, time.monotonic()) if period else due
+            if period:
+                time.sleep(max(0.0, due - time.monotonic()))
+
+    def _pairs(self, mix: tuple[str, ...], level: float, sets: Sequence[Pressure], course: Course) -> RowBlocks:
+        """Measure the pairs of blocks of a row. Return them; at other ranks than 0 without samples."""
+        into = RowBlocks()
+        for number in range(self.request.blocks):
+            done = course.done + number
+            left_s = (time.monotonic() - course.began) / done * (course.total - done) if done else None
+            self.session.progress(f"pair of blocks of {'+'.join(mix)} at {100 * level:g} %", done, course.total, left_s)
+            for on in course.order.sample((False, True), 2):
+                samples, rates = self._block(mix, level, on, sets)
+                (into.on if on else into.off).append(samples)
+                if on:
+                    into.rates.append(rates)
+        return into
+
+    # The rows.
+
+    def _wrong(self, cases: Sequence[PreparedCase]) -> list[DataError]:
+        """Verify the data of these operations. Return the mismatches at rank 0."""
+        return [error for ready in cases for error in verify_case(ready, self.world, self.check) or []] if self.check else []
+
+    def _blank(self, mix: tuple[str, ...], level: float) -> LoadRow:
+        request, case = self.request, self.task.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), self.session)
+        return LoadRow(
+            request.victim.name, self.backend.name, case.dtype.name, case.size_bytes, "+".join(mix), request.message_bytes, level,
+            len(self.world.hosts), request.preset, self.sides.victims, self.sides.others,
+            len({self.sides.hosts[rank] for rank in self.sides.others}), str(request.split or ""),
+        )  # fmt: skip
+
+    def _figures(self, row: LoadRow, mix: tuple[str, ...], level: float, blocks: RowBlocks, found: Sequence[Pressure]) -> LoadRow:
+        moves = self.request.victim.moves(self.victim.case)
+        off, on = ([samples / moves for samples in each] for each in (blocks.off, blocks.on))
+        crowded = self.session.crowded(self.backend, "cpu")
+        quantiles = quantiles_of(off, on)
+        verdict, reason = judge(quantiles, len(on), crowded)
+        full, rates = self.full[mix], np.mean(blocks.rates, axis=0)
+        each = self._busiest(found, rates), self._busiest(found, full)
+        fell_back = not self.loop.native and self.loop.could_be_native
+        flags = (*self.backend.flags, *self.session.flags(self.backend, [self.victim.case], fell_back))
+        return replace(
+            row, blocks=len(on), n_off=sum(map(len, off)), n_on=sum(map(len, on)), quantiles=quantiles,
+            achieved=float(np.mean(rates / np.where(full > 0, full, 1))), rate_bytes_per_s=each[0], full_bytes_per_s=each[1],
+            verdict=verdict, reason=as_json(reason) if reason else None, flags=tuple(dict.fromkeys(flags)),
+            evidence={"libraries": dict(self.backend.versions()), "conditions": self.session.conditions, "block_s": self.block_s},
+        )  # fmt: skip
+
+    def _busiest(self, found: Sequence[Pressure], rates: NDArray[np.float64]) -> float:
+        """Return the bytes per second that leave or reach the host that moves most."""
+        hosts: dict[str, float] = {}
+        for each, rate in zip(found, rates, strict=True):
+            for host in {self.sides.hosts[rank] for rank in each.ranks}:
+                moved = max(each.moved.out.get(host, 0.0), each.moved.into.get(host, 0.0))
+                hosts[host] = hosts.get(host, 0.0) + moved * float(rate)
+        return max(hosts.values(), default=0.0)
+
+    def _shared(self, found: Sequence[Pressure]) -> tuple[SharedLink, ...]:
+        """Return the links that both sides use, with the sides that send and receive over each."""
+        operation = self.request.victim
+        ranks = self.sides.victims
+        case = self.task.case(operation, self.request.size_bytes, len(ranks), self.session)
+        of_victims = least(operation, case, self._victim_groups(), dict(enumerate(self.sides.hosts)))
+        return tuple(
+            replace(
+                link,
+                senders=_sides(of_victims.out.get(link.place), [each.moved.out.get(link.place) for each in found]),
+                receivers=_sides(of_victims.into.get(link.place), [each.moved.into.get(link.place) for each in found]),
+            )
+            for link in self.shared
+        )
+
+    def _store_missing(self, rows: Mapping[int, tuple[tuple[str, ...], float]], why: Fact) -> None:
+        """Store the rows that cannot be measured, with the reason."""
+        for place, (mix, level) in rows.items():
+            if self.world.rank == 0:
+                self.session.store(replace(self._blank(mix, level), na=str(why), na_fact=as_json(why)), LOAD, place)
+
+    def _store(
+        self, place: int, row: LoadRow, blocks: RowBlocks, probes: Mapping[str, float | None], of_victim: Sequence[DataError]
+    ) -> None:
+        """Store a row, and before it its two rows of cases with the samples."""
+        moves = self.request.victim.moves(self.victim.case)
+        with signals.deferred():  # otherwise a resumed run could measure the row again, and have its cases twice
+            for on, samples in ((False, blocks.off), (True, blocks.on)):
+                seconds = np.concatenate(samples) / moves
+                case = victims_case(row, self.request.victim, self.victim.case, self.backend.api, seconds, on=on)
+                own = {} if on else check_fields(self.check, of_victim)
+                if self.session.folder:
+                    self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
+            self.session.store(row, LOAD, place)
+
+
+def _sides(victims: float | None, aggressors: Sequence[float | None]) -> tuple[Side, ...]:
+    """Return the sides that move bytes, from the bytes of the victims and of each pattern."""
+    sides: list[Side] = []
+    if victims:
+        sides.append("victims")
+    if any(aggressors):
+        sides.append("aggressors")
+    return tuple(sides)
+
+
+def victims_case(row: LoadRow, operation: Operation, case: Case, api: str, seconds: NDArray[np.float64], *, on: bool) -> Row:
+    """Return the victims alone, or under load (`on`), as a row of cases, which `compare`, `gate` and `baseline` use.
+
+    Its traffic and its group contain what changes the meaning: patterns, messages, level, aggressors, and how the ranks were divided.
+    case, api: of the victims' operation; seconds: the samples of the slowest victim
+    """
+    times = row.quantiles["p50"].on if on else row.quantiles["p50"].off
+    each = 2 if operation.pair else len(row.victims)
+    algbw = case.size_bytes / times.value if case.size_bytes and times.value else None
+    bus = operation.bus_factor(each)
+    about = f"{row.aggressors} of {format_size(row.message_bytes)} at {100 * row.level:g} %"
+    about += f" from {plural(len(row.others), 'rank')} on {plural(row.other_nodes, 'node')}"
+    factor = {"factor": row.factor.value, "low": row.factor.low, "high": row.factor.high}
+    why = {"why": row.reason["why"]} if row.reason else {}
+    return Row(
+        operation=operation.name, backend=row.backend, api=api, device=case.device, dtype=row.dtype, redop=case.redop, root=case.root,
+        mode=UNDER_LOAD if on else case.mode, in_place=bool(case.in_place), buffers=case.buffers,
+        group=row.split or "by node", window=case.window, size_bytes=row.size_bytes, count=operation.count(case, each),
+        ranks=len(row.victims), nodes=row.nodes, registration=case.registration, algorithm=case.algorithm, protocol=case.protocol,
+        traffic=f"{'against' if on else 'without'} {about}", streams=case.streams, n=row.n_on if on else row.n_off, stopped="max_time",
+        time_s=None if times.value is None else Times(times.value, times.low, times.high, **quantiles(seconds)),
+        algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * bus if algbw and bus else None, interference=factor | why if on else {},
+        checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags, evidence=dict(row.evidence),
+    )  # fmt: skip
+
+
+def run_load(load: LoadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+    """Measure interference on all ranks of `world`; see `run_task`."""
+    return run_task(LoadTask(load), load.launch, world, listener, ended)

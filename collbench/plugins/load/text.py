@@ -1,0 +1,289 @@
+"""Output of `collbench load`: a table of the victims' times with aggressors off and on, or a record per row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from collbench.analysis.launches import known as known_number
+from collbench.plugins.load.interference import LoadInconclusive, unknown_quantiles
+from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
+from collbench.plugins.training.records import Estimate
+from collbench.reason import decode_or_text
+from collbench.report.cases import NOTHING, rate
+from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines, without_empty
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.flags import explain, flag_names
+from collbench.results.row import UNDER_LOAD
+from collbench.results.store import to_line
+from collbench.stats.blocks import FEWEST_GROUPS, fewest_samples
+from collbench.units import first_of, format_percent, format_size, format_time, plural
+
+if TYPE_CHECKING:
+    from collbench.analysis.compare import CaseRatio
+    from collbench.results.row import Row
+
+FORMATS = ("table", "csv", "json")
+_MOST_NAMED, _MOST_COMPARED = 4, 16
+_TITLES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
+_LEAST = {"target": 13, "achieved": 8, "GB/s": 27, "wrong": 5, "result": 15} | {
+    f"{name} {part}": width for name in _TITLES.values() for part, width in (("off µs", 9), ("on µs", 9), ("factor", 18))
+}  # columns of a table whose rows are printed one after the other
+
+
+def _times(each: Estimate) -> str:
+    return NOTHING if each.value is None else format_time(each.value)
+
+
+def factor_text(each: Estimate) -> str:
+    """Return "1.82 (1.75–1.90)×"; without an interval a dash."""
+    if each.value is None or each.low is None or each.high is None:
+        return NOTHING
+    return f"{_digits(each.value)} ({_digits(each.low)}–{_digits(each.high)})×"
+
+
+def times_text(factor: float) -> str:
+    """Return "1.82×"."""
+    return f"{_digits(factor)}×"
+
+
+def _digits(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 10 else f"{factor:.1f}" if factor < 100 else f"{factor:.3g}"
+
+
+def _quantile(name: str, part: str) -> Column[LoadRow]:
+    def estimate(row: LoadRow) -> Estimate:
+        return getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
+
+    title = f"{_TITLES[name]} {part}{'' if part == 'factor' else ' µs'}"
+    drop = {("p50", "factor"): 0, ("p99", "factor"): 2, ("p99_9", "factor"): 3}.get((name, part), 1 if name == "p50" else 5)
+    return Column("", title, lambda row: factor_text(estimate(row)) if part == "factor" else _times(estimate(row)), right=True, drop=drop)
+
+
+def _aggressor_rate(row: LoadRow) -> str:
+    if row.rate_bytes_per_s is None:
+        return NOTHING
+    of_link = f" ({format_percent(row.percent_of_link)} of the link)" if row.percent_of_link is not None else ""
+    return f"{rate(row.rate_bytes_per_s)}{of_link}"
+
+
+_COLUMNS: tuple[Column[LoadRow], ...] = (
+    Column("", "aggressors", lambda row: row.aggressors),
+    Column("", "target", lambda row: f"{100 * row.level:g} %" if row.level else "0 % (control)", right=True),
+    Column("", "achieved", lambda row: NOTHING if row.achieved is None else format_percent(100 * row.achieved), right=True, drop=4),
+    Column("", "GB/s", _aggressor_rate, right=True, drop=6),
+    *(_quantile(name, part) for name in SHARES for part in ("off", "on", "factor")),
+    Column("", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), right=True, drop=1),
+    Column("", "result", lambda row: row.verdict if row.na is None else f"n/a ({row.na})", wrap=True),
+)
+
+
+def style(row: LoadRow) -> str:
+    """Return the style of the row's line."""
+    return "wrong" if row.wrong else "na" if row.na else "doubtful" if row.verdict == "inconclusive" else ""
+
+
+def sorted_rows(rows: Sequence[LoadRow]) -> list[LoadRow]:
+    """Return the rows in ascending level, pattern after pattern; they are measured in random order."""
+    patterns = list(dict.fromkeys(row.aggressors for row in rows))
+    return sorted(rows, key=lambda row: (patterns.index(row.aggressors), row.level))
+
+
+class ShownTimes(NamedTuple):
+    """A line of the table of the victims' times: a row, with aggressors off or on."""
+
+    row: LoadRow
+    on: bool
+
+    def text(self, name: str) -> str:
+        """Return a quantile in µs with its 95 % interval, as far as they are known: "12.1 (11.9–12.6)"."""
+        found = self.row.quantiles.get(name, LoadQuantile())
+        each = found.on if self.on else found.off
+        if each.value is None or each.low is None or each.high is None:
+            return _times(each)
+        return f"{format_time(each.value)} ({format_time(each.low)}–{format_time(each.high)})"
+
+
+_TIMES: tuple[Column[ShownTimes], ...] = (
+    Column("", "aggressors", lambda each: each.row.aggressors),
+    Column("", "target", lambda each: f"{100 * each.row.level:g} %", right=True),
+    Column("", "state", lambda each: "on" if each.on else "off"),
+    Column("", "samples", lambda each: f"{each.row.n_on if each.on else each.row.n_off:,}", right=True),
+    *(Column("", f"{_TITLES[name]} µs (95 % CI)", partial(ShownTimes.text, name=name), right=True) for name in SHARES),
+)
+
+
+def times_frame(rows: Sequence[LoadRow]) -> Frame[ShownTimes]:
+    """Return the table of the victims' times with aggressors off and on, with the intervals of the quantiles."""
+    return Frame(_TIMES, [ShownTimes(row, on) for row in sorted_rows(rows) if row.na is None for on in (False, True)])
+
+
+def frame_of(rows: Sequence[LoadRow]) -> Frame[LoadRow]:
+    """Return the table of the rows by pattern and level; columns that are empty in all rows are left out."""
+    rows = sorted_rows(rows)
+    columns = without_empty(_COLUMNS, rows)
+    return Frame(columns, rows, style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None, names_hidden=True)
+
+
+def title(rows: Sequence[LoadRow]) -> str:
+    """Return the headline: "allreduce 8 B on mpi · 2 victim ranks · 2 aggressor ranks · 2 nodes"."""
+    first = rows[0]
+    return " · ".join(
+        [
+            f"{first.victim} {format_size(first.size_bytes)} on {first.backend}", plural(len(first.victims), "victim rank"),
+            plural(len(first.others), "aggressor rank"), f"messages of {format_size(first.message_bytes)}", plural(first.nodes, "node"),
+            *([f"preset {first.preset}"] if first.preset else []),
+        ]
+    )  # fmt: skip
+
+
+def row_name(row: LoadRow) -> str:
+    """Return "incast at 50 %"."""
+    return f"{row.aggressors} at {100 * row.level:g} %"
+
+
+def remarks(rows: Sequence[LoadRow]) -> list[str]:
+    """Return the sentences below the table: the shared links, missing quantiles, why rows are inconclusive, and the flags' meanings."""
+    return list(dict.fromkeys(_remarks(rows)))
+
+
+def _remarks(rows: Sequence[LoadRow]) -> Iterator[str]:
+    for row in rows:
+        if row.wrong:
+            yield row.wrong_detail or "wrong data"
+    for link in list(dict.fromkeys(chain.from_iterable(row.shared for row in rows)))[:8]:
+        if link.kind == "host":
+            yield f"shared link: {link.name} on {link.place}{_directions(link)}"
+        else:
+            yield "no host has ranks of both sides: they can share only links between hosts, which the probe does not see"
+    apart = [row for row in rows if row.shared and all(link.opposite for link in row.shared)]
+    if apart:
+        yield f"victims and aggressors use opposite directions of the shared links, which full-duplex links carry at once{_of(apart, rows)}"
+    for name, share in SHARES.items():
+        lacking = [row for row in rows if row.na is None and row.blocks >= FEWEST_GROUPS and name in unknown_quantiles(row.quantiles)]
+        if lacking:
+            need = f"{FEWEST_GROUPS * fewest_samples(share):,} samples off and as many on"
+            yield f"no interval of {_TITLES[name]}{_of(lacking, rows)}: it needs {need}; use a larger --max-time"
+    reasons = [(row, decode_or_text(row.reason, LoadInconclusive)) for row in rows if row.reason]
+    for one in dict.fromkeys(_general(fact) for _, fact in reasons):
+        doubtful = [row for row, fact in reasons if _general(fact) == one]
+        exact = next(fact for row, fact in reasons if row is doubtful[0])  # several rows have their intervals in the table
+        yield f"{exact if len(doubtful) == 1 else one}{_of(doubtful, rows)}"
+    if any(row.level == 0 for row in rows):
+        yield "at 0 % no aggressor sends in either block: the factor must be 1 within its interval"
+    yield from explain(flag for row in rows for flag in row.flags)
+
+
+def _directions(link: SharedLink) -> str:
+    """Return ": victims and aggressors send, aggressors receive"; "" if it is unknown."""
+    parts = [f"{' and '.join(sides)} {verb}" for sides, verb in ((link.senders, "send"), (link.receivers, "receive")) if sides]
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _general(fact: object) -> object:
+    """Return the reason without the interval of its row."""
+    return LoadInconclusive(fact.why, fact.blocks) if isinstance(fact, LoadInconclusive) else fact
+
+
+def _of(some: Sequence[LoadRow], rows: Sequence[LoadRow]) -> str:
+    """Return the names of some of the rows in parentheses, after a space; "" for all of them."""
+    return "" if len(some) == len(rows) else f" ({first_of(map(row_name, some), _MOST_NAMED)})"
+
+
+def compared_sentences(cases: Sequence[CaseRatio]) -> Iterator[str]:
+    """Yield how to read the rows of a comparison of load runs, and the factors of both sides with their intervals."""
+    loaded = [case for case in cases if case.a.mode == UNDER_LOAD]
+    yield "mode load: A, B and the outcome refer to the factor (time under load / time alone); rows without load have times"
+    for case in loaded[:_MOST_COMPARED]:
+        name = f"{case.a.operation} {format_size(case.a.size_bytes)} {case.a.traffic}"
+        yield printable(f"factor of {name}: {_factor_of(case.a)} → {_factor_of(case.b)}")
+    if len(loaded) > _MOST_COMPARED:
+        yield f"and {len(loaded) - _MOST_COMPARED} more: see --format csv"
+
+
+def _factor_of(row: Row) -> str:
+    known = [value if known_number(value) else None for value in map(row.interference.get, ("factor", "low", "high"))]
+    return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else times_text(known[0])
+
+
+def lines(rows: Sequence[LoadRow], width: int | None = None) -> Iterator[Line]:
+    """Yield the headline, the table and the sentences below it."""
+    if not rows:
+        return
+    yield Line(printable(title(rows)), "head")
+    yield from table_lines(frame_of(rows), width)
+    yield from (Line(printable(text), "foot") for text in remarks(rows))
+
+
+def load_values(row: LoadRow) -> dict[str, Any]:
+    """Return the row without nested records, by field of CSV."""
+    found: dict[str, Any] = {
+        "victim": row.victim, "backend": row.backend, "dtype": row.dtype, "size_bytes": row.size_bytes, "aggressors": row.aggressors,
+        "message_bytes": row.message_bytes, "level": row.level, "nodes": row.nodes, "preset": row.preset or None,
+        "victims": len(row.victims), "aggressor_ranks": len(row.others), "aggressor_nodes": row.other_nodes, "split": row.split or None,
+        "na": row.na, "verdict": row.verdict if row.na is None else None,
+        "reason": str(decode_or_text(row.reason, LoadInconclusive)) if row.reason else None, "blocks": row.blocks, "n_off": row.n_off,
+        "n_on": row.n_on,
+    }  # fmt: skip
+    for name in SHARES:
+        for part, unit in (("off", "_s"), ("on", "_s"), ("factor", "")):
+            each = getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
+            for end in ("value", "low", "high"):
+                found[f"{name}_{part}{'' if end == 'value' else f'_{end}'}{unit}"] = getattr(each, end)
+    links = ", ".join(f"{link.place} {link.name}".strip() or link.kind for link in row.shared)
+    return found | {
+        "achieved": row.achieved, "rate_bytes_per_s": row.rate_bytes_per_s, "full_bytes_per_s": row.full_bytes_per_s,
+        "percent_of_link": row.percent_of_link, "shared": links or None, "checked": row.checked, "wrong": row.wrong,
+        "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
+    }  # fmt: skip
+
+
+class LoadWriter:
+    """The lines of rows that are printed one after the other, each when it is finished. Raises UsageError for an unknown format.
+
+    run    the name of the run's folder, for CSV
+    width  columns of the terminal; None: a file, with all columns
+    """
+
+    def __init__(self, format: str, run: str, patterns: Sequence[str], width: int | None) -> None:
+        check_format(format, FORMATS, " for load")
+        self._format, self._run, self._width = format, run, width
+        columns = [replace(each, least=_LEAST.get(each.title, 0)) for each in _COLUMNS]
+        columns[0] = replace(columns[0], least=max(map(len, patterns), default=0))
+        frame: Frame[LoadRow] = Frame(columns, (), style=style, instead=lambda row: f"n/a ({row.na})" if row.na else None)
+        self._layout = TextLayout(frame, width)
+        self._rows: list[LoadRow] = []
+
+    def row(self, row: LoadRow) -> list[Line]:
+        """Return the lines of a finished row; of the first one below the headline or the header."""
+        self._rows.append(row)
+        first = len(self._rows) == 1
+        if self._format == "csv":
+            return list(csv_of([{"run": self._run, **load_values(row)}], not first))
+        if self._format == "json":
+            return [Line(to_line(row.as_json()))]
+        head = [Line(printable(title([row])), "head"), Line(self._layout.heading(), "head")] if first else []
+        return [*wrapped(head[:1], self._width), *head[1:], *self._layout.lines(row)]
+
+    def end(self) -> list[Line]:
+        """Return the sentences below the table of all rows."""
+        if self._format != "table" or not self._rows:
+            return []
+        sentences = [*self._layout.hidden(), *remarks(self._rows)]
+        return list(wrapped([Line(printable(text), "foot") for text in sentences], self._width))
+
+
+def write_load(rows: Sequence[LoadRow], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
+    """Print rows: as a table, csv or json (a record per row). run, headed: see `training.write_steps`. Raises UsageError."""
+    check_format(format, FORMATS, " for load")
+    if format == "csv":
+        found = list(csv_of([{"run": run, **load_values(row)} for row in rows], headed))
+    elif format == "json":
+        found = [Line(to_line(row.as_json())) for row in rows]
+    else:
+        width = width_of(out)
+        found = list(wrapped(lines(rows, width), width))
+    print_lines(found, out, color)

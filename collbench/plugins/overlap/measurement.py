@@ -1,0 +1,280 @@
+"""Measure the overlap of an operation with a computation: states in interleaved blocks, within one launch.
+
+The states of a block: communication alone (start, then wait), computation alone, both (start, compute, wait), and, of a library that
+makes progress only within its calls, both with test calls between slices of the computation. They are the slots of one program, so that
+each sample is of another state and all have the same synchronization. The computation is calibrated before, to last as long as the
+communication.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend, ComputingBackend, FixedComputation, NonBlockingBackend, TestingBackend
+from collbench.backends.nonblocking import bind_nonblocking
+from collbench.control.world import World
+from collbench.errors import CollbenchError
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase
+from collbench.measuring.request import Budget
+from collbench.measuring.row import RowContext, make_row
+from collbench.measuring.sampling import FEW, MOST_SAMPLES, Batch, Measurement, WarmUp, slowest
+from collbench.operations.case import Case
+from collbench.operations.program import Call, NonBlocking, Program
+from collbench.operations.unsupported import DeviceUnsupported, StartUnsupported, decode_reason
+from collbench.plugins.overlap.computation import Computation
+from collbench.plugins.overlap.records import (
+    FEWEST_BLOCKS,
+    AssistanceMissing,
+    CoresSharedWithProgress,
+    Overlap,
+    Progress,
+    States,
+    evaluate,
+)
+from collbench.reason import Fact, Text, as_json
+from collbench.results.row import Row
+
+_SLICE_S = 50e-6  # of the computation between two test calls
+_MOST_SLICES = 500
+_FIRST_AMOUNT = 50  # blocks: about 100 µs
+_MORE_ON_GPU = 100  # times as many blocks: a block there takes some nanoseconds
+_SETTLED = 0.02  # the computation may differ from the communication by so much after calibration
+_ADJUSTMENTS = 4
+Samples = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OverlapCase:
+    """A case on all ranks, of which the loop runs the states in turn.
+
+    ready        the case; one turn of its loop is one state
+    states       how many there are: 3, or 4 with test calls
+    """
+
+    ready: PreparedCase
+    states: int
+    computation: FixedComputation
+    progress: Progress
+    unassisted: AssistanceMissing | None
+    shared: CoresSharedWithProgress | None
+
+    def evaluate(self, watched: MonitoredMeasurement | None, world: World) -> Overlap | None:
+        """Return the overlap at rank 0, None elsewhere. All ranks call it after the measurement."""
+        states = self.gather(watched, world)
+        return evaluate(states, self.progress, self.unassisted, self.shared) if states else None
+
+    def gather(self, watched: MonitoredMeasurement | None, world: World) -> States | None:
+        """Return the samples of all states at rank 0, None elsewhere. All ranks call it after the measurement."""
+        what = f"{self.ready.case.title()}: gathering the times of the computation"
+        blocks = world.broadcast(watched.measured.samples.shape[1] // self.states if watched else 0, what)
+        times = self.computation.seconds(blocks * (self.states - 1)).reshape(blocks, self.states - 1).T
+        everyone = world.gather_array(times, what)
+        if watched is None or everyone is None:
+            return None
+        computing = np.max([everyone[rank] for rank in self.ready.timed], axis=0)  # [states with a computation × blocks]
+        each = [watched.measured.samples[self.ready.timed][:, state :: self.states].max(axis=0) for state in range(self.states)]
+        helped = (each[3], computing[2]) if self.states > 3 else (None, None)
+        return States(each[0], each[1], each[2], computing[0], computing[1], *helped)
+
+    def row(
+        self, overlap: Overlap, backend: Backend, watched: MonitoredMeasurement, around: RowContext
+    ) -> tuple[Row, dict[str, NDArray[Any]]]:
+        """Return (row, arrays for samples.bin), at rank 0.
+
+        Its time is that of both; it has no bandwidth, since the computation is a part of the time. The array "states_s" has the slowest
+        rank of every sample [states × blocks].
+        """
+        measured = watched.measured
+        both = replace(
+            measured, samples=measured.samples[:, 2 :: self.states], starts_ns=measured.starts_ns[:, 2 :: self.states],
+            flags=[*measured.flags],
+        )  # fmt: skip
+        row, arrays = make_row(self.ready, backend, replace(watched, measured=both), replace(around, ceiling=None, hard_bound=None))
+        every = measured.samples[self.ready.timed].max(axis=0)
+        arrays["states_s"] = every.reshape(-1, self.states).T.copy()
+        row = replace(row, algbw_bytes_per_s=None, busbw_bytes_per_s=None, groups={}, overlap=overlap.as_json())
+        return row, arrays
+
+
+def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) -> OverlapCase | Fact:
+    """Return the case with its states, calibrated; or why a rank cannot start the operation, the same at all ranks. All ranks call."""
+    bound = _bind(ready, stage.backend)
+    computation = bound if isinstance(bound, Fact) else computation_for(ready.case, stage.backend, _FIRST_AMOUNT)
+    first = world.first_error(
+        as_json(computation) if isinstance(computation, Fact) else None, f"asking {stage.backend.name} what it can start"
+    )
+    if first is not None or isinstance(bound, Fact) or isinstance(computation, Fact):
+        return decode_reason(first)  # type: ignore[return-value]
+    tests = _tests(stage.backend, bound)
+    with phase(ready, world, "calibrating the computation"):
+        communication_s = calibrate(loop_of(_states(bound, computation, None)[0], stage, world), computation, stage, ready.timed, world)
+    slices = max(2, min(_MOST_SLICES, computation.amount, int(communication_s / _SLICE_S)))
+    states = _states(bound, computation, tests, slices)
+    slots = tuple(calls for each in zip(*(state.slots for state in states), strict=True) for calls in each)
+    program = replace(states[2], slots=slots)
+    progress = progress_of(stage.backend, ready.case)
+    prepared = replace(
+        ready, loop=loop_of(program, stage, world), checking=loop_of(states[2], stage, world), synchronised=True, program=program,
+        plan=lambda budget: schedule(budget, ready.case.size_bytes, len(states), ready.timed),
+    )  # fmt: skip
+    unassisted = None if tests else unassisted_by(stage.backend, progress)
+    return OverlapCase(prepared, len(states), computation, progress, unassisted, shared_cores(world, progress))
+
+
+def _bind(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
+    """Return this process's programs, without calls if it drives no rank; or why the operation cannot be started."""
+    if not isinstance(backend, NonBlockingBackend):
+        return StartUnsupported(backend.name, ready.operation.name)
+    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
+        return bind_nonblocking(backend, ready.operation, ready.case, group, buffers)
+    nothing = Program(((),))
+    return NonBlocking(nothing, nothing)
+
+
+def computation_for(case: Case, backend: Backend, amount: int) -> FixedComputation | Fact:
+    """Return a computation of so many blocks where the case's data is: on this core, or on the rank's GPU; or why there is none."""
+    if case.device == "cpu":
+        return Computation(amount)
+    if not isinstance(backend, ComputingBackend):
+        return DeviceUnsupported("--overlap", case.device, ("cpu",))
+    try:
+        return backend.computation(_MORE_ON_GPU * amount)
+    except (MemoryError, CollbenchError) as error:
+        return Text(str(error))
+
+
+def _tests(backend: Backend, bound: NonBlocking) -> Program | None:
+    return backend.test_calls(bound.wait) if isinstance(backend, TestingBackend) else None
+
+
+def progress_of(backend: Backend, case: Case) -> Progress:
+    """Return what moves data while a rank computes: kernels on the GPU, threads of the library, or only its calls."""
+    if case.device != "cpu":
+        return "kernels"
+    return backend.progress if isinstance(backend, TestingBackend) else "threads"
+
+
+def unassisted_by(backend: Backend, progress: Progress) -> AssistanceMissing:
+    """Return why a backend needs no help for its progress."""
+    return AssistanceMissing(backend.name, "kernels" if progress == "kernels" else "threads")
+
+
+def _states(bound: NonBlocking, computation: FixedComputation, tests: Program | None, slices: int = 1) -> list[Program]:
+    """Return a program for each state, with the same buffer slots."""
+    start, wait = bound.start.slots, bound.wait.slots
+    alone = computation.calls()
+
+    def program(slots: Iterator[tuple[Call, ...]]) -> Program:
+        return Program(tuple(slots), keep=(bound, computation), explain=bound.start.explain)
+
+    found = [
+        program((*a, *b) for a, b in zip(start, wait, strict=True)),
+        program(alone for _ in start),
+        program((*a, *alone, *b) for a, b in zip(start, wait, strict=True)),
+    ]
+    if tests:
+        each = zip(start, wait, tests.slots, strict=True)
+        found.append(program((*a, *computation.calls(slices, test), *b) for a, b, test in each))
+    return found
+
+
+def loop_of(program: Program, stage: BackendContext, world: World) -> Loop:
+    """Return a loop that synchronizes before each sample and after the last: a library may still have to send what other ranks wait for."""
+    return Loop(Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress, parting=stage.sync))
+
+
+def shared_cores(world: World, progress: Progress) -> CoresSharedWithProgress | None:
+    """Return the first host with fewer cores than ranks and progress threads (one for each rank), or None."""
+    for host in world.hosts:
+        ranks, cores = len(world.on_host(host)), world.cores_on(host)
+        threads = ranks if progress == "threads" else 0
+        if ranks + threads > cores:
+            return CoresSharedWithProgress(host, ranks, threads, cores)
+    return None
+
+
+def calibrate(communication: Loop, computation: FixedComputation, stage: BackendContext, timed: list[int], world: World) -> float:
+    """Set the amount of every rank's computation so that it takes as long as the communication, and return these seconds.
+
+    They are the same at all ranks. The slowest rank counts, and all ranks compute the same amount.
+    """
+    goal_s = median_time(communication, timed, world)
+    calibrate_to(goal_s, computation, stage, timed, world)
+    return goal_s
+
+
+def calibrate_to(goal_s: float, computation: FixedComputation, stage: BackendContext, timed: list[int], world: World) -> None:
+    """Set the amount of every rank's computation so that the slowest rank takes so long. All ranks call."""
+    alone = loop_of(Program((computation.calls(),), keep=computation), stage, world)
+    for _ in range(_ADJUSTMENTS):
+        found_s = median_time(alone, timed, world)
+        if abs(found_s / goal_s - 1) <= _SETTLED:
+            break
+        computation.amount = round(computation.amount * goal_s / found_s)
+
+
+def median_time(loop: Loop, timed: list[int], world: World) -> float:
+    """Return the median time of a loop's sample at the slowest rank, from few samples, the same at all ranks."""
+    what = "calibrating the computation"
+    once = _run(loop, 1, timed, world, what)
+    return _run(loop, max(2, min(30, int(0.1 / max(once, 1e-6)))), timed, world, what)
+
+
+def _run(loop: Loop, n: int, timed: list[int], world: World, what: str) -> float:
+    everyone = np.array([each for rank in world.allgather(loop.run(n).tolist(), what) for each in rank])
+    return max(float(np.median(everyone[timed].max(axis=0))), 1e-7)
+
+
+def schedule(
+    budget: Budget, size_bytes: int, states: int, timed: list[int], now: Callable[[], float] = time.monotonic
+) -> Generator[Batch, Samples, Measurement]:
+    """Return rank 0's plan as `sampling.schedule`, in whole blocks of one sample of each state.
+
+    `budget.iterations` and `budget.warmup` count blocks. It ends when the overlap's interval is as narrow as `budget.target`, as a part
+    of the communication time.
+    """
+    ending = now() + budget.max_time_s
+    warmups = max(1, budget.warmup if budget.warmup is not None else 2)
+    first = yield WarmUp((states, 1))
+    block_s = max(float(slowest(first, timed).sum()), 1e-6)
+    measured = Measurement(np.empty((len(first), 0)), budget.target(size_bytes), warmups=warmups * states)
+    if warmups > 1 and block_s * (warmups - 1 + FEWEST_BLOCKS) < budget.max_time_s:
+        block_s = max(float(slowest((yield WarmUp(((warmups - 1) * states, 1))), timed).sum()) / (warmups - 1), 1e-6)
+    most = budget.iterations or MOST_SAMPLES
+    while measured.stopped is None:
+        blocks = measured.samples.shape[1] // states
+        wanted = budget.iterations or max(FEWEST_BLOCKS * 2, blocks // 2)
+        affordable = max(1 if blocks else min(FEWEST_BLOCKS, int(budget.max_time_s / block_s)), int((ending - now()) / block_s))
+        count = max(1, min(wanted, affordable, most - blocks))
+        began = now()
+        part = yield count * states, 1
+        block_s = max((now() - began) / count, 1e-6)
+        measured.samples = np.concatenate([measured.samples, part], axis=1)
+        measured.stopped = _stopped(measured, budget, states, timed, ending - now() < block_s)
+    blocks = measured.samples.shape[1] // states
+    if blocks < FEW:
+        measured.flags.append("few_samples")
+    if measured.reached is False:
+        measured.flags.append("target_missed")
+    return measured
+
+
+def _stopped(measured: Measurement, budget: Budget, states: int, timed: list[int], late: bool) -> str | None:
+    blocks = measured.samples.shape[1] // states
+    if budget.iterations:
+        return "iterations" if blocks >= budget.iterations else "max_time" if late else None
+    each: Sequence[Samples] = [measured.samples[timed][:, state::states].max(axis=0) for state in range(3)]
+    percent = evaluate(States(each[0], each[1], each[2], each[1], each[1]), "calls", None, None).percent
+    width = None if percent.low is None or percent.high is None else (percent.high - percent.low) / 2 / 100
+    measured.reached = width is not None and width <= measured.target
+    if measured.reached and blocks >= FEW:
+        return "precision"
+    return "most_samples" if blocks >= MOST_SAMPLES else "max_time" if late else None

@@ -1,0 +1,5 @@
+"""Times at node counts that were not measured."""
+
+from collbench.plugin import Plugin
+
+PLUGIN = Plugin(name="predict", summary="times at node counts that were not measured")

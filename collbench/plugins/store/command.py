@@ -1,0 +1,262 @@
+"""collbench store: an index of many run folders in one SQLite file or PostgreSQL database; and `--store` of other commands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.cli.parser import Parser, add_command, natural, words
+from collbench.errors import FINE, USAGE, UsageError
+
+if TYPE_CHECKING:
+    from collbench.plugins.store.reading import RunSelection, StoredRun
+    from collbench.plugins.store.writing import Changes
+
+_ABOUT = (
+    "keeps an index of many run folders in one place: an SQLite file, or a PostgreSQL database (postgresql://HOST/DATABASE, extra: "
+    "postgresql). The run folders stay as they are; the index can be made again from them. `history`, `baseline add`, `gate` and `report` "
+    "read it with --store."
+)
+_SUMMARY = "an index of many runs in one file or database, for queries and dashboards"
+_DATABASE = "an SQLite file (made by `add` and `sync`), or postgresql://HOST/DATABASE"
+_OF = ("results", "runs", "suspects", "pairs", "verdicts")
+_FORMATS = ("table", "csv", "jsonl", "markdown")
+_DAY_S = 86_400.0
+_AGE = re.compile(r"(\d{1,6}(?:\.\d+)?)([hdwy]?)", re.ASCII)
+_AGES_S = {"h": 3600.0, "d": _DAY_S, "": _DAY_S, "w": 7 * _DAY_S, "y": 365.25 * _DAY_S}
+_LARGEST_LIMIT = 2**31
+
+
+def add_store(commands: Any) -> None:
+    """Add the command."""
+    add_command(commands, "store", _SUMMARY, None, _add_store_options, description=_ABOUT)
+
+
+def _add_store_options(parser: Parser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    added = {}
+    for name, summary, call in (
+        ("add", "add run folders, folders that hold them, and files verdict.json", _add),
+        ("sync", "add what is new in folders, read again what changed, and mark what is gone", _sync),
+        ("query", "print figures of cases, runs, suspects, pairs or verdicts, newest first", _query),
+        ("prune", "remove old runs, or runs without a folder, from the store", _prune),
+        ("export", "write the results as Parquet files by month and operation (extra: pandas)", _export),
+    ):
+        added[name] = add_command(verbs, name, summary, call).whole()
+        added[name].add_argument("database", metavar="DB", help=_DATABASE)
+    added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run's folder, a folder of runs, or a verdict.json")
+    added["sync"].add_argument("folders", metavar="DIR", nargs="+", type=Path, help="a folder with runs below it")
+    for name in ("add", "sync"):
+        label = "label of these runs, which filters can name; may be repeated. Only the store has labels"
+        added[name].add_argument("--label", metavar="NAME", action="append", default=[], dest="labels", help=label)
+    _add_query_options(added["query"])
+    prune = added["prune"]
+    prune.add_argument("--older-than", metavar="AGE", type=age, help="runs that began longer ago: 400d, 12w or 2y")
+    prune.add_argument("--missing", action="store_true", help="runs without a folder at the last sync")
+    prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    added["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
+    _add_selection(added["export"])
+    from collbench.plugins.store.dashboards_command import add_verbs
+
+    add_verbs(verbs, _DATABASE)
+
+
+def _add_query_options(parser: Parser) -> None:
+    names = "names of runs, allocations or labels (default: all runs)"
+    parser.add_argument("runs", metavar="NAME", nargs="*", help=names)
+    parser.add_argument("--of", choices=_OF, default="results", help="kind of records (default: results: figures of cases)")
+    parser.add_argument("--operation", metavar="NAMES", type=words, default=[], help="only these operations")
+    parser.add_argument("--backend", metavar="NAMES", type=words, default=[], help="only these backends")
+    parser.add_argument("--sizes", metavar="SIZES", default="", help="only these sizes: 64K, 8,1M or 1K-1M (all between)")
+    _add_selection(parser)
+    where = "only records with COLUMN=VALUE (or !=, <, <=, >, >=); without a value: unknown; may be repeated"
+    parser.add_argument("--where", metavar="CONDITION", action="append", default=[], help=where)
+    parser.add_argument("--columns", metavar="NAMES", type=words, default=[], help="columns to print, in this order; ? lists all")
+    most = "at most N records, the newest; 0: all (default: 1000 in tables, else all)"
+    parser.add_argument("--limit", metavar="N", type=natural, help=most)
+    formats = "table, csv, markdown or jsonl: one JSON object per line (default: table)"
+    parser.add_argument("--format", metavar="FORMAT", choices=(*_FORMATS, "json", "md"), default="table", help=formats)
+    parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
+
+
+def _add_selection(group: Any) -> None:
+    group.add_argument("--node", metavar="NAMES", type=words, default=[], help="only runs on one of these hosts")
+    group.add_argument("--label", metavar="NAMES", type=words, default=[], help="only runs with one of these labels")
+    group.add_argument("--since", metavar="TIME", type=moment, help="only runs from then on: 2026-11-01, 2026-11-01T06:00Z, or 30d ago")
+    group.add_argument("--until", metavar="TIME", type=moment, help="only runs before then")
+
+
+def age(text: str) -> float:
+    """Return the seconds of "400d", "12w", "2y", "36h" or days without a unit. Raises an argparse error for anything else."""
+    match = _AGE.fullmatch(text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid age: use e.g. 400d, 12w or 2y")
+    return float(match[1]) * _AGES_S[match[2]]
+
+
+def moment(text: str) -> float:
+    """Return the seconds since 1970 of an ISO 8601 day or moment (UTC), or of an age before now. Raises an argparse error."""
+    if _AGE.fullmatch(text.strip()) and not text.strip().isdecimal():
+        return time.time() - age(text)
+    from collbench.gating.allocation import moment as parsed
+
+    found = parsed(text.strip().replace("Z", "+00:00"))
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid time: use e.g. 2026-11-01, 2026-11-01T06:00Z, or 30d")
+    return found.timestamp()
+
+
+def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Add the runs and print how many; return 0, or 2 if some cannot be read. Raises UsageError."""
+    from collbench.plugins.store.database import open_store
+    from collbench.plugins.store.writing import Writer, add_all, find_all
+
+    _check_labels(arguments.labels)
+    found = find_all(arguments.runs)
+    with closing(open_store(arguments.database, write=True)) as database:
+        changes = add_all(Writer(database), found, arguments.labels)
+    _print_changes(changes)
+    return USAGE if changes.refused else FINE
+
+
+def _sync(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Bring the store up to date and print what changed; return 0, also if a run cannot be read. Raises UsageError."""
+    from collbench.plugins.store.database import open_store
+    from collbench.plugins.store.writing import Writer, check_folders, sync
+
+    _check_labels(arguments.labels)
+    check_folders(arguments.folders)
+    with closing(open_store(arguments.database, write=True)) as database:
+        changes = sync(Writer(database), arguments.folders, arguments.labels)
+    _print_changes(changes)
+    return FINE
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    for label in labels:
+        if not re.fullmatch(r"[\w.:+-]{1,100}", label):
+            raise UsageError(f"--label '{label[:100]}': not a valid label (use up to 100 letters, digits, and . : + - _)")
+
+
+def _print_changes(changes: Changes) -> None:
+    from collbench.plugins.store.text import change_lines
+    from collbench.report.frame import printable
+    from collbench.report.screen import print_lines, write_line
+
+    for sentence in (*changes.warnings, *changes.refused):
+        write_line(sys.stderr, f"collbench: {printable(sentence)}")
+    print_lines(change_lines(changes), sys.stdout, False)
+
+
+def _query(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Print the records; return 0, also without any. Raises UsageError."""
+    from collbench.plugins.store.database import open_store
+    from collbench.plugins.store.query import RESULTS, SUBJECTS, Query, check_column, columns_of, parse_condition, size_conditions
+    from collbench.plugins.store.text import write_query
+    from collbench.results.row import stored_operation
+
+    subject = SUBJECTS[arguments.of]
+    if arguments.columns == ["?"]:
+        for name, column in columns_of(subject).items():
+            print(f"{name}: {column.about}")
+        return FINE
+    for name in arguments.columns:
+        check_column(name, subject)
+    if subject is not RESULTS and (other := next((name for name in ("operation", "backend", "sizes") if getattr(arguments, name)), None)):
+        raise UsageError(f"--{other} filters results: omit it, or omit --of {subject.name}")
+    if arguments.sizes:
+        size_conditions(arguments.sizes)
+    format = {"md": "markdown", "jsonl": "json"}.get(arguments.format, arguments.format)
+    query = Query(
+        subject, tuple(arguments.columns), selection(arguments, arguments.runs), tuple(map(stored_operation, arguments.operation)),
+        tuple(arguments.backend), arguments.sizes, tuple(parse_condition(text, subject) for text in arguments.where),
+        _limit(arguments.limit, format),
+    )  # fmt: skip
+    with closing(open_store(arguments.database)) as database:
+        write_query(database, query, format, sys.stdout, arguments.color)
+    return FINE
+
+
+def _limit(typed: int | None, format: str) -> int | None:
+    """Return the most records to print; None: all. Raises UsageError for a number that no database accepts."""
+    from collbench.plugins.store.text import MOST_SHOWN
+
+    if typed is None:
+        return MOST_SHOWN if format in ("table", "markdown") else None
+    if typed > _LARGEST_LIMIT:
+        raise UsageError(f"--limit {typed}: more than a store has; use 0 for all")
+    return typed or None
+
+
+def _prune(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Remove runs from the store, or print which with --dry-run; return 0. Raises UsageError."""
+    from collbench.plugins.store.database import open_store
+    from collbench.plugins.store.text import removed_lines
+    from collbench.plugins.store.writing import removable, remove
+    from collbench.report.screen import print_lines
+
+    if arguments.older_than is None and not arguments.missing:
+        raise UsageError("prune removes nothing without a rule: use --older-than AGE, --missing, or both")
+    before_s = None if arguments.older_than is None else time.time() - arguments.older_than
+    with closing(open_store(arguments.database, write=not arguments.dry_run, make=False)) as database:
+        found = removable(database, before_s, arguments.missing)
+        if found and not arguments.dry_run:
+            remove(database, found)
+    print_lines(removed_lines(found, arguments.dry_run), sys.stdout, False)
+    return FINE
+
+
+def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Write the Parquet files and print how many; return 0. Raises UsageError."""
+    from collbench.plugins.store.database import open_store
+    from collbench.plugins.store.export import export
+    from collbench.units import plural
+
+    with closing(open_store(arguments.database)) as database:
+        found = export(database, arguments.out, selection(arguments, ()))
+    print(f"{plural(found.results, 'result')} in {plural(found.files, 'file')} below {arguments.out}")
+    return FINE
+
+
+# --store of history, baseline add, gate and report.
+
+
+def add_stored_runs(parser: Parser) -> None:
+    """Add `--store` and the options that select runs in it."""
+    group = parser.add_argument_group("runs of a store")
+    what = "read the runs from a store, an SQLite file or postgresql://HOST/DATABASE: name runs, allocations or labels instead of folders"
+    group.add_argument("--store", metavar="DB", help=what)
+    _add_selection(group)
+
+
+def selection(arguments: argparse.Namespace, names: Sequence[object]) -> RunSelection:
+    """Return the runs that names and options select."""
+    from collbench.plugins.store.reading import RunSelection
+
+    return RunSelection(tuple(map(str, names)), tuple(arguments.node), tuple(arguments.label), arguments.since, arguments.until)
+
+
+def stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: bool = False) -> list[StoredRun]:
+    """Return the selected runs of `--store`, in the order in which they began. `newest`: without any selection only the newest launches.
+
+    Raises UsageError if the store cannot be read, or has no such run.
+    """
+    from collbench.plugins.store.database import open_store
+    from collbench.plugins.store.reading import RunSelection, load_runs, newest_launches, select_runs
+
+    wanted = selection(arguments, names)
+    with closing(open_store(arguments.store)) as database:
+        return load_runs(database, newest_launches(database) if newest and wanted == RunSelection() else select_runs(database, wanted))
+
+
+def check_no_selection(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for an option that selects runs in a store, without `--store`."""
+    given = next((name for name in ("node", "label", "since", "until") if getattr(arguments, name) not in (None, [])), None)
+    if given is not None:
+        raise UsageError(f"--{given} selects runs in a store: add --store DB, or omit --{given}")

@@ -1,0 +1,110 @@
+"""The results of a store as Parquet files, partitioned by month and operation, for data lakes and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from collbench.errors import UsageError
+from collbench.plugins.store.database import Database, Record
+from collbench.plugins.store.query import RESULTS
+from collbench.plugins.store.reading import RunSelection
+
+UNKNOWN_MONTH = "unknown"
+_AT_ONCE = 100_000  # results of a row group
+_COLUMNS = tuple(name for name in RESULTS.columns if name != "started")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The number of results and of files that were written."""
+
+    results: int
+    files: int
+
+
+def export(database: Database, folder: Path, runs: RunSelection | None = None) -> Exported:
+    """Write the results of the selected runs below a new or empty folder: month=2026-11/operation=allreduce/part-0.parquet.
+
+    The columns are those of the view `history`, in SI units, with their meaning as metadata; hive-partitioned readers add month and
+    operation. Raises UsageError without pyarrow, for a folder that is not empty, and if it cannot be written.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError(f"Parquet files need pyarrow ({error}): install collbench[pandas]") from error
+    _check_empty(folder)
+    kinds = {"integer": pa.int64(), "id": pa.int64(), "real": pa.float64(), "text": pa.string(), "bytes": pa.binary()}
+    columns = [RESULTS.columns[name] for name in _COLUMNS]
+    schema = pa.schema(
+        [pa.field(name, kinds[column.kind], metadata={"about": column.about}) for name, column in zip(_COLUMNS, columns, strict=True)]
+    )
+    results = files = 0
+    try:
+        for place, records in _partitions(database, runs or RunSelection()):
+            target = folder / place
+            target.mkdir(parents=True)
+            with parquet.ParquetWriter(target / "part-0.parquet", schema, compression="zstd") as writer:
+                for part in _pieces(records):
+                    arrays = [pa.array(values, each.type) for values, each in zip(zip(*part, strict=True), schema, strict=True)]
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+                    results += len(part)
+            files += 1
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror or error}): make room there, or choose another folder") from error
+    return Exported(results, files)
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise UsageError for a folder that has files: an export never mixes with another one."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} is not an empty folder: choose a new one, so that nothing is mixed or lost")
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read ({error.strerror or error}): choose another folder") from error
+
+
+def _partitions(database: Database, runs: RunSelection) -> Iterator[tuple[str, Iterator[Record]]]:
+    """Yield the folder of each partition with its results, in the order of time."""
+    condition, values = runs.sql()
+    where = f" WHERE run_id IN (SELECT runs.run_id FROM runs WHERE {condition})" if condition else ""
+    months = sorted({_month(start) for (start,) in database.rows(f"SELECT DISTINCT started_s FROM runs{where}", values)})
+    operations = [name for (name,) in database.rows("SELECT DISTINCT operation FROM cases ORDER BY operation")]
+    for month in months:
+        span, bounds = _span(month)
+        for operation in operations:
+            more = f"{where} AND " if where else " WHERE "
+            sql = f"SELECT {', '.join(_COLUMNS)} FROM history{more}operation = ? AND {span} ORDER BY started_s, run_id"
+            found = database.stream(sql, [*values, operation, *bounds])
+            for _, records in groupby(found, lambda record: 0):  # none: no file
+                yield f"month={month}/operation={quote(operation, safe='')}", records
+
+
+def _month(start_s: float | None) -> str:
+    return UNKNOWN_MONTH if start_s is None else datetime.fromtimestamp(start_s, UTC).strftime("%Y-%m")
+
+
+def _span(month: str) -> tuple[str, Sequence[float]]:
+    """Return (condition on started_s, its values)."""
+    if month == UNKNOWN_MONTH:
+        return "started_s IS NULL", ()
+    first = datetime.fromisoformat(f"{month}-01").replace(tzinfo=UTC)
+    after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return "started_s >= ? AND started_s < ?", (first.timestamp(), after.timestamp())
+
+
+def _pieces(records: Iterator[Any]) -> Iterator[list[Any]]:
+    part: list[Any] = []
+    for record in records:
+        part.append(record)
+        if len(part) == _AT_ONCE:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -1,0 +1,407 @@
+"""What a store keeps of a run folder or a verdict.json, and how to find them below a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collbench.analysis.differences import facts
+from collbench.analysis.launches import allocation_of, case_of, known
+from collbench.errors import UnreadableRun, UsageError
+from collbench.gating.allocation import SLOWED, moment
+from collbench.gating.verdict import Verdict, read_verdict
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
+from collbench.plugins.importers.importer import IMPORTED
+from collbench.results.folder import CELLS, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
+from collbench.results.quality import quality_of
+from collbench.results.reader import Run, read_run
+from collbench.results.row import Row
+from collbench.results.store import plain
+from collbench.untrusted import list_of
+
+VERDICT = "verdict.json"
+_FILES = (RUN, CELLS, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOPOLOGY)  # samples.bin and events.jsonl are not in a store
+_NOT_ENTERED = {SAMPLES, EVENTS}
+_DEEPEST = 12  # levels below a folder that are searched
+_SMALL = 120  # characters of JSON: a larger part of run.json becomes a document
+_RATES = ("bytes_per_s", "low_bytes_per_s", "high_bytes_per_s", "disturbed")
+_LARGEST = 2**63 - 1
+
+# Runs and verdicts below a folder.
+
+
+def find(path: Path) -> Iterator[Path]:
+    """Yield the run folders and the files verdict.json in `path` and below, sorted. Links to folders are not followed."""
+    start = len(path.parts)
+    for at, folders, files in os.walk(path):
+        folder = Path(at)
+        is_run = RUN in files or CELLS in files
+        if is_run:
+            yield folder
+        if VERDICT in files:
+            yield folder / VERDICT
+        folders[:] = [] if is_run or len(folder.parts) - start >= _DEEPEST else sorted(folders)
+
+
+def is_verdict(path: Path) -> bool:
+    """Return whether the path is that of a verdict, not of a run folder."""
+    return path.suffix == ".json"
+
+
+def stored_path(path: Path) -> str:
+    """Return the absolute path that identifies a run in a store. Raises UnreadableRun if it is not UTF-8, which databases need."""
+    text = str(path.resolve())
+    try:
+        text.encode()
+    except UnicodeError as error:
+        raise UnreadableRun(f"{clean(text)}: the path is not valid UTF-8, so a store cannot keep it: rename the folder") from error
+    return text
+
+
+def fingerprint_of(path: Path) -> str | None:
+    """Return a text that changes when a file of a run, or a verdict, changes; None if the run or the verdict does not exist."""
+    parts = []
+    for file in (path,) if is_verdict(path) else tuple(path / name for name in _FILES):
+        try:
+            found = file.stat()
+        except OSError:
+            continue
+        parts.append(f"{file.name} {found.st_size} {found.st_mtime_ns}")
+    named = {part.split(" ")[0] for part in parts}
+    if not named.intersection((RUN, CELLS, path.name if is_verdict(path) else RUN)):
+        return None
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+# Values as databases take them: texts from files may contain anything.
+
+
+def clean(text: str) -> str:
+    """Return text without zero bytes and halves of characters, which databases reject."""
+    return text.replace("\0", "?").encode("utf-8", "replace").decode()
+
+
+def as_json(value: Any) -> str:
+    """Return JSON of ASCII letters, the same for equal values."""
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"), sort_keys=True).replace("\\u0000", "?")
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text as a database takes it; None for anything else."""
+    return clean(value) if isinstance(value, str) else None
+
+
+def count_of(value: Any) -> int | None:
+    """Return an integer that a database takes; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST else None
+
+
+def seconds_of(value: Any) -> float | None:
+    """Return the seconds since 1970 of an ISO 8601 moment; None for anything else."""
+    when = moment(value)
+    return None if when is None else when.timestamp()
+
+
+# A run.
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row as a store keeps it: figures by column, and what many rows have in common as JSON (see the table's columns)."""
+
+    case: str
+    remark: str
+    ceiling: str | None
+    hard_bound: str | None
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder as a store keeps it.
+
+    columns    of the table runs, by name
+    info       run.json by key, as JSON; facts by kind, as JSON
+    nodes      hosts
+    results    rows, in the order of the folder
+    hunt       columns of the table hunts; None for other runs
+    suspects   (columns of the table suspects, hosts)
+    pairs      (columns of the table node_pairs, host)
+    telemetry  (columns of the table telemetry, host)
+    warnings   what could not be read
+    """
+
+    columns: Mapping[str, Any]
+    info: Mapping[str, str]
+    facts: Mapping[str, str]
+    nodes: Sequence[str]
+    results: Sequence[Result]
+    hunt: Mapping[str, Any] | None = None
+    suspects: Sequence[tuple[Mapping[str, Any], Sequence[str]]] = ()
+    pairs: Sequence[tuple[Mapping[str, Any], str]] = ()
+    telemetry: Sequence[tuple[Mapping[str, Any], str]] = ()
+    warnings: Sequence[str] = field(default=())
+
+
+def read_folder(path: Path) -> RunRecord:
+    """Return what a store keeps of a run folder. Raises UnreadableRun if it cannot be read."""
+    fingerprint = fingerprint_of(path)  # before reading: what changes meanwhile is read again by the next sync
+    try:
+        run = read_run(path)
+    except UsageError as error:
+        raise UnreadableRun(str(error)) from error
+    info, warnings = run.info, list(run.warnings)
+    nodes = [clean(name) for name in dict.fromkeys(list_of(info.get("hosts"), str)) if name]
+    hunt, suspects, pairs = _rounds_of(run, warnings)
+    nodes = list(dict.fromkeys([*nodes, *(name for _, names in suspects for name in names), *(name for _, name in pairs)]))
+    telemetry = list(_telemetry(run))
+    command, started_s = info.get("command"), seconds_of(info.get("started_utc"))
+    columns = {
+        "path": stored_path(path),
+        "name": clean(path.resolve().name),
+        "operation": text_of(info.get("operation")),
+        "started_s": started_s,
+        "finished_s": seconds_of(info.get("finished_utc")),
+        "exit_code": count_of(info.get("exit_code")),
+        "ranks": len(places) if isinstance(places := info.get("rank_map"), list) else None,
+        "nodes": len(nodes) or None,
+        "results": len(run.rows),
+        "fingerprint": fingerprint or "",
+        "command": clean(" ".join(map(str, command))) if isinstance(command, list) else None,
+        "allocation": text_of(allocation_of(run)),
+        "launch_index": count_of(info.get("launch_index")),
+        "launches": count_of(info.get("launches")),
+        "version": text_of(info.get("collbench")),
+        "imported": int(any(IMPORTED in row.flags for row in run.rows)),
+        "slowed": int(any(SLOWED in row.flags for row in run.rows)),
+        "missing": 0,
+    }
+    found: dict[str, list[Any]] = {}
+    for item, text in facts(run).items():
+        found.setdefault(item.kind, []).append([list(item.path), text])
+    return RunRecord(
+        columns, {clean(name): as_json(value) for name, value in info.items()}, {kind: as_json(items) for kind, items in found.items()},
+        nodes, [result_of(row, started_s) for row in run.rows], hunt, suspects, pairs, telemetry, warnings,
+    )  # fmt: skip
+
+
+def is_small(text: str) -> bool:
+    """Return whether a part of run.json is kept in its run, not as a document of its own."""
+    return len(text) <= _SMALL
+
+
+_DRIFT, _SKEW, _ITERATIONS = "drift", "exit_skew_s", "iterations_per_sample"
+
+
+def result_of(row: Row, started_s: float | None = None) -> Result:
+    """Return what a store keeps of a row: all but samples, slowest ranks, the interval of its ceiling, and most evidence.
+
+    started_s: when its run began, in seconds since 1970; None: unknown.
+    """
+    quality, times = quality_of(row), row.time_s
+    span = row.evidence.get("at_s")
+    until_s = _finite(span[1]) if isinstance(span, list) and len(span) == 2 else None
+    remark = {
+        "api": row.api, "na": row.na, "na_fact": row.na_fact, "flags": list(row.flags), "stopped": row.stopped, "target": row.target,
+        "reached": row.reached, "quality": quality and quality.word, "launches": row.launches,
+        "count": row.count,
+    }  # fmt: skip
+    kept = {
+        name: row.evidence[name]
+        for name, is_needed in ((_DRIFT, "drift" in row.flags), (_SKEW, "skew_limited" in row.flags), (_ITERATIONS, True))
+        if is_needed and row.evidence.get(name) not in (None, 1)
+    }  # what `quality_of` reads
+    detail = {
+        "modes": row.modes,
+        "groups": row.groups,
+        "message_rate": row.message_rate,
+        "interference": row.interference,
+        "wrong_detail": row.wrong_detail,
+        "evidence": kept,
+    }
+    detail = {name: value for name, value in detail.items() if value}
+    figures = {
+        "n": row.n, "n_eff": row.n_eff, "algbw_bytes_per_s": row.algbw_bytes_per_s, "busbw_bytes_per_s": row.busbw_bytes_per_s,
+        "percent_of_ceiling": row.percent_of_ceiling, "wrong": row.wrong, "checked": row.checked,
+        "time_rank_mean_s": row.time_rank_mean_s, "probe_before_s": _number(row.canary_s.get("before")),
+        "probe_after_s": _number(row.canary_s.get("after")), "ceiling_bytes_per_s": row.ceiling and row.ceiling.bytes_per_s,
+        "hard_bound_bytes_per_s": row.hard_bound and row.hard_bound.bytes_per_s, "detail": as_json(detail) if detail else None,
+        "ended_s": None if started_s is None or until_s is None else started_s + until_s,
+        "stolen": _finite(row.evidence.get("stolen")), "preempted": count_of(row.evidence.get("preempted")),
+        **({f"time_{name}_s": value for name, value in vars(times).items()} if times else {}),
+    }  # fmt: skip
+    return Result(as_json(case_of(row).stored()), as_json(remark), _origin(row.ceiling), _origin(row.hard_bound), figures)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if known(value) else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None
+
+
+def _origin(ceiling: Ceiling | None) -> str | None:
+    """Return a ceiling without its rate, as JSON: the same for many rows."""
+    if ceiling is None:
+        return None
+    return as_json({name: value for name, value in ceiling.as_json().items() if name not in _RATES})
+
+
+# Rounds of hunts and pairs.
+
+_RESULTS = {"confirmed": "confirmed", "nobody": "no suspect", "no verdict": "no verdict"}  # by what run.json has
+_Suspects = list[tuple[Mapping[str, Any], Sequence[str]]]
+_Pairs = list[tuple[Mapping[str, Any], str]]
+
+
+def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, _Suspects, _Pairs]:
+    """Return (columns of hunts, suspects with hosts, pairs with hosts) of a run; (None, [], []) for others and for damaged ones."""
+    try:
+        if "hunt" in run.info or (run.path / HUNT).is_file():
+            stored = read_hunt(run)
+            warnings += stored.warnings
+            verdict = stored.about.get("verdict") or {}
+            suspects = _suspects(verdict.get("suspects") or [], place_hosts(stored.about))
+            return _hunt("hunt", stored.about, len(stored.rounds), _RESULTS.get(str(verdict.get("result"))), suspects), suspects, []
+        pairs = read_pairs(run)
+    except UsageError as error:
+        warnings.append(str(error))
+        return None, [], []
+    if pairs is None:
+        return None, [], []
+    warnings += pairs.warnings
+    suspects = _suspects(pairs.about.get("judged") or [], place_hosts(pairs.about))
+    rounds = len({one.round for one in pairs.rounds if not one.again})
+    return _hunt("pairs", pairs.about, rounds, None, suspects), suspects, list(_node_pairs(pairs.matrix()))
+
+
+def _hunt(command: str, about: Mapping[str, Any], rounds: int, result: str | None, suspects: _Suspects) -> dict[str, Any]:
+    states = [columns["state"] for columns, _ in suspects]
+    return {
+        "command": command, "result": result, "backend": text_of(about.get("backend")), "compared": text_of(about.get("by")),
+        "places": len(about["places"]), "rounds": rounds, "size_bytes": count_of(about.get("size_bytes")),
+        "confirmed": states.count("confirmed"), "inconclusive": states.count("inconclusive"),
+    }  # fmt: skip
+
+
+def _suspects(suspects: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> _Suspects:
+    found: _Suspects = []
+    for number, each in enumerate(suspects):
+        names = list(dict.fromkeys(clean(hosts[place]) for place in each["places"]))
+        columns = {"number": number, "kind": clean(each["kind"]), "part": clean(each["part"]), "state": each["state"]}
+        rates = {f"ratio{end}": each.get(name) for end, name in (("", "ratio"), ("_low", "low"), ("_high", "high"))}
+        found.append((columns | rates, names))
+    return found
+
+
+def _node_pairs(matrix: PairMatrix) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the medians of each place over its partners, with its host."""
+    for place, (name, host) in enumerate(zip(matrix.places, matrix.hosts, strict=True)):
+        wrong = matrix.wrong[place]
+        yield (
+            {
+                "place": place, "name": clean(name), "partners": int(np.isfinite(matrix.latency_s[place]).sum()),
+                "sent_bytes_per_s": _median(matrix.bandwidth[place]), "received_bytes_per_s": _median(matrix.bandwidth[:, place]),
+                "latency_s": _median(matrix.latency_s[place]), "wrong": int(np.nansum(wrong)) if np.isfinite(wrong).any() else None,
+            },
+            clean(host),
+        )  # fmt: skip
+
+
+def _median(values: Any) -> float | None:
+    there = values[np.isfinite(values)]
+    return float(np.median(there)) if len(there) else None
+
+
+# Telemetry of GPUs: the samples of each case.
+
+_LARGEST_READING = 1e6  # larger values are not valid
+_READINGS: Mapping[str, Callable[[Any], Any]] = {"sm_mhz": np.median, "power_w": np.max, "temperature_c": np.max}
+
+
+def _telemetry(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what a store keeps of each GPU of each host in each case, with its host."""
+    events = [event for event in run.events if event.get("kind") == "telemetry" and isinstance(event.get("hosts"), dict)]
+    for number, event in enumerate(events):
+        ended_s = seconds_of(event.get("utc"))
+        for host, samples in event["hosts"].items():
+            for gpu, states in _by_gpu(samples).items():
+                readings = {name: _summary([state.get(name) for state in states], of) for name, of in _READINGS.items()}
+                throttled = sum(bool(state.get("slowed_by")) for state in states) / len(states)
+                about = {"number": number, "gpu": gpu, "ended_s": ended_s, "samples": len(states), "throttled": throttled}
+                yield about | readings, clean(host)
+
+
+def _by_gpu(samples: Any) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for sample in list_of(samples, dict):
+        gpus = sample.get("gpus")
+        for gpu, state in gpus.items() if isinstance(gpus, dict) else ():
+            if isinstance(state, dict):
+                found.setdefault(clean(gpu), []).append(state)
+    return found
+
+
+def _summary(values: Sequence[Any], of: Callable[[Any], Any]) -> float | None:
+    valid = [value for value in map(_finite, values) if value is not None and abs(value) <= _LARGEST_READING]
+    return float(of(valid)) if valid else None
+
+
+# A verdict.
+
+
+@dataclass(frozen=True)
+class VerdictRecord:
+    """A verdict.json as a store keeps it: columns of the tables verdicts and verdict_groups, and the whole as JSON."""
+
+    columns: Mapping[str, Any]
+    groups: Sequence[Mapping[str, Any]]
+    document: str
+
+
+def read_verdict_file(path: Path) -> VerdictRecord:
+    """Return what a store keeps of a verdict. Raises UnreadableRun if it cannot be read."""
+    fingerprint = fingerprint_of(path)
+    try:
+        verdict = read_verdict(path)
+    except UsageError as error:
+        raise UnreadableRun(str(error)) from error
+    counts = {outcome.value: number for outcome, number in verdict.outcomes.items()}
+    columns = {
+        "path": stored_path(path), "fingerprint": fingerprint or "", "result": verdict.result, "mode": verdict.mode,
+        "baseline": clean(verdict.baseline), "candidates": as_json(verdict.candidates), "judged_s": _judged_s(verdict, path),
+        "cases": verdict.cases, "confirmed": verdict.count("confirmed"), "suspected": verdict.count("suspected"),
+        "slower": counts.get("slower"), "faster": counts.get("faster"), "unchanged": counts.get("no change"),
+        "inconclusive": counts.get("inconclusive"), "cause": verdict.cause and clean(verdict.cause.cause), "missing": 0,
+    }  # fmt: skip
+    groups = [
+        {
+            "number": number, "operation": clean(each.operation), "backend": clean(each.backend), "size_class": clean(each.size_class),
+            "state": each.state, "outcome": each.outcome or None, "factor": each.factors[0] if each.factors else None,
+            "limit_factor": each.limit, "worst": each.worst and clean(each.worst), "worst_factor": each.worst_factor,
+            "cases": each.cases, "missing": each.missing,
+        }
+        for number, each in enumerate(verdict.groups)
+    ]  # fmt: skip
+    return VerdictRecord(columns, groups, as_json(verdict.as_json()))
+
+
+def _judged_s(verdict: Verdict, path: Path) -> float | None:
+    """Return when it was judged: when the file was written if that is on the day that it has, else the begin of that day."""
+    day = seconds_of(verdict.judged_on)
+    try:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError:
+        return day
+    return written.timestamp() if written.date().isoformat() == verdict.judged_on[:10] else day

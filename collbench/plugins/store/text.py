@@ -1,0 +1,139 @@
+"""Output of `collbench store`: tables of a query, what an addition changed, and the runs of a store for `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, TextIO
+
+from collbench.errors import UsageError
+from collbench.plugins.store.database import Database, Record
+from collbench.plugins.store.query import Query, columns_of, records
+from collbench.plugins.store.reading import StoredRun
+from collbench.plugins.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, Changes
+from collbench.report.frame import Column, Frame, Line, csv_lines, json_lines, markdown_lines, table_lines
+from collbench.report.runs import RunsInFolders, readable
+from collbench.report.screen import print_lines, wants_color, width_of
+from collbench.units import format_percent, format_rate, format_size, format_time, plural
+
+FORMATS = ("table", "csv", "markdown")
+MOST_SHOWN = 1000  # records of a table or of Markdown without --limit
+_AT_ONCE = 1000  # records of CSV and JSON lines in memory
+_UNKNOWN = "–"
+_MOMENTS = ("started_s", "finished_s", "added_s", "judged_s")
+_TITLES = {
+    "started": "started (UTC)", "started_s": "started (UTC)", "finished_s": "finished (UTC)", "added_s": "added (UTC)",
+    "judged_s": "judged (UTC)", "size_bytes": "size", "busbw_bytes_per_s": "busbw GB/s", "algbw_bytes_per_s": "algbw GB/s",
+    "percent_of_ceiling": "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
+}  # fmt: skip
+_NUMBERS = ("integer", "real", "id")
+_WIDE = ("path", "na", "command", "run", "name", "baseline", "candidates", "flags", "limited_by")
+
+
+# Tables.
+
+
+def write_query(database: Database, query: Query, format: str, stream: TextIO, color: str = "auto") -> int:
+    """Print the records of a query as "table", "csv", "json" (lines) or "markdown"; return their number. Raises UsageError."""
+    painted = wants_color(stream, color)
+    found = records(database, query)
+    if format in ("table", "markdown"):
+        shown = list(found)
+        foot = f"the newest {query.limit} records; use --limit N for more" if len(shown) == query.limit else plural(len(shown), "record")
+        frame = Frame(frame_columns(query), shown, foot=[foot], names_hidden=True)
+        print_lines(table_lines(frame, width_of(stream)) if format == "table" else markdown_lines(frame), stream, painted)
+        return len(shown)
+    columns, number = frame_columns(query), 0
+    while part := list(islice(found, _AT_ONCE)):
+        frame = Frame(columns, part)
+        print_lines(csv_lines(frame, headed=number > 0) if format == "csv" else json_lines(frame), stream, painted)
+        number += len(part)
+    if not number and format == "csv":
+        print_lines(csv_lines(Frame(columns, [])), stream, painted)
+    return number
+
+
+def frame_columns(query: Query) -> tuple[Column[Record], ...]:
+    """Return the columns of a query's table: for people in their units, for programs in SI units."""
+    known = columns_of(query.subject)
+    return tuple(_column(place, name, known[name].kind in _NUMBERS) for place, name in enumerate(query.names))
+
+
+def _column(place: int, name: str, is_number: bool) -> Column[Record]:
+    def text(record: Record) -> str:
+        return _text(name, record[place])
+
+    def value(record: Record) -> Any:
+        return _plain(record[place])
+
+    right = is_number and name not in _MOMENTS
+    return Column(name, _title(name), text, value, right=right, drop=place if place > 3 else 0, cut=name in _WIDE)
+
+
+def _title(name: str) -> str:
+    if name in _TITLES:
+        return _TITLES[name]
+    for ending, unit in (("_bytes_per_s", " GB/s"), ("_s", " µs")):
+        if name.endswith(ending):
+            return name.removesuffix(ending).replace("_", " ") + unit
+    return name.replace("_", " ")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for programs: a moment of PostgreSQL as ISO 8601."""
+    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
+
+
+_TEXTS: tuple[tuple[Callable[[str], bool], Callable[[Any], str]], ...] = (
+    (lambda name: name == "started", lambda value: str(_plain(value)).replace("T", " ").removesuffix("Z")),
+    (lambda name: name in _MOMENTS, lambda value: datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")),
+    (lambda name: name == "size_bytes", format_size),
+    (lambda name: name.startswith("percent"), format_percent),
+    (lambda name: name.endswith("_bytes_per_s"), format_rate),
+    (lambda name: name.endswith("_s"), format_time),
+    (lambda name: True, lambda value: f"{value:.4g}" if isinstance(value, float) else str(value)),
+)  # the first rule that fits the name of a column
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a value for people."""
+    return _UNKNOWN if value is None else next(text for fits, text in _TEXTS if fits(name))(value)
+
+
+# What was changed.
+
+_WORDS = ((ADDED, "added"), (UPDATED, "read again"), (UNCHANGED, "unchanged"), (MISSING, "gone"))
+
+
+def change_lines(changes: Changes) -> Iterator[Line]:
+    """Yield one line: "3 added, 1 read again, 20 unchanged, 2 gone"; "nothing" only for an empty folder."""
+    counts = [f"{count} {word}" for what, word in _WORDS if (count := changes.count(what)) or what == ADDED]
+    refused = [f"{len(changes.refused)} cannot be read"] if changes.refused else []
+    yield Line(", ".join([*counts, *refused]))
+
+
+def removed_lines(found: Sequence[tuple[str, int, str]], dry_run: bool) -> Iterator[Line]:
+    """Yield the paths, and how many runs and verdicts were removed, or would be."""
+    yield from (Line(path) for _, _, path in found)
+    runs = sum(table == "runs" for table, _, _ in found)
+    verdicts = len(found) - runs
+    parts = [plural(runs, "run"), *([plural(verdicts, "verdict")] if verdicts else [])]
+    yield Line(f"{' and '.join(parts)} {'would be removed' if dry_run else 'removed'} from the store", "foot")
+
+
+# The runs of a store for `collbench report`.
+
+
+def stored_for_report(runs: Sequence[StoredRun], with_samples: bool) -> RunsInFolders:
+    """Return the runs from their folders; a run without a folder has its row figures, with a sentence.
+
+    Raises UsageError if a folder is gone and the output needs samples.
+    """
+    there = [run for run in runs if run.is_there]
+    gone = [run for run in runs if not run.is_there]
+    if gone and with_samples:
+        raise UsageError(f"{gone[0].path} is gone, and --html needs its samples: bring the folder back, or omit --html")
+    found = readable([run.path for run in there]) if there else RunsInFolders([], [], True)
+    sentences = [f"{run.path} is gone: its figures are from the store, without samples" for run in gone]
+    return RunsInFolders([*gone, *found.runs], [*found.sentences, *sentences], found.whole)

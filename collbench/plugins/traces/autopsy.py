@@ -1,0 +1,659 @@
+"""The autopsy of a job that hangs or has ended: which rank did not arrive at which collective, which one called something else.
+
+The input are the traces of all ranks (`traces.reading.read_traces`), written at the same time, such as dumps of PyTorch's Flight Recorder.
+
+A rank waits for another one if it has called an operation of their group that the other one has not called, and that has not completed.
+The cause is a rank that others wait for, and that waits for none itself: it explains also what happens in other groups. Ranks that wait
+for one another in a circle called their groups in different orders. A rank without a dump is named only if nothing else explains
+the waiting, and if it is the only one.
+
+With Gloo, a dump does not contain whether an operation failed or completed (`retired`). A rank that has not called an operation which is
+retired at others is therefore one that did not arrive; with NCCL such a dump is older than the others, and is not judged.
+
+Where the ranks of a call disagree, most of them are right. Without a majority, the earlier steps decide: after the same calls as now,
+what did all ranks call then? Otherwise no rank is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collbench.errors import FINE, NEGATIVE, NO_VERDICT
+from collbench.operations.dtypes import dtype_named
+from collbench.plugins.traces.matching import DifferingField, GroupMatch, TraceDifference, differences, match
+from collbench.plugins.traces.model import DTYPES, KIND, KINDS, NONE, UNKNOWN, DamagedFile, Part, Trace
+from collbench.plugins.traces.wait_graph import GroupCalls, PendingOperation, has_unknown_message, wait_graph
+from collbench.reason import Fact
+from collbench.units import listed, plural
+
+_MOST_NAMED = 8
+
+
+class AutopsyCause(StrEnum):
+    """Why a job hangs or fails, as far as the traces show it."""
+
+    NOT_ARRIVED = "did not arrive"
+    NO_DUMP = "no dump"
+    SKIPPED = "skipped a call"
+    ADDITIONAL = "additional call"
+    AHEAD = "skipped a call or reordered calls"
+    ORDER = "different order"
+    OPERATION = "different operation"
+    SIZE = "different size"
+    DTYPE = "different data type"
+    REDOP = "different reduction op"
+    ROOT = "different root"
+    CIRCLE = "wait for one another"
+    NOT_ARRIVED_OR_ADDITIONAL = "did not arrive, or additional call"
+    NOT_STARTED = "called, not started"
+    NOTHING_MOVES = "no rank is behind"
+    PARTLY = "completed at some ranks"
+    NO_MEMBERS = "members not recorded"
+    NOT_SHOWN = "not recorded"
+    OLDER_DUMP = "older dump"
+    SLOW = "slow"
+
+
+_OF_FIELD = {
+    DifferingField.ORDER: AutopsyCause.ORDER, DifferingField.OPERATION: AutopsyCause.OPERATION, DifferingField.SIZE: AutopsyCause.SIZE,
+    DifferingField.DTYPE: AutopsyCause.DTYPE, DifferingField.REDOP: AutopsyCause.REDOP, DifferingField.ROOT: AutopsyCause.ROOT,
+}  # fmt: skip
+_PROPERTY = {
+    AutopsyCause.SIZE: "size", AutopsyCause.DTYPE: "data type", AutopsyCause.REDOP: "reduction op", AutopsyCause.ROOT: "root",
+    AutopsyCause.ORDER: "order",
+}  # fmt: skip
+_WAITING = frozenset(
+    {
+        AutopsyCause.NOT_ARRIVED, AutopsyCause.NO_DUMP, AutopsyCause.CIRCLE, AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL,
+        AutopsyCause.NOT_STARTED,
+    }
+)  # fmt: skip
+_OPEN = frozenset(
+    {AutopsyCause.NOTHING_MOVES, AutopsyCause.OLDER_DUMP, AutopsyCause.PARTLY, AutopsyCause.NO_MEMBERS, AutopsyCause.NOT_SHOWN}
+)
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
+
+class AutopsyFinding(Fact, frozen=True):
+    """A cause of a hang or of wrong data that the traces of a job show, with its evidence.
+
+    ranks      those that are the cause; () if the traces do not show which
+    group      the name of the process group; what: the program's description of it, or ""
+    operation  the call that the others wait in, or about which the ranks disagree; sequence: its number in the group
+    waiting    the ranks that have called it and wait; members: how many ranks the group has
+    values     by each of `compared` what it called: "allreduce of 340 float32"
+    compared   the ranks of `values`
+    last       the last call of the first of `ranks` in this group: "allgather #4", "#4" if its dump does not have it, or ""
+    called     the number of the last collective of the group that the first of `ranks` has called; completed: that of the last one that it
+               has completed; UNKNOWN: not recorded
+    peer       of a message: the other rank of the first of `waiting`; UNKNOWN: not recorded
+    without_messages  whether the traces do not contain messages, so that a rank may wait in one
+    place      where in the program the first of `ranks` made its last call in any group: "train.py:41 (step)", or ""
+    waits_at   where in the program the first of `waiting` called the operation, or ""
+    by_history whether the earlier calls of all ranks show which rank is the cause, not the majority
+    late       calls at which the rank arrived last, of `of_calls`; lost_s: the seconds that the others waited for it, of `span_s`
+    """
+
+    cause: AutopsyCause
+    ranks: tuple[int, ...] = ()
+    group: str = ""
+    what: str = ""
+    operation: str = ""
+    sequence: int = UNKNOWN
+    waiting: tuple[int, ...] = ()
+    members: int = 0
+    values: tuple[str, ...] = ()
+    compared: tuple[int, ...] = ()
+    last: str = ""
+    place: str = ""
+    waits_at: str = ""
+    by_history: bool = False
+    late: int = 0
+    of_calls: int = 0
+    lost_s: float = 0.0
+    span_s: float = 0.0
+    called: int = UNKNOWN
+    completed: int = UNKNOWN
+    peer: int = UNKNOWN
+    without_messages: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the finding names no cause."""
+        return self.cause in _OPEN or (self.cause is AutopsyCause.NO_DUMP and len(self.ranks) > 1)
+
+    def render(self) -> str:
+        """Return one sentence: the ranks, the call, the evidence."""
+        at = f"{self._operation} of group {self._group}"
+        subject = _ranks(self.ranks)
+        if self.cause in _WAITING:
+            return f"hang: {self._hang(subject, at)}{self._places}"
+        if self.cause in _OPEN:
+            return f"{self._open(subject, at)}{self._places}"
+        if self.cause is AutopsyCause.SLOW:
+            return (
+                f"{subject} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
+                f"{self.lost_s:.3g} of {self.span_s:.3g} s, if the clocks of the hosts agree"
+            )
+        return f"mismatch: {self._mismatch(subject)}: {self._values}{self._evidence}{self._places}"
+
+    def _hang(self, subject: str, at: str) -> str:
+        many = len(self.ranks) > 1
+        if self.cause is AutopsyCause.NO_DUMP:
+            if many:
+                return f"{at}: {self._waiting}; no dump of {subject}, and at least one of them did not arrive"
+            return f"no dump of {subject}: its process is stopped or has ended, or its dump is lost; {at}: {self._waiting} for it"
+        if self.cause is AutopsyCause.CIRCLE:
+            return f"{subject} {'wait for one another' if many else 'waits for itself'}: {self._values}"
+        if self.cause is AutopsyCause.NOT_STARTED:
+            return f"{subject} {'have' if many else 'has'} called {at}, and the GPU has not started it: {self._waiting} for it{self._gpu}"
+        if self.is_message:
+            other = "recv" if self.operation == "send" else "send"
+            of = f"rank {self.waiting[0]} waits in {at}"
+            return f"{subject} did not call the matching {other}: {of}; {self._last}"
+        also = f", or {_ranks(self.waiting)} made an additional call" if self.cause is AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ""
+        return f"{subject} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
+
+    def _open(self, subject: str, at: str) -> str:
+        if self.cause is AutopsyCause.OLDER_DUMP:
+            return f"the dump of {subject} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
+        if self.cause is AutopsyCause.NOT_SHOWN:
+            more = f"; the dump of {subject} does not show whether it was called there" if self.ranks else ""
+            return f"{at}: {_ranks(self.waiting)} {self._verb}, and the dumps do not show for which rank{more}"
+        if self.cause is AutopsyCause.NO_MEMBERS:
+            return (
+                f"{at}: {_ranks(self.waiting)} {self._verb}; the dumps do not have all ranks of the group, and one may not have called it"
+            )
+        if self.cause is AutopsyCause.PARTLY:
+            other = "a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck"
+            return (
+                f"{at}: completed at {_ranks(self.compared)} and pending at {_ranks(self.waiting)}, which have called it: {other}, "
+                "or the path between them carries nothing"
+            )
+        return (
+            f"{at}: all {self.members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
+            "or the dumps were written during the operation"
+        )
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the operation is a send or a receive."""
+        return self.operation in ("send", "recv")
+
+    @property
+    def _operation(self) -> str:
+        number = "" if self.sequence == UNKNOWN else f" #{self.sequence}"
+        if not self.is_message:
+            return f"{self.operation}{number}"
+        return f"{self.operation}{number} {_peer(self.operation, self.peer)}"
+
+    @property
+    def _last(self) -> str:
+        whose = f"the last call of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its last call"
+        if self.last:
+            return f"{whose} there is {self.last}"
+        if self.sequence <= 1 and not self.is_message:
+            return f"{'they have' if len(self.ranks) > 1 else 'it has'} no call there"
+        return f"the dump of rank {self.ranks[0]} has no call there" if len(self.ranks) > 1 else "its dump has no call there"
+
+    @property
+    def _gpu(self) -> str:
+        """That the GPU is behind the calls of the program."""
+        if self.completed == UNKNOWN or self.completed >= self.called:
+            return ""
+        whose = f"the GPU of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its GPU"
+        return f"; {whose} has completed only #{self.completed}"
+
+    def _mismatch(self, who: str) -> str:
+        number = f"#{self.sequence} of group {self._group}"
+        at = f"{self.operation} {number}"
+        if self.is_message:
+            return f"{self._operation} of group {self._group} has a different {_PROPERTY[self.cause]} at its sender and its receiver"
+        if not self.ranks:
+            return f"the ranks disagree about the {_PROPERTY.get(self.cause, 'operation')} at call {number}"
+        return {
+            AutopsyCause.SKIPPED: f"{who} skipped {at}",
+            AutopsyCause.ADDITIONAL: f"{who} made an additional call at {number}",
+            AutopsyCause.AHEAD: f"{who} skipped {at} or reordered calls: it called what follows in the earlier steps",
+            AutopsyCause.ORDER: f"{who} called in a different order from {number}",
+            AutopsyCause.OPERATION: f"{who} called a different operation at {number}",
+        }.get(self.cause, f"{who} called {at} with a different {_PROPERTY.get(self.cause, '')}")
+
+    @property
+    def _group(self) -> str:
+        return f"{self.group[:60]} ({self.what[:60]})" if self.what and self.what != "undefined" else self.group[:60]
+
+    @property
+    def _waiting(self) -> str:
+        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {self._verb}"
+
+    @property
+    def _verb(self) -> str:
+        return "wait" if len(self.waiting) != 1 else "waits"
+
+    @property
+    def _values(self) -> str:
+        by_value: dict[str, list[int]] = {}
+        for rank, value in zip(self.compared, self.values, strict=True):
+            by_value.setdefault(value, []).append(rank)
+        return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda each: len(each[1])))
+
+    @property
+    def _evidence(self) -> str:
+        if self.is_message:
+            return ""
+        if self.by_history:
+            return "; the others called what all ranks called in the earlier steps"
+        return "" if self.ranks else "; neither a majority nor earlier steps show which is right"
+
+    @property
+    def _places(self) -> str:
+        known = [
+            f"{_ranks(ranks[:1])} called last at {place}"
+            for ranks, place in ((self.ranks, self.place), (self.waiting, self.waits_at))
+            if place
+        ]
+        return f"; {', '.join(known)}" if known else ""
+
+
+class AutopsyResult(StrEnum):
+    """The result of an autopsy."""
+
+    NOTHING_FOUND = "nothing found"
+    FOUND = "cause found"
+    INCONCLUSIVE = "inconclusive"
+
+
+class AutopsyVerdict(Fact, frozen=True):
+    """What the traces of a job show: the findings, the cause first, and which ranks have no trace.
+
+    world     the number of ranks of the job; known_world: whether the traces contain it, or it is the least that they allow
+    read      how many ranks have a trace; absent: the ranks of the job without one; damaged: files that could not be read
+    groups, calls   how many process groups and matched calls were compared
+    """
+
+    result: AutopsyResult
+    findings: tuple[AutopsyFinding, ...]
+    world: int
+    known_world: bool
+    read: int
+    absent: tuple[int, ...]
+    groups: int
+    calls: int
+    damaged: tuple[DamagedFile, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 for nothing found, 1 for a cause, 3 for inconclusive."""
+        return {AutopsyResult.NOTHING_FOUND: FINE, AutopsyResult.FOUND: NEGATIVE}.get(self.result, NO_VERDICT)
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """The ranks that the first finding names as the cause; () if none does, or if others may be."""
+        first = next((each for each in self.findings if not each.is_open), None)
+        return first.ranks if first and first.cause is not AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ()
+
+    def render(self) -> str:
+        """Return the verdict in one sentence."""
+        compared = f"{plural(self.calls, 'call')} in {plural(self.groups, 'group')}"
+        dumps = (
+            f"{self.read} of {plural(self.world, 'rank')}" if self.known_world else f"{plural(self.read, 'rank')} (the job may have more)"
+        )
+        without = f"; no dump of {_ranks(self.absent)}" if self.absent else ""
+        if self.result is AutopsyResult.FOUND:
+            return self.findings[0].render()
+        if self.result is AutopsyResult.NOTHING_FOUND:
+            return f"no hang or mismatch found: {compared}, dumps of {dumps}"
+        reason = self.findings[0].render() if self.findings else f"no hang or mismatch in the dumps of {dumps}, {compared}"
+        return f"inconclusive: {reason}{without}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {listed([str(rank) for rank in ranks], _MOST_NAMED)}"
+
+
+def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
+    """Return the verdict on a job.
+
+    trace  of all ranks, written at the same time
+    ranks  the number of ranks of the job, where the trace does not contain it
+    """
+    world = max(trace.world, ranks or 0, *(file.rank + 1 for file in trace.damaged))
+    tables = [GroupCalls(trace, found, world) for found in match(trace)]
+    mismatch = min(_mismatches(trace, tables), key=lambda each: each.time, default=None)
+    found = list(_Waits(trace, tables).findings(mismatch is not None and mismatch.ends_job))
+    if mismatch is not None:
+        found = [(time, each) for time, each in found if each.is_open or not mismatch.ends_job or time < mismatch.time]
+        found.append((mismatch.time, mismatch.finding))
+    found.sort(key=lambda pair: pair[0])
+    findings = [finding for _, finding in found]
+    findings += [slow for table in tables if (slow := _slow(trace, table))]
+    findings.sort(key=lambda each: each.is_open)
+    known = ranks is not None or any(rank.world != UNKNOWN for rank in trace.ranks)
+    absent = tuple(sorted(set(range(world)) - {rank.rank for rank in trace.ranks}))
+    calls = sum(len(table.calls) for table in tables)
+    if findings and not findings[0].is_open:
+        result = AutopsyResult.FOUND
+    else:
+        is_open = bool(findings) or bool(absent) or not calls or has_unknown_message(trace)
+        result = AutopsyResult.INCONCLUSIVE if is_open else AutopsyResult.NOTHING_FOUND
+    return AutopsyVerdict(result, tuple(findings), world, known, len(trace.ranks), absent, len(trace.groups), calls, trace.damaged)
+
+
+# Ranks that wait for others.
+
+
+class _Waits:
+    """The findings that follow from the wait-for graph."""
+
+    def __init__(self, trace: Trace, tables: Sequence[GroupCalls]) -> None:
+        self.trace, self.tables = trace, tables
+        self.by_rank = {rank.rank: rank for rank in trace.ranks}
+        self.graph = wait_graph(trace, tables)
+
+    def findings(self, explained: bool) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield (time in ns, finding); at least one if an operation is pending, unless a mismatch explains it.
+
+        explained: a mismatch was found, so that operations which all have called are explained
+        """
+        for table in self.tables:
+            for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
+                if row >= 0:
+                    yield self._older(table, rank, row)
+        unequal = [operation for operation in self.graph.operations if self._is_unequal(operation)]
+        for operation in unequal:
+            yield operation.time, self._unequal(operation)
+        found = list(self._roots()) or ([] if explained or unequal else list(self._without_root()))
+        yield from found
+
+    def _without_root(self) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield what the graph shows if each rank that others wait for waits itself."""
+        absent = {rank for operation in self.graph.operations for rank in operation.absent}
+        circles = self.graph.circles(behind=False) or ([] if absent else self.graph.circles(behind=True))
+        if circles:
+            for circle in circles:
+                yield self._circle(circle)
+        elif absent:
+            yield from self._by_operation(AutopsyCause.NO_DUMP, absent, lambda operation: operation.absent)
+        elif self.graph.operations:
+            yield self._held()
+
+    def _roots(self) -> Iterator[tuple[int, AutopsyFinding]]:
+        roots = self.graph.roots
+        missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
+        yield from self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing)
+        yield from self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind)
+
+    def _by_operation(
+        self, cause: AutopsyCause, ranks: set[int], of: Callable[[PendingOperation], Sequence[int]]
+    ) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield a finding for each operation that these ranks hold up: of each rank the first one."""
+        first: dict[int, PendingOperation] = {}
+        for operation in self.graph.operations:
+            for rank in ranks.intersection(of(operation)) if operation.waiting else ():
+                first.setdefault(rank, operation)
+        together: dict[int, list[int]] = {}
+        for rank, operation in sorted(first.items()):
+            together.setdefault(0 if cause is AutopsyCause.NO_DUMP else id(operation), []).append(rank)
+        for own in together.values():
+            operation = first[own[0]]
+            more = len(operation.missing) > len(operation.waiting) and not operation.pair and operation.is_whole
+            yield (
+                operation.time,
+                self._finding(
+                    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if more and cause is AutopsyCause.NOT_ARRIVED else cause, tuple(own), operation
+                ),
+            )
+
+    def _circle(self, circle: set[int]) -> tuple[int, AutopsyFinding]:
+        waits = {rank: self.graph.waits[rank][0] for rank in sorted(circle)}
+        first = min(waits.values(), key=lambda operation: operation.time)
+        values = tuple(self._called(operation, rank) for rank, operation in waits.items())
+        return first.time, self._finding(AutopsyCause.CIRCLE, tuple(waits), first, values=values, compared=tuple(waits))
+
+    def _held(self) -> tuple[int, AutopsyFinding]:
+        """Return a finding for the first operation that is pending without a rank that it waits for."""
+        free = [operation for operation in self.graph.operations if not operation.blockers]
+        shown = [operation for operation in free if not operation.unknown]
+        operation = (shown or free or self.graph.operations)[0]
+        if operation.blockers or operation.unknown:
+            return operation.time, self._finding(AutopsyCause.NOT_SHOWN, operation.unknown, operation)
+        if operation.done:
+            return operation.time, self._finding(AutopsyCause.PARTLY, (), operation, compared=operation.done)
+        return operation.time, self._finding(AutopsyCause.NOTHING_MOVES if operation.is_whole else AutopsyCause.NO_MEMBERS, (), operation)
+
+    def _is_unequal(self, operation: PendingOperation) -> bool:
+        """Return whether a send has another number of bytes than its receive."""
+        if not operation.pair or len(operation.index) < 2:
+            return False
+        sizes = [_message(self._operation(operation, rank)) for rank in operation.pair]
+        return None not in sizes and sizes[0] != sizes[1]
+
+    def _unequal(self, operation: PendingOperation) -> AutopsyFinding:
+        sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
+        cause = AutopsyCause.SIZE if sender["sent"] != receiver["received"] else AutopsyCause.DTYPE
+        values = tuple(_describe(each) for each in (sender, receiver))
+        return self._finding(cause, (), operation, values=values, compared=operation.pair)
+
+    def _older(self, table: GroupCalls, rank: int, row: int) -> tuple[int, AutopsyFinding]:
+        completed = np.flatnonzero(table.done[row] & table.has[row])
+        called = np.flatnonzero(table.has[row])
+        index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
+        operation = PendingOperation(table, row, index, time=table.time(row))
+        waiting = tuple(sorted(table.ranks[column] for column in completed))
+        return operation.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), operation, waiting=waiting)
+
+    def _operation(self, operation: PendingOperation, rank: int) -> Any:
+        return self.by_rank[rank].operations[operation.index[rank]]
+
+    def _called(self, operation: PendingOperation, rank: int) -> str:
+        """Return what a rank called: "send to rank 1", "allreduce #7 of group 0"."""
+        called = self._operation(operation, rank)
+        if operation.pair:
+            kind = KINDS[called["kind"]]
+            return f"{kind} {_peer(kind, int(called['root']))}"
+        return f"{KINDS[called['kind']]} #{operation.table.sequence[operation.row]} of group {operation.table.group.name[:60]}"
+
+    def _finding(
+        self, cause: AutopsyCause, ranks: tuple[int, ...], operation: PendingOperation, *, waiting: tuple[int, ...] = (),
+        values: tuple[str, ...] = (), compared: tuple[int, ...] = (),
+    ) -> AutopsyFinding:  # fmt: skip
+        table = operation.table
+        waiting = waiting or operation.waiting or operation.stalled
+        if cause is AutopsyCause.CIRCLE:
+            waiting = tuple(rank for rank in waiting if rank in ranks) or waiting
+        caller = waiting[0] if waiting else next(iter(operation.index))
+        called = self._operation(operation, caller)
+        last, reached, completed = self._last(table, ranks[0], operation) if ranks else ("", UNKNOWN, UNKNOWN)
+        return AutopsyFinding(
+            cause, ranks, table.group.name, table.group.what, KINDS[called["kind"]],
+            int(called["sequence"] if operation.pair else table.sequence[operation.row]), waiting,
+            len(operation.pair) or table.members, values, compared, last=last, place=_place(self.trace, ranks[0]) if ranks else "",
+            waits_at=_place(self.trace, caller, operation.index[caller]), peer=int(called["root"]) if operation.pair else UNKNOWN,
+            called=reached, completed=completed, without_messages=Part.MESSAGES in self.trace.missing,
+        )  # fmt: skip
+
+    def _last(self, table: GroupCalls, rank: int, operation: PendingOperation) -> tuple[str, int, int]:
+        """Return the last call of a rank in a group, "" if it is not known; and the numbers of the last one called and completed."""
+        if rank not in table.ranks:
+            return "", UNKNOWN, UNKNOWN
+        if operation.pair:
+            own = np.flatnonzero(self.by_rank[rank].operations["group"] == table.match.group)
+            if not len(own):
+                return "", UNKNOWN, UNKNOWN
+            last = self.by_rank[rank].operations[own[-1]]
+            return f"{KINDS[last['kind']]} #{last['sequence']}", UNKNOWN, UNKNOWN
+        column = table.ranks.index(rank)
+        row = int(table.reached[column])
+        called, completed = table.progress[column] or table.recorded(column)
+        if row == table.last[column] >= 0:
+            return f"{KINDS[table.operation(row, column)['kind']]} #{table.sequence[row]}", called, completed
+        return f"#{called}" if called > 0 else "", called, completed
+
+
+def _message(operation: Any) -> int | None:
+    """Return the bytes of a send or receive; None if they are not known."""
+    elements = int(operation["sent"] if operation["kind"] == KIND["send"] else operation["received"])
+    if elements < 0 or operation["dtype"] == NONE:
+        return None
+    return elements * dtype_named(DTYPES[operation["dtype"]]).size
+
+
+def _peer(kind: str, peer: int) -> str:
+    return f"{'to' if kind == 'send' else 'from'} {f'rank {peer}' if peer != UNKNOWN else 'any rank'}"
+
+
+def _place(trace: Trace, rank: int, index: int = UNKNOWN) -> str:
+    """Return where in the program a rank called an operation, by default the last one; "" where it is not recorded."""
+    found = next((each for each in trace.ranks if each.rank == rank), None)
+    if found is None or not len(found.operations):
+        return ""
+    return found.notes.get(len(found.operations) - 1 if index == UNKNOWN else index, "")
+
+
+# Calls about which the ranks disagree.
+
+_CONTEXT, _LEAST_CONTEXT = 12, 2  # calls before the one in question, which must be equal in an earlier step
+
+
+_GOES_ON = 32  # calls after which a mismatch is not what ended the job
+
+
+class _Mismatch(NamedTuple):
+    """The first mismatch of a group; ends_job: whether a rank called little after it, so that what is missing then follows from it."""
+
+    time: int
+    finding: AutopsyFinding
+    ends_job: bool
+
+
+def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatch]:
+    """Yield the first mismatch of each group."""
+    for table in tables:
+        has = table.calls != UNKNOWN
+        first: tuple[int, TraceDifference] | None = None
+        for mask in np.unique(has, axis=0) if len(table.calls) else ():
+            rows, columns = np.flatnonzero((has == mask).all(axis=1)), np.flatnonzero(mask)
+            if len(columns) < 2:
+                continue
+            part = GroupMatch(
+                table.match.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.match.messages[:0]
+            )
+            for found in differences(trace, [part]):
+                if found.field in _OF_FIELD and not _may_differ(trace, found):
+                    row = int(rows[found.call])
+                    first = min(first, (row, found), key=lambda pair: pair[0]) if first else (row, found)
+                    break
+        if first is not None:
+            yield _Mismatch(table.time(first[0]), _mismatch(trace, table, *first), int(table.last.min()) - first[0] < _GOES_ON)
+
+
+def _may_differ(trace: Trace, found: TraceDifference) -> bool:
+    """Return whether a program without a fault may have this difference: the parts of an uneven all-to-all are not recorded."""
+    return found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv") and Part.SPLITS in trace.missing
+
+
+def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference) -> AutopsyFinding:
+    called = np.flatnonzero(table.calls[row] != UNKNOWN).tolist()
+    lists = {column: _signatures(trace, table, column) for column in called}
+    ranks, by_history = found.minority, False
+    right = next((column for column in called if table.ranks[column] not in ranks), called[0])
+    if not ranks:
+        expected = _expected(lists[called[0]], row)
+        fitting = [column for column in called if lists[column].get(row) == expected]
+        if expected is not None and fitting and len(fitting) < len(called):
+            ranks = tuple(sorted(table.ranks[column] for column in called if column not in fitting))
+            right, by_history = fitting[0], True
+    cause = _OF_FIELD[found.field]
+    if ranks and cause is not AutopsyCause.ORDER:
+        wrong = lists[table.ranks.index(ranks[0])]
+        following = _expected({**lists[right], row + 1: ()}, row + 1)
+        ahead = AutopsyCause.AHEAD if following is not None and wrong[row] == following else cause
+        cause = _shift(wrong, lists[right], row) or ahead
+    operation = KINDS[table.operation(row, right)["kind"]]
+    compared = sorted(called, key=lambda column: table.ranks[column])
+    waits_at = _place(trace, table.ranks[right], int(table.calls[row, right]))
+    place = _place(trace, ranks[0], int(table.calls[row, table.ranks.index(ranks[0])])) if ranks else ""
+    return AutopsyFinding(
+        cause, ranks, table.group.name, table.group.what, operation, int(table.sequence[row]),
+        tuple(table.ranks[column] for column in compared if table.ranks[column] not in ranks) if ranks else (), table.members,
+        tuple(_describe(table.operation(row, column)) for column in compared), tuple(table.ranks[column] for column in compared),
+        place=place, waits_at=waits_at, by_history=by_history,
+    )  # fmt: skip
+
+
+def _signatures(trace: Trace, table: GroupCalls, column: int) -> dict[int, tuple[int, ...]]:
+    """Return by row what a rank called: kind, type, elements."""
+    rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
+    operations = trace.ranks[table.columns[column]].operations[table.calls[rows, column]]
+    names = ["kind", "dtype", "sent", "received"]
+    return dict(zip(rows.tolist(), (tuple(each) for each in operations[names].tolist()), strict=True))
+
+
+def _expected(calls: dict[int, tuple[int, ...]], row: int) -> tuple[int, ...] | None:
+    """Return what followed in an earlier step on the calls before `row`, with the most equal calls before it; None if nothing does."""
+    best, expected = _LEAST_CONTEXT - 1, None
+    for earlier in range(row - 1, 0, -1):
+        equal = 0
+        while equal < _CONTEXT and calls.get(earlier - 1 - equal, 0) == calls.get(row - 1 - equal, 1):
+            equal += 1
+        if equal > best and earlier in calls:
+            best, expected = equal, calls[earlier]
+    return expected
+
+
+def _shift(wrong: dict[int, tuple[int, ...]], right: dict[int, tuple[int, ...]], row: int) -> AutopsyCause | None:
+    """Return whether a rank skipped a call or made an additional one: from `row` on, its calls are those of the others, one later or
+    earlier. One equal call is not enough: it may be in a different order.
+    """
+    for cause, ahead, behind in ((AutopsyCause.SKIPPED, wrong, right), (AutopsyCause.ADDITIONAL, right, wrong)):
+        pairs = [(ahead[at], behind[at + 1]) for at in range(row, row + _CONTEXT) if at in ahead and at + 1 in behind]
+        if len(pairs) > 1 and all(a == b for a, b in pairs) and ahead.get(row + 1) != behind.get(row):
+            return cause
+    return None
+
+
+def _describe(operation: Any) -> str:
+    """Return "allreduce of 340 float32"."""
+    kind, sent, received = KINDS[operation["kind"]], int(operation["sent"]), int(operation["received"])
+    if operation["kind"] in (KIND["barrier"], KIND["other"]) or max(sent, received) < 0:
+        return kind
+    dtype = "" if operation["dtype"] == NONE else f" {DTYPES[operation['dtype']]}"
+    return f"{kind} of {max(sent, received) if operation['kind'] != KIND['allgather'] else sent:,}{dtype or ' elements'}"
+
+
+# Ranks that arrive late.
+
+_FEWEST_CALLS, _LATE_NS, _LEAST_SHARE, _CHANCE = 20, 10_000_000, 0.1, 0.001
+
+
+def _slow(trace: Trace, table: GroupCalls) -> AutopsyFinding | None:
+    """Return the rank that the others of a group wait for: by 10 ms or more, 10 % of the time, and more often than chance explains.
+
+    10 ms: clocks of hosts that NTP synchronizes differ by less. Half of the calls count, since a step has several calls in a row.
+    """
+    rows = (table.created > 0).all(axis=1)
+    times = table.created[rows]
+    if len(times) < _FEWEST_CALLS or len(table.ranks) < 2:
+        return None
+    ordered = np.sort(times, axis=1)
+    lag, last = ordered[:, -1] - ordered[:, -2], np.argmax(times, axis=1)
+    late = lag >= _LATE_NS
+    span = int(times.max() - times.min())
+    counts = np.bincount(last[late], minlength=len(table.ranks))
+    column = int(np.argmax(counts))
+    lost = int(lag[late & (last == column)].sum())
+    tried, often = int(late.sum()) // 2, int(counts[column]) // 2
+    n = len(table.ranks)
+    chance = sum(comb(tried, k) * (n - 1) ** (tried - k) for k in range(often, tried + 1)) / n**tried if tried else 1.0
+    if lost < _LEAST_SHARE * span or chance > _CHANCE / n:
+        return None
+    return AutopsyFinding(
+        AutopsyCause.SLOW, (table.ranks[column],), table.group.name, table.group.what, members=table.members, late=int(counts[column]),
+        of_calls=len(times), lost_s=lost / 1e9, span_s=span / 1e9,
+    )  # fmt: skip

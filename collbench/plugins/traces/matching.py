@@ -1,0 +1,516 @@
+"""Match the operations of different ranks: which calls were the same collective, and which send belongs to which receive.
+
+`match` matches by position only: the n-th collective of a group at one rank is the n-th at the others. `differences` then finds what the
+matched calls do not agree about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.errors import UsageError
+from collbench.plugins.traces.model import DTYPES, KIND, KINDS, NONE, REDOPS, UNKNOWN, Part, Trace
+from collbench.reason import Fact
+from collbench.units import listed
+
+_SEND, _RECV, _OTHER = KIND["send"], KIND["recv"], KIND["other"]
+_MESSAGES = (_SEND, _RECV)
+
+
+@dataclass(frozen=True)
+class GroupMatch:
+    """The collectives of one process group, in the group's order.
+
+    group     index in `Trace.groups`
+    members   positions in `Trace.ranks` of the group's ranks that were read, ascending by rank in the group
+    calls     [collectives × members] index of the operation in that rank's table; UNKNOWN where the rank has none
+    messages  [m × 4] sends and their receives: position of the sender in `Trace.ranks`, its operation, position of the receiver, its
+              operation; the operation is UNKNOWN where that side has none, and the position, too, where that rank was not read
+    """
+
+    group: int
+    members: tuple[int, ...]
+    calls: NDArray[Any]
+    messages: NDArray[Any]
+
+
+def match(trace: Trace) -> tuple[GroupMatch, ...]:
+    """Return the matched operations of each process group, by its index in `Trace.groups`.
+
+    Collectives are matched by sequence number where each rank's trace of the group has them, else by order. Messages from one rank to
+    another one in a group are matched by order. All members that were read are listed, also those without a call.
+    """
+    by_group = [_by_group(rank.operations["group"], len(trace.groups)) for rank in trace.ranks]
+    return tuple(_match_group(trace, group, [indices[group] for indices in by_group]) for group in range(len(trace.groups)))
+
+
+def _by_group(column: NDArray[Any], groups: int) -> list[NDArray[Any]]:
+    """Return the indices of each group's operations, ascending."""
+    order = np.argsort(column, kind="stable")
+    return np.split(order, np.searchsorted(column[order], np.arange(1, groups)))
+
+
+def _match_group(trace: Trace, group: int, indices: Sequence[NDArray[Any]]) -> GroupMatch:
+    position = {rank.rank: number for number, rank in enumerate(trace.ranks)}
+    ranks = trace.groups[group].ranks
+    members = (
+        tuple(position[rank] for rank in ranks if rank in position) if ranks else tuple(np.flatnonzero([len(i) for i in indices]).tolist())
+    )
+    own = [indices[member] for member in members]
+    tables = [trace.ranks[member].operations for member in members]
+    is_message = [np.isin(table["kind"][index], _MESSAGES) for table, index in zip(tables, own, strict=True)]
+    collectives = [index[~message] for index, message in zip(own, is_message, strict=True)]
+    messages = [index[message] for index, message in zip(own, is_message, strict=True)]
+    calls = _match_collectives(collectives, [table["sequence"][index] for table, index in zip(tables, collectives, strict=True)])
+    return GroupMatch(group, members, calls, _match_messages(trace, members, messages, position))
+
+
+def _match_collectives(collectives: Sequence[NDArray[Any]], sequences: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the [collectives × members] indices of the operations of the same number. Coalesced operations have the same number."""
+    counts = [len(each) for each in collectives]
+    if not sum(counts):
+        return np.zeros((0, len(collectives)), np.int64)
+    if all((each >= 0).all() for each in sequences):
+        orders = [np.argsort(each, kind="stable") for each in sequences]
+        numbers = np.concatenate([each[order] for each, order in zip(sequences, orders, strict=True)])
+        nth = np.concatenate([_occurrences(each[order]) for each, order in zip(sequences, orders, strict=True)])
+        indices = np.concatenate([each[order] for each, order in zip(collectives, orders, strict=True)])
+        rows = _row_numbers(numbers, nth)
+    else:
+        indices = np.concatenate(collectives)
+        rows = np.concatenate([np.arange(count) for count in counts])
+    calls = np.full((int(rows.max()) + 1, len(collectives)), UNKNOWN, np.int64)
+    calls[rows, np.repeat(np.arange(len(collectives)), counts)] = indices
+    return calls
+
+
+def _occurrences(ascending: NDArray[Any]) -> NDArray[Any]:
+    """Return of each number how many equal ones are before it."""
+    starts = np.flatnonzero(np.r_[True, ascending[1:] != ascending[:-1]]) if len(ascending) else np.zeros(0, np.int64)
+    return np.arange(len(ascending)) - np.repeat(starts, np.diff(np.r_[starts, len(ascending)]))
+
+
+def _match_messages(trace: Trace, members: Sequence[int], messages: Sequence[NDArray[Any]], position: dict[int, int]) -> NDArray[Any]:
+    """Return the [m × 4] messages, ordered by their sender's operation; receives without a send are last."""
+    if not sum(map(len, messages)):
+        return np.zeros((0, 4), np.int64)
+    place = np.full(trace.world + 1, UNKNOWN, np.int64)  # the last entry is that of an unknown peer
+    place[list(position)] = list(position.values())
+    sides = []
+    for member, index in zip(members, messages, strict=True):
+        table = trace.ranks[member].operations[index]
+        peers = np.where((table["root"] >= 0) & (table["root"] < trace.world), table["root"], trace.world)
+        sides.append(np.stack([np.full(len(index), trace.ranks[member].rank), peers, table["kind"] == _RECV, index], axis=1))
+    rank, peer, received, index = np.concatenate(sides).T
+    sender, receiver = np.where(received, peer, rank), np.where(received, rank, peer)
+    order = np.lexsort((index, received, receiver, sender))
+    index, received, receiver, sender = index[order], received[order], receiver[order], sender[order]
+    nth = _occurrences(_row_numbers(sender, receiver, received))
+    rows = _row_numbers(sender, receiver, nth)
+    _, first = np.unique(rows, return_index=True)
+    found = np.full((len(first), 4), UNKNOWN, np.int64)
+    found[:, 0], found[:, 2] = place[sender[first]], place[receiver[first]]
+    found[rows, np.where(received, 3, 1)] = index
+    return found[np.lexsort((found[:, 1], found[:, 0], found[:, 1] == UNKNOWN))]
+
+
+def _row_numbers(*columns: NDArray[Any]) -> NDArray[Any]:
+    """Return by entry the number of its combination of values, in ascending order of the combinations."""
+    order = np.lexsort(columns[::-1])
+    fresh = np.zeros(len(order), bool)
+    for column in columns:
+        ordered = column[order]
+        fresh[1:] |= ordered[1:] != ordered[:-1]
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(fresh)
+    return numbers
+
+
+# What the ranks of a matched call do not agree about.
+
+
+class DifferingField(StrEnum):
+    """What differs between the ranks of a call."""
+
+    MISSING = "missing"
+    ORDER = "order"
+    OPERATION = "operation"
+    SIZE = "size"
+    DTYPE = "data type"
+    REDOP = "reduction op"
+    ROOT = "root"
+
+
+class TraceDifference(Fact, frozen=True):
+    """The traces of two or more ranks disagree about one call of a process group, or about a message.
+
+    group      the name of the process group; sequence: the number of the call in it, by the library or, without numbers, by order
+    field      what differs
+    ranks      the ranks of the call that were read, ascending; of a message: its sender, then its receiver
+    values     by rank its value: the name of an operation, a data type or a reduction op, elements, or a root; for `missing` and `order`
+               the name of the operation, or None where the rank has none; for another field None where it is not known
+    operation  what most ranks call
+    call       the row in `GroupMatch.calls`, or in `GroupMatch.messages`
+    group_index   the index in `Trace.groups`
+    """
+
+    group: str
+    sequence: int
+    field: DifferingField
+    ranks: tuple[int, ...]
+    values: tuple[int | str | None, ...]
+    operation: str
+    call: int
+    group_index: int
+
+    @property
+    def is_message(self) -> bool:
+        """Whether a message differs from its receive, not a collective."""
+        return self.operation in ("send", "recv")
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """The ranks that differ from most ranks; () if no value is that of most ranks."""
+        known = [value for value in self.values if value is not None or self.field is DifferingField.MISSING]
+        (value, count), *_ = Counter(known).most_common(1)
+        if 2 * count <= len(known):
+            return ()
+        return tuple(r for r, v in zip(self.ranks, self.values, strict=True) if v != value and (v is not None or None in known))
+
+    def render(self) -> str:
+        """Return one sentence with each value and its ranks."""
+        where = f"message {self.sequence} from rank {self.ranks[0]} to rank {self.ranks[1]}" if self.is_message else (
+            f"{'collective' if self.field in (DifferingField.OPERATION, DifferingField.ORDER) else self.operation} {self.sequence}"
+        )  # fmt: skip
+        by_value: dict[int | str | None, list[int]] = {}
+        for rank, value in zip(self.ranks, self.values, strict=True):
+            by_value.setdefault(value, []).append(rank)
+        parts = [
+            f"{self._text(value)} at rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks], 8)}"
+            for value, ranks in sorted(by_value.items(), key=lambda item: len(item[1]))
+        ]
+        what = {DifferingField.MISSING: "not every rank has it", DifferingField.ORDER: "the order differs"}.get(
+            self.field, f"the {self.field} differs"
+        )
+        return f"process group '{self.group}', {where}: {what}: {', '.join(parts)}"
+
+    def _text(self, value: int | str | None) -> str:
+        if value is None:
+            return "nothing" if self.field is DifferingField.MISSING else "unknown"
+        if self.field is DifferingField.ORDER:
+            return f"the operation of collective {value}"
+        return f"{value:,} elements" if self.field is DifferingField.SIZE and isinstance(value, int) else str(value)
+
+
+def check_agreement(trace: Trace, matches: Sequence[GroupMatch]) -> None:
+    """Raise UsageError with the first difference between the ranks' traces, if there is one. Ranks that were not read are none."""
+    first = next(differences(trace, matches), None)
+    if first is not None:
+        sources = dict.fromkeys(str(rank.source) for rank in trace.ranks if rank.rank in (first.minority or first.ranks))
+        raise UsageError(
+            f"{listed(list(sources), 3)}: the traces disagree: {first.render()}: give traces of one run that end at the same operation"
+        )
+
+
+def differences(trace: Trace, matches: Sequence[GroupMatch]) -> Iterator[TraceDifference]:
+    """Yield what the ranks disagree about, in the order of the program.
+
+    What a trace does not contain is not a difference: unknown values, ranks that were not read, and calls with numbers before the
+    first one that a rank has, since recorders overwrite their oldest calls.
+    """
+    places = []
+    for number, found in enumerate(matches):
+        for is_message, (rows, numbers) in ((0, _suspect_calls(trace, found)), (1, _suspect_messages(trace, found))):
+            if len(rows):
+                indices = (found.messages[:, 1::2] if is_message else found.calls).max(axis=1)  # the largest is of a complete table
+                first = (indices if is_message else np.maximum.accumulate(indices))[rows]
+                places.append(np.stack([first, np.full(len(rows), number), np.full(len(rows), is_message), rows, numbers], axis=1))
+    if not places:
+        return
+    table = np.concatenate(places)
+    for _, number, is_message, row, sequence in table[np.lexsort(table.T[3::-1])].tolist():
+        found = matches[number]
+        difference = _of_message(trace, found, row, sequence) if is_message else _of_call(trace, found, row, sequence)
+        if difference is not None:
+            yield difference
+
+
+def _column(trace: Trace, found: GroupMatch, name: str, unknown: int) -> NDArray[Any]:
+    """Return a column of the operations as [calls × members] of int64, UNKNOWN where it is unknown or the rank has no such call."""
+    values = np.full(found.calls.shape, UNKNOWN, np.int64)
+    for number, member in enumerate(found.members):
+        index = found.calls[:, number]
+        has = index != UNKNOWN
+        values[has, number] = trace.ranks[member].operations[name][index[has]]
+    values[values == unknown] = UNKNOWN
+    return values
+
+
+def _differ(values: NDArray[Any]) -> NDArray[Any]:
+    """Return by row whether two of its known values differ."""
+    known = values != UNKNOWN
+    high = values.max(axis=1, initial=UNKNOWN)
+    low = np.where(known, values, np.iinfo(np.int64).max).min(axis=1, initial=np.iinfo(np.int64).max)
+    differ: NDArray[Any] = known.any(axis=1) & (low != high)
+    return differ
+
+
+# Which kinds need what to be the same at all ranks. Of an operation with a root only some ranks have both buffers.
+_SENT = [KIND[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall", "reduce", "gather")]
+_RECEIVED = [KIND[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall", "scatter")]
+_LARGER = [KIND["broadcast"]]  # non-roots may have no input
+_REDUCE = [KIND[name] for name in ("allreduce", "reducescatter", "reduce")]
+_ROOTED = [KIND[name] for name in ("broadcast", "reduce", "gather", "scatter")]
+_NO_DATA = [KIND["barrier"], _OTHER]
+_EVEN, _UNEVEN = KIND["alltoall"], KIND["alltoallv"]
+
+
+def _suspect_calls(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of `calls` about which the ranks may disagree, ascending, and their sequence numbers."""
+    if not found.calls.size:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    kinds = _column(trace, found, "kind", NONE)
+    kinds = np.where(kinds == _UNEVEN, _EVEN, kinds)
+    uneven = (_column(trace, found, "splits", UNKNOWN) != UNKNOWN).any(axis=1)
+    suspect = _missing(trace, found).any(axis=1) | _differ(kinds)
+    kind = kinds.max(axis=1)
+    sent, received = (_column(trace, found, name, UNKNOWN) for name in ("sent", "received"))
+    suspect |= np.isin(kind, _SENT) & ~uneven & _differ(sent)
+    suspect |= np.isin(kind, _RECEIVED) & ~uneven & _differ(received)
+    suspect |= np.isin(kind, _LARGER) & _differ(np.maximum(sent, received))
+    suspect[np.flatnonzero(uneven)] |= _splits_differ(trace, found, np.flatnonzero(uneven))
+    suspect |= ~np.isin(kind, _NO_DATA) & _differ(_column(trace, found, "dtype", NONE))
+    suspect |= np.isin(kind, _REDUCE) & _differ(_column(trace, found, "redop", NONE))
+    suspect |= np.isin(kind, _ROOTED) & _differ(_column(trace, found, "root", UNKNOWN))
+    rows = np.flatnonzero(suspect)
+    sequences = _column(trace, found, "sequence", UNKNOWN).max(axis=1)
+    return rows, np.where(sequences == UNKNOWN, np.arange(len(sequences)), sequences)[rows]
+
+
+def _missing(trace: Trace, found: GroupMatch) -> NDArray[Any]:
+    """Return [calls × members]: whether a rank that was read has no such call, except before its first one and in a trace with gaps."""
+    has = found.calls != UNKNOWN
+    recorded = np.maximum.accumulate(has, axis=0) | ~has.any(axis=0)
+    missing: NDArray[Any] = ~has & recorded & ~np.isin(found.members, _lossy(trace))
+    return missing
+
+
+def _lossy(trace: Trace) -> list[int]:
+    """Return the positions of the ranks with gaps in their traces."""
+    return [number for number, rank in enumerate(trace.ranks) if Part.OPERATIONS in rank.missing]
+
+
+def _splits_differ(trace: Trace, found: GroupMatch, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return by row whether a rank sends another number of elements to a rank than that one receives from it."""
+    differ = np.zeros(len(rows), bool)
+    if not len(rows):
+        return differ
+    ranks = trace.groups[found.group].ranks or tuple(trace.ranks[member].rank for member in found.members)
+    place = [ranks.index(trace.ranks[member].rank) for member in found.members]
+    parts = [_splits(trace, found, number, rows, len(ranks)) for number in range(len(found.members))]
+    for sender, (to, _) in zip(place, parts, strict=True):
+        for receiver, (_, by) in zip(place, parts, strict=True):
+            sent, received = to[:, receiver], by[:, sender]
+            differ |= (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
+    return differ
+
+
+def _splits(trace: Trace, found: GroupMatch, number: int, rows: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the elements that a member sends to each rank of the group, and receives from each, as [rows × n]; else UNKNOWN."""
+    rank = trace.ranks[found.members[number]]
+    sides = np.full((len(rows), 2, n), UNKNOWN, np.int64)
+    for row, index in enumerate(found.calls[rows, number].tolist()):
+        if index == UNKNOWN:
+            continue
+        operation = rank.operations[index]
+        if operation["splits"] != UNKNOWN:
+            for side, part in enumerate(rank.splits[operation["splits"]]):
+                if len(part) == n:
+                    sides[row, side] = part
+        elif operation["kind"] == _EVEN:
+            for side, name in enumerate(("sent", "received")):
+                if operation[name] != UNKNOWN:
+                    sides[row, side] = operation[name] // n
+    return sides[:, 0], sides[:, 1]
+
+
+def _suspect_messages(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of `messages` that may differ from their receive, ascending, and the number of each between its two ranks."""
+    if not len(found.messages):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    sender, send, receiver, receive = found.messages.T
+    read = (sender != UNKNOWN) & (receiver != UNKNOWN)
+    read &= ~np.isin(sender, _lossy(trace)) & ~np.isin(receiver, _lossy(trace))  # a gap shifts all later messages
+    suspect = read & ((send == UNKNOWN) | (receive == UNKNOWN))
+    sides = [
+        (_of_messages(trace, sender, send, mine, unknown), _of_messages(trace, receiver, receive, other, unknown))
+        for mine, other, unknown in (("sent", "received", UNKNOWN), ("dtype", "dtype", NONE))
+    ]
+    for mine, other in sides:
+        suspect |= read & (mine != other) & (mine != UNKNOWN) & (other != UNKNOWN)
+    pairs = _row_numbers(sender, receiver)
+    order = np.argsort(pairs, kind="stable")
+    nth = np.empty(len(pairs), np.int64)
+    nth[order] = _occurrences(pairs[order])
+    rows = np.flatnonzero(suspect)
+    return rows, nth[rows]
+
+
+def _of_messages(trace: Trace, position: NDArray[Any], index: NDArray[Any], name: str, unknown: int) -> NDArray[Any]:
+    """Return a column of the operations of one side of messages, as int64; UNKNOWN where it is unknown."""
+    values = np.full(len(index), UNKNOWN, np.int64)
+    for member in np.unique(position[position != UNKNOWN]).tolist():
+        own = (position == member) & (index != UNKNOWN)
+        values[own] = trace.ranks[member].operations[name][index[own]]
+    values[values == unknown] = UNKNOWN
+    return values
+
+
+_WINDOW = 16  # calls in which an exchanged order is searched
+
+
+def _of_call(trace: Trace, found: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
+    """Return the first of the properties of a collective about which the ranks disagree."""
+    one = GroupMatch(found.group, found.members, found.calls[row : row + 1], found.messages[:0])
+    ranks = [trace.ranks[member].rank for member in found.members]
+
+    kinds = _column(trace, one, "kind", NONE)[0].tolist()
+    names = [None if kind == UNKNOWN else KINDS[kind] for kind in kinds]
+    kind = Counter(kind for kind in kinds if kind != UNKNOWN).most_common(1)[0][0]
+
+    def difference(field: DifferingField, values: Sequence[int | str | None], among: Sequence[bool] | None = None) -> TraceDifference:
+        kept = sorted(
+            (rank, value) for number, (rank, value) in enumerate(zip(ranks, values, strict=True)) if among is None or among[number]
+        )
+        kept_ranks, kept_values = tuple(rank for rank, _ in kept), tuple(value for _, value in kept)
+        return TraceDifference(trace.groups[found.group].name, sequence, field, kept_ranks, kept_values, KINDS[kind], row, found.group)
+
+    missing = _missing(trace, found)[row]
+    if missing.any():
+        return difference(
+            DifferingField.MISSING, names, [bool(gone) or name is not None for gone, name in zip(missing, names, strict=True)]
+        )
+    field = _disagreement(trace, one, kind)
+    if field is None:
+        return None
+    if field is not DifferingField.REDOP and field is not DifferingField.ROOT:
+        exchanged = _exchanged(trace, found, row, sequence)
+        if exchanged:
+            return difference(DifferingField.ORDER, exchanged, [name is not None for name in names])
+    if field is DifferingField.OPERATION:
+        return difference(field, names, [name is not None for name in names])
+    unequal = _first_unequal_part(trace, one) if field is DifferingField.SIZE else None
+    if unequal:
+        return difference(field, *unequal)
+    return difference(field, _values(trace, one, kind, field), [name is not None for name in names])
+
+
+def _disagreement(trace: Trace, one: GroupMatch, kind: int) -> DifferingField | None:
+    """Return the first property about which the ranks of one collective disagree, or None."""
+    kinds = _column(trace, one, "kind", NONE)
+    if _differ(np.where(kinds == _UNEVEN, _EVEN, kinds)).any():
+        return DifferingField.OPERATION
+    if kind in _NO_DATA:
+        return None
+    if _first_unequal_part(trace, one):
+        return DifferingField.SIZE
+    for field in (DifferingField.SIZE, DifferingField.DTYPE, DifferingField.REDOP, DifferingField.ROOT):
+        known = {value for value in _values(trace, one, kind, field) if value is not None}
+        if len(known) > 1:
+            return field
+    return None
+
+
+def _values(trace: Trace, one: GroupMatch, kind: int, field: DifferingField) -> list[int | str | None]:
+    """Return by member the value of a property of one collective; None where it is unknown, or need not be the same."""
+
+    def column(name: str, unknown: int = UNKNOWN) -> list[int]:
+        return [int(value) for value in _column(trace, one, name, unknown)[0]]
+
+    def named(name: str, names: Sequence[str]) -> list[int | str | None]:
+        return [None if value == UNKNOWN else names[value] for value in column(name, NONE)]
+
+    nothing: list[int | str | None] = [None] * len(one.members)
+    if field is DifferingField.DTYPE:
+        return named("dtype", DTYPES)
+    if field is DifferingField.REDOP:
+        return named("redop", REDOPS) if kind in _REDUCE else nothing
+    if field is DifferingField.ROOT:
+        return [None if value == UNKNOWN else value for value in column("root")] if kind in _ROOTED else nothing
+    if (np.array(column("splits")) != UNKNOWN).any():
+        return nothing
+    sent, received = column("sent"), column("received")
+    if kind in _LARGER:
+        sides = [[max(pair) for pair in zip(sent, received, strict=True)]]
+    else:
+        sides = [each for each, kinds in ((sent, _SENT), (received, _RECEIVED)) if kind in kinds]
+    side = next((each for each in sides if len({value for value in each if value != UNKNOWN}) > 1), [UNKNOWN] * len(sent))
+    return [None if value == UNKNOWN else value for value in side]
+
+
+def _first_unequal_part(trace: Trace, one: GroupMatch) -> tuple[list[int | str | None], list[bool]] | None:
+    """Return of an uneven all-to-all by member the elements that one rank sends to another one, and that this one expects; or None.
+
+    The second list is which members these two are.
+    """
+    if not (_column(trace, one, "splits", UNKNOWN) != UNKNOWN).any():
+        return None
+    ranks = trace.groups[one.group].ranks or tuple(trace.ranks[member].rank for member in one.members)
+    place = [ranks.index(trace.ranks[member].rank) for member in one.members]
+    parts = [_splits(trace, one, number, np.zeros(1, np.int64), len(ranks)) for number in range(len(one.members))]
+    for sender, (to, _) in enumerate(parts):
+        for receiver, (_, by) in enumerate(parts):
+            sent, received = int(to[0, place[receiver]]), int(by[0, place[sender]])
+            if UNKNOWN not in (sent, received) and sent != received:
+                values: list[int | str | None] = [None] * len(parts)
+                values[receiver], values[sender] = received, sent
+                return values, [number in (sender, receiver) for number in range(len(parts))]
+    return None
+
+
+def _exchanged(trace: Trace, found: GroupMatch, row: int, sequence: int) -> list[int | str | None] | None:
+    """Return by member which of most ranks' calls it makes here, as a sequence number; None if the difference is not one of order."""
+    calls = found.calls[row : row + _WINDOW]
+
+    def signatures(number: int) -> list[tuple[int, ...] | None]:
+        table = trace.ranks[found.members[number]].operations[["kind", "dtype", "sent", "received", "redop"]]
+        return [None if index == UNKNOWN else table[index].item() for index in calls[:, number].tolist()]
+
+    own = [signatures(number) for number in range(len(found.members))]
+    usual = Counter(each[0] for each in own if each[0] is not None).most_common(1)[0][0]
+    reference = next(each for each in own if each[0] == usual)
+    values: list[int | str | None] = []
+    for each in own:
+        if each[0] is None or each[0] == usual:
+            values.append(None if each[0] is None else sequence)
+            continue
+        same = any(None not in each[:n] and Counter(each[:n]) == Counter(reference[:n]) for n in range(2, len(each) + 1))
+        if not same:
+            return None
+        values.append(sequence + reference.index(each[0]))
+    return values
+
+
+def _of_message(trace: Trace, found: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
+    """Return in what a send and its receive differ."""
+    sender, send, receiver, receive = found.messages[row].tolist()
+    ranks = (trace.ranks[sender].rank, trace.ranks[receiver].rank)
+
+    def difference(field: DifferingField, *values: int | str | None) -> TraceDifference:
+        return TraceDifference(trace.groups[found.group].name, sequence, field, ranks, values, "send", row, found.group)
+
+    if UNKNOWN in (send, receive):
+        return difference(DifferingField.MISSING, None if send == UNKNOWN else "send", None if receive == UNKNOWN else "recv")
+    out, into = trace.ranks[sender].operations[send], trace.ranks[receiver].operations[receive]
+    if UNKNOWN not in (out["sent"], into["received"]) and out["sent"] != into["received"]:
+        return difference(DifferingField.SIZE, int(out["sent"]), int(into["received"]))
+    if NONE not in (out["dtype"], into["dtype"]) and out["dtype"] != into["dtype"]:
+        return difference(DifferingField.DTYPE, DTYPES[out["dtype"]], DTYPES[into["dtype"]])
+    return None

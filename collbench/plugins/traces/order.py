@@ -1,0 +1,274 @@
+"""The calls of a trace, and an order of them that agrees with the order of every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.errors import UsageError
+from collbench.plugins.traces.matching import GroupMatch
+from collbench.plugins.traces.model import KIND, KINDS, UNKNOWN, Part, Trace
+
+
+@dataclass(frozen=True)
+class Windows:
+    """By rank read its operations of the step, low ≤ index < high; span_ns: begin and end of the step, for computing before and after."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    span_ns: tuple[tuple[int, int] | None, ...] = ()
+    step_time_s: float | None = None
+
+
+def begin_times(operations: NDArray[Any]) -> NDArray[np.int64]:
+    """Return when each operation began in ns: its start, or where that is unknown the program's call; UNKNOWN without both."""
+    return np.where(operations["start"] >= 0, operations["start"], operations["created"])
+
+
+def end_times(operations: NDArray[Any]) -> NDArray[np.int64]:
+    """Return when each operation ended in ns, from its duration where only that is known; UNKNOWN without it."""
+    begins, known = begin_times(operations), operations["duration"] >= 0
+    return np.where((operations["end"] < 0) & known & (begins >= 0), begins + operations["duration"], operations["end"])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective or message: the ranks of the job by rank in the group, and (position in `Trace.ranks`, operation) of those read."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    at: tuple[tuple[int, int], ...]
+    group: int
+
+
+@dataclass
+class Calls:
+    """All complete calls, as [calls × ranks read] operation indices; UNKNOWN where a rank takes no part."""
+
+    trace: Trace
+    of_group: list[tuple[GroupMatch, tuple[int, ...]]]
+    incomplete: int = 0
+    guessed: int = 0
+    valid: list[NDArray[np.bool_]] = field(default_factory=list)  # by rank read: operations that belong to a complete call
+
+    @classmethod
+    def of(cls, trace: Trace, matches: Sequence[GroupMatch]) -> Calls:
+        """Return the calls. Raises UsageError for a group with unknown ranks, if ranks have no trace."""
+        found = cls(trace, [], valid=[np.zeros(len(rank.operations), bool) for rank in trace.ranks])
+        kept = []
+        for match in matches:
+            complete = (match.calls != UNKNOWN).all(axis=1) if len(match.calls) else np.zeros(0, bool)
+            met = _both_known(trace, match)
+            found.incomplete += int((match.calls[~complete] != UNKNOWN).sum()) + int((match.messages[~met][:, [1, 3]] != UNKNOWN).sum())
+            kept.append(replace(match, calls=match.calls[complete], messages=match.messages[met]))
+        for match in kept:
+            found.of_group.append((match, found._ranks_of(match)))
+            for column, position in enumerate(match.members):
+                found.valid[position][match.calls[:, column]] = True
+            for side in (0, 2):
+                for position in range(len(trace.ranks)):
+                    rows = match.messages[match.messages[:, side] == position, side + 1]
+                    found.valid[position][rows[rows != UNKNOWN]] = True
+        return found
+
+    def _ranks_of(self, match: GroupMatch) -> tuple[int, ...]:
+        group = self.trace.groups[match.group]
+        if group.ranks:
+            return group.ranks
+        if self.trace.absent:
+            raise UsageError(
+                f"the ranks of process group '{group.name}' are not recorded, and ranks have no trace: give the traces of all ranks"
+            )
+        self.guessed += 1
+        return tuple(self.trace.ranks[position].rank for position in match.members)
+
+    def within(self, windows: Windows) -> Iterator[Call]:
+        """Yield the calls of the step. Raises UsageError for a call that is in the step of some ranks only."""
+        trace, low, high = self.trace, np.array(windows.low), np.array(windows.high)
+        for match, ranks in self.of_group:
+            members = np.array(match.members, int)
+            if len(match.calls):
+                inside = (match.calls >= low[members]) & (match.calls < high[members])
+                self._check_inside(match, inside)
+                for row in match.calls[inside.all(axis=1)].tolist():
+                    kind = KINDS[trace.ranks[match.members[0]].operations["kind"][row[0]]]
+                    yield Call(kind, ranks, tuple(zip(match.members, row, strict=True)), match.group)
+            for sender, sent, receiver, received in match.messages.tolist():
+                ends = [(position, operation) for position, operation in ((sender, sent), (receiver, received)) if operation != UNKNOWN]
+                there = [low[position] <= operation < high[position] for position, operation in ends]
+                if any(there) and not all(there):
+                    self._refuse_boundary(match.group, ends, there)
+                if all(there):
+                    yield Call("send", self._pair(match, ends), tuple(ends), match.group)
+
+    def _pair(self, match: GroupMatch, ends: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the sending and the receiving rank of a message."""
+        if len(ends) == 2:
+            return self.trace.ranks[ends[0][0]].rank, self.trace.ranks[ends[1][0]].rank
+        position, operation = ends[0]
+        row = self.trace.ranks[position]
+        own, peer = row.rank, int(row.operations["root"][operation])
+        return (own, peer) if row.operations["kind"][operation] == KIND["send"] else (peer, own)
+
+    def _check_inside(self, match: GroupMatch, inside: NDArray[np.bool_]) -> None:
+        split = inside.any(axis=1) & ~inside.all(axis=1)
+        if split.any():
+            row = int(np.flatnonzero(split)[0])
+            ends = list(zip(match.members, match.calls[row].tolist(), strict=True))
+            self._refuse_boundary(match.group, ends, inside[row].tolist())
+
+    def _refuse_boundary(self, group: int, ends: Sequence[tuple[int, int]], there: Sequence[bool]) -> None:
+        inner = next(end for end, within in zip(ends, there, strict=True) if within)
+        outer = next(end for end, within in zip(ends, there, strict=True) if not within)
+        raise StepsDisagree(
+            f"ranks {self.trace.ranks[inner[0]].rank} and {self.trace.ranks[outer[0]].rank} have the {describe(self.trace, *inner)} in "
+            "different steps: the recorded step boundaries do not belong together; use --step all"
+        )
+
+
+class StepsDisagree(UsageError):
+    """A call is in different steps of its ranks."""
+
+
+def _both_known(trace: Trace, match: GroupMatch) -> NDArray[np.bool_]:
+    """Return which messages can be replayed: both sides are recorded, or the other side's rank has no trace."""
+    known = match.messages[:, [1, 3]] != UNKNOWN
+    found: NDArray[np.bool_] = known.all(axis=1)
+    absent = set(trace.absent)
+    for row in np.flatnonzero(known.any(axis=1) & ~found).tolist():
+        side = 0 if known[row, 0] else 2
+        peer = trace.ranks[match.messages[row, side]].operations["root"][match.messages[row, side + 1]]
+        found[row] = int(peer) in absent
+    return found
+
+
+def describe(trace: Trace, position: int, operation: int) -> str:
+    """Return the text of an operation for errors: "allreduce number 3 of process group 'dp'"."""
+    rank = trace.ranks[position]
+    row = rank.operations[operation]
+    number = int(row["sequence"])
+    name = trace.groups[row["group"]].name if 0 <= row["group"] < len(trace.groups) else "?"
+    return f"{KINDS[row['kind']]} {f'number {number}' if number != UNKNOWN else f'at place {operation}'} of process group '{name[:60]}'"
+
+
+# The order of calls. Each rank's calls are a chain; calls of one batch, and if needed those that ran at the same time, have no order.
+
+
+_NEVER = 1 << 63  # ns
+
+
+class _Order:
+    """A graph of calls, and of joins between those of a rank that follow one another."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+        self.after: list[list[int]] = [[] for _ in range(calls)]
+
+    def join(self) -> int:
+        """Return a new join."""
+        self.after.append([])
+        return len(self.after) - 1
+
+    def edge(self, first: int, then: int) -> None:
+        """Note that a node comes before another one."""
+        self.after[first].append(then)
+
+    def levels(self) -> tuple[list[int], list[int]]:
+        """Return (the level of each node, the nodes of cycles and behind them)."""
+        missing = [0] * len(self.after)
+        for each in self.after:
+            for then in each:
+                missing[then] += 1
+        levels = [0] * len(self.after)
+        ready = [node for node, number in enumerate(missing) if not number]
+        for node in ready:  # grows
+            for then in self.after[node]:
+                levels[then] = max(levels[then], levels[node] + (node < self.calls))
+                missing[then] -= 1
+                if not missing[then]:
+                    ready.append(then)
+        return levels, [node for node, number in enumerate(missing) if number]
+
+
+def levels_of(trace: Trace, calls: Sequence[Call]) -> list[int]:
+    """Return the place of each call: a call is later than those before it at any of its ranks. Raises UsageError for a contradiction."""
+    strict = _order(trace, calls, overlap=False)
+    levels, left = strict.levels()
+    if left:
+        levels, left = _order(trace, calls, overlap=True).levels()
+    if left:
+        raise UsageError(_contradiction(trace, calls))
+    return levels[: len(calls)]
+
+
+def _of_ranks(trace: Trace, calls: Sequence[Call]) -> list[list[tuple[int, int]]]:
+    """Return by rank read its (operation, call), in the order of the program."""
+    found: list[list[tuple[int, int]]] = [[] for _ in trace.ranks]
+    for number, call in enumerate(calls):
+        for position, operation in call.at:
+            found[position].append((operation, number))
+    return [sorted(each) for each in found]
+
+
+def _order(trace: Trace, calls: Sequence[Call], overlap: bool) -> _Order:
+    """Return the graph. overlap: a call comes after those that had ended when it began, else after all earlier ones of its rank."""
+    order = _Order(len(calls))
+    for position, own in enumerate(_of_ranks(trace, calls)):
+        chains: dict[int, list[tuple[int, int]]] = {}
+        by_group = Part.ORDER in trace.ranks[position].missing
+        for operation, number in own:
+            chains.setdefault(calls[number].group if by_group else 0, []).append((operation, number))
+        for chain in chains.values():
+            _add_chain(order, trace.ranks[position].operations, chain, calls, overlap)
+    return order
+
+
+def _add_chain(order: _Order, operations: NDArray[Any], chain: Sequence[tuple[int, int]], calls: Sequence[Call], overlap: bool) -> None:
+    """Add the (operation, call) of a rank that follow one another."""
+    places = [operation for operation, _ in chain]
+    rows = operations[places]
+    begins, ends, batches = (each.tolist() for each in (begin_times(rows), end_times(rows), rows["batch"]))
+    join, active, batch_before = order.join(), list[tuple[int, int]](), UNKNOWN
+    for (_, number), begin, end, batch in zip(chain, begins, ends, batches, strict=True):
+        if batch == UNKNOWN or batch != batch_before:
+            over = begin if begin >= 0 else _NEVER - 1
+            done = [node for node, before in active if not overlap or before <= over]
+            if done:
+                later = order.join()
+                order.edge(join, later)
+                for node in done:
+                    order.edge(node, later)
+                join, active = later, [each for each in active if overlap and each[1] > over]
+        batch_before = batch
+        order.edge(join, number)
+        # without times only messages are taken to overlap
+        active.append((number, end if end >= 0 else _NEVER if calls[number].kind == "send" else 0))
+
+
+def _contradiction(trace: Trace, calls: Sequence[Call]) -> str:
+    """Return the error for orders that contradict: the first two calls that two ranks have in different orders, else where they begin."""
+    _, nodes = _order(trace, calls, overlap=True).levels()
+    left = sorted(node for node in nodes if node < len(calls))
+    inside = set(left)
+    own = [[number for _, number in each if number in inside] for each in _of_ranks(trace, calls)]
+    for number in left:
+        positions = [position for position, _ in calls[number].at]
+        for position, other in combinations(positions, 2):
+            common = set(own[position]) & set(own[other])
+            mine, theirs = ([each for each in own[rank] if each in common] for rank in (position, other))
+            pair = next(((first, second) for first, second in zip(mine, theirs, strict=True) if first != second), None)
+            if pair is not None:
+                texts = [describe(trace, *next(end for end in calls[each].at if end[0] == position)) for each in pair]
+                return (
+                    f"ranks call operations in different orders: rank {trace.ranks[position].rank} calls {texts[0]} before {texts[1]}, "
+                    f"rank {trace.ranks[other].rank} after it: a replay would hang; record all ranks in the same run"
+                )
+    return (
+        f"the orders of several ranks contradict each other from the {describe(trace, *calls[left[0]].at[0])} on: a replay would hang; "
+        "record all ranks in the same run"
+    )

@@ -1,0 +1,143 @@
+"""A replay launch: rank 0 reads the trace of a job, every rank gets its part of the step, and the step is measured as a training's is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from collbench.backends.backend import Backend, NonBlockingBackend, unsupported_reason
+from collbench.control.world import World
+from collbench.errors import UsageError
+from collbench.measuring.request import Request
+from collbench.measuring.session import ProgressListener, at_rank_0
+from collbench.plugins.traces.flight_recorder import FORM as FLIGHT_RECORDER
+from collbench.plugins.traces.matching import check_agreement, match
+from collbench.plugins.traces.model import Trace
+from collbench.plugins.traces.reading import FOR_REPLAY, read_traces
+from collbench.plugins.traces.recording import GroupsMixed, Recording, TraceFact, decode, encode
+from collbench.plugins.traces.shrink import shrunk
+from collbench.plugins.traces.step import ReplayOptions, step_of
+from collbench.plugins.training.step_task import Training, plan_of
+from collbench.plugins.training.task import WorkloadRequest, run_workload
+from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, operation_of
+
+NAME = "replay"
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """The request of one replay on some backends.
+
+    launch    options of the launch; its budget is that of a step
+    paths     files and folders of the trace
+    options   which step, and how much of its computing
+    ranks     of the replay; None: as many as recorded
+    parts     whether each exchange is also measured alone
+    """
+
+    launch: Request
+    paths: tuple[Path, ...]
+    options: ReplayOptions
+    ranks: int | None = None
+    parts: bool = True
+
+
+def recording_of(paths: Sequence[Path], options: ReplayOptions, ranks: int | None = None) -> Recording:
+    """Return the step to replay, for `ranks` ranks (None: as recorded).
+
+    Raises UsageError for traces that cannot be read, disagree, or cannot be replayed with so many ranks.
+    """
+    trace, notes = _trace_of(paths)
+    matches = match(trace)
+    check_agreement(trace, matches)
+    found = step_of(trace, matches, options)
+    found = replace(found, notes=(*notes, *found.notes))
+    return found if ranks in (None, found.ranks) else shrunk(found, ranks or 0)
+
+
+def _trace_of(paths: Sequence[Path]) -> tuple[Trace, tuple[TraceFact, ...]]:
+    """Return the trace of the preferred format that distinguishes process groups, and what was chosen. Raises UsageError without one."""
+    trace = read_traces(paths, FOR_REPLAY)
+    if not trace.mixes_groups:
+        return trace, ()
+    dumps = read_traces(paths, (FLIGHT_RECORDER, *FOR_REPLAY))  # the only format in which the groups of Gloo's new_group have names
+    if dumps.mixes_groups:
+        raise UsageError(
+            f"the {trace.form} trace does not distinguish the process groups: give the Flight Recorder dumps of the job, too "
+            "(the folder flight_recorder of `collbench trace`)"
+        )
+    return dumps, (GroupsMixed(trace.form, dumps.form),)
+
+
+def run_replay(replay: ReplayRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+    """Measure the replay on every backend on all ranks of `world`; see `run_task`. Raises UsageError, on all ranks, for a bad trace."""
+    text = at_rank_0(world, lambda: encode(recording_of(replay.paths, replay.options, replay.ranks)), "reading the trace")
+    recording = decode(world.broadcast(text or "", "sending the step"), world.rank)
+    training = training_of(recording, replay.paths)
+    return run_workload(WorkloadRequest(replay.launch, (training,), replay.parts), world, listener, ended)
+
+
+def training_of(recording: Recording, paths: Sequence[Path]) -> Training:
+    """Return the replay as a training, which a workload launch measures."""
+    name = paths[0].resolve().name if len(paths) == 1 else f"{paths[0].resolve().name} and {len(paths) - 1} more"
+    exchange = max(recording.step.exchanges, key=lambda each: each.size_bytes)
+
+    def shape(hosts: tuple[int, ...]) -> Shape:
+        if len(hosts) != recording.ranks:
+            raise UsageError(_other_number(recording, len(hosts)))
+        options = {"compute": _compute_text(recording.compute)}
+        return Shape(name, 0, exchange.dtype, 0, 0, hosts, options=options)
+
+    regime = Regime(NAME, "the step of a recorded job", lambda shape: recording.step)
+    return Training(regime, shape, name, recording=recording, adapt=partial(adapted, recording.compute is not None))
+
+
+def _compute_text(scale: float | None) -> str:
+    return "none" if scale is None else "gaps" if scale == 1 else f"scale={scale:g}"
+
+
+def adapted(computes: bool, step: Step, request: Request, backend: Backend) -> Step:
+    """Return the step for a backend, with replacements that keep the bytes of each exchange; `note` names them.
+
+    A backend that cannot start operations without waiting runs a step without computing one operation after the other. An average
+    becomes a sum, and a data type that it lacks float32, of the same bytes. What else a backend lacks stays, and is reported as n/a.
+    """
+    notes = dict.fromkeys([step.note] if step.note else [])
+    if step.timeline and not isinstance(backend, NonBlockingBackend) and not computes:
+        step = replace(step, timeline=())
+        notes[f"{backend.name} cannot start operations without waiting: they run one after the other, not as recorded"] = None
+    found, known = [], dict[Exchange, Exchange]()
+    for exchange in step.exchanges:
+        key = replace(exchange, what="")
+        if key not in known:
+            known[key] = _supported(key, request, backend)
+        used = known[key]
+        found.append(replace(exchange, redop=used.redop, dtype=used.dtype))
+        if used.redop != exchange.redop:
+            notes[f"{exchange.redop} is replayed as {used.redop} on {backend.name}"] = None
+        if used.dtype != exchange.dtype:
+            notes[f"{exchange.dtype} is replayed as {used.dtype} of the same bytes on {backend.name}"] = None
+    return replace(step, exchanges=tuple(found), note="; ".join(notes))
+
+
+def _supported(exchange: Exchange, request: Request, backend: Backend) -> Exchange:
+    """Return the exchange, with another reduction op or data type if the backend supports only that; unchanged if it supports none."""
+    redops = [exchange.redop, *(["sum"] if exchange.redop == "avg" else [])]
+    whole = exchange.size_bytes % (4 * operation_of(exchange).parts(len(exchange.groups[0]))) == 0
+    dtypes = [exchange.dtype, *(["float32"] if whole and exchange.traffic is None else [])]
+    for dtype, redop in product(dtypes, redops):
+        candidate = replace(exchange, dtype=dtype, redop=redop)
+        (part,) = plan_of(Step((candidate,), 0), request, backend).parts
+        if unsupported_reason(backend, part.operation, part.case) is None:
+            return candidate
+    return exchange
+
+
+def _other_number(recording: Recording, ranks: int) -> str:
+    remedy = f"start {recording.ranks}"
+    if ranks < recording.recorded_ranks:
+        remedy += f", or add --ranks {ranks} to shrink the recorded job"
+    return f"the replay is of {recording.ranks} ranks, and {ranks} are there: {remedy}"

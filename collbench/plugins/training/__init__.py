@@ -1,0 +1,11 @@
+"""The exchanges of training steps, and frameworks that train."""
+
+from collbench.plugin import Plugin
+
+PLUGIN = Plugin(
+    name="training",
+    summary="the exchanges of training steps, and frameworks that train",
+    kinds=("collbench.plugins.training.kind:TRAINING",),
+    sections={"collbench.plugins.training.page:section": "gate"},
+    concerns=("collbench.plugins.training.kind:concerns",),
+)

@@ -1,0 +1,364 @@
+"""Results of `collbench workload` (a line per training and backend in workload.jsonl) and of `collbench probe --measure`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.overlap.records import StepOverlap
+from collbench.plugins.traces.recording import RankTimeline, Recording
+from collbench.reason import as_json
+from collbench.results import folder
+from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
+from collbench.results.row import Times
+
+# The measured rate of a communication channel in a node, or between two hosts.
+
+SCHEMA = 1
+WRONG = "wrong_data"
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A row of `collbench probe --measure`; rates in bytes per second of one direction.
+
+    channel         "host_memory", "h2d", "d2h", "h2d_d2h", "gpu_peer", "nic_host_memory_perftest", "nic_host_memory_mpi",
+                    "nic_gpu_memory_mpi", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (number of streams),
+                    "iperf3", "fi_pingpong", "ucx_perftest" (external tools), "storage_1m", "storage_128k", "storage_4k_random",
+                    "storage_gpu_cufile", "storage_gpu_staged"
+    source, target  the places that the bytes leave and reach: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
+    bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
+    of_bytes_per_s  the rate of the limiting link, None if no such figure is valid
+    limited_by      that link with the source of its rate; without a rate, the kind of figure
+    tool            for an external tool: its request, version, commands and statistic; else empty
+    details         for storage: file system, device, file and block size, reads at once, what the page cache had; else empty
+    flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
+    """
+
+    channel: str
+    source: str
+    target: str
+    bytes_per_s: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    of_bytes_per_s: float | None = None
+    limited_by: str = ""
+    na: str | None = None
+    flags: tuple[str, ...] = ()
+    tool: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def percent(self) -> float | None:
+        """Return the percentage of the link's rate; None if the measured rate exceeds it."""
+        if not self.bytes_per_s or not self.of_bytes_per_s or "above_bound" in self.flags:
+            return None
+        return 100 * self.bytes_per_s / self.of_bytes_per_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as in `--format json`; NaN and infinities are null."""
+        numbers = {name: _finite(getattr(self, name)) for name in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent")}
+        words = {"limited_by": self.limited_by or None, "na": self.na, "flags": list(self.flags)}
+        theirs = {"tool": self.tool} if self.tool else {}
+        own = {"details": self.details} if self.details else {}
+        return {"channel": self.channel, "from": self.source, "to": self.target, **numbers, **words, **theirs, **own}
+
+
+def document(channels: Sequence[Channel]) -> dict[str, Any]:
+    """Return the JSON document of all channels."""
+    return {"schema": SCHEMA, "channels": [channel.to_json() for channel in channels]}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+WORKLOAD = folder.WORKLOAD
+
+
+@dataclass(frozen=True)
+class ReplayedTrace:
+    """What a replayed step was made from, and the recorded times to compare with.
+
+    form           the format of the trace: "flight-recorder", "chakra" …
+    ranks          of the recorded job; absent: those without a trace
+    missing        what the trace does not contain, by `traces.model.Part`
+    compute        factor of the recorded computing; None: the replay does not compute
+    compute_s      the computing time of a step, of the rank that computes longest
+    step_time_s    recorded time of the step; None: not recorded, or of another number of ranks
+    parts_time_s   recorded time of one exchange of each part (mean over them), None where it was not recorded
+    notes          what was assumed, left out and chosen, as facts of `traces.recording`
+    timelines      what the first ranks with times did in the recorded step
+    """
+
+    form: str
+    ranks: int
+    absent: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    compute: float | None = None
+    compute_s: float = 0.0
+    step_time_s: float | None = None
+    parts_time_s: tuple[float | None, ...] = ()
+    notes: tuple[dict[str, Any], ...] = ()
+    timelines: tuple[RankTimeline, ...] = ()
+
+    @classmethod
+    def of(cls, recording: Recording, parts_time_s: tuple[float | None, ...] = ()) -> ReplayedTrace:
+        """Return what is known of the trace of a replay."""
+        return cls(
+            recording.form, recording.recorded_ranks, recording.absent, recording.missing, recording.compute, recording.compute_s,
+            recording.step_time_s, parts_time_s, tuple(map(as_json, recording.notes)), recording.timelines,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
+    figures are None.
+
+    regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}
+    note            the regime's own remark
+    parameters, dtype, bucket_bytes   of the model and its gradients
+    payload_bytes   the bytes that the training itself moves, per rank
+    moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): for each exchange the busier
+                    direction, since exchanges follow one another. For asynchronous training, the bytes that a worker pushes and pulls in a
+                    round
+    n, time_s       samples of a whole step, from the ranks' meeting to the end of the slowest. For asynchronous training: rounds of a
+                    worker, which does not wait for others
+    stopped         why no more samples were taken
+    busbw_bytes_per_s   moved_bytes by the time. For asynchronous training, the bytes per second that the busiest server receives, which it
+                    also sends
+    ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
+    ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
+    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "ends" (see `part_ends`), "operation",
+                    "groups" (their number), "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all
+                    times), "time_s" (of one, alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling",
+                    "percent_of_ceiling"}
+    parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
+                    one another
+    checked, wrong, wrong_detail   as in a row of cases
+    staleness       for asynchronous training: how many updates of others a server had applied between a worker's pull and its next
+                    update: {"p50", "p95", "max", "workers": [{"rank", "steps", "steps_per_s", "p50", "p95", "max"}],
+                    "servers": [{"rank", "updates"}], "steps_per_s" (of all), "duration_s"}; else empty
+    routing         for several routings of tokens to experts: what `RoutingResult` has; else empty. Then `time_s` is over the medians of
+                    the routings, n counts the samples of all of them, moved_bytes and ceiling_time_s are means, and busbw is all
+                    routings' bytes by all their times
+    replay          of a replay its trace, else None
+    computing       with `--compute real`: what `overlap.StepOverlap` has; else empty
+    """
+
+    regime: str
+    model: str
+    backend: str
+    device: str
+    ranks: int
+    nodes: int
+    dtype: str
+    parameters: int
+    bucket_bytes: int
+    payload_bytes: int
+    moved_bytes: float
+    options: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    na: str | None = None
+    n: int = 0
+    time_s: Times | None = None
+    stopped: str | None = None
+    busbw_bytes_per_s: float | None = None
+    ceiling: Ceiling | None = None
+    ceiling_time_s: float | None = None
+    percent_of_ceiling: float | None = None
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    parts_time_s: float | None = None
+    checked: int = 0
+    wrong: int | None = None
+    wrong_detail: str | None = None
+    flags: tuple[str, ...] = ()
+    staleness: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    na_fact: dict[str, Any] | None = None
+    routing: dict[str, Any] = field(default_factory=dict)
+    replay: ReplayedTrace | None = None
+    computing: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as values for JSON."""
+        return {**asdict(replace(self, ceiling=None)), "ceiling": self.ceiling.as_json(complete=True) if self.ceiling else None}
+
+
+def part_ends(part: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of a part's first and last exchange. Rows of earlier versions have both in one text only."""
+    if "ends" in part:
+        first, last = part["ends"]
+        return first, last
+    first, _, last = part["what"].partition(" … ")
+    return first, last or first
+
+
+def holds_workload(run: Run) -> bool:
+    """Return whether the run measured training's traffic."""
+    return isinstance(run.info.get("workload"), dict) or (run.path / WORKLOAD).is_file()
+
+
+def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
+    """Return (run.json's "workload", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
+    run = read_run(run) if isinstance(run, Path) else run
+    about, warnings = run.info.get("workload"), list[str]()
+    rows = list(read_lines(run.path / WORKLOAD, step_from_json, warnings))
+    return about if isinstance(about, dict) else {}, rows, warnings
+
+
+def step_from_json(values: dict[str, Any]) -> StepRow:
+    """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
+    row = decode_record(with_limits(values), StepRow)
+    shown = {"parts": [with_limits(part) for part in row.parts], "staleness": row.staleness}
+    for part in decode_record(shown, _ShownParts).parts:
+        check_signs(part, "parts.")
+    if row.routing:
+        decode_record({"routing": row.routing}, _ShownRouting)
+    computing_of(row)
+    return row
+
+
+def computing_of(row: StepRow) -> StepOverlap | None:
+    """Return the result with computing; None for a row without. Raises ValueError naming the first misfit."""
+    return decode_record(row.computing, StepOverlap) if row.computing else None
+
+
+def routing_of(row: StepRow) -> RoutingResult | None:
+    """Return the result over several routings; None for a row without. Raises ValueError naming the first misfit."""
+    return decode_record(row.routing, RoutingResult) if row.routing else None
+
+
+_Number = Annotated[float, Meta(ge=0)] | None
+
+
+@dataclass
+class _Part:
+    """A part, with the keys that it must have."""
+
+    what: str
+    operation: str
+    groups: int
+    group_ranks: int
+    size_bytes: int
+    times: int
+    moved_bytes: float | None
+    time_s: Times | None
+    busbw_bytes_per_s: float | None
+    ceiling: Ceiling | None
+    percent_of_ceiling: float | None
+    ends: tuple[str, str] = ("", "")
+
+
+# The result of expert-parallel training over several routings.
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % confidence interval; None where it is unknown."""
+
+    value: _Number = None
+    low: _Number = None
+    high: _Number = None
+
+
+@dataclass(frozen=True)
+class TimeQuantiles:
+    """Quantiles over the routings. The intervals cover all of them at the same time with 95 %."""
+
+    p5: Estimate
+    p50: Estimate
+    p95: Estimate
+    max: Estimate
+
+
+@dataclass(frozen=True)
+class RoutedStep:
+    """One routing.
+
+    step            its number in the file, or of the generator
+    time_s          the median of a step, with its interval
+    tax             its time divided by that of a step with as many tokens that are routed evenly
+    imbalance       load of the busiest rank of each layer, over all layers, as a multiple of the average
+    busiest_rank, busiest_share   the rank with the experts that get most tokens, and its share of all tokens
+    moved_bytes     of the rank that moves most, as in a row; busbw_bytes_per_s: that by the median time
+    expected_bytes_per_s, percent_of_expected   at the ceilings of its exchanges; None where these are unknown or do not apply
+    """
+
+    step: Annotated[int, Meta(ge=0)]
+    time_s: Estimate
+    tax: Estimate
+    imbalance: _Number
+    busiest_rank: Annotated[int, Meta(ge=0)]
+    busiest_share: _Number
+    moved_bytes: _Number
+    busbw_bytes_per_s: _Number = None
+    expected_bytes_per_s: _Number = None
+    percent_of_expected: _Number = None
+
+
+@dataclass(frozen=True)
+class WayBytes:
+    """Dispatch or combine: the data type on the wire, and the mean bytes of all copies of tokens in a step, also of those that stay."""
+
+    dtype: str
+    bytes: _Number
+
+
+@dataclass(frozen=True)
+class RoutingResult:
+    """The result over several routings.
+
+    name            their source and a hash of the token counts: "zipf:1.2, seed 0:1f2e3d4c"
+    experts, layers   of the model
+    rounds          how often each routing was measured; in each round all routings, and even ones, in a fixed random order
+    time_s          of a step, over the routings; even_time_s: of a step with as many tokens that are routed evenly, the mean over routings
+    tax             the time of all routings divided by that of even ones with as many tokens, in the same round
+    steps           by routing
+    """
+
+    name: str
+    experts: int
+    layers: int
+    rounds: int
+    time_s: TimeQuantiles
+    even_time_s: Estimate
+    tax: Estimate
+    dispatch: WayBytes
+    combine: WayBytes
+    steps: tuple[RoutedStep, ...]
+
+
+@dataclass
+class _ShownRouting:
+    """The nested values over routings that are shown."""
+
+    routing: RoutingResult
+
+
+class _Staleness(msgspec.Struct):
+    """What a table shows of the staleness."""
+
+    p50: _Number = None
+    p95: _Number = None
+    max: _Number = None
+    steps_per_s: _Number = None
+    duration_s: _Number = None
+    workers: tuple[dict[str, _Number], ...] = ()
+    servers: tuple[dict[str, _Number], ...] = ()
+
+
+@dataclass
+class _ShownParts:
+    """The nested values of a row that are shown."""
+
+    parts: list[_Part]
+    staleness: _Staleness

@@ -1,0 +1,586 @@
+"""Measure expert-parallel training over many routings: each is a step, and all of them are measured in turn with even ones.
+
+All routings use the same buffers, which are as large as the largest routing needs. A turn of the loop is one routing. A round has each
+routing once, and a step with as many tokens that are routed evenly several times, in a random order that is the same in all rounds.
+So slow changes of the machine affect both in the same way, and the ratio of their times in a round is the imbalance tax.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import ceil, isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend, unsupported_reason
+from collbench.backends.host import AnyBuffers
+from collbench.control.world import World
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling
+from collbench.measuring.ceilings import Ceilings
+from collbench.measuring.crossing import LeastBytes
+from collbench.measuring.loop import CallFailed, Loop, Timed
+from collbench.measuring.memory import free_memory
+from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.prepared_case import BackendContext, Preparation, PreparedCase, phase
+from collbench.measuring.request import Budget
+from collbench.measuring.row import doubts
+from collbench.measuring.sampling import FEW, MOST_SAMPLES, Batch, Measurement, Samples, WarmUp
+from collbench.operations.case import Case
+from collbench.operations.data import Mismatch, bytes_needed, slots_for
+from collbench.operations.operation import Block, Operation
+from collbench.operations.program import Program, joined
+from collbench.operations.unsupported import CaseFailed, decode_reason
+from collbench.plugins.training.records import Estimate, RoutedStep, RoutingResult, StepRow, TimeQuantiles, WayBytes
+from collbench.plugins.training.step_task import Around, PartLimit, PartNotPrepared, StepPart, StepPlan, WrongPart, least_s
+from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
+from collbench.plugins.training.workloads.step import bytes_of
+from collbench.reason import Fact, as_json
+from collbench.results.row import Times
+from collbench.stats.median import Median, fewest_for, median, quantile
+from collbench.units import format_bytes, plural
+
+# A prime above the seeds' differences between slots and groups, so that data of another exchange is detected.
+_BETWEEN_EXCHANGES = 104_729
+MOST_CALLS = 200_000  # of a round: the loop stores each
+_MOST_COUNTS = 2**26  # of all exchanges: the calls store as many for each rank
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of the loop. place: index of the routing in `Routing.steps`; even: whether the step is an even one with as many tokens."""
+
+    place: int
+    even: bool
+
+
+def round_of(routing: Routing, seed: int) -> tuple[Turn, ...]:
+    """Return the turns of a round, in random order: every routing once, and about every √n of n routings an even one before them."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for place in range(len(routing.steps)):
+        alike.setdefault(routing.totals(place), []).append(place)
+    order, blocks = random.Random(f"routings, {seed}"), []
+    for places in alike.values():
+        order.shuffle(places)
+        size = max(1, isqrt(len(places)))
+        blocks += [places[at : at + size] for at in range(0, len(places), size)]
+    order.shuffle(blocks)
+    return tuple(turn for block in blocks for turn in (Turn(block[0], True), *(Turn(place, False) for place in block)))
+
+
+@dataclass(frozen=True)
+class RoutedExchange:
+    """One exchange of tokens: its name in errors, its way and case, and the slot of the buffers that it uses."""
+
+    what: str
+    way: Way
+    case: Case
+    slot: int
+
+
+@dataclass(frozen=True)
+class RoutedPlan:
+    """The exchanges of all routings on a backend.
+
+    exchanges   the different ones
+    steps       by turn of a round the indices of its exchanges, in order
+    largest     by way the case that sizes the buffers, and the elements that a rank sends and receives at most
+    """
+
+    routing: Routing
+    parts: tuple[StepPart, StepPart]
+    turns: tuple[Turn, ...]
+    exchanges: tuple[RoutedExchange, ...]
+    steps: tuple[tuple[int, ...], ...]
+    largest: tuple[tuple[Case, int, int], tuple[Case, int, int]]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All ranks."""
+        return tuple(range(self.routing.ranks))
+
+    @property
+    def operation(self) -> Operation:
+        """The operation of all exchanges."""
+        return self.parts[0].operation
+
+    def part(self, index: int) -> StepPart:
+        """Return an exchange as a part of a step."""
+        one = self.exchanges[index]
+        base = self.parts[one.way.back]
+        exchange = replace(base.exchange, size_bytes=one.case.size_bytes, traffic=one.case.traffic, times=1)
+        return replace(base, what=one.what, ends=(one.what, one.what), exchange=exchange, case=one.case, times=1)
+
+    def moved_bytes(self) -> NDArray[np.float64]:
+        """Return [turns] the bytes of the rank that moves most in each, by the conventions of busbw."""
+        of_each = [np.array(bytes_of(self.part(index).exchange, self.routing.ranks)) for index in range(len(self.exchanges))]
+        return np.array([np.sum([of_each[index] for index in step], axis=0).max() for step in self.steps])
+
+
+def plan_routed(plan: StepPlan) -> RoutedPlan:
+    """Return the exchanges of the routings of a planned step. Raises UsageError for more than a round can have."""
+    routing = plan.step.routing
+    assert routing is not None
+    dispatch, combine = plan.parts
+    turns = round_of(routing, dispatch.case.seed)
+    calls = 4 * routing.layers * routing.times * len(turns)
+    counts = 2 * routing.layers * len(turns) * routing.ranks
+    if calls > MOST_CALLS or counts > _MOST_COUNTS:
+        fit = max(1, min(len(turns) * MOST_CALLS // calls, len(turns) * _MOST_COUNTS // counts) // 2)
+        number = plural(len(routing.steps), "routing")
+        raise UsageError(f"a round of {number} has too many exchanges to prepare: use --routings {fit}, or fewer --layers")
+    largest = tuple(_largest(routing, part, way) for part, way in zip((dispatch, combine), routing.ways, strict=True))
+    slots = [_slots(case, routing.layers) for case, _, _ in largest]
+    known: dict[tuple[Any, ...], int] = {}
+    exchanges: list[RoutedExchange] = []
+    steps = []
+    for turn in turns:
+        totals = routing.totals(turn.place)
+        step: list[int] = []
+        for layer, way in exchanges_of(routing):
+            slot = layer % slots[way.back]
+            key = ("even", totals[layer], slot, way.back) if turn.even else (turn.place, layer, way.back)
+            if key not in known:
+                known[key] = len(exchanges)
+                traffic = routing.even(totals[layer], way) if turn.even else routing.traffic(turn.place, layer, way)
+                where = "an even routing" if turn.even else f"step {routing.steps[turn.place]}"
+                seed = (dispatch, combine)[way.back].case.seed + len(exchanges) * _BETWEEN_EXCHANGES
+                case = replace(largest[way.back][0], traffic=traffic, size_bytes=busiest(traffic) * way.token_bytes, seed=seed)
+                exchanges.append(RoutedExchange(f"{where}, layer {layer}, {way.name}", way, case, slot))
+            step += [known[key]] * routing.times
+        steps.append(tuple(step))
+    return RoutedPlan(routing, (dispatch, combine), turns, tuple(exchanges), tuple(steps), (largest[0], largest[1]))
+
+
+def busiest(traffic: RoutedTraffic) -> int:
+    """Return the copies of tokens that the busiest rank sends or receives."""
+    assert traffic.tokens is not None
+    return int(max(traffic.tokens.sum(axis=0).max(), traffic.tokens.sum(axis=1).max()))
+
+
+def _largest(routing: Routing, part: StepPart, way: Way) -> tuple[Case, int, int]:
+    """Return the case that sizes the buffers of a way, and the elements that a rank sends and receives at most."""
+    sent, received = int(routing.tokens.sum(axis=3).max()), int(routing.tokens.sum(axis=2).max())
+    if way.back:
+        sent, received = received, sent
+    elements = way.token_bytes // part.case.dtype.size
+    case = replace(part.case, size_bytes=max(sent, received) * way.token_bytes, flags=())
+    return case, sent * elements, received * elements
+
+
+def _slots(case: Case, layers: int) -> int:
+    return min(slots_for(case), layers)
+
+
+def _sizing(operation: Operation, sent: int, received: int) -> Operation:
+    """Return an operation that needs room for so many elements at every rank."""
+    return replace(operation, uneven=False, sends=lambda x: sent, expected_blocks=lambda x: [Block([x.rank], 0, received)])
+
+
+def routed_too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
+    """Return why the buffers of the largest routing do not fit this host or its GPUs; None if they fit."""
+    routed = plan_routed(plan)
+    need = 0
+    for case, sent, received in routed.largest:
+        of_all = bytes_needed(_sizing(routed.operation, sent, received), case, routed.routing.ranks)
+        need += of_all * _slots(case, routed.routing.layers) // slots_for(case)
+    device = backend.free_bytes(routed.parts[0].case)
+    here = backend.ranks if backend.virtual else len(world.on_host())
+    need, free = (need, device) if device is not None else (need * here, free_memory())
+    if need <= free:
+        return None
+    return (
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host}, but only {format_bytes(free)} is free: use a smaller "
+        "--microbatch, --sequence or --hidden"
+    )
+
+
+class RoutingsDiffer(Fact, frozen=True):
+    """Two ranks have different token counts. rank: the first one that differs from rank 0."""
+
+    rank: int
+    host: str
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return (
+            f"the token counts of rank {self.rank} ({self.host}) differ from those of rank 0: give the same routing file, and the same "
+            "version of numpy, to all ranks"
+        )
+
+
+def differing_routing(routing: Routing | None, world: World) -> RoutingsDiffer | None:
+    """Return which rank has other token counts than rank 0, the same at all ranks; None if they agree. All ranks call it."""
+    names = world.allgather(routing.name if routing else "", "comparing the routings")
+    other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
+    return None if other is None else RoutingsDiffer(other, world.members[other].host)
+
+
+# Preparation: buffers of the largest routing, and a program for each exchange over them.
+
+
+@dataclass(frozen=True)
+class PreparedRouting:
+    """All routings, ready to run: `ready.loop` runs a turn in each iteration, `ready.checking` an exchange.
+
+    buffers   by exchange those of the ranks that this process drives
+    """
+
+    plan: RoutedPlan
+    ready: PreparedCase
+    buffers: tuple[tuple[AnyBuffers, ...], ...]
+
+
+def prepare_routed(title: str, plan: RoutedPlan, stage: BackendContext, world: World) -> PreparedRouting | PartNotPrepared:
+    """Allocate and bind all exchanges, and run each once on all ranks. Return them, or why a rank cannot, the same at all ranks."""
+    operation = plan.operation
+    cases = [case for case, _, _ in plan.largest]
+    refusals = [reason for case in cases if (reason := unsupported_reason(stage.backend, operation, case))]
+    reason = world.first_error(as_json(refusals[0]) if refusals else None, f"asking {stage.backend.name} what it can do")
+    if reason is not None:
+        return PartNotPrepared(plan.parts[0].what, decode_reason(reason))  # type: ignore[arg-type]
+    operation = operation.on(stage.backend.api, stage.backend.passes_messages)
+    preparation = Preparation(operation, cases[0], stage, (plan.ranks,), world, 1)
+    groups = (stage.whole,) if stage.whole else ()
+
+    def allocate() -> list[tuple[AnyBuffers, ...]]:
+        found = []
+        for case, sent, received in plan.largest:
+            slots = _slots(case, plan.routing.layers)
+            found.append(tuple(stage.backend.allocate(_sizing(operation, sent, received), case, group, slots) for group in groups))
+        for memory in found:
+            for each in memory:
+                for slot in range(each.slots):
+                    each.fill(slot, for_check=False)
+        return found
+
+    memory = preparation.attempt("allocating", "allocation", allocate)
+    if failed := preparation.first_failure(memory, "allocating"):
+        return PartNotPrepared(plan.parts[0].what, failed)
+    assert not isinstance(memory, CaseFailed)
+    views = [
+        tuple(each.over(operation, one.case, one.slot) for each in memory[one.way.back])  # type: ignore[attr-defined]
+        for one in plan.exchanges
+    ]
+
+    def bind() -> list[Program]:
+        found = []
+        for one, buffers in zip(plan.exchanges, views, strict=True):
+            bound = [stage.backend.bind(operation, one.case, *each) for each in zip(groups, buffers, strict=True)]
+            found.append(joined(bound) if bound else Program(((),)))
+        return found
+
+    programs = preparation.attempt("binding its calls", "binding", bind)
+    if failed := preparation.first_failure(programs, "binding its calls"):
+        return PartNotPrepared(plan.parts[0].what, failed)
+    assert not isinstance(programs, CaseFailed)
+    ready = _ready(title, plan, programs, stage, world)
+    refused = None
+    try:
+        with phase(ready, world, "the first call"):
+            ready.checking.run(len(plan.exchanges))
+    except CallFailed as error:
+        refused = CaseFailed("first call", world.rank, str(error))
+    if failed := preparation.first_failure(refused, "the first call"):
+        return PartNotPrepared(plan.parts[0].what, failed)
+    return PreparedRouting(plan, ready, tuple(views))
+
+
+def _ready(title: str, plan: RoutedPlan, programs: Sequence[Program], stage: BackendContext, world: World) -> PreparedCase:
+    """Return all turns as one case that can be timed."""
+    case = Case(title, stage.backend.name, plan.parts[0].case.dtype, plan.largest[0][0].size_bytes, plan.parts[0].case.device)
+    operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
+    calls = [program.slots[0] for program in programs]
+    explain = programs[0].explain
+    of_round = Program(tuple(tuple(call for index in step for call in calls[index]) for step in plan.steps), keep=programs, explain=explain)
+    timed = Timed(of_round, stage.sync, stage.backend.clock(), world.watchdog.progress)
+    checking = Loop(replace(timed, program=Program(tuple(calls), keep=programs, explain=explain)))
+    groups = (stage.whole,) if stage.whole else ()
+    schedule = partial(rounds_schedule, plan=plan, timed=list(plan.ranks))
+    return PreparedCase(
+        operation, case, (plan.ranks,), groups, (), Loop(timed), checking, program=of_round, must=partial(_must_cross, plan), plan=schedule
+    )
+
+
+def _must_cross(plan: RoutedPlan, host_of: Mapping[int, str]) -> LeastBytes:
+    """Return the bytes that must leave and reach each host in a turn: the mean over a round."""
+    hosts = [host_of[rank] for rank in plan.ranks]
+    names = list(dict.fromkeys(hosts))
+    member = np.array([[host == name for host in hosts] for name in names], np.float64)
+    number = np.bincount([index for step in plan.steps for index in step], minlength=len(plan.exchanges)) / len(plan.steps)
+    between = np.zeros((len(names), len(names)))
+    for one, times in zip(plan.exchanges, number, strict=True):
+        assert one.case.traffic is not None
+        between += times * one.way.token_bytes * (member @ one.case.traffic.weights(len(hosts)) @ member.T)
+    np.fill_diagonal(between, 0.0)
+    out, into = between.sum(axis=1), between.sum(axis=0)
+    return LeastBytes(dict(zip(names, out.tolist(), strict=True)), dict(zip(names, into.tolist(), strict=True)), float(between.sum()))
+
+
+# Sampling: whole rounds, so that all routings have equally many samples.
+
+_SETTLED = 0.02  # relative difference of two warm-up rounds
+
+
+def joint_confidence(number: int) -> float:
+    """Return the confidence of each of so many intervals of which all hold at the same time with at least 95 % (Bonferroni)."""
+    return 1 - 0.05 / number
+
+
+def rounds_schedule(
+    budget: Budget, plan: RoutedPlan, timed: list[int], now: Callable[[], float] = time.monotonic
+) -> Generator[Batch, Samples, Measurement]:
+    """Return rank 0's plan: warm-up and samples in whole rounds, like `sampling.schedule`. `iterations` and `warmup` count rounds.
+
+    It ends when the median of a round is as precise as requested, and each routing has enough rounds for its interval.
+    """
+    began, turns, size = now(), len(plan.turns), plan.largest[0][0].size_bytes
+    first = yield WarmUp((turns, 1))
+    each = max(now() - began, 1e-7)
+    measured = Measurement(np.empty((len(first), 0)), budget.target(size))
+    if each > budget.max_time_s:
+        measured.samples, measured.stopped = first, "max_time"
+        measured.reached, measured.flags = (None if budget.iterations else False), ["budget_exceeded"]
+    else:
+        yield from _warm_up(budget, turns, timed, measured, each)
+        least = max(fewest_for(joint_confidence(len(plan.routing.steps))), -(-FEW // turns))
+        yield from _Rounds(timed, turns, least, began + budget.max_time_s).sample(budget, measured, each, now)
+    number = measured.samples.shape[1] // turns
+    enough = fewest_for(joint_confidence(len(plan.routing.steps)))
+    measured.flags += ["few_samples"] if number < enough or number * turns < FEW else []
+    measured.flags += ["target_missed"] if measured.reached is False else []
+    return measured
+
+
+def _warm_up(budget: Budget, turns: int, timed: list[int], measured: Measurement, each: float) -> Generator[Batch, Samples, None]:
+    """Yield rounds until two in a row agree within 2 %, or a quarter of the budget is used."""
+    if budget.warmup is not None:
+        if budget.warmup > 1:  # the first round was one
+            yield WarmUp(((budget.warmup - 1) * turns, 1))
+        measured.warmups = budget.warmup
+        return
+    spent, before = each, None
+    while spent + each <= budget.max_time_s / 4:
+        total = float(np.sum((yield WarmUp((turns, 1)))[timed].max(axis=0)))
+        measured.warmups, spent = measured.warmups + 1, spent + each
+        if before is not None and abs(total - before) <= _SETTLED * before:
+            return
+        before = total
+    measured.flags.append("warmup_unsettled")
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """Sampling in whole rounds of so many turns: the timed ranks, the fewest rounds for a precise result, and when the time ends."""
+
+    timed: list[int]
+    turns: int
+    least: int
+    ending: float
+
+    def sample(self, budget: Budget, measured: Measurement, each: float, now: Callable[[], float]) -> Generator[Batch, Samples, None]:
+        """Yield batches of rounds. each: the seconds of a round."""
+        while measured.stopped is None:
+            done = measured.samples.shape[1] // self.turns
+            wanted = budget.iterations - done if budget.iterations else max(self.least - done, ceil(done / 2))
+            rounds = max(min(wanted, int((self.ending - now()) / each)), 0 if done else 1)
+            if not rounds:
+                measured.stopped = "max_time"
+                return
+            began = now()
+            part = yield rounds * self.turns, 1
+            each = max((now() - began) / rounds, 1e-7)
+            measured.samples = np.concatenate([measured.samples, part], axis=1)
+            measured.stopped = self._enough(budget, measured, done + rounds)
+
+    def _enough(self, budget: Budget, measured: Measurement, done: int) -> str | None:
+        """Return why sampling can end after so many rounds, or None."""
+        if budget.iterations:
+            return "iterations" if done >= budget.iterations else None
+        known = median(times_by_turn(measured.samples, self.timed, self.turns).sum(axis=1)).half_width
+        measured.reached = known is not None and known <= measured.target
+        if measured.reached and done >= self.least:
+            return "precision"
+        return "most_samples" if done >= MOST_SAMPLES else None
+
+
+def times_by_turn(samples: Samples, timed: Sequence[int], turns: int) -> Samples:
+    """Return [rounds × turns] seconds of the slowest rank. Rounds with an invalid sample are left out."""
+    slowest = samples[list(timed)].max(axis=0).reshape(-1, turns)
+    found: Samples = slowest[np.all(np.isfinite(slowest) & (slowest >= 0), axis=1)]
+    return found
+
+
+def verify_routed(prepared: PreparedRouting, world: World, calls: int) -> list[WrongPart] | None:
+    """Refill the buffers of each exchange, run it once, and compare. Return the wrong data at rank 0, None elsewhere."""
+    found: list[dict[str, Any]] = []
+    for _ in range(calls):
+        for index, (one, buffers) in enumerate(zip(prepared.plan.exchanges, prepared.buffers, strict=True)):
+            with phase(prepared.ready, world, f"verifying {one.what}"):  # a phase each: all of them may take longer than the timeout
+                for each in buffers:
+                    each.fill(0, for_check=True)
+                prepared.ready.checking.run(1, slot=index)
+                wrong = [mismatch for each in buffers for mismatch in each.check(0) if mismatch]
+                found += [{"what": one.what, **mismatch.as_json()} for mismatch in wrong]
+    everyone = world.gather(found, f"{prepared.ready.case.title()}: verifying")
+    if everyone is None:
+        return None
+    return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
+
+
+# The row: the distribution over the routings, and the imbalance tax.
+
+_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}  # that of the reference's rate is in another unit
+
+_QUANTILES = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
+
+
+@dataclass(frozen=True)
+class RoutedTimes:
+    """The times of all routings, from [rounds × turns] seconds.
+
+    each    by routing the median of its time; tax: of its time divided by that of even turns of the same round
+    spread  over the routings; mean_even: the mean even time of a round; whole: the tax of all routings together
+    """
+
+    each: tuple[Median, ...]
+    tax: tuple[Median, ...]
+    spread: TimeQuantiles
+    mean_even: Median
+    whole: Median
+
+
+def routed_times(seconds: Samples, plan: RoutedPlan) -> RoutedTimes:
+    """Return the statistics of the samples. A ratio compares a routing with the mean of its even turns in the same round."""
+    routing = plan.routing
+    totals = [routing.totals(place) for place in range(len(routing.steps))]
+    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for index, turn in enumerate(plan.turns):
+        if turn.even:
+            alike.setdefault(totals[turn.place], []).append(index)
+    routed = seconds[:, [at[place] for place in range(len(totals))]]
+    even = np.stack([seconds[:, alike[total]].mean(axis=1) for total in totals], axis=1)
+    confidence = joint_confidence(len(totals))
+    joint = [median(routed[:, place], confidence) for place in range(len(totals))]
+    return RoutedTimes(
+        tuple(median(routed[:, place]) for place in range(len(totals))),
+        tuple(median(routed[:, place] / even[:, place]) for place in range(len(totals))),
+        TimeQuantiles(**{name: _quantile(joint, share) for name, share in _QUANTILES.items()}),
+        median(even.mean(axis=1)),
+        median(routed.sum(axis=1) / even.sum(axis=1)),
+    )
+
+
+def _quantile(each: Sequence[Median], share: float) -> Estimate:
+    """Return a quantile over the routings. If all intervals hold, the quantile is between those of their ends."""
+
+    def of(values: Iterator[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return quantile(np.sort(known), share) if len(known) == len(each) else None
+
+    return Estimate(of(one.value for one in each), of(one.ci_low for one in each), of(one.ci_high for one in each))
+
+
+def _estimate(found: Median) -> Estimate:
+    return Estimate(found.value, found.ci_low, found.ci_high)
+
+
+def routed_limits(plan: RoutedPlan, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
+    """Return the limits of each exchange, at rank 0. References are measured at the size of an even exchange."""
+    found = []
+    for one in plan.exchanges:
+        case = replace(one.case, size_bytes=plan.parts[one.way.back].case.size_bytes)
+        found.append(PartLimit(*ceilings.of(plan.operation, case, backend, (plan.ranks,))))
+    return found
+
+
+def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, around: Around) -> StepRow:
+    """Return the row with all measurements, at rank 0. `around.limits` has those of each exchange."""
+    seconds = times_by_turn(watched.measured.samples, plan.ranks, len(plan.turns))
+    taken = watched.measured.samples.shape[1] // len(plan.turns)
+    moved = moved_of_routings(plan)
+    row = replace(row, moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
+    if not len(seconds):
+        return replace(row, flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
+    times = routed_times(seconds, plan)
+    ceiling, expected_s, bound_s = _expected(plan, around.limits)
+    measured_s = np.array([each.value for each in times.each])
+    passed = bound_s is not None and bool(np.any(measured_s * TOLERANCE < bound_s))
+    disturbed = any(limit.ceiling.disturbed for limit in around.limits)
+    withheld = around.withheld or disturbed or watched.other_path is not None or passed
+    doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
+    seen = doubts(seconds.sum(axis=1), taken, None, 1)
+    whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
+    at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None
+    result = _result(plan, times, moved, None if withheld else expected_s)
+    return replace(
+        row, n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=asdict(replace(result, rounds=len(seconds))),
+        busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
+        ceiling=replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **_NO_INTERVAL),
+        ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,
+        percent_of_ceiling=100 * at_ceiling_s / whole_s if at_ceiling_s and whole_s and not withheld else None,
+        flags=tuple(dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))),
+        evidence={**around.evidence, **watched.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
+    )  # fmt: skip
+
+
+def moved_of_routings(plan: RoutedPlan) -> NDArray[np.float64]:
+    """Return [routings] the bytes of the rank that moves most in each."""
+    moved = plan.moved_bytes()
+    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
+    found: NDArray[np.float64] = moved[[at[place] for place in range(len(at))]]
+    return found
+
+
+def _times(times: RoutedTimes) -> Times:
+    """Return the quantiles over the routings, of their medians."""
+    values, middle = np.sort([each.value for each in times.each]), times.spread.p50
+    return Times(
+        middle.value or 0.0, middle.low, middle.high, float(values[0]), quantile(values, 0.95), quantile(values, 0.99), float(values[-1])
+    )
+
+
+def _expected(plan: RoutedPlan, limits: Sequence[PartLimit]) -> tuple[Ceiling, NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Return (the ceiling of the longest exchange; [routings] seconds at the ceilings, and at the hard limits, None if unknown)."""
+    parts = [plan.part(index) for index in range(len(plan.exchanges))]
+    seconds = [least_s(part, limit.ceiling) for part, limit in zip(parts, limits, strict=True)]
+    bounds = [least_s(part, limit.bound) for part, limit in zip(parts, limits, strict=True)]
+    unknown = next((limit.ceiling for limit, each in zip(limits, seconds, strict=True) if each is None), None)
+    longest = unknown or limits[max(range(len(parts)), key=lambda index: seconds[index] or 0.0)].ceiling
+    at = sorted((turn.place, index) for index, turn in enumerate(plan.turns) if not turn.even)
+
+    def of_steps(each: Sequence[float | None]) -> NDArray[np.float64] | None:
+        if None in each:
+            return None
+        return np.array([sum(each[index] or 0.0 for index in plan.steps[turn]) for _, turn in at])
+
+    return longest, of_steps(seconds), of_steps(bounds)
+
+
+def _result(plan: RoutedPlan, times: RoutedTimes, moved: NDArray[np.float64], expected_s: NDArray[np.float64] | None) -> RoutingResult:
+    """Return the row's field `routing`. expected_s: [routings] seconds at the ceilings; None: unknown, or no percentage applies."""
+    routing, steps = plan.routing, []
+    for place, number in enumerate(routing.steps):
+        rank, share = routing.busiest(place)
+        value = times.each[place].value
+        expected = float(expected_s[place]) if expected_s is not None else None
+        steps.append(
+            RoutedStep(
+                number, _estimate(times.each[place]), _estimate(times.tax[place]), routing.imbalance(place), rank, share,
+                float(moved[place]), float(moved[place]) / value if value else None, float(moved[place]) / expected if expected else None,
+                100 * expected / value if expected and value else None,
+            )
+        )  # fmt: skip
+    copies = float(routing.tokens.sum()) / len(routing.steps) * 2 * routing.times
+    dispatch, combine = (WayBytes(way.dtype, copies * way.token_bytes) for way in routing.ways)
+    return RoutingResult(
+        routing.name, routing.experts, routing.layers, 0, times.spread, _estimate(times.mean_even), _estimate(times.whole), dispatch,
+        combine, tuple(steps),
+    )  # fmt: skip

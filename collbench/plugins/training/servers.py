@@ -1,0 +1,835 @@
+"""Measure training with parameter servers.
+
+Asynchronous training: every worker at its own pace for a given time, with staleness and lost updates. Synchronous steps: on the
+servers of a library.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, count
+from queue import SimpleQueue
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend
+from collbench.control.world import World
+from collbench.errors import CollbenchError, RunFailed, UsageError
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
+from collbench.measuring.ceilings import Ceilings
+from collbench.measuring.memory import free_memory
+from collbench.measuring.open_backends import OpenBackend, members_of
+from collbench.measuring.request import Budget
+from collbench.measuring.row import against_limits, check_fields, doubts, times_of, wrong_evidence
+from collbench.measuring.session import LaunchSession
+from collbench.operations.builtin.p2p import P2P_BANDWIDTH
+from collbench.operations.case import Case
+from collbench.operations.data import POISON, Mismatch
+from collbench.operations.dtypes import DTYPES, DType, dtype_named
+from collbench.operations.unsupported import HostMemoryNeeded, ServersUnsupported
+from collbench.plugins.libraries.tensorflow import ParameterServers, ServerLayout
+from collbench.plugins.training.framework_steps import FrameworkTraining
+from collbench.plugins.training.records import ReplayedTrace, StepRow
+from collbench.plugins.training.step_task import StepPart, StepPlan, Training, check_number, moved_by
+from collbench.plugins.training.workloads.parameter_server import REGIME, roles
+from collbench.plugins.training.workloads.step import Regime, Shape, Step, moved_bytes
+from collbench.reason import Fact, as_json
+from collbench.results.row import Times
+from collbench.units import format_bytes
+
+# Messages between two ranks, each pair at its own pace, without a barrier. A server handles requests in the order of their arrival.
+#
+# A conversation with another rank is a generator of messages. It continues when its current message is complete. Only one
+# conversation of a process runs between two messages at any time, so no other thread uses its data there.
+
+_TAG = 77
+_LEAVING_S = 2.0
+
+
+@dataclass(frozen=True)
+class ArrayMessage:
+    """A message: elements to send, or memory to receive them. Do not change them until the conversation continues."""
+
+    elements: NDArray[Any]
+    receive: bool
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The elements as bytes. The other rank has the same number."""
+        return self.elements.view(np.uint8)
+
+
+def sent(elements: NDArray[Any]) -> ArrayMessage:
+    """Return a message to the other rank."""
+    return ArrayMessage(elements, receive=False)
+
+
+def received(elements: NDArray[Any]) -> ArrayMessage:
+    """Return a message from the other rank, received into `elements`."""
+    return ArrayMessage(elements, receive=True)
+
+
+Conversation = Generator[ArrayMessage, None, None]
+
+
+class Messenger(Protocol):
+    """A transport of conversations."""
+
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
+        """Run the conversations with these ranks at the same time, until all have ended. Raises their errors.
+
+        `moved` is called after each message.
+        """
+        ...
+
+
+def messenger(backend: Backend) -> Messenger:
+    """Return the transport of an open backend, which is one of CAPABLE."""
+    return OverMpi() if backend.api == "mpi" else OverTorch()
+
+
+class OverMpi:
+    """Conversations over MPI's non-blocking messages, in the main thread: one request each; the next complete one continues."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD
+
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
+        """Run the conversations; see `Messenger.run`."""
+        peers: list[int] = []
+        requests: list[Any] = []
+        for peer, talk in talks.items():
+            if (message := next(talk, None)) is not None:
+                peers.append(peer)
+                requests.append(self._begin(peer, message))
+        while requests:
+            run = self._mpi.Request.Waitany(requests)
+            moved()
+            message = next(talks[peers[run]], None)
+            if message is None:
+                del peers[run], requests[run]
+            else:
+                requests[run] = self._begin(peers[run], message)
+
+    def _begin(self, peer: int, message: ArrayMessage) -> Any:
+        begin = self._comm.Irecv if message.receive else self._comm.Isend
+        return begin([message.data, self._mpi.BYTE], peer, _TAG)
+
+
+class OverTorch:
+    """Conversations over torch.distributed, each in a thread, since Gloo cannot report whether a message is complete (torch 2.13)."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._between = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        atexit.register(self._settle)
+
+    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
+        """Run the conversations; see `Messenger.run`. A single conversation needs no thread."""
+        if len(talks) == 1:
+            ((peer, talk),) = talks.items()
+            self._hold(peer, talk, moved)
+            return
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def in_thread(peer: int, talk: Conversation) -> None:
+            try:
+                self._hold(peer, talk, moved)
+            except BaseException as error:
+                ended.put(error)
+            else:
+                ended.put(None)
+
+        self._threads = [threading.Thread(target=in_thread, args=(peer, talk), daemon=True) for peer, talk in talks.items()]
+        for thread in self._threads:
+            thread.start()
+        for _ in talks:
+            if error := ended.get():
+                raise error
+
+    def _settle(self) -> None:
+        """After a failure, wait until the conversations of other ranks with this one have ended: torch aborts if one continues."""
+        ending = time.monotonic() + _LEAVING_S
+        for thread in self._threads:
+            thread.join(max(0.0, ending - time.monotonic()))
+
+    def _hold(self, peer: int, talk: Conversation, moved: Callable[[], None]) -> None:
+        while (message := self._next(talk)) is not None:
+            tensor, distributed = self._torch.from_numpy(message.data), self._torch.distributed
+            if message.receive:
+                distributed.recv(tensor, src=peer, tag=_TAG)
+            else:
+                distributed.send(tensor, dst=peer, tag=_TAG)
+            moved()
+
+    def _next(self, talk: Conversation) -> ArrayMessage | None:
+        with self._between:
+            return next(talk, None)
+
+
+# Servers and workers of asynchronous training, and the messages of a worker with each server in a round.
+
+CAPABLE = ("mpi", "gloo")
+ROTATION_BYTES = 64 * 2**20  # buffers of a worker: larger than the caches, but not the whole model
+Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each message
+
+
+@dataclass(frozen=True)
+class JobRoles:
+    """The servers and workers of an asynchronous training, and their messages.
+
+    servers, workers   ranks of the job
+    pushes, pulls   by server the messages of a round: pieces of its shard
+    dtype           of the messages; `sums`: the type of the server's sums. It is wider for types of at most 16 bits, as in training
+    """
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+    pushes: tuple[Pieces, ...]
+    pulls: tuple[Pieces, ...]
+    dtype: DType
+
+    @property
+    def sums(self) -> DType:
+        """The type of the sums, in which updates can be counted."""
+        wide = DTYPES["int64"] if self.dtype.kind == "int" else DTYPES["float32"]
+        return self.dtype if self.dtype.size >= wide.size else wide
+
+    def elements(self, server: int) -> int:
+        """Return the number of elements of a server's shard."""
+        return sum(count for _, count in self.pushes[server])
+
+    @property
+    def largest(self) -> int:
+        """The number of elements of the largest message."""
+        return max(count for shards in (self.pushes, self.pulls) for pieces in shards for _, count in pieces)
+
+    @property
+    def moved_bytes(self) -> float:
+        """The bytes that a worker pushes and pulls in a round."""
+        return 2.0 * self.dtype.size * sum(map(self.elements, range(len(self.servers))))
+
+    def refusal(self, backend: Backend) -> ServersUnsupported | None:
+        """Return why a backend cannot carry this training, or None."""
+        if backend.virtual:
+            return ServersUnsupported(backend.name, "simulated", tuple(CAPABLE))
+        if backend.name not in CAPABLE:
+            return ServersUnsupported(backend.name, "no waiting", tuple(CAPABLE))
+        return None
+
+    def bytes_at(self, rank: int) -> int:
+        """Return the bytes of memory that a rank needs."""
+        width = self.dtype.size
+        if rank in self.servers:
+            return self.elements(self.servers.index(rank)) * self.sums.size + 2 * len(self.workers) * self.largest * width
+        return 2 * len(self.servers) * (ROTATION_BYTES + self.largest * width)
+
+
+def roles_of(step: Step, ranks: int) -> JobRoles:
+    """Return the roles, from the first worker's exchanges in a round.
+
+    Raises UsageError for exchanges of other kinds, or too many messages.
+    """
+    check_number(step)
+    if not step.exchanges or any(len(group) != 2 for exchange in step.exchanges for group in exchange.groups):
+        raise UsageError("asynchronous training consists of messages between workers and servers, but this step has others")
+    worker, dtype = step.exchanges[0].groups[0][0], dtype_named(step.exchanges[0].dtype)
+    pushes, pulls = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for exchange in step.exchanges:
+        for first, second in exchange.groups:
+            if worker not in (first, second):
+                raise UsageError(
+                    f"{exchange.what}: a round has exchanges of rank {worker} only, but this one is between {first} and {second}"
+                )
+            to, server = (pushes, second) if first == worker else (pulls, first)
+            to[server] += [exchange.size_bytes // dtype.size] * exchange.times
+    servers = tuple(sorted(pushes))
+    workers = tuple(rank for rank in range(ranks) if rank not in servers)
+    if not workers or max(servers) >= ranks or any(sum(pushes[server]) != sum(pulls[server]) for server in servers):
+        raise UsageError(f"asynchronous training needs a worker besides {len(servers)} servers, but there are {ranks} ranks: start more")
+    return JobRoles(
+        servers, workers, tuple(_pieces(pushes[each]) for each in servers), tuple(_pieces(pulls[each]) for each in servers), dtype
+    )
+
+
+def _pieces(counts: Sequence[int]) -> Pieces:
+    """Return consecutive pieces with these numbers of elements, without the empty ones."""
+    return tuple((at, count) for at, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
+
+
+class Needs(Protocol):
+    """The memory that each rank needs."""
+
+    def bytes_at(self, rank: int) -> int:
+        """Return the bytes of memory that a rank needs."""
+        ...
+
+
+def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
+    """Return why the buffers of this host's ranks do not fit its memory; None if they fit."""
+    here = [member.rank for member in world.on_host()]
+    need, free = sum(map(roles.bytes_at, here)), free_memory()
+    if need <= free:
+        return None
+    return (
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} for its {len(here)} ranks there, and {format_bytes(free)} is "
+        "free: use a smaller model, or more servers"
+    )
+
+
+# The work of servers and workers of asynchronous training: a server adds each gradient when it arrives, and replies with its model.
+#
+# Gradients are small integers that identify worker, server and element, the same in every round. So at the end the model must be
+# exactly the sum of the applied gradients.
+
+_LARGEST = 7  # of a gradient's elements: exact even in 8-bit floats
+PERIOD = _LARGEST**2
+_CHUNK = PERIOD << 16
+_PULLED, _SUM = "the model that it pulled", "the server's sum"  # names of data, in messages
+
+
+def gradient(worker: int, server: int) -> NDArray[np.int64]:
+    """Return one period of a worker's update for a server: integers from 1 to 7, different for seven consecutive workers."""
+    index = np.arange(PERIOD)
+    return 1 + (index + index // _LARGEST + 3 * worker + 5 * server) % _LARGEST
+
+
+def exact_updates(dtype: DType) -> int:
+    """Return how many updates can be summed exactly in a type."""
+    return dtype.exact // _LARGEST
+
+
+class Shard:
+    """A server's part of the model, which starts at zero, and the updates of each worker.
+
+    staleness   by worker a counter: how often so many updates of other workers came between its pull and its next update
+    applied     number of updates by worker
+    """
+
+    def __init__(self, roles: JobRoles, server: int) -> None:
+        self.roles, self.server = roles, server
+        self.model = np.zeros(roles.elements(server), roles.sums.numpy)
+        self.staleness: dict[int, Counter[int]] = {worker: Counter() for worker in roles.workers}
+        self.applied: Counter[int] = Counter()
+        self._version = 0
+        self._seen: dict[int, int] = {}
+
+    def serve(self, worker: int) -> Conversation:
+        """Receive updates and reply with the model, until the worker sends its end. Raises RunFailed for an update out of order."""
+        dtype, pieces = self.roles.dtype.numpy, (self.roles.pushes[self.server], self.roles.pulls[self.server])
+        inbox, outbox = (np.zeros(max(count for _, count in each), dtype) for each in pieces)
+        number = np.zeros(1, np.int64)
+        for run in count(1):
+            yield received(number)
+            if number[0] == 0:
+                return
+            if number[0] != run:
+                here = self.roles.servers[self.server]
+                raise RunFailed(f"the server on rank {here} received update {number[0]} of rank {worker} instead of update {run}")
+            for at, many in pieces[0]:
+                yield received(inbox[:many])
+                self.add(at, inbox[:many])
+            self._note(worker)
+            for at, many in pieces[1]:
+                outbox[:many] = self.model[at : at + many]
+                yield sent(outbox[:many])
+
+    def add(self, at: int, part: NDArray[Any]) -> None:
+        """Add a piece of an update."""
+        target = self.model[at : at + len(part)]
+        np.add(target, part.astype(target.dtype, copy=False), out=target)
+
+    def _note(self, worker: int) -> None:
+        """Count a complete update. The worker's next model includes at least all updates so far."""
+        if worker in self._seen:
+            self.staleness[worker][self._version - self._seen[worker]] += 1
+        self.applied[worker] += 1
+        self._version += 1
+        self._seen[worker] = self._version
+
+    def send_updates(self) -> Conversation:
+        """Send the model again to a worker that compares it."""
+        outbox = np.zeros(self.roles.largest, self.roles.dtype.numpy)
+        for at, many in self.roles.pulls[self.server]:
+            outbox[:many] = self.model[at : at + many]
+            yield sent(outbox[:many])
+
+
+class Worker:
+    """A worker: its updates for each server, and memory for the pulled model. Both are larger than the caches if the model is."""
+
+    def __init__(self, roles: JobRoles, rank: int) -> None:
+        self.roles, self.worker = roles, roles.workers.index(rank)
+        self._number = np.zeros(1, np.int64)
+        self._gradients = []
+        for server in range(len(roles.servers)):
+            room = min(roles.elements(server), max(roles.largest, ROTATION_BYTES // roles.dtype.size)) + PERIOD
+            self._gradients.append(np.resize(gradient(self.worker, server).astype(roles.dtype.numpy), room))
+        self._pulled = [np.zeros_like(each) for each in self._gradients]
+
+    def round(self, number: int) -> dict[int, Conversation]:
+        """Return the conversations of one round: update `number` to every server, and the model in reply."""
+        self._number[0] = number
+        return {rank: self._exchange(server) for server, rank in enumerate(self.roles.servers)}
+
+    def farewell(self) -> dict[int, Conversation]:
+        """Return the conversations that end the updates."""
+        self._number[0] = 0
+        return {rank: (sent(self._number) for _ in range(1)) for rank in self.roles.servers}
+
+    def _exchange(self, server: int) -> Conversation:
+        yield sent(self._number)
+        for at, many in self.roles.pushes[server]:
+            yield sent(_window(self._gradients[server], at, many))
+        for at, many in self.roles.pulls[server]:
+            yield received(_window(self._pulled[server], at, many))
+
+    def compare(self, updates: Sequence[int], rank: int, found: list[Mismatch]) -> dict[int, Conversation]:
+        """Return conversations that pull every server's model again and compare it. Mismatches are added to `found`.
+
+        updates: the expected number of updates in the model, by worker.
+        """
+        return {each: self._compare(server, updates, rank, found) for server, each in enumerate(self.roles.servers)}
+
+    def _compare(self, server: int, updates: Sequence[int], rank: int, found: list[Mismatch]) -> Conversation:
+        right, dtype = total(server, updates), self.roles.dtype
+        for at, many in self.roles.pulls[server]:
+            part = _window(self._pulled[server], at, many)
+            part.view(np.uint8)[:] = POISON
+            yield received(part)
+            found += differences(part, np.roll(right, -(at % PERIOD)).astype(dtype.numpy), rank, _PULLED, at)
+
+
+def _window(memory: NDArray[Any], at: int, many: int) -> NDArray[Any]:
+    """Return memory for `many` elements; its first element continues the pattern at element `at`."""
+    room = len(memory) - many + 1
+    start = at % room
+    start -= (start - at) % PERIOD
+    return memory[start + (PERIOD if start < 0 else 0) :][:many]
+
+
+def total(server: int, updates: Sequence[int]) -> NDArray[np.int64]:
+    """Return one period of a server's expected model, from the number of updates of each worker."""
+    return sum((many * gradient(worker, server) for worker, many in enumerate(updates)), start=np.zeros(PERIOD, np.int64))
+
+
+def differences(got: NDArray[Any], right: NDArray[Any], rank: int, what: str, at: int = 0) -> list[Mismatch]:
+    """Return a list with the mismatch between the elements and repetitions of the period `right`; empty if they agree."""
+    wrong, first = 0, None
+    for start in range(0, len(got), _CHUNK):
+        part = got[start : start + _CHUNK]
+        bad = np.flatnonzero(part != np.resize(right, len(part)))
+        if bad.size and first is None:
+            first = start + int(bad[0])
+        wrong += bad.size
+    if first is None:
+        return []
+    return [Mismatch(rank, wrong, at + first, str(right[first % PERIOD]), str(got[first]), what)]
+
+
+def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mismatch]:
+    """Return mismatches for the workers with more or fewer pushed updates than the server applied. The index is the worker's rank."""
+    return [
+        Mismatch(rank, abs(many - shard.applied[worker]), worker, str(many), str(shard.applied[worker]), "updates of that rank applied")
+        for worker, many in pushed.items()
+        if many != shard.applied[worker]
+    ]
+
+
+# A parameter-server step on the servers that a library provides: timed at the workers, every element of the sums verified.
+#
+# The workers synchronize before each sample, which lasts until the slowest of them has pulled. The parts are not timed separately,
+# since the library orders pushes and pulls itself.
+
+_WARMUPS = 3
+_MOST = 3000  # samples at most
+_WORKLOAD_SERVED_LARGEST = 2**31  # limit of a message of gRPC
+_NO_REFERENCE = "a library's own parameter servers have no reference"
+
+
+@runtime_checkable
+class HasParameterServers(Protocol):
+    """A backend with parameter servers of its own."""
+
+    def parameter_servers(self, world: World, layout: ServerLayout, gradients: Sequence[NDArray[Any]]) -> ParameterServers:
+        """Start the servers. All ranks must call it; gradients: by server this rank's updates, () at servers."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServedTraining:
+    """The roles of a step on a library's own servers: the servers, the workers, and the variables of each server."""
+
+    roles: JobRoles
+
+    @property
+    def layout(self) -> ServerLayout:
+        """Return the roles as the library needs them."""
+        counts = tuple(tuple(many for _, many in pieces) for pieces in self.roles.pushes)
+        return ServerLayout(self.roles.servers, self.roles.workers, counts, self.roles.dtype.name)
+
+    def bytes_at(self, rank: int) -> int:
+        """Return the bytes of memory that a rank needs.
+
+        A server needs its variables. A worker needs its gradients, and the pulled variables twice: the received message and the
+        result.
+        """
+        elements = [self.roles.elements(server) for server in range(len(self.roles.servers))]
+        serving = rank in self.roles.servers
+        return self.roles.dtype.size * (elements[self.roles.servers.index(rank)] if serving else 3 * sum(elements))
+
+    def gradients(self, rank: int) -> list[NDArray[Any]]:
+        """Return by server a worker's updates; empty at a server."""
+        if rank in self.roles.servers:
+            return []
+        worker, dtype = self.roles.workers.index(rank), self.roles.dtype.numpy
+        return [np.resize(gradient(worker, s).astype(dtype), self.roles.elements(s)) for s in range(len(self.roles.servers))]
+
+
+def serves(backend: Backend, regime: Regime) -> bool:
+    """Return whether the backend has its own servers for this kind of training."""
+    return regime.name == REGIME.name and isinstance(backend, HasParameterServers)
+
+
+def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | ServersUnsupported:
+    """Return the roles of a synchronous step, or why these servers do not support it. Raises UsageError for an invalid
+    shape.
+    """
+    if regime.asynchronous(shape):
+        return ServersUnsupported("tensorflow", "asynchronous", tuple(CAPABLE))
+    options = {**shape.options, "update": "asynchronous", "servers": str(len(roles(shape).servers))}
+    served = ServedTraining(roles_of(regime.step(replace(shape, options=options)), ranks))
+    if served.roles.largest * served.roles.dtype.size >= _WORKLOAD_SERVED_LARGEST:
+        return ServersUnsupported("tensorflow", "message size")
+    return served
+
+
+def measure_served(run: TrainingRun, session: LaunchSession) -> StepRow | None:
+    """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
+    served, backend, title = run.served, run.backend, run.title
+    assert served is not None and isinstance(backend, HasParameterServers)
+    world, budget = session.world, session.request.budget
+    with world.watchdog.phase(f"{title}: starting its parameter servers"):
+        library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
+    works = world.rank in served.roles.workers
+    with world.extend_timeout(budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
+        warm = _samples(library, works, max(1, _WARMUPS if budget.warmup is None else budget.warmup), world)
+        slowest = max(world.allgather(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
+        n = budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
+        series = _samples(library, works, n, world)
+    exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
+    checked = bool(session.request.check) and exact
+    wrong = _verify_served(title, library, served, world) if checked else []
+    library.close(world)
+    all_ranks = world.gather([series.tolist(), [each.as_json() for each in wrong]], f"{title}: gathering")
+    if all_ranks is None:
+        return None
+    times = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0)  # of the slowest worker
+    known, row = times_of(times), run.row()
+    crowded = session.crowded(backend, "cpu")
+    flags = [*(["oversubscribed"] if crowded else []), *(["too_many_updates"] if session.request.check and not exact else [])]
+    row = replace(
+        row, n=len(times), time_s=known, busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None,
+        ceiling=no_ceiling(_NO_REFERENCE), flags=tuple(dict.fromkeys((*backend.flags, *flags, *doubts(times, len(times), None, 1)))),
+    )  # fmt: skip
+    mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
+    return _with_common_fields(row, run, session, mismatches, checked, parameter_server="tf.distribute.Server")
+
+
+def _with_common_fields(
+    row: StepRow, run: TrainingRun, session: LaunchSession, mismatches: Sequence[Mismatch], checked: bool, **more: Any
+) -> StepRow:
+    """Return the row with why it stopped, its evidence and the result of verification."""
+    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python", **more}
+    stopped = "iterations" if session.request.budget.iterations else "max_time"
+    return replace(row, stopped=stopped, evidence=evidence | wrong_evidence(mismatches), **check_fields(int(checked), mismatches))
+
+
+def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
+    """Return the seconds of n steps of this worker; empty at a server."""
+    seconds = np.zeros(n if works else 0)
+    for at in range(len(seconds)):
+        library.meet()
+        began = time.monotonic()
+        library.step()
+        seconds[at] = time.monotonic() - began
+        world.watchdog.progress.value += 1
+    return seconds
+
+
+def _verify_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
+    """Run one more step from zero and return the mismatches.
+
+    Every server's sums, and every worker's pulled variables, must equal one update of each worker.
+    """
+    world.allgather(None, f"{title}: the steps of its workers")  # the servers have not waited for the workers until now
+    if world.rank in served.roles.servers:
+        library.clear()
+    world.allgather(None, f"{title}: clearing its sums")
+    pulled = library.step() if world.rank in served.roles.workers else []
+    world.allgather(None, f"{title}: verifying")
+    found = [wrong for server, parts in enumerate(pulled) for wrong in _compared(served, server, parts, (world.rank, _PULLED))]
+    if world.rank in served.roles.servers:
+        server = served.roles.servers.index(world.rank)
+        found += _compared(served, server, library.sums(), (world.rank, _SUM))
+    return found
+
+
+def _compared(served: ServedTraining, server: int, parts: Sequence[NDArray[Any]], place: tuple[int, str]) -> list[Mismatch]:
+    """Return the mismatches between a server's variables and the sum of all workers' gradients.
+
+    The last argument is (the rank that has these variables, their name in messages).
+    """
+    right = total(server, [1] * len(served.roles.workers)).astype(served.roles.dtype.numpy)
+    got = np.concatenate([np.asarray(part, served.roles.dtype.numpy) for part in parts])
+    return differences(got, right, *place)
+
+
+_NO_CEILING = "a worker shares a host with its server, and asynchronous workers have no reference"
+
+
+@dataclass
+class RankReport:
+    """The report of one rank: a worker's rounds, or the updates that a server applied."""
+
+    duration_s: float = 0.0
+    round_s: list[float] = field(default_factory=list)
+    shard: Shard | None = None
+    pupil: Worker | None = None
+
+
+def measure_asynchronous(run: TrainingRun, session: LaunchSession) -> StepRow | None:
+    """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
+    roles, world = run.roles, session.world
+    assert roles is not None
+    if session.request.sweep.each[0].device == "cuda":
+        return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
+    carrier, budget, what = messenger(run.backend), session.request.budget, "asynchronous workers"
+    with world.watchdog.phase(f"{run.title}: making its buffers"):
+        serves_here = world.rank in roles.servers
+        done = (
+            RankReport(shard=Shard(roles, roles.servers.index(world.rank))) if serves_here else RankReport(pupil=Worker(roles, world.rank))
+        )
+    world.allgather(None, f"{run.title}: beginning")
+    with world.extend_timeout(budget.max_time_s):
+        with world.watchdog.phase(f"{run.title}: {what}"):
+            _go_on(done, carrier, budget, world)
+        updates = world.allgather(len(done.round_s), f"{run.title}: {what}")
+    pushed = {rank: updates[rank] for rank in roles.workers}
+    checked = bool(session.request.check) and sum(updates) <= exact_updates(roles.sums)
+    wrong = _verified(done, carrier, pushed, run, world) if checked else []
+    all_ranks = world.gather(_report(done, wrong), f"{run.title}: gathering")
+    if all_ranks is None:
+        return None
+    row = _row(run, session, all_ranks, checked)
+    return _against(row, _ceiling(run, session.ceilings, world), session.crowded(run.backend, row.device))
+
+
+def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
+    """Run this rank: a server until all workers have ended, a worker for the budget's rounds or time."""
+    began = time.monotonic()
+    if done.shard:
+        _hold({worker: done.shard.serve(worker) for worker in done.shard.roles.workers}, carrier, world)
+    elif done.pupil:
+        while not done.round_s or (
+            len(done.round_s) < budget.iterations if budget.iterations else time.monotonic() - began < budget.max_time_s
+        ):
+            start = time.monotonic()
+            _hold(done.pupil.round(len(done.round_s) + 1), carrier, world)
+            done.round_s.append(time.monotonic() - start)
+        done.duration_s = time.monotonic() - began
+        _hold(done.pupil.farewell(), carrier, world)
+
+
+def _hold(talks: dict[int, Conversation], carrier: Messenger, world: World) -> None:
+    """Run conversations under the watchdog; each message counts as progress. Raises RunFailed for an error of the library."""
+
+    def moved() -> None:
+        world.watchdog.progress.value += 1
+
+    try:
+        carrier.run(talks, moved)
+    except (CollbenchError, MemoryError):
+        raise
+    except Exception as error:
+        raise RunFailed(f"a message between worker and server failed: {type(error).__name__}: {error}") from error
+
+
+def _verified(done: RankReport, carrier: Messenger, pushed: dict[int, int], run: TrainingRun, world: World) -> list[Mismatch]:
+    """Return the mismatches of a server's sums and applied updates, and of the model that workers pull afterwards."""
+    found: list[Mismatch] = []
+    counts = list(pushed.values())
+    with world.watchdog.phase(f"{run.title}: verifying"):
+        if done.shard:
+            right = total(done.shard.server, counts).astype(done.shard.model.dtype)
+            found = lost_updates(done.shard, pushed, world.rank) + differences(done.shard.model, right, world.rank, _SUM)
+            _hold({worker: done.shard.send_updates() for worker in pushed}, carrier, world)
+        elif done.pupil:
+            _hold(done.pupil.compare(counts, world.rank, found), carrier, world)
+    return found
+
+
+def _report(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
+    """Return this rank's report to rank 0."""
+    series = np.array(done.round_s)
+    stale = {str(rank): {str(by): many for by, many in seen.items()} for rank, seen in done.shard.staleness.items()} if done.shard else {}
+    return {
+        "worker": done.pupil is not None, "rounds": len(done.round_s), "duration_s": done.duration_s, "stale": stale,
+        "times": asdict(times_of(series)) if done.round_s else None, "doubts": list(doubts(series, len(series), None, 1)),
+        "updates": done.shard.applied.total() if done.shard else 0, "wrong": [each.as_json() for each in wrong],
+    }  # fmt: skip
+
+
+def _row(run: TrainingRun, session: LaunchSession, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
+    """Return the row. Times are those of the slowest worker."""
+    workers = {rank: reply for rank, reply in enumerate(all_ranks) if reply["worker"] and reply["times"]}
+    slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
+    mismatches = [Mismatch(**one) for reply in all_ranks for one in reply["wrong"]]
+    roles, longest = run.roles, max(reply["duration_s"] for reply in all_ranks)
+    assert roles is not None
+    # the bytes that the busiest server receives while the workers run; it sends as many
+    taken = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
+    unchecked = session.request.check and not checked
+    flags = (*run.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
+    row = run.row(
+        n=slowest["rounds"], time_s=Times(**slowest["times"]), busbw_bytes_per_s=max(taken) / longest if longest else None,
+        staleness=_staleness(all_ranks, workers), flags=flags,
+    )  # fmt: skip
+    return _with_common_fields(row, run, session, mismatches, checked)
+
+
+def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
+    """Return the rate at which a server can receive, or send, if all its workers are on other hosts.
+
+    With fewer hosts than servers, it is the rate at which these hosts can send.
+    """
+    roles, backend = run.roles, run.backend
+    assert roles is not None
+    host = [member.host for member in members_of(backend, world)]
+    serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
+    if serving & working:
+        return no_ceiling(_NO_CEILING)
+    case = Case("p2p_bandwidth", backend.name, roles.dtype, roles.largest * roles.dtype.size, in_place=False, window=1)
+    found = ceilings.of(P2P_BANDWIDTH, case, backend, ((roles.workers[0], roles.servers[0]),))[0]
+    if found.kind == "given" or not found.bytes_per_s:
+        return found
+    return replace(found, bytes_per_s=found.bytes_per_s * min(1.0, len(working) / len(roles.servers)))
+
+
+def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
+    """Return the row with its ceiling. It has no percentage if ranks wait for cores, or if the bytes took another path."""
+    percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
+    flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
+    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
+
+
+def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Return quantiles of how many updates of other workers came between a pull and the next push: by worker and for all."""
+    seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
+    for reply in all_ranks:
+        for rank, stale in reply["stale"].items():
+            seen.setdefault(int(rank), Counter()).update({int(by): many for by, many in stale.items()})
+    each = [
+        {"rank": rank, "steps": reply["rounds"], "steps_per_s": reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank])}
+        for rank, reply in workers.items()
+    ]
+    servers = [{"rank": rank, "updates": reply["updates"]} for rank, reply in enumerate(all_ranks) if not reply["worker"]]
+    whole: Counter[int] = sum(seen.values(), Counter())
+    return {
+        **_quantiles(whole), "workers": each, "servers": servers, "steps_per_s": sum(one["steps_per_s"] for one in each),
+        "duration_s": max(reply["duration_s"] for reply in all_ranks),
+    }  # fmt: skip
+
+
+def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
+    """Return quantiles of the number of updates; empty if no worker has pulled before it pushed."""
+    if not stale:
+        return {"p50": None, "p95": None, "max": None}
+    values: NDArray[np.int64] = np.repeat(*np.array(sorted(stale.items()), dtype=np.int64).T)
+    p50, p95 = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
+    return {"p50": float(p50), "p95": float(p95), "max": float(values[-1])}
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training to measure on a backend. reason: why it is not measured.
+
+    It has a plan; or roles if it is asynchronous; or `served` if it uses the backend's own servers; or `framework` if a framework runs it.
+    """
+
+    training: Training
+    opened: OpenBackend
+    ranks: int
+    nodes: int
+    shape: Shape | None = None
+    step: Step | None = None
+    plan: StepPlan | None = None
+    roles: JobRoles | None = None
+    served: ServedTraining | None = None
+    framework: FrameworkTraining | None = None
+    reason: Fact | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name for titles: "data-parallel bert-large"."""
+        return " ".join(filter(None, (self.training.regime.name, self.training.model)))
+
+    @property
+    def title(self) -> str:
+        """Return the name with the backend: "data-parallel bert-large on mpi"."""
+        return f"{self.name} on {self.opened.name}"
+
+    @property
+    def backend(self) -> Backend:
+        """The open backend."""
+        return self.opened.running
+
+    @property
+    def parts(self) -> tuple[StepPart, ...]:
+        """The parts of its plan."""
+        return self.plan.parts if self.plan else ()
+
+    def row(self, **figures: Any) -> StepRow:
+        """Return the row with these figures and the values known before the measurement."""
+        shape, step = self.shape, self.step
+        sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
+        device = self.parts[0].case.device if self.parts else "cpu"
+        moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
+        moved = max(moved_bytes(step, self.ranks)) if (self.served or self.framework) and step else moved
+        return StepRow(
+            self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
+            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", replay=self._replay(),
+            **figures,
+        )  # fmt: skip
+
+    def _replay(self) -> ReplayedTrace | None:
+        """Return what is known of the trace of a replay, with the recorded time of each part; None for other trainings."""
+        recording = self.training.recording
+        if recording is None:
+            return None
+        times: list[list[float]] = [[] for _ in self.parts]
+        for part, seconds in zip(self.plan.order if self.plan else (), recording.exchange_s, strict=False):
+            times[part] += [seconds] if seconds is not None else []
+        return ReplayedTrace.of(recording, tuple(float(np.mean(each)) if each else None for each in times))
+
+    def without(self, reason: Fact) -> StepRow:
+        """Return the n/a row with its reason."""
+        return self.row(na=reason.render(), na_fact=as_json(reason))
+
+    def about(self) -> dict[str, Any]:
+        """Return the training's entry in run.json's "workload"."""
+        row = self.row()
+        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
+        return {name: getattr(row, name) for name in known}

@@ -1,0 +1,827 @@
+"""Measure a training step: its exchanges as cases of a backend, timed as one iteration. Each part is also timed alone.
+
+Equal exchanges form one part with one set of buffers, which are used in turn and are together larger than the caches. So
+the data of an exchange is no longer in the caches when it is sent again, as with a model's gradients. The whole model need
+not fit twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend, NonBlockingBackend, steps_of, unsupported_reason
+from collbench.backends.host import Buffers
+from collbench.backends.nonblocking import bind_nonblocking
+from collbench.control.world import World
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
+from collbench.measuring.ceilings import Ceilings
+from collbench.measuring.crossing import LeastBytes, least
+from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.memory import free_memory
+from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.prepared_case import (
+    BackendContext,
+    PreparedCase,
+    mismatches_in,
+    phase,
+    placed,
+    prepare_over,
+    release,
+    time_shortly,
+)
+from collbench.measuring.request import Budget, Request
+from collbench.measuring.row import against_limits, doubts, times_of
+from collbench.measuring.sampling import Measurement, slowest, sound
+from collbench.operations.case import Case, Split
+from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
+from collbench.operations.dtypes import dtype_named
+from collbench.operations.groups import Groups
+from collbench.operations.operation import Operation, Place, has_mark
+from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
+from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupported, decode_reason
+from collbench.plugins.traces.recording import Recording
+from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
+from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
+from collbench.reason import Fact, as_json
+from collbench.results.row import Times
+from collbench.units import format_bytes, plural
+
+# A parameter server: it sums the gradients of all ranks, in host memory.
+
+_HINT = "what the server added up"
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A receiving rank of a parameter-server exchange: the position of each sender's share, and memory for one sum per slot."""
+
+    place: Place
+    buffers: Buffers
+    driven: int
+    shares: tuple[tuple[int, int], ...]
+    totals: NDArray[Any]
+
+    @classmethod
+    def of(cls, operation: Operation, buffers: Buffers, driven: int) -> _Server | None:
+        """Return the server of a rank; None for a rank that receives no data."""
+        place = buffers.places[driven]
+        shares, at = [], 0
+        for block in operation.expected_blocks(place):
+            shares += [(at, block.count)] if block.count else []
+            at += block.count
+        if not shares:
+            return None
+        totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.case.dtype.numpy)
+        return cls(place, buffers, driven, tuple(shares), totals)
+
+    def add(self, slot: int) -> None:
+        """Add the shares in the order of the ranks. A share may be shorter than the sum, since its last element was rounded off."""
+        received, total = self.buffers.recv(self.driven, slot), self.totals[slot]
+        total[:] = 0
+        for at, count in self.shares:
+            np.add(total[:count], received[at : at + count], out=total[:count])
+
+    def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
+        """Return the mismatch of the sum, with the rank in the job; None if it is right.
+
+        The order of the additions is known, so the comparison is exact in every type.
+        """
+        total = self.totals[slot]
+        right = np.zeros_like(total)
+        for expected in expected_blocks_of(operation, seeded(self.place, slot)):
+            part = right[: expected.block.count]
+            np.add(part, expected.elements(0, expected.block.count), out=part)
+        width = f"u{right.itemsize}"
+        bad = np.flatnonzero(right.view(width) != total.view(width))
+        if not bad.size:
+            return None
+        first = int(bad[0])
+        return Mismatch(rank, int(bad.size), first, str(right[first]), str(total[first]), _HINT)
+
+
+class ServerSums:
+    """The servers of one part of a step that this process drives."""
+
+    def __init__(self, ready: PreparedCase) -> None:
+        self._ready, self._servers = ready, list[tuple[_Server, int]]()
+        for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
+            assert isinstance(buffers, Buffers), "refused on GPUs before"
+            for driven, place in enumerate(buffers.places):
+                server = _Server.of(ready.operation, buffers, driven)
+                self._servers += [(server, group.ranks[place.rank])] if server else []
+
+    def program(self) -> Program:
+        """Return the program that adds received data, slot by slot."""
+        if not self._servers:
+            return self._ready.program
+
+        def add(slot: int) -> None:
+            for server, _ in self._servers:
+                server.add(slot)
+
+        program = self._ready.program
+        slots = tuple((*calls, PythonCall("add", partial(add, slot))) for slot, calls in enumerate(program.slots))
+        return Program(slots, keep=(program, self), explain=program.explain)
+
+    def spoil(self) -> None:
+        """Overwrite the sums, so that verification detects a sum that was not computed."""
+        for server, _ in self._servers:
+            poison(server.totals)
+
+    def mismatches(self, slot: int) -> list[Mismatch]:
+        """Return the mismatches of the sums of this slot."""
+        found = (server.wrong(self._ready.operation, slot, rank) for server, rank in self._servers)
+        return [wrong for wrong in found if wrong]
+
+
+_FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
+MOST_EXCHANGES = 100_000  # of a step: the loop stores a call for each, and no known model has 1,000
+# a prime above the seeds' differences between slots and groups, so that data in a buffer of another part is detected
+_BETWEEN_PARTS = 104_729
+
+
+@dataclass(frozen=True)
+class NamedGroups(Split):
+    """The groups that a step names, instead of a split of all ranks."""
+
+    named: Groups = ()
+
+    def __str__(self) -> str:
+        """Return the text for titles: "2 groups"."""
+        return "1 group" if len(self.named) == 1 else f"{len(self.named)} groups"
+
+    def groups(self, n: int) -> Groups:
+        """Return the named groups."""
+        return self.named
+
+
+@dataclass(frozen=True)
+class StepPart:
+    """A set of equal exchanges of a step.
+
+    what    name of the first exchange, and of the last one if they differ: "bucket 1 of 14 … bucket 13 of 14"
+    ends    the names of the first and the last exchange
+    times   how many there are in a step
+    in_flight   how many buffers a rank uses at once, where it starts the next exchange before it has waited for one; see `agree`
+    """
+
+    what: str
+    exchange: Exchange
+    operation: Operation
+    case: Case
+    times: int
+    ends: tuple[str, str] = ("", "")
+    in_flight: int = 1
+
+    @property
+    def groups(self) -> Groups:
+        """The groups, which exchange at the same time."""
+        return self.exchange.groups
+
+    @property
+    def width(self) -> int:
+        """The number of ranks of each group."""
+        return len(self.groups[0])
+
+    @property
+    def slots(self) -> int:
+        """The number of buffers that a step uses in turn."""
+        return min(max(slots_for(self.case), self.in_flight), self.times)
+
+    @property
+    def whole(self) -> Exchange:
+        """The part as one exchange, with the size that it moves."""
+        return replace(self.exchange, size_bytes=self.case.size_bytes, times=self.times)
+
+    @property
+    def laid(self) -> tuple[Operation, Case]:
+        """The operation and case from which the groups are derived. Pairs are listed by name."""
+        return replace(self.operation, pair=False), replace(self.case, split=_named_groups(self.groups))
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A step on a backend: its parts, and the part of each exchange in their order.
+
+    computing_s   the longest time for which a rank computes in a step, of a step with a timeline; see `agree`
+    """
+
+    step: Step
+    parts: tuple[StepPart, ...]
+    order: tuple[int, ...]
+    computing_s: float = 0.0
+
+    @property
+    def ordinals(self) -> list[int]:
+        """By exchange how many exchanges of its part come before it."""
+        done, found = Counter[int](), list[int]()
+        for part in self.order:
+            found.append(done[part])
+            done[part] += 1
+        return found
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that take part in any exchange, ascending."""
+        return tuple(sorted(set(chain.from_iterable(group for part in self.parts for group in part.groups))))
+
+
+def plan_of(step: Step, request: Request, backend: Backend) -> StepPlan:
+    """Return the step's parts as cases. A step with a timeline needs `agree` next.
+
+    Raises UsageError for groups that the operation does not support, sizes below one element, too many exchanges, and a timeline that
+    is not complete.
+    """
+    check_number(step)
+    if step.timeline:
+        check_timeline(step, backend.ranks)
+    alike: dict[Exchange, int] = {}
+    turns = [alike.setdefault(replace(exchange, what="", times=1), len(alike)) for exchange in step.exchanges]
+    of_part: list[list[Exchange]] = [[] for _ in alike]
+    for exchange, turn in zip(step.exchanges, turns, strict=True):
+        _check(exchange, backend.ranks)
+        of_part[turn].append(exchange)
+    parts = tuple(_part(each, turn, request, backend) for turn, each in enumerate(of_part))
+    if not parts:
+        raise UsageError("this step has no exchanges to measure: start more ranks, or use another regime")
+    order = [turn for exchange, turn in zip(step.exchanges, turns, strict=True) for _ in range(exchange.times)]
+    return StepPlan(step, parts, tuple(order))
+
+
+def agree(plan: StepPlan, world: World) -> StepPlan:
+    """Return the plan with what follows from the timelines of all ranks: the buffers of each part, and the longest computing.
+
+    All ranks must call it, and each needs the timelines of its own ranks only. A plan without a timeline is returned unchanged.
+    Raises UsageError on all ranks if a rank lacks its timeline, or if the ranks wait for one another.
+    """
+    step = plan.step
+    if not step.timeline:
+        return plan
+    everyone = world.allgather(_own_timelines(plan, world), "comparing the ranks' timelines")
+    for known in everyone:
+        if known["wrong"]:
+            raise UsageError(known["wrong"])
+    in_flight = [max(known["in_flight"].get(str(part), 1) for known in everyone) for part in range(len(plan.parts))]
+    parts = tuple(replace(part, in_flight=number) for part, number in zip(plan.parts, in_flight, strict=True))
+    return replace(plan, parts=parts, computing_s=max(known["computing_s"] for known in everyone))
+
+
+def _own_timelines(plan: StepPlan, world: World) -> dict[str, Any]:
+    """Return what a rank's timelines need, JSON-ready: by part the buffers in flight, if several; and the longest computing."""
+    step, number, ordinals = plan.step, len(plan.parts), plan.ordinals
+    own = [actions for actions in step.timeline if actions]
+    wrong = None
+    try:
+        if world.rank in plan.ranks and not step.timeline[world.rank]:
+            raise UsageError(f"rank {world.rank} has exchanges, but not its timeline: give each rank its own")
+        timeline_s(step, [0.0] * len(step.exchanges))
+    except UsageError as error:
+        wrong = str(error)
+    each = [slots_needed(actions, plan.order, ordinals, number) for actions in own]
+    most = {str(part): max(slots) for part, slots in enumerate(zip(*each, strict=True)) if max(slots) > 1}
+    return {"wrong": wrong, "in_flight": most, "computing_s": max(map(computing_s, own), default=0.0)}
+
+
+def check_number(step: Step) -> None:
+    """Raise UsageError if a step has too many exchanges to prepare."""
+    number = sum(exchange.times for exchange in step.exchanges)
+    if number > MOST_EXCHANGES:
+        smaller = "use a larger --bucket, fewer --layers or --microbatches, or a smaller model"
+        remedy = "replay one step of the trace" if step.timeline else smaller
+        raise UsageError(f"this step makes {number:,} exchanges, but at most {MOST_EXCHANGES:,} can be prepared: {remedy}")
+
+
+def _check(exchange: Exchange, ranks: int) -> None:
+    sizes = {len(group) for group in exchange.groups}
+    if not disjoint(exchange.groups) or len(sizes) != 1 or 0 in sizes:
+        raise UsageError(f"{exchange.what}: its groups {exchange.groups} must be disjoint and of one size")
+    strange = [rank for group in exchange.groups for rank in group if not 0 <= rank < ranks]
+    if strange:
+        raise UsageError(f"{exchange.what}: rank {strange[0]} is not among the {ranks} ranks: start more")
+    if operation_of(exchange).pair and sizes != {2}:
+        raise UsageError(f"{exchange.what}: {exchange.operation} is between two ranks, not {max(sizes)}")
+
+
+def _part(alike: list[Exchange], turn: int, request: Request, backend: Backend) -> StepPart:
+    first, last = alike[0], alike[-1]
+    operation, times = operation_of(first), sum(exchange.times for exchange in alike)
+    what = first.what if first.what == last.what else f"{first.what} … {last.what}"
+    case = _case(first, operation, times, request, backend)
+    return StepPart(what, first, operation, replace(case, seed=case.seed + turn * _BETWEEN_PARTS), times, (first.what, last.what))
+
+
+def _case(exchange: Exchange, operation: Operation, times: int, request: Request, backend: Backend) -> Case:
+    sweep, n, dtype = request.sweep.each[0], len(exchange.groups[0]), dtype_named(exchange.dtype)
+    if exchange.size_bytes < dtype.size * operation.parts(n) and not operation.is_barrier:
+        least = dtype.size * operation.parts(n)
+        raise UsageError(
+            f"{exchange.what}: {exchange.size_bytes} bytes are less than an element for each of {n} ranks ({least} bytes): "
+            "choose a larger model, or start fewer ranks"
+        )
+    requested = replace(
+        sweep, operations=(operation,), sizes=(exchange.size_bytes,), dtypes=(dtype,), redops=(exchange.redop or "sum",),
+        roots=(exchange.root or 0,), mode=sweep.mode or "isolated", buffers="rotating" if times > 1 else "fixed", window=1,
+        algorithms=sweep.algorithms[:1], protocols=sweep.protocols[:1], registrations=sweep.registrations[:1], backends=(), split=None,
+        traffic=exchange.traffic, streams=None,
+    )  # fmt: skip
+    *_, case = requested.cases(backend.name, n)  # with a forced algorithm or protocol the library's own choice comes before it
+    whole = exchange.groups == (tuple(range(backend.ranks)),)
+    case = case if operation.pair or whole else replace(case, split=_named_groups(exchange.groups))
+    # gradients are all-reduced in place, as in training; others use the default
+    if case.in_place is None and operation.name == "allreduce" and not has_mark(steps_of(backend, operation), "out_of_place_only"):
+        return case.placed(True)
+    return placed(case, operation, backend)
+
+
+def _named_groups(groups: Groups) -> NamedGroups:
+    return NamedGroups("GROUPS", len(groups), groups)
+
+
+def too_large(title: str, plan: StepPlan, backend: Backend, world: World) -> str | None:
+    """Return why a step's buffers do not fit this host or its GPUs; None if they fit."""
+    device = backend.free_bytes(plan.parts[0].case)
+    here = backend.ranks if backend.virtual else len(world.on_host())
+    need = sum(_on_device(plan)) if device is not None else sum(_on_host(plan, here))
+    free = device if device is not None else free_memory()
+    if need <= free:
+        return None
+    place_text = f"for its {plural(here, 'rank')}" if device is None else "on each GPU"
+    return (
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} {place_text}, but only {format_bytes(free)} is free: "
+        "use a smaller model, or smaller exchanges (--bucket, --microbatch; of fsdp more --layers)"
+    )
+
+
+def _on_device(plan: StepPlan) -> Iterator[int]:
+    return (_used(part, bytes_needed(part.operation, part.case, part.width)) for part in plan.parts)
+
+
+def _used(part: StepPart, of_all_slots: int) -> int:
+    """Return the bytes of the slots that the step uses."""
+    return of_all_slots * part.slots // slots_for(part.case)
+
+
+def _on_host(plan: StepPlan, here: int) -> Iterator[int]:
+    """Yield the host memory of every part. A server's sums need as much memory as its received data."""
+    for part in plan.parts:
+        taking = min(here, part.width * len(part.groups))
+        yield _used(part, bytes_on_host(part.operation, part.case, part.width, taking, len(part.groups)))
+        yield taking * part.slots * part.case.size_bytes if part.exchange.adds else 0
+
+
+# A training step, prepared on all ranks, timed as one iteration, with each part also measured alone, and its data verified.
+
+
+@dataclass(frozen=True)
+class PreparedPart:
+    """A part of a step that every rank can run.
+
+    program   one exchange per buffer slot; at a server followed by the additions
+    started   the same exchange in two programs, of a step with a timeline; None where the library cannot start it without waiting
+    """
+
+    part: StepPart
+    ready: PreparedCase
+    program: Program
+    loop: Loop
+    adding: ServerSums | None = None
+    started: NonBlocking | None = None
+
+
+@dataclass(frozen=True)
+class WrongPart:
+    """The wrong data in one part of a step."""
+
+    what: str
+    mismatch: Mismatch
+
+    @property
+    def wrong(self) -> int:
+        """The number of wrong elements."""
+        return self.mismatch.wrong
+
+    def sentence(self) -> str:
+        """Return the text for rows and errors: "gradients, bucket 3 of 14: rank 1: 5 wrong elements …"."""
+        return f"{self.what}: {self.mismatch.sentence()}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for the control plane and a row's evidence."""
+        return {"what": self.what, **self.mismatch.as_json()}
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """All parts of a step, and the whole step. `ready.loop` runs the step; `ready.checking` uses each of its buffers once.
+
+    no_overlap   of a step with a timeline: why its exchanges run one after the other, instead of overlapping as recorded; else None
+    """
+
+    plan: StepPlan
+    parts: tuple[PreparedPart, ...]
+    ready: PreparedCase
+    no_overlap: Fact | None = None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of the step's row that follow from how it runs."""
+        return (NO_OVERLAP,) if self.no_overlap else ()
+
+
+class PartNotPrepared(Fact, frozen=True):
+    """A part of a training step cannot run on the backend: the part, and the reason."""
+
+    part: str
+    reason: Fact
+
+    def render(self) -> str:
+        """Return the part and the reason."""
+        return f"{self.part}: {self.reason.render()}"
+
+
+def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | PartNotPrepared:
+    """Allocate, bind and try every part on all ranks, and join them. Return the step, or why some rank cannot, the same
+    on all.
+    """
+    found: list[PreparedPart] = []
+    if plan.step.timeline and not runs_timelines(stage):
+        return PartNotPrepared(title, TimelineUnsupported(stage.backend.name))
+    for part in plan.parts:
+        one = _prepare(part, stage, world)
+        if isinstance(one, Fact):
+            release_step(found, stage.backend)
+            return PartNotPrepared(part.what, one)
+        found.append(one)
+    no_overlap = None
+    if plan.step.timeline:
+        found, no_overlap = startable(found, stage, world)
+    return PreparedStep(plan, tuple(found), _whole(title, plan, found, stage, world), no_overlap)
+
+
+def runs_timelines(stage: BackendContext) -> bool:
+    """Return whether a backend can run a step with a timeline: it can compute, and a process drives one rank."""
+    return isinstance(stage.backend, NonBlockingBackend) and len(stage.driven) <= 1
+
+
+def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World) -> tuple[list[PreparedPart], Fact | None]:
+    """Return the parts with the programs that start them, after a trial; or as they are, with the first reason of a rank.
+
+    All ranks call. If one part cannot be started, none is: exchanges that run to their end between others that were started could
+    block the ranks.
+    """
+    started: list[NonBlocking] = []
+    reason = None
+    for one in found:
+        bound = _bind_started(one.ready, stage.backend)
+        if isinstance(bound, Fact):
+            reason = bound
+            break
+        started.append(bound)
+    first = world.first_error(None if reason is None else as_json(reason), f"asking {stage.backend.name} what it can start")
+    if first is not None:
+        return list(found), decode_reason(first)
+    for one, each in zip(found, started, strict=True):
+        both = joined([replace(each.start, slots=each.start.slots[:1]), replace(each.wait, slots=each.wait.slots[:1])])
+        loop = Loop(_together(both, stage, world))
+        with phase(one.ready, world, "starting it and waiting for it"):
+            loop.run(1, slot=0)
+    return [replace(one, started=each) for one, each in zip(found, started, strict=True)], None
+
+
+def _bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
+    """Return this process's programs of a part, without calls if it drives none of its ranks; or why it cannot be started."""
+    nothing = Program(((),))
+    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
+        return bind_nonblocking(backend, ready.operation, ready.case, group, buffers)
+    return NonBlocking(nothing, nothing)
+
+
+def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
+    """Free the groups that were created for these parts only."""
+    for one in parts:
+        release(one.ready, backend)
+
+
+def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPart | Fact:
+    """Prepare one part, or return why a rank cannot, the same at all ranks. All ranks call."""
+    refusal = unsupported_reason(stage.backend, part.operation, part.case)
+    if part.exchange.adds and part.case.device != "cpu":
+        refusal = refusal or HostMemoryNeeded("server")
+    reason = world.first_error(None if refusal is None else as_json(refusal), f"asking {stage.backend.name} what it can do")
+    if reason is not None:
+        return decode_reason(reason)  # type: ignore[return-value]
+    ready = prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
+    if isinstance(ready, Fact):
+        return ready
+    adding = ServerSums(ready) if part.exchange.adds else None
+    program = adding.program() if adding else ready.program
+    return PreparedPart(part, ready, program, Loop(_timed(program, stage, world)), adding)
+
+
+def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
+    """Return the calls to time. The ranks synchronize before each sample."""
+    return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
+
+
+def _together(program: Program, stage: BackendContext, world: World) -> Timed:
+    """Return the calls to time, after which the ranks synchronize again.
+
+    A wait may end while the library still has to send what another rank waits for, and MPI sends it only inside a call.
+    """
+    return replace(_timed(program, stage, world), parting=stage.sync)
+
+
+def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
+    """Return the step as one case that can be timed: one operation over all ranks that take part in any exchange."""
+    case = Case(title, stage.backend.name, dtype_named(plan.step.exchanges[0].dtype), plan.step.payload_bytes, found[0].ready.case.device)
+    operation = Operation(title, bus_factor=lambda n: 1.0, expected_blocks=lambda x: [])
+    turns = list(turns_of(plan, found))
+    if plan.step.timeline:
+        programs = [_timeline_program(plan, found, each, stage) for each in (turns, _first_uses(turns))]
+        timed, once = (_together(program, stage, world) for program in programs)
+    else:
+        timed = _timed(_program(found, turns), stage, world)
+        once = _timed(_program(found, list(dict.fromkeys(turns))), stage, world)  # a second in-place sum would add to the first
+    buffers = tuple(each for one in found for each in one.ready.buffers)
+    own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
+    must = partial(must_cross, found)
+    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+
+
+def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
+    """Return the bytes that must leave and reach each host in a step, with any algorithm."""
+    each = [
+        (
+            one.part.times,
+            least(one.ready.operation, one.ready.case, one.part.groups, {rank: host_of[rank] for rank in taking_part(one.part)}),
+        )
+        for one in parts
+    ]
+    hosts = set(host_of.values())
+    out = {host: sum(times * one.out.get(host, 0.0) for times, one in each) for host in hosts}
+    into = {host: sum(times * one.into.get(host, 0.0) for times, one in each) for host in hosts}
+    return LeastBytes(out, into, sum(times * one.total for times, one in each))
+
+
+def turns_of(plan: StepPlan, found: Sequence[PreparedPart]) -> Iterator[tuple[int, int]]:
+    """Yield (part, slot) of every exchange."""
+    return ((part, ordinal % found[part].part.slots) for part, ordinal in zip(plan.order, plan.ordinals, strict=True))
+
+
+def _program(found: Sequence[PreparedPart], turns: Sequence[tuple[int, int]]) -> Program:
+    """Return the exchanges in this order. A rank that takes no part in one has one slot without calls."""
+    programs = []
+    for part, slot in turns:
+        program = found[part].program
+        programs.append(replace(program, slots=(program.slots[slot % len(program.slots)],), once=None))
+    explain = next((one.explain for one in programs if one.slots[0]), programs[0].explain)  # slots without calls cannot fail
+    return replace(joined(programs), explain=explain)
+
+
+def _first_uses(turns: Sequence[tuple[int, int]]) -> list[tuple[int, int] | None]:
+    """Return (part, slot) of the exchanges that use a buffer first; None for the others."""
+    first = {turn: number for number, turn in reversed(list(enumerate(turns)))}
+    return [turn if first[turn] == number else None for number, turn in enumerate(turns)]
+
+
+def _timeline_program(
+    plan: StepPlan, found: Sequence[PreparedPart], turns: Sequence[tuple[int, int] | None], stage: BackendContext
+) -> Program:
+    """Return this rank's timeline: an exchange without a turn is left out. Without `started` each runs to its end where it starts."""
+    backend = stage.backend
+    assert isinstance(backend, NonBlockingBackend)
+
+    def start(exchange: int) -> Sequence[Call]:
+        if (turn := turns[exchange]) is None:
+            return ()
+        one, slot = found[turn[0]], turn[1]
+        return (one.started.start if one.started else one.program).slots[slot]
+
+    def wait(exchange: int) -> Sequence[Call]:
+        turn = turns[exchange]
+        started = found[turn[0]].started if turn else None
+        return started.wait.slots[turn[1]] if started and turn else ()
+
+    own = [plan.step.timeline[rank] for rank in stage.driven]
+    calls = tuple(call for actions in own for call in calls_of(actions, start, wait, lambda seconds: (backend.compute(seconds),)))
+    explain = next((one.program.explain for one in found if any(one.program.slots)), found[0].program.explain)
+    return Program((calls,), keep=tuple(found), explain=explain)
+
+
+def time_parts(step: PreparedStep, world: World, budget: Budget, *, virtual: bool) -> tuple[list[Measurement | None], tuple[str, ...]]:
+    """Measure each part alone with few samples, together for a fifth of the budget. Return (results at rank 0, flags of the step's row).
+
+    A part is left out if its first call took longer than the budget, or if the parts before it used the whole budget up. So the parts that
+    move most come first. virtual: the time of the backend is not that of the clock. The ranks synchronize before each exchange.
+    """
+    share = replace(budget, max_time_s=_FOR_PARTS * budget.max_time_s / len(step.parts), iterations=None, warmup=1)
+    found: list[Measurement | None] = [None] * len(step.parts)
+    left_out, ending = False, time.monotonic() + budget.max_time_s
+    for place in sorted(range(len(step.parts)), key=lambda each: -_moved_once(step.parts[each].part)):
+        one = step.parts[place]
+        fits = virtual or (one.ready.first_call_s <= budget.max_time_s and time.monotonic() < ending)
+        if world.broadcast(fits, "planning the parts"):
+            found[place] = time_shortly(one.ready, world, share, one.loop, taking_part(one.part))
+        else:
+            left_out = True
+    return found, ("parts_left_out",) if left_out else ()
+
+
+def taking_part(part: StepPart) -> list[int]:
+    """Return the part's ranks, ascending. An exchange ends when the last of them is done."""
+    return sorted(rank for group in part.groups for rank in group)
+
+
+def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart] | None:
+    """Refill all buffers, run the step's calls once per buffer, and compare. Return the wrong data at rank 0, None elsewhere."""
+    found: list[dict[str, Any]] = []
+    # Phases of their own, since each is progress: with many calls and parts, all of them may exceed the timeout.
+    for _ in range(calls):
+        for one in step.parts:
+            with phase(step.ready, world, "verifying: filling buffers"):
+                for slot in range(one.part.slots):
+                    for buffers in one.ready.buffers:
+                        buffers.fill(slot, for_check=True)
+                if one.adding:
+                    one.adding.spoil()
+        with phase(step.ready, world, "verifying"):
+            step.ready.checking.run(1, slot=0)
+        for one in step.parts:
+            with phase(step.ready, world, "verifying: comparing data"):
+                found += _mismatches(one)
+    everyone = world.gather(found, f"{step.ready.case.title()}: verifying")
+    if everyone is None:
+        return None
+    return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
+
+
+def _mismatches(one: PreparedPart) -> list[dict[str, Any]]:
+    """Return the mismatches of all received data, and of the sums computed from it."""
+    found = [each for slot in range(one.part.slots) for each in mismatches_in(one.ready, slot)]
+    if one.adding:
+        found += [wrong.as_json() for slot in range(one.part.slots) for wrong in one.adding.mismatches(slot)]
+    return [{"what": one.part.what, **each} for each in found]
+
+
+# The row of a step, from the samples of the step and of its parts alone: times, bytes, and percentages of the ceilings.
+
+Seconds = Mapping[int, float | None]
+# the interval of the reference's own rate, which has another unit
+_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
+_OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
+
+
+@dataclass(frozen=True)
+class PartLimit:
+    """The limits of a part: its ceiling, and its hard limit (None: not known)."""
+
+    ceiling: Ceiling
+    bound: Ceiling | None
+
+
+def limits_of(step: PreparedStep, ceilings: Ceilings, backend: Backend) -> list[PartLimit]:
+    """Return the limits of each part, at rank 0."""
+    return [PartLimit(*ceilings.of(one.ready.operation, one.ready.case, backend, one.part.groups)) for one in step.parts]
+
+
+def path_s(plan: StepPlan, each: Seconds) -> float | None:
+    """Return the seconds of a step from those of its parts (`each`); None if one of them is unknown.
+
+    Parts that share a rank follow one another; other parts overlap. An exchange begins when all its ranks are ready, and
+    ends on all of them at the same time. With a timeline: see `timeline_s`.
+    """
+    if None in each.values():
+        return None
+    if plan.step.timeline:
+        return timeline_s(plan.step, [each[part] or 0.0 for part in plan.order])
+    free = dict.fromkeys(plan.ranks, 0.0)
+    for turn, alike in groupby(plan.order):
+        seconds = (each[turn] or 0.0) * len(list(alike))
+        for group in plan.parts[turn].groups:
+            free.update(dict.fromkeys(group, max(free[rank] for rank in group) + seconds))
+    return max(free.values())
+
+
+def least_s(part: StepPart, ceiling: Ceiling | None) -> float | None:
+    """Return the seconds of one exchange at a ceiling: None without a ceiling, 0 for an exchange that moves no data."""
+    of_rank = ceiling is not None and ceiling.kind in _OF_RANKS
+    moved = _moved_once(part) if of_rank else part.case.size_bytes * part.operation.bus_factor(part.width)
+    if not moved:
+        return 0.0
+    return moved / ceiling.bytes_per_s if ceiling and ceiling.bytes_per_s else None
+
+
+def rate_at(part: StepPart, ceiling: Ceiling | None) -> float | None:
+    """Return the bytes per second of the busiest rank at a ceiling, comparable with the bus bandwidth of parts; None without one."""
+    seconds = least_s(part, ceiling)
+    return _moved_once(part) / seconds if seconds else None
+
+
+def with_figures(
+    row: StepRow, step: PreparedStep, watched: MonitoredMeasurement, looks: Sequence[Measurement | None], around: Around
+) -> StepRow:
+    """Return the row with all measurements, at rank 0.
+
+    looks: the measurement of each part alone; None for a part without one.
+    """
+    series = slowest(watched.measured.samples, step.ready.timed)
+    taken = sound(watched.measured.samples, step.ready.timed)
+    known = times_of(series) if len(series) else None
+    alone: list[Times | None] = []
+    for one, look in zip(step.parts, looks, strict=True):
+        times = slowest(look.samples, taking_part(one.part)) if look else np.empty(0)
+        alone.append(times_of(times) if len(times) else None)
+    how = [{"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []} for look in looks]
+    ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
+    passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
+    disturbed = any(limit.ceiling.disturbed for limit in around.limits)
+    elsewhere = around.withheld or disturbed or watched.other_path is not None
+    withheld = elsewhere or passed
+    percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not withheld else None
+    doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
+    seen = doubts(series, len(taken), None, 1)
+    flags = dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
+    return replace(
+        row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
+        busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
+        parts=[_part_fields(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
+        parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
+        flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": how},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Around:
+    """The fields of a step's row other than its figures: each part's ceilings, flags, evidence, and whether percentages are left out."""
+
+    limits: Sequence[PartLimit]
+    withheld: bool
+    flags: tuple[str, ...]
+    evidence: dict[str, Any]
+
+
+def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
+    """Return (the step's ceiling, its seconds at the ceilings, its seconds at the hard limits); None if a part has none."""
+    seconds = {turn: least_s(part, limit.ceiling) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
+    bounds = {turn: least_s(part, limit.bound) for turn, (part, limit) in enumerate(zip(plan.parts, limits, strict=True))}
+    whole = path_s(plan, seconds)
+    unknown = next((limits[turn].ceiling for turn, each in seconds.items() if each is None), None)
+    if unknown or not whole:
+        return unknown or no_ceiling("it moves nothing"), None, None
+    longest = max(seconds, key=lambda turn: (seconds[turn] or 0.0) * plan.parts[turn].times)
+    return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
+
+
+def _part_fields(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
+    part, moved = one.part, _moved_once(one.part)
+    busbw = moved / times.p50 if times and times.p50 and moved else None
+    rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
+    ceiling = replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL)
+    percent, _ = against_limits(busbw, ceiling, bound, withheld)
+    return {
+        "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
+        "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
+        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
+        "ceiling": ceiling.as_json(), "percent_of_ceiling": percent,
+    }  # fmt: skip
+
+
+def _moved_once(part: StepPart) -> float:
+    """Return the bytes of the busiest rank in one exchange."""
+    return max(bytes_of(replace(part.whole, times=1), part.width))
+
+
+def moved_by(plan: StepPlan, ranks: int) -> float:
+    """Return the bytes of the rank that moves most in a step."""
+    step = replace(plan.step, exchanges=tuple(part.whole for part in plan.parts))
+    return max(moved_bytes(step, ranks))
+
+
+@dataclass(frozen=True)
+class Training:
+    """One kind of training of a model.
+
+    regime  defines its exchanges
+    shape   returns the regime's shape from the number of each rank's host; called on every rank. May raise UsageError
+    model   its name for users: "bert-large"
+    optional   whether a training that does not fit these ranks becomes a row without figures, instead of ending the launch
+    recording  of a replay: what was recorded
+    adapt      returns the step for a backend, where the backend lacks something that can be replaced; None: as it is
+    """
+
+    regime: Regime
+    shape: Callable[[tuple[int, ...]], Shape]
+    model: str = ""
+    optional: bool = False
+    recording: Recording | None = None
+    adapt: Callable[[Step, Request, Backend], Step] | None = None

@@ -1,0 +1,370 @@
+"""A workload launch: measure the traffic of each training on each backend, on all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from collbench.backends.backend import Backend
+from collbench.control.world import World
+from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.open_backends import OpenBackend, ranks_by_host
+from collbench.measuring.prepared_case import BackendContext, PreparedCase
+from collbench.measuring.request import Request
+from collbench.measuring.row import RowContext, check_fields, make_row, wrong_evidence
+from collbench.measuring.sampling import Measurement, slowest
+from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
+from collbench.operations.case import Case
+from collbench.operations.operation import Operation
+from collbench.operations.sweep import Sweep
+from collbench.operations.traffic import Traffic
+from collbench.operations.unsupported import ServersUnsupported, as_fact
+from collbench.plugins.training.computing import measure_computing, refused, unsupported, with_own_buffers
+from collbench.plugins.training.framework_steps import FrameworkTraining, measure_framework
+from collbench.plugins.training.records import StepRow, read_workload
+from collbench.plugins.training.routed import (
+    differing_routing,
+    plan_routed,
+    prepare_routed,
+    routed_limits,
+    routed_row,
+    routed_too_large,
+    verify_routed,
+)
+from collbench.plugins.training.servers import (
+    TrainingRun,
+    measure_asynchronous,
+    measure_served,
+    roles_of,
+    roles_too_large,
+    served_of,
+    serves,
+)
+from collbench.plugins.training.step_task import (
+    Around,
+    PartLimit,
+    PartNotPrepared,
+    PreparedStep,
+    StepPlan,
+    Training,
+    agree,
+    limits_of,
+    path_s,
+    plan_of,
+    prepare_step,
+    release_step,
+    time_parts,
+    too_large,
+    verify_step,
+    with_figures,
+)
+from collbench.reason import Fact
+from collbench.results.folder import WORKLOAD
+from collbench.results.reader import Run
+from collbench.results.row import Row
+from collbench.units import format_duration
+
+
+@dataclass(frozen=True)
+class WorkloadRequest:
+    """The request of one workload launch: every training on every backend.
+
+    launch     options of the launch; its budget is that of a step. At most a fifth of it is used to measure parts alone. For asynchronous
+               training `max_time_s` is the time for which workers run, and `iterations` is their number of rounds. The sweep has the
+               device, the seed and the backends' defaults. Its dtype is not used, since exchanges have their own
+    trainings  in the order in which they are measured
+    parts      whether each exchange is also measured alone
+    step_time_s  the user's computing time of a step, stored in run.json for reports
+    compute    whether each step is also measured with a computation that lasts so long, see `computing`
+    """
+
+    launch: Request
+    trainings: tuple[Training, ...]
+    parts: bool = True
+    step_time_s: float | None = None
+    compute: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options for run.json: a run is resumed only with the same ones."""
+        sweep = self.launch.sweep
+        assert isinstance(sweep, Sweep)
+        computing = {"--compute": "real"} if self.compute else {}  # runs of earlier versions have no such key
+        return {"--device": sweep.device, "--no-parts": not self.parts, "--step-time": self.step_time_s, **computing}
+
+
+_OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
+
+
+class WrongStepData(Fact, frozen=True):
+    """Ranks received wrong data in a training step."""
+
+    regime: str
+    backend: str
+    detail: str
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
+
+
+@dataclass
+class WorkloadTask(Task):
+    """Every training on every backend, with exchanges and roles derived before the first measurement."""
+
+    request: WorkloadRequest
+    runs: list[TrainingRun] = field(default_factory=list)
+    what = "row"
+
+    def plan(self, session: LaunchSession) -> Plan:
+        """Return the plan. Raises UsageError, on all ranks, for a training that does not fit the ranks or their memory."""
+        world = session.world
+        self.runs = [self._run_of(training, one, world) for training in self.request.trainings for one in session.opened]
+        cases = [part.case for run in self.runs if run.plan for part in run.plan.parts]
+        session.request.slowed.check(cases, max(run.ranks for run in self.runs))
+        return Plan(len(self.runs), {"workload": self._about(session)})
+
+    def _run_of(self, training: Training, opened: OpenBackend, world: World) -> TrainingRun:
+        """Return the training on one backend, or the reason why it is not measured, the same at all ranks."""
+        without = TrainingRun(training, opened, opened.ranks(world), len(world.hosts))
+        if opened.backend is None:
+            return replace(without, reason=opened.reason)
+        wrong, run = None, without
+        try:
+            run = self._laid_out(without, opened.backend, world)
+        except UsageError as error:
+            wrong = str(error)
+        reason = world.first_error(wrong, f"laying {training.regime.name} out")
+        if not reason and (differs := differing_routing(run.step.routing if run.step else None, world)):
+            raise UsageError(differs.render())
+        if not reason and not run.reason:
+            run = replace(run, plan=agree(run.plan, world)) if run.plan and not (run.step and run.step.routing) else run
+            room = routed_too_large if run.step and run.step.routing else too_large
+            too_much = room(run.title, run.plan, opened.backend, world) if run.plan else None
+            roles = run.roles or run.served or run.framework
+            reason = world.first_error(roles_too_large(run.title, roles, world) if roles else too_much, "looking at the memory")
+        if not reason:
+            return run
+        if not training.optional:
+            raise UsageError(f"{reason}")
+        return replace(without, reason=as_fact(reason))
+
+    def _laid_out(self, run: TrainingRun, backend: Backend, world: World) -> TrainingRun:
+        """Return the training with its exchanges for this rank. Raises UsageError if these cannot be derived."""
+        regime = run.training.regime
+        host_of = {rank: host for host, ranks in enumerate(ranks_by_host(backend, world)) for rank in ranks}
+        shape = run.training.shape(tuple(host_of[rank] for rank in range(backend.ranks)))
+        step, adapt = regime.step(shape), run.training.adapt
+        step = adapt(step, self.request.launch, backend) if adapt else step
+        run = replace(run, shape=shape, step=step)
+        if regime.models:
+            framework = FrameworkTraining(regime, shape, step)
+            return replace(run, framework=framework, reason=framework.refusal(backend))
+        if serves(backend, regime):
+            served = served_of(shape, regime, backend.ranks)
+            return replace(run, reason=served) if isinstance(served, ServersUnsupported) else replace(run, served=served)
+        if regime.asynchronous(shape):
+            roles = roles_of(step, backend.ranks)
+            return replace(run, roles=roles, reason=roles.refusal(backend))
+        plan = plan_of(step, self.request.launch, backend)
+        if step.routing:
+            plan_routed(plan)
+        return replace(run, plan=with_own_buffers(plan) if self._computes(run) else plan)
+
+    def _computes(self, run: TrainingRun) -> bool:
+        return self.request.compute and run.training.regime.with_computing is not None
+
+    def _about(self, session: LaunchSession) -> dict[str, Any]:
+        """Return run.json's "workload"."""
+        of_each = [self.runs[at : at + len(session.opened)] for at in range(0, len(self.runs), len(session.opened))]
+        first = [next((run for run in runs if run.shape), runs[0]) for runs in of_each]
+        return {
+            "trainings": [run.about() for run in first], "backends": [one.name for one in session.opened], "ranks": self.runs[0].ranks,
+            "nodes": self.runs[0].nodes, "hosts": list(session.world.hosts), "max_time_s": session.request.budget.max_time_s,
+            "step_time_s": self.request.step_time_s,
+        }  # fmt: skip
+
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the options, and each training with its own ones."""
+        options = {**super().requested(session)["options"], **self.request.options}
+        trainings = [" ".join([run.name, *(f"{name}={value}" for name, value in run.row().options.items())]) for run in self.runs]
+        return {"options": options, "values": {"ranks": [self.runs[0].ranks], "trainings": list(dict.fromkeys(trainings))}}
+
+    def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
+        """Return the stored rows by the place of their training."""
+        _, rows, _ = read_workload(run)
+        stored = {(row.regime, row.model, row.backend): row for row in rows}
+        names = [(one.training.regime.name, one.training.model, one.opened.name) for one in self.runs]
+        found = {place: stored[name] for place, name in enumerate(names) if name in stored}
+        return found, len(found) == len(self.runs)
+
+    def _left(self, session: LaunchSession) -> list[TrainingRun]:
+        return [run for place, run in enumerate(self.runs) if place not in session.stored.done]
+
+    def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Operation, Case]]]:
+        """Return the references that the parts need."""
+        planned = [run for run in self._left(session) if run.plan]
+        return list({run.opened.name: run.backend for run in planned}.values()), [part.laid for run in planned for part in run.parts]
+
+    def measure(self, session: LaunchSession) -> None:
+        """Measure the trainings that are not stored, one after the other."""
+        left = self._left(session)
+        session.monitor(part.case for run in left for part in run.parts)
+        for done, run in enumerate(left, 1):
+            session.progress(run.title, done - 1, len(left))
+            row = self._measured(session, run)
+            if row and self.request.compute and not row.computing and row.na is None and (reason := unsupported(run.training.regime)):
+                row = replace(row, computing=refused(reason, self.request.step_time_s).as_json())
+            if row:
+                session.store(row, WORKLOAD)
+            if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
+                return
+
+    def _measured(self, session: LaunchSession, run: TrainingRun) -> StepRow | None:
+        """Measure one training on all ranks. Return its row at rank 0, None elsewhere."""
+        world = session.world
+        if run.reason:
+            return run.without(run.reason) if world.rank == 0 else None
+        if run.roles:
+            return measure_asynchronous(run, session)
+        if run.served:
+            return measure_served(run, session)
+        if run.framework:
+            return measure_framework(run.framework, run, session)
+        assert run.plan is not None
+        context = session.context_of([(part.operation, part.case, run.opened) for part in run.parts], run.backend)
+        return (self._routed if run.plan.step.routing else self._stepped)(session, run, run.plan, context)
+
+    def _stepped(self, session: LaunchSession, run: TrainingRun, plan: StepPlan, context: BackendContext) -> StepRow | None:
+        """Measure one step again and again. Return the row at rank 0, None elsewhere."""
+        step = prepare_step(run.name, plan, context, session.world)
+        if isinstance(step, PartNotPrepared):
+            return run.without(step) if session.world.rank == 0 else None
+        row = self._timed(session, run, step)
+        if self._computes(run):
+            row = self._computing(session, run, step, context, row)
+        release_step(step.parts, run.backend)
+        return row
+
+    def _computing(
+        self, session: LaunchSession, run: TrainingRun, step: PreparedStep, context: BackendContext, row: StepRow | None
+    ) -> StepRow | None:
+        """Measure the step with its computation, and return the row with the result, at rank 0."""
+        regime, goal_s = run.training.regime, self.request.step_time_s
+        found = measure_computing(step, regime, context, session, goal_s)
+        if row is None or found is None:
+            return None
+        if isinstance(found, Fact):
+            return replace(row, computing=refused(found, goal_s).as_json())
+        result, wrong, watched = found
+        row = replace(row, computing=result.as_json(), flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
+        if row.wrong or not wrong:
+            return row
+        return replace(row, **check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+
+    def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
+        """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""
+        request, world, plan = session.request, session.world, plan_routed(step)
+        prepared = prepare_routed(run.name, plan, context, world)
+        if isinstance(prepared, PartNotPrepared):
+            return run.without(prepared) if world.rank == 0 else None
+        watched = session.measured(prepared.ready, run.backend, request.budget)
+        wrong = verify_routed(prepared, world, request.check) if request.check else []
+        if watched is None or wrong is None:
+            return None
+        if watched.other_path:
+            session.note(watched.other_path)
+        around = _around(session, run, prepared.ready, step, routed_limits(plan, session.ceilings, run.backend))
+        row = routed_row(run.row(), plan, watched, around)
+        return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+
+    def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
+        """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
+        request, world, budget = session.request, session.world, session.request.budget
+        alone, left_out = (
+            time_parts(step, world, budget, virtual=run.backend.virtual) if self.request.parts else ([None] * len(step.parts), ())
+        )
+        check_deadline(run, step, alone, world, left_out)
+        watched = session.measured(step.ready, run.backend, budget)
+        wrong = verify_step(step, world, request.check) if request.check else []
+        if watched is None or wrong is None:
+            return None
+        if watched.other_path:
+            session.note(watched.other_path)
+        around = _around(session, run, step.ready, step.plan, limits_of(step, session.ceilings, run.backend))
+        around = replace(around, flags=(*step.flags, *left_out, *around.flags))
+        around.evidence["buffers"] = [one.part.slots for one in step.parts]
+        row = with_figures(run.row(), step, watched, alone, around)
+        row = replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        if run.training.recording and session.folder:
+            session.folder.append(*replayed_case(row, run, step, watched, ranks_by_host(run.backend, world)))
+        return row
+
+    def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Note wrong data, and return run.json's "workload"."""
+        for row in session.records:
+            if row.wrong:
+                session.note(WrongStepData(row.regime, row.backend, row.wrong_detail or ""))
+        return {"workload": self._about(session)}
+
+    def exit_code(self, records: Sequence[StepRow]) -> int:
+        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
+        if any(row.wrong for row in records):
+            return FAILED
+        return FINE if any(row.na is None for row in records) else USAGE
+
+
+def replayed_case(
+    row: StepRow, run: TrainingRun, step: PreparedStep, watched: MonitoredMeasurement, hosts: Sequence[Sequence[int]]
+) -> tuple[Row, dict[str, NDArray[Any]]]:
+    """Return a replayed step as a row of cases with its samples, which `compare`, `gate` and `baseline` use.
+
+    The row's operation is "replay", its size the bytes of all buffers, and its traffic the name of the trace with the step's digest.
+    """
+    assert run.training.recording is not None
+    case = replace(
+        step.ready.case, operation=run.training.regime.name, traffic=Traffic(f"{run.training.model}:{run.training.recording.digest}")
+    )
+    operation = replace(step.ready.operation, name=case.operation, bus_factor=lambda n: row.moved_bytes / case.size_bytes)
+    context = RowContext(hosts, row.ceiling, withheld=row.percent_of_ceiling is None, evidence=row.evidence)
+    found, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
+    return replace(found, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
+
+
+def run_workload(workload: WorkloadRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:
+    """Measure every training on every backend on all ranks of `world`; see `run_task`."""
+    return run_task(WorkloadTask(workload), workload.launch, world, listener, ended)
+
+
+def check_deadline(
+    run: TrainingRun, step: PreparedStep, looks: Sequence[Measurement | None], world: World, left_out: Sequence[str] = ()
+) -> None:
+    """Raise UsageError, on all ranks, if a step takes longer than the deadline for work without progress.
+
+    left_out: not empty if parts were too slow to be measured alone; their first calls count.
+    """
+    known = {at: float(slowest(look.samples, step.ready.timed).mean()) if look else None for at, look in enumerate(looks)}
+    if left_out:
+        known = {at: one.ready.first_call_s if known[at] is None else known[at] for at, one in enumerate(step.parts)}
+    seconds = world.broadcast(None if run.backend.virtual else path_s(step.plan, known), "planning a step")
+    if seconds and seconds > _OF_TIMEOUT * world.timeout_s:
+        raise UsageError(
+            f"a step of {run.title} takes about {format_duration(seconds)}, but --timeout {world.timeout_s:g} ends work without progress "
+            f"for so long: use --timeout {int(2 * seconds) + 1}, or a smaller model"
+        )
+
+
+def _around(session: LaunchSession, run: TrainingRun, ready: PreparedCase, plan: StepPlan, limits: Sequence[PartLimit]) -> Around:
+    """Return the ceilings, flags and evidence of a row."""
+    cases = [part.case for part in plan.parts]
+    slow = {str(text) for case in cases if (text := session.request.slowed.of(case))}
+    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | ready.evidence
+    evidence |= {"exchanges": len(plan.order)}
+    evidence |= {"slowed": sorted(slow)} if slow else {}
+    rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
+    flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, ready.fell_back))
+    return Around(limits, "oversubscribed" in flags, flags, evidence)

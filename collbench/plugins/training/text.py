@@ -1,0 +1,430 @@
+"""Output of `collbench workload`: a plan of exchanges (`--dry-run`), and measured steps as a table per training or a record per row."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any, TextIO, TypeVar
+
+from collbench.analysis.best import Efficiency, Share, efficiency
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.overlap.text import ShownStep, computing_frame, computing_sentences, computing_values
+from collbench.plugins.training.records import StepRow, computing_of, part_ends
+from collbench.plugins.training.routing_text import ShownResult, ShownRouting, routing_frames, routing_sentences, routing_values
+from collbench.plugins.training.workloads.registry import every_regime
+from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
+from collbench.report.cases import NOTHING, basis, rate, share, with_basis
+from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines, without_empty
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.flags import DOUBTFUL, explain, flag_names
+from collbench.results.row import Times
+from collbench.results.store import to_line
+from collbench.units import format_bytes, format_rate, format_size, format_time, plural
+
+# Texts of planned and measured training steps.
+
+_NUMBER = re.compile(r"\d+")
+
+
+def headline(regime: str, model: str, parameters: int, words: Sequence[str]) -> str:
+    """Return a training in one line: "data-parallel · bert-large, 340,000,000 parameters · float32 · 4 ranks · 2 nodes"."""
+    counted = [f"{parameters:,} parameters"] if parameters else []  # unknown if the exchanges could not be derived
+    return " · ".join([regime, ", ".join([*filter(None, [model]), *counted]), *words])
+
+
+def option_words(options: Mapping[str, str]) -> list[str]:
+    """Return the options that have a value: "update sharded", "top-k 2"."""
+    return [f"{name.replace('_', '-')} {value}" for name, value in options.items() if value]
+
+
+def milliseconds(seconds: float) -> str:
+    """Return milliseconds to four significant digits, without exponent: "10934", "97.94", "0.2345"."""
+    return format_time(seconds / 1000)
+
+
+def nameless(what: str) -> str:
+    """Return the name without its numbers, which is equal for buckets of one model."""
+    return _NUMBER.sub("#", what)
+
+
+def span(first: str, last: str) -> str:
+    """Return "bucket 1–13 of 14" for "bucket 1 of 14" and "bucket 13 of 14"; both names if they differ in more than numbers."""
+    if nameless(first) != nameless(last):
+        return f"{first} … {last}"
+    ends = iter(_NUMBER.findall(last))
+
+    def merged(match: re.Match[str]) -> str:
+        end = next(ends)
+        return match[0] if end == match[0] else f"{match[0]}–{end}"
+
+    return _NUMBER.sub(merged, first)
+
+
+# The tables of a training: the step on each backend, its parts, and the workers of asynchronous training.
+
+MOST_WORKERS = 16
+K = TypeVar("K", Times, Ceiling)
+Shown = tuple[str, Mapping[str, Any]]  # a part or a worker, after the backend's name in the first line of a backend
+
+
+def step_columns(step: str) -> tuple[Column[StepRow], ...]:
+    """Return the columns of a table of steps; `step` is "step", or "round" for workers that do not wait and have no common step."""
+    return (
+        Column("", "backend", lambda row: row.backend),
+        _measured(f"{step}s", lambda row: str(row.n), drop=4),
+        _measured(f"{step} ms", lambda row: _times(row.time_s, row.flags)[0]),
+        _measured("95 % interval ms", lambda row: _times(row.time_s, row.flags)[1], drop=2),
+        _measured("moves", lambda row: format_bytes(row.moved_bytes), drop=5),
+        _measured("busbw GB/s", lambda row: rate(row.busbw_bytes_per_s), drop=3),
+        _measured("wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong)),
+        _measured("of expected", lambda row: _of_expected(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)[0], right=False),
+        _measured("limited by", lambda row: _of_expected(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)[1], False, drop=1),
+        Column("", "flags", lambda row: ", ".join(flag_names(row.flags)) if row.na is None else f"n/a ({row.na})", wrap=True),
+    )
+
+
+def _measured(title: str, text: Callable[[StepRow], str], right: bool = True, drop: int = 0) -> Column[StepRow]:
+    """Return a column that is a dash in rows without a measurement."""
+    return Column("", title, lambda row: NOTHING if row.na is not None else text(row), right=right, drop=drop)
+
+
+def _without_empty(columns: Sequence[Column[R]], records: Sequence[R], style: Callable[[R], str] = lambda record: "") -> Frame[R]:
+    """Return the table without columns that are empty in all records."""
+    return Frame(without_empty(columns, records), records, style=style, names_hidden=True)
+
+
+def style(row: StepRow) -> str:
+    """Return the style of the row's line."""
+    return "wrong" if row.wrong else "na" if row.na else "doubtful" if DOUBTFUL & set(row.flags) else ""
+
+
+def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
+    """Return the median and its interval in ms; "?" before an interval that a flag makes doubtful."""
+    if times is None:
+        return NOTHING, NOTHING
+    if times.ci_low is None or times.ci_high is None:
+        return milliseconds(times.p50), NOTHING
+    doubt = "? " if DOUBTFUL & set(flags) else ""
+    return milliseconds(times.p50), f"{doubt}{milliseconds(times.ci_low)}–{milliseconds(times.ci_high)}"
+
+
+def _of_expected(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
+    """Return "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
+    if ceiling is None:
+        return NOTHING, NOTHING
+    if ceiling.bytes_per_s is None or percent is None or busbw is None:
+        return NOTHING, ceiling.limited_by
+    limit = with_basis(ceiling, basis(ceiling))
+    return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", limit
+
+
+def of_part(part: Mapping[str, Any]) -> tuple[str, str]:
+    """Return a part's bus bandwidth of the expected one, "0.112 of 0.118 GB/s (95 %)", and what limits."""
+    return _of_expected(part["busbw_bytes_per_s"], _known(Ceiling, part["ceiling"]), part["percent_of_ceiling"])
+
+
+def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
+    """Return the record; keys of a newer collbench are left out."""
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
+
+
+def _number(value: Any) -> str:
+    """Return a count or a rate to four digits, a dash if it is unknown."""
+    return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _below(rows: Sequence[StepRow], parts: Callable[[StepRow], Sequence[Mapping[str, Any]]]) -> list[Shown]:
+    return [("" if number else row.backend, each) for row in rows for number, each in enumerate(parts(row))]
+
+
+def _figure(name: str, title: str, drop: int = 0) -> Column[Shown]:
+    return Column("", title, lambda each: _number(each[1].get(name)), right=True, drop=drop)
+
+
+PARTS: tuple[Column[Shown], ...] = (
+    Column("", "backend", lambda each: each[0]),
+    Column("", "part", lambda each: span(*part_ends(each[1])), cut=True),
+    Column("", "operation", lambda each: str(each[1]["operation"]), drop=5),
+    Column("", "groups", lambda each: f"{each[1]['groups']} of {plural(each[1]['group_ranks'], 'rank')}", drop=6),
+    Column("", "size", lambda each: format_bytes(each[1]["size_bytes"]), right=True, drop=2),
+    Column("", "times", lambda each: str(each[1]["times"]), right=True),
+    Column("", "each ms", lambda each: _times(_known(Times, each[1]["time_s"]), ())[0], right=True),
+    Column("", "moves", lambda each: NOTHING if (moved := each[1]["moved_bytes"]) is None else format_bytes(moved), right=True, drop=4),
+    Column("", "busbw GB/s", lambda each: rate(each[1]["busbw_bytes_per_s"]), right=True, drop=3),
+    Column("", "of expected", lambda each: of_part(each[1])[0], drop=1),
+    Column("", "limited by", lambda each: of_part(each[1])[1], drop=7),
+)
+WORKERS: tuple[Column[Shown], ...] = (
+    Column("", "backend", lambda each: each[0]),
+    Column("", "worker", lambda each: f"rank {_number(each[1].get('rank'))}", right=True),
+    _figure("steps", "rounds", drop=1),
+    _figure("steps_per_s", "rounds/s"),
+    _figure("p50", "staleness: median"),
+    _figure("p95", "95 %"),
+    _figure("max", "most"),
+)
+
+
+# `collbench workload --dry-run`: the exchanges of a step and the bytes that they move.
+
+_PLAN: tuple[Column[Exchange], ...] = (
+    Column("", "part", lambda exchange: exchange.what, cut=True),
+    Column("", "operation", lambda exchange: exchange.operation, drop=1),
+    Column("", "groups", lambda exchange: f"{len(exchange.groups)} of {plural(_ranks(exchange), 'rank')}", drop=2),
+    Column("", "size", lambda exchange: format_bytes(exchange.size_bytes), right=True),
+    Column("", "times", lambda exchange: str(exchange.times), right=True),
+    Column("", "moves", lambda exchange: format_bytes(_moves(exchange)), right=True),
+)
+_MOVES = "moves: what the busiest rank has to send or receive, as busbw counts it; an algorithm may move more"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A training step planned for the ranks of a launch; model: the user's name for it."""
+
+    regime: Regime
+    shape: Shape
+    step: Step
+    model: str
+
+
+def write_plan(planned: Sequence[PlannedStep], format: str, out: TextIO) -> None:
+    """Print the plan: table, csv (a record per exchange) or json (an object per exchange)."""
+    facts = [fact for each in planned for fact in exchange_facts(each)]
+    found: Iterable[Line] = (Line(json.dumps(fact)) for fact in facts)
+    if format == "table":
+        width = width_of(out)
+        tables = [[*([Line("")] if number else []), *table_lines(_plan_frame(each), width)] for number, each in enumerate(planned)]
+        found = [*(Line(line.text) for table in tables for line in table), *wrapped([Line(_MOVES)] if planned else [], width)]
+    print_lines(csv_of(facts) if format == "csv" else found, out)
+
+
+def exchange_facts(planned: PlannedStep) -> Iterator[dict[str, Any]]:
+    """Yield each exchange of the step as a flat object; moves_bytes: of the rank that moves most, see `workloads.moved`."""
+    for exchange in planned.step.exchanges:
+        yield {
+            "regime": planned.regime.name, "model": planned.model, "what": exchange.what, "operation": exchange.operation,
+            "groups": len(exchange.groups), "group_ranks": _ranks(exchange), "size_bytes": exchange.size_bytes, "times": exchange.times,
+            "dtype": exchange.dtype, "redop": exchange.redop, "root": exchange.root, "moves_bytes": _moves(exchange),
+        }  # fmt: skip
+
+
+def folded(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Return the exchanges; neighbors that differ only in a number of their names are one: "gradients, bucket 1–13 of 14", 13 times."""
+    found = []
+    for _, those in groupby(exchanges, lambda exchange: replace(exchange, what=nameless(exchange.what))):
+        same = list(those)
+        found.append(replace(same[0], what=span(same[0].what, same[-1].what), times=sum(exchange.times for exchange in same)))
+    return found
+
+
+def _plan_frame(planned: PlannedStep) -> Frame[Exchange]:
+    shape, step = planned.shape, planned.step
+    words = [plural(shape.ranks, "rank"), plural(len(set(shape.hosts)), "node")]
+    title = headline(planned.regime.name, planned.model, shape.parameters, [shape.dtype, *option_words(shape.options), *words])
+    most, of_all = max(moved := moved_bytes(step, shape.ranks), default=0.0), sum(moved)
+    whole = f"the busiest rank moves {format_bytes(most)}, all ranks {format_bytes(of_all)}"
+    foot = [f"a step: {format_bytes(step.payload_bytes)} of a rank's own data; {whole}", *([step.note] if step.note else [])]
+    return Frame(_PLAN, folded(step.exchanges), title=title, foot=foot)
+
+
+def _moves(exchange: Exchange) -> float:
+    return max(bytes_of(exchange, _ranks(exchange)), default=0.0)
+
+
+def _ranks(exchange: Exchange) -> int:
+    return len(exchange.groups[0]) if exchange.groups else 0
+
+
+FORMATS = ("table", "csv", "json")
+_PARTS_OF = {
+    "time_s": ("time_{}_s", ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")),
+    "ceiling": ("ceiling_{}", ("kind", "bytes_per_s", "limited_by", "model", "source")),
+}
+
+
+def write_steps(
+    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", headed: bool = False
+) -> None:
+    """Print steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
+
+    step_time_s  the computing time, for the scaling efficiency
+    run          the name of their folder, in a CSV's first column
+    headed       whether rows were printed before: a CSV has its header, and a table is separated by an empty line
+
+    Raises UsageError for another format.
+    """
+    check_format(format, FORMATS, " for workload")
+    if format == "csv":
+        found: Iterable[Line] = csv_of([{"run": run, **step_values(row, step_time_s)} for row in rows], headed)
+    elif format == "json":
+        found = (Line(to_line(step_json(row, step_time_s))) for row in rows)
+    else:
+        width = width_of(out)
+        tables = [list(wrapped(lines(those, step_time_s, width), width)) for those in trainings(rows)]
+        found = [line for number, table in enumerate(tables) for line in [*([Line("")] if number or headed else []), *table]]
+    print_lines(found, out, color)
+
+
+def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
+    """Return the rows by training, in the order of the first row of each."""
+    found: dict[tuple[Any, ...], list[StepRow]] = {}
+    for row in rows:
+        key = (row.regime, row.model, row.parameters, row.dtype, row.bucket_bytes, tuple(row.options.items()), row.ranks, row.nodes)
+        found.setdefault(key, []).append(row)
+    return list(found.values())
+
+
+def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
+    """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
+    yield Line(printable(title(rows)), "head")
+    tables: Iterable[Frame[Any]] = frames(rows)
+    for frame in tables:
+        yield from table_lines(frame, width)
+    for row in rows:
+        yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
+    if (scaling := scaling_frame(rows, step_time_s)) is not None:
+        yield from table_lines(scaling, width)
+    yield from (Line(printable(text), "foot") for text in _notes(rows))
+
+
+def title(rows: Sequence[StepRow]) -> str:
+    """Return the headline of one training: "data-parallel · bert-large, … · 4 ranks · 1 node"."""
+    first = rows[0]
+    words = [
+        *filter(None, [first.dtype]), *option_words(first.options), *_bucket(first), plural(first.ranks, "rank"),
+        plural(first.nodes, "node"),
+    ]  # fmt: skip
+    return headline(first.regime, first.model, first.parameters, words)
+
+
+def frames(
+    rows: Sequence[StepRow],
+) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown], Frame[Any], Frame[ShownResult], Frame[ShownRouting], Frame[ShownStep]]:
+    """Return the tables of one training on some backends: the step, its parts, the workers of asynchronous training, of a replay its
+    costliest operations instead of all parts, routings, and the step with computing.
+    """
+    from collbench.plugins.traces.replay_text import costliest_frame
+
+    step = "round" if any(row.staleness for row in rows) else "step"
+    workers = _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])
+    parts = _below([row for row in rows if row.replay is None], lambda row: row.parts)
+    tables = _without_empty(PARTS, parts), _without_empty(WORKERS, workers), costliest_frame(rows)
+    return _without_empty(step_columns(step), rows, style), *tables, *routing_frames(rows), computing_frame(rows)
+
+
+def remarks(rows: Sequence[StepRow]) -> list[str]:
+    """Return the sentences below the tables of one training: of its rows, and the flags' meanings."""
+    return [*(sentence for row in rows for sentence in _sentences(row, several=len(rows) > 1)), *_notes(rows)]
+
+
+def _notes(rows: Sequence[StepRow]) -> list[str]:
+    from collbench.plugins.traces.replay_text import trace_sentences
+
+    of_traces = [sentence for row in rows if row.replay for sentence in trace_sentences(row.replay)]
+    return list(dict.fromkeys([*(row.note for row in rows if row.note), *of_traces, *explain(flag for row in rows for flag in row.flags)]))
+
+
+def _bucket(row: StepRow) -> list[str]:
+    """Return the text about buckets; empty for training without buckets."""
+    regime = every_regime().get(row.regime)
+    known = regime is None or "bucket" in {**regime.takes, **regime.options}
+    return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
+
+
+def scaling_of(row: StepRow, step_time_s: float | None) -> Efficiency | None:
+    """Return the efficiency with this computing time; None if one of the two times is unknown."""
+    if step_time_s is None or row.time_s is None:
+        return None
+    return efficiency(step_time_s, row.time_s.p50, row.time_s.ci_low, row.time_s.ci_high)
+
+
+def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
+    """Return the row as in workload.jsonl; with a computing time also its "scaling"."""
+    found = scaling_of(row, step_time_s)
+    scaling = {"compute_s": found.compute_s, "apart": vars(found.apart), "overlap": vars(found.overlap)} if found else None
+    return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
+
+
+def step_values(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
+    """Return the row without nested records, by field of CSV; `na` has the text of na_fact."""
+    from collbench.plugins.traces.replay_text import replay_values
+
+    scaling = scaling_of(row, step_time_s)
+    found = dict(
+        flattened(((name, value) for name, value in vars(row).items() if name not in ("na_fact", "replay", "computing")), _PARTS_OF)
+    )
+    found["step_time_s"] = step_time_s
+    found |= routing_values(row) | replay_values(row) | computing_values(row)
+    for name in ("apart", "overlap"):
+        part: Share | None = getattr(scaling, name, None)
+        found |= {f"scaling_{name}{end}": getattr(part, of, None) for end, of in (("", "value"), ("_low", "low"), ("_high", "high"))}
+    return found
+
+
+def _sentences(row: StepRow, several: bool) -> Iterator[str]:
+    """Yield sentences on wrong data, the sum of the parts, the expected time and staleness."""
+    prefix = f"{row.backend}: " if several else ""
+    if row.wrong:
+        yield f"{prefix}wrong data: {plural(row.wrong, 'element')} {'is' if row.wrong == 1 else 'are'} not what had to arrive" + (
+            f" ({row.wrong_detail})" if row.wrong_detail else ""
+        )
+    if row.time_s is not None and row.parts_time_s:
+        alone, whole = milliseconds(row.parts_time_s), milliseconds(row.time_s.p50)
+        if row.replay and row.replay.compute is not None:
+            yield f"{prefix}with the parts' times alone, and the trace's computing and overlap: {alone} ms, the step {whole} ms"
+        else:
+            yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
+    if row.ceiling_time_s and row.percent_of_ceiling is not None:
+        yield f"{prefix}expected step time: {milliseconds(row.ceiling_time_s)} ms"
+    from collbench.plugins.traces.replay_text import replay_sentences
+
+    yield from (f"{prefix}{sentence}" for sentence in replay_sentences(row))
+    if row.staleness:
+        yield f"{prefix}{_stale(row.staleness)}"
+    yield from (f"{prefix}{sentence}" for sentence in (*routing_sentences(row), *computing_sentences(row)))
+
+
+def _stale(staleness: Mapping[str, Any]) -> str:
+    figures = {name: _number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
+    workers = staleness.get("workers", [])
+    more = f" (the first {MOST_WORKERS} are shown)" if len(workers) > MOST_WORKERS else ""
+    return (
+        f"no worker waits for another: {plural(len(workers), 'worker')}{more}, {figures['steps_per_s']} rounds per second together, for "
+        f"{figures['duration_s']} s; staleness, updates of others between a worker's pull and its next push: median {figures['p50']}, "
+        "95 % up to "
+        f"{figures['p95']}, at most {figures['max']}"
+    )
+
+
+def scaling_frame(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[tuple[str, Efficiency]] | None:
+    """Return the table of the scaling efficiency as a range, a line per backend, with what the two figures are.
+
+    None without a computing time, and if the efficiency was measured on all backends (`--compute real`).
+    """
+    found = [(row.backend, each) for row in rows if not _is_measured(row) and (each := scaling_of(row, step_time_s))]
+    if not found:
+        return None
+    compute = milliseconds(found[0][1].compute_s)
+    columns: list[Column[tuple[str, Efficiency]]] = [
+        Column("", "backend", lambda each: each[0]),
+        Column("", "no overlap, t/(t+c)", lambda each: _share(each[1].apart)),
+        Column("", "perfect overlap, t/max(t,c)", lambda each: _share(each[1].overlap)),
+    ]
+    head = [f"scaling efficiency that the network allows, where a step computes for t = {compute} ms and exchanges for c, the time above:"]
+    brackets = "in brackets what the interval of c gives; " if any(each.apart.low is not None for _, each in found) else ""
+    foot = [f"{brackets}real training lies between the two, as far as its framework overlaps"]
+    return Frame(columns, found, head=head, foot=foot)
+
+
+def _is_measured(row: StepRow) -> bool:
+    known = computing_of(row)
+    return known is not None and known.conclusive
+
+
+def _share(found: Share) -> str:
+    interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
+    return f"{100 * found.value:.1f} %{interval}"

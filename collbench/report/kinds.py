@@ -1,0 +1,124 @@
+"""Kinds of stored runs other than rows of cases, which plug-ins bring: how their records are read, and shown as a command printed them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+
+from collbench.errors import UsageError
+from collbench.plugin import loaded, plugins
+from collbench.report.frame import Line, printable
+from collbench.report.screen import print_lines, write_line
+from collbench.results.reader import Run
+
+if TYPE_CHECKING:
+    from collbench.analysis.concerns import Concern
+    from collbench.report.html.first_screen import FirstScreen
+    from collbench.report.material import Material
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where and how a run is shown: `err` gets warnings; `headed`: whether a CSV has its header already."""
+
+    format: str
+    out: TextIO
+    err: TextIO
+    color: bool
+    headed: bool = False
+
+    def begin(self, run: Run, state: str, warnings: Sequence[str]) -> None:
+        """Print what could not be read, and the title of a table: "name (7 rounds)"."""
+        for warning in warnings:
+            write_line(self.err, printable(warning))
+        if self.format == "table":
+            print_lines([Line(printable(f"{run.path.resolve().name} ({state})"), "head")], self.out, self.color)
+
+
+class RunKind(ABC):
+    """A kind of run other than rows of cases.
+
+    name             of the command, and of its key in run.json
+    file             with its records, in the run's folder
+    what             for sentences: "a hunt"
+    drawn            whether Markdown and OpenMetrics have it, besides its rows of cases
+    answers_last     whether runs of other kinds answer a page before its runs, which the page names first
+    """
+
+    name: ClassVar[str]
+    file: ClassVar[str]
+    what: ClassVar[str]
+    drawn: ClassVar[bool] = False
+    answers_last: ClassVar[bool] = False
+
+    def holds(self, run: Run) -> bool:
+        """Return whether the run is of this kind."""
+        return isinstance(run.info.get(self.name), dict) or (run.path / self.file).is_file()
+
+    def check(self, run: Run) -> None:
+        """Raise UsageError if run.json does not describe a run of this kind."""
+        if not isinstance(run.info.get(self.name), dict):
+            raise UsageError(f"{run.path} has {self.what}, but its run.json has no valid '{self.name}': the file was changed")
+
+    @abstractmethod
+    def read(self, run: Run) -> Any:
+        """Return the records of a run, as `Material.of_kind` has them. Raises UsageError if they cannot be read."""
+
+    @abstractmethod
+    def warnings(self, run: Run) -> Sequence[str]:
+        """Return what could not be read of the records, a sentence each. Raises UsageError as `read` does."""
+
+    @abstractmethod
+    def show(self, run: Run, material: Material, to: Destination) -> bool:
+        """Print a run of the material; return whether a CSV has its header now. Raises UsageError for a format that the kind lacks."""
+
+    @abstractmethod
+    def screen(self, material: Material) -> FirstScreen | None:
+        """Return the answer of a page about runs of this kind; None if the material has none."""
+
+    def markdown(self, material: Material) -> Iterator[str]:
+        """Yield the lines of Markdown about the runs of this kind."""
+        yield from ()
+
+    def findings(self, material: Material) -> Iterator[Concern]:
+        """Yield what the concerns of a report begin with."""
+        yield from ()
+
+    def unread(self, material: Material) -> Iterator[str]:
+        """Yield what could not be read, for the concerns of a report."""
+        yield from ()
+
+
+@cache
+def kinds() -> dict[str, RunKind]:
+    """Return the kinds of runs that the plug-ins bring, by name, in the order in which they answer a page."""
+    found: list[RunKind] = [loaded(place) for plugin in plugins().values() for place in plugin.kinds]
+    return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.answers_last)}
+
+
+def kind_of(run: Run) -> RunKind | None:
+    """Return the kind of a run; None for rows."""
+    return next((kind for kind in kinds().values() if kind.name in run.info or (run.path / kind.file).is_file()), None)
+
+
+def of_kinds(runs: Sequence[Run]) -> Iterator[tuple[Run, RunKind]]:
+    """Yield the runs of these kinds, those that Markdown has first, else in their order."""
+    found = [(run, kind) for run in runs if (kind := kind_of(run))]
+    yield from sorted(found, key=lambda each: not each[1].drawn)
+
+
+def not_drawn(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each run that Markdown and OpenMetrics leave out; they have the cases of replays and block transfers."""
+    left_out = [(run.path, kind.what) for run, kind in of_kinds(runs) if not kind.drawn and not run.rows]
+    return [f"{path} has {what}, which Markdown and OpenMetrics lack: use `collbench report {path}` or --html" for path, what in left_out]
+
+
+def show_all(material: Material, format: str, *, out: TextIO, err: TextIO, color: bool) -> None:
+    """Show the runs of these kinds one after the other; in CSV consecutive runs of a kind have one header."""
+    headed_kind: RunKind | None = None
+    for run, kind in of_kinds(material.runs):
+        headed = kind.show(run, material, Destination(format, out, err, color, headed=kind is headed_kind))
+        headed_kind = kind if headed and format == "csv" else None
