@@ -433,9 +433,6 @@ class BackendBase:
         return None
 
 
-Usual = BackendBase  # the name before 0.2; to be removed in 0.3
-
-
 def unsupported_reason(backend: Backend, operation: Operation, case: Case) -> Fact | None:
     """Return why this backend cannot run this case, or None: first the checks for all backends, then the backend's own."""
     if case.device not in backend.devices:

@@ -95,11 +95,6 @@ class Buffers:
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
         self._first = 0  # the slot of the memory that is slot 0
 
-    @property
-    def cell(self) -> Case:
-        """The name of `case` before 0.2; to be removed in 0.3."""
-        return self.case
-
     def _block(self, bytes_per_slot: int) -> HostMemory:
         """Return the memory of one driven rank. Raises MemoryError."""
         return MappedBlock(bytes_per_slot, self.slots)
@@ -234,11 +229,6 @@ class NativeBinding:
         self.library, self.case, self.rank, self.n, self.count = library, case, rank, n, count
         self.root = case.root or 0
         self.keep: list[object] = []
-
-    @property
-    def cell(self) -> Case:
-        """The name of `case` before 0.2; to be removed in 0.3."""
-        return self.case
 
     def call(self, name: str, *args: SupportsInt) -> NativeCall:
         """Return a call of the library's function `name` with word-sized arguments: integers, addresses, handles."""

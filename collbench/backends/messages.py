@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, Protocol, SupportsInt
 
 from collbench.backends.host import Address, AnyBuffers
-from collbench.operations.case import Case
 from collbench.operations.program import Call
 
 
@@ -73,11 +72,6 @@ class MessageBinding(MessageSteps):
         self.send, self.recv = Address(buffers.send_at(0, slot), self._width), Address(buffers.recv_at(0, slot), self._width)
         self._byte = ctypes.c_char()
         self.scratch = ctypes.addressof(self._byte)
-
-    @property
-    def cell(self) -> Case:
-        """The name of `case` before 0.2; to be removed in 0.3."""
-        return self.case
 
     def message(self, kind: str, rank: int, part: SupportsInt, count: int, signal: bool = False) -> Call:
         """Return the call of the connection."""

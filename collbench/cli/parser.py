@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         if self._rest:
             setattr(found, self._rest, rest)
         if getattr(found, "format", None) == "jsonl":
-            found.format = "json"  # its name in the code, and until 0.1
+            found.format = "json"  # its name in the code
         return found, left
 
     def format_help(self, *, everything: bool = False) -> str:

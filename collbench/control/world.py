@@ -150,8 +150,6 @@ class RankExchange(Members):
         """Return the first reason that any rank has, the same at all ranks; None when no rank has one."""
         return next((found for found in self.allgather(reason, what) if found is not None), None)
 
-    agree, decide, first, patient = allgather, broadcast, first_error, extend_timeout  # the names before 0.2; to be removed in 0.3
-
     def refuse(self, sentence: str) -> NoReturn:
         """End the launch as bad input. All ranks call it with the same reason; only rank 0 reports it.
 

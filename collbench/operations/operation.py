@@ -51,11 +51,6 @@ class Place:
     case: Case
 
     @property
-    def cell(self) -> Case:
-        """The name of `case` before 0.2; to be removed in 0.3."""
-        return self.case
-
-    @property
     def root(self) -> int:
         """The root's rank within the group; 0 if the operation has no root."""
         return self.case.root or 0
@@ -183,25 +178,8 @@ def needs_out_of_place(operation: str) -> Callable[[int, Case], Reason | None]:
     return needs
 
 
-# Names of fields before 0.2: accepted as arguments of `Operation` and as attributes; to be removed in 0.3.
-_OLD_NAMES = {
-    "arrives": "expected_blocks",
-    "meets": "is_barrier",
-    "paces_itself": "self_synchronizing",
-    "both_ways": "bidirectional",
-}
-
-
-class _OldNames(type):
-    """Accepts the old names of fields where an `Operation` is made."""
-
-    def __call__(cls, *args: Any, **named: Any) -> Any:
-        new = {name: value for name, value in named.items() if name not in _OLD_NAMES}
-        return super().__call__(*args, **new | {_OLD_NAMES[name]: value for name, value in named.items() if name in _OLD_NAMES})
-
-
 @dataclass(frozen=True)
-class Operation(metaclass=_OldNames):
+class Operation:
     """One collective or point-to-point pattern.
 
     Required, with at least one entry in `steps` or with `by_messages`:
@@ -274,12 +252,6 @@ class Operation(metaclass=_OldNames):
     creates: bool = False
     result_first: bool = False
     internal: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a field by its old name."""
-        if name in _OLD_NAMES:
-            return getattr(self, _OLD_NAMES[name])
-        raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
 
     def count(self, case: Case, n: int) -> int:
         """Return the elements per part for the case's size and n ranks; 0 when the size is too small for n parts."""

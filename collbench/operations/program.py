@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 MAX_ARGS = 12  # that the C loop passes to a function; native/loop.c has the same number
-MAX_WORDS = MAX_ARGS  # the name before 0.2; to be removed in 0.3
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,6 @@ class NativeCall:
     def __post_init__(self) -> None:
         if len(self.args) > MAX_ARGS:
             raise ValueError(f"{self.name} has {len(self.args)} arguments; the C loop passes at most {MAX_ARGS}")
-
-    @property
-    def words(self) -> tuple[int, ...]:
-        """`args`, under its name before 0.2; to be removed in 0.3."""
-        return self.args
 
 
 @dataclass(frozen=True)

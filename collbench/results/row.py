@@ -39,7 +39,7 @@ class CaseKey(NamedTuple):
     traffic: str | None
     streams: int | None
     size_bytes: int
-    # Fields of later versions. Stored forms leave out those at the end that have their default, so that stored cases stay the same.
+    # Optional fields. Stored forms leave out those at the end that have their default.
     call: str | None = None
 
     def stored(self) -> tuple[Any, ...]:

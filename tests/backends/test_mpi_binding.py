@@ -73,14 +73,14 @@ def test_arrays_have_the_width_that_the_function_takes(mpi, count, kind):
 def test_the_in_place_token_is_where_mpi_defines_it(mpi, name, word, at_the_root):
     token = int(mpi.IN_PLACE) % 2**64
     (mine,), (elsewhere,) = called(mpi, name, 5, in_place=True), called(mpi, name, 5, in_place=True, root=0)
-    assert mine.words[word] % 2**64 == token
-    assert (elsewhere.words[word] % 2**64 == token) == (not at_the_root)
-    assert all(call.words[word] % 2**64 != token for call in called(mpi, name, 5, in_place=False))
+    assert mine.args[word] % 2**64 == token
+    assert (elsewhere.args[word] % 2**64 == token) == (not at_the_root)
+    assert all(call.args[word] % 2**64 != token for call in called(mpi, name, 5, in_place=False))
 
 
 def test_a_ring_in_place_is_a_function_of_its_own(mpi):
     (call,) = called(mpi, "sendrecv", 5, in_place=True)
-    assert (call.name, call.words[3], call.words[5]) == ("MPI_Sendrecv_replace", 2, 0)  # to the next rank, from the one before
+    assert (call.name, call.args[3], call.args[5]) == ("MPI_Sendrecv_replace", 2, 0)  # to the next rank, from the one before
 
 
 @pytest.mark.parametrize(

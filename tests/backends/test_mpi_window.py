@@ -59,15 +59,15 @@ def test_the_words_of_a_put(mpi):
     x, (put, flush) = called(mpi, "put_latency", 0, slot=1)
     there = buffers_of("put_latency", 1, 2).there(1)
     handle = mpi._handleof(mpi.WIN_NULL)
-    assert put.words == (int(x.send), 100, int(x.type), 1, there, 100, int(x.type), handle)
-    assert flush.words == (1, handle)
+    assert put.args == (int(x.send), 100, int(x.type), 1, there, 100, int(x.type), handle)
+    assert flush.args == (1, handle)
 
 
 def test_the_words_of_a_get_and_of_an_accumulate(mpi):
     x, (get, _) = called(mpi, "get_latency", 0)
-    assert get.words[:5] == (int(x.recv), 100, int(x.type), 1, x.there)
+    assert get.args[:5] == (int(x.recv), 100, int(x.type), 1, x.there)
     x, (accumulate, _) = called(mpi, "accumulate", 0, redop="max")
-    assert accumulate.words[7] == mpi._handleof(mpi.MAX)
+    assert accumulate.args[7] == mpi._handleof(mpi.MAX)
 
 
 @pytest.mark.parametrize("name", ONE_SIDED)
@@ -151,4 +151,4 @@ def test_neighbours_have_a_ring_of_their_own(mpi):
     assert made == [([3], [True], False)]
     assert isinstance(x, MpiBinding) and x.comm == mpi._handleof(mpi.COMM_SELF)
     (call,) = ALL["neighbor_alltoall"].steps["mpi"](x)
-    assert (call.name, call.words[1], call.words[4]) == ("MPI_Neighbor_alltoall", 50, 50)
+    assert (call.name, call.args[1], call.args[4]) == ("MPI_Neighbor_alltoall", 50, 50)

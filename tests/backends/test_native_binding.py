@@ -24,7 +24,7 @@ def test_addresses_are_sliced_in_elements():
 
 def test_a_call_has_the_functions_address_and_plain_words():
     call = binding().call("getpid", Address(7, 1), 5, True)
-    assert (call.name, call.words) == ("getpid", (7, 5, 1))
+    assert (call.name, call.args) == ("getpid", (7, 5, 1))
     assert call.pointer == ctypes.cast(LIBC.getpid, ctypes.c_void_p).value
 
 

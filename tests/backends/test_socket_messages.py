@@ -32,7 +32,7 @@ def run(call):
     if not isinstance(call, NativeCall):
         call.function()
         return
-    words = [ctypes.c_uint64(word) for word in call.words]
+    words = [ctypes.c_uint64(word) for word in call.args]
     code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(words))(call.pointer)(*words)
     if code:
         raise OSError(code)

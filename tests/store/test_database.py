@@ -1,4 +1,4 @@
-"""Opening stores: versions and migration, what is not a store, and disks, servers and connections that fail."""
+"""Opening stores: versions, what is not a store, and disks, servers and connections that fail."""
 
 from __future__ import annotations
 
@@ -17,96 +17,26 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.plugins.store.database import _LOCK, Database, open_store
-from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, TABLES, VERSION, VIEWS, create, migrate
-from collbench.plugins.store.writing import UPDATED, Writer
+from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, TABLES, VERSION, VIEWS, create
+from collbench.plugins.store.writing import Writer
 from tests.cli.command import ROOT, until
 from tests.conftest import cannot
 from tests.store.postgresql import NoServer, Server, server
 from tests.store.runs import added, night, rows
 
-HERE = Path(__file__).parent
 PASSWORD = "tr0ub4dor-secret"
-
-
-def first_schema(name: str) -> str:
-    """Make a store of schema 1, as the first version made it, with one run."""
-    if name.startswith("postgresql"):
-        statements = (HERE / "schema-1-postgresql.sql").read_text()
-        subprocess.run(["psql", "-v", "ON_ERROR_STOP=1", "-qd", name], input=statements, text=True, check=True, capture_output=True)
-    else:
-        connection = sqlite3.connect(name)
-        connection.executescript((HERE / "schema-1-sqlite.sql").read_text())
-        connection.close()
-    return name
-
-
-def shape(name: str) -> list[tuple[str, ...]]:
-    """The tables, views and columns of a store, with their types."""
-    if name.startswith("postgresql"):
-        sql = "SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns WHERE table_schema = 'collbench'"
-        indexes = "SELECT tablename, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'collbench'"
-    else:
-        sql = 'SELECT m.name, p.name, p.type, p."notnull" || p.pk FROM sqlite_master m, pragma_table_info(m.name) p'
-        indexes = "SELECT tbl_name, coalesce(sql, name), '', '' FROM sqlite_master WHERE type = 'index'"
-    return sorted(tuple(map(str, row)) for query in (sql, indexes) for row in rows(name, query))
 
 
 # Versions
 
 
-def test_a_store_of_schema_1_becomes_one_of_the_current_schema_and_keeps_its_runs(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    first_schema(name)
-    before = rows_of_any_version(name, "SELECT run_id, path, started_s FROM runs")
-    fresh = str(tmp_path / "fresh.db")
-    if name.startswith("postgresql"):
-        fresh = request.getfixturevalue("postgresql").database("fresh")
-    for each in (name, fresh):
-        open_store(each, write=True).close()
-    assert shape(name) == shape(fresh)
-    assert rows(name, "SELECT value FROM store WHERE key = 'schema'") == [(str(VERSION),)]
-    assert rows(name, "SELECT run_id, path, started_s FROM runs") == before
-    assert rows(name, "SELECT run, size_bytes, time_p50_s, quality FROM history") == [("night-1", 64 << 20, 0.0024, None)]
-
-
-def rows_of_any_version(name: str, sql: str) -> list[tuple[object, ...]]:
-    """The records of a query of a store that this version does not open for reading."""
-    if name.startswith("postgresql"):
-        import psycopg
-
-        with psycopg.connect(name, options="-c search_path=collbench") as connection:
-            return connection.execute(sql.encode()).fetchall()
-    connection = sqlite3.connect(name)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
-
-
-def test_after_a_migration_each_run_is_read_again(name: str, tmp_path: Path) -> None:
-    first_schema(name)
-    folder = night(tmp_path, 1)
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_another_schema_is_refused_and_left_alone(name: str, version: int) -> None:
     database = open_store(name, write=True)
-    database.rows("UPDATE runs SET path = ?", [str(folder)])
-    assert Writer(database).add(folder)[0] == UPDATED
-    assert database.rows("SELECT quality, allocation FROM history ORDER BY size_bytes")[0] == ("ok", None)
-    assert database.rows("SELECT count(*) FROM runs") == [(1,)]
-    database.close()
-
-
-def test_readers_refuse_an_older_schema_with_the_command_that_migrates_it(name: str) -> None:
-    first_schema(name)
-    with pytest.raises(UsageError, match=rf"has schema 1: bring it to schema {VERSION} with `collbench store sync "):
-        open_store(name)
-
-
-def test_a_newer_schema_is_refused_and_left_alone(name: str) -> None:
-    database = open_store(name, write=True)
-    database.rows("UPDATE store SET value = '99'")
+    database.rows("UPDATE store SET value = ?", [str(version)])
     database.close()
     for write in (False, True):
-        with pytest.raises(UsageError, match=rf"has schema 99, but this collbench supports up to {VERSION}: update collbench"):
+        with pytest.raises(UsageError, match=rf"has schema {version}, but this collbench uses schema {VERSION}: make a new store with "):
             open_store(name, write=write)
 
 
@@ -125,10 +55,6 @@ def test_the_definition_names_each_part_once_and_explains_it() -> None:
     assert len(names) == len(set(names))
     for table in TABLES:
         assert table.about and all(column.about for column in table.columns)
-        assert all(column.null for column in table.columns if column.since > table.since)
-    for dialect in (SQLITE, POSTGRESQL):
-        assert list(migrate(dialect, 1))[-1] == f"UPDATE store SET value = '{VERSION}' WHERE key = 'schema'"
-        assert len(list(create(dialect, 1))) < len(list(create(dialect)))
 
 
 # What is not a store

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(native() is None, reason="the native code was no
 
 def called(call):
     function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * MAX_ARGS)(call.pointer)
-    return function(*call.words, *[0] * (MAX_ARGS - len(call.words)))
+    return function(*call.args, *[0] * (MAX_ARGS - len(call.args)))
 
 
 def held_ns(hold, work_ns):

@@ -1,6 +1,6 @@
 """Opening a store: an SQLite file or a PostgreSQL database, its version, transactions, and its errors as one sentence each.
 
-SQL is written with `?` for values. A store is created and migrated only for writing; readers cannot change it.
+SQL is written with `?` for values. A store is created only for writing; readers cannot change it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, VERSION, Dialect, create, migrate
+from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, SQLITE, VERSION, Dialect, create
 from collbench.untrusted import open_file
 
 Record = tuple[Any, ...]
@@ -25,7 +25,7 @@ _CONNECT_S = 10  # for a server that does not answer, unless the URL has connect
 _MAGIC = b"SQLite format 3\0"
 _URL = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRETS = ("password", "sslpassword")
-_LOCK = 0x636F6C6C  # of PostgreSQL: creation and migration, one process at a time
+_LOCK = 0x636F6C6C  # of PostgreSQL: creation, one process at a time
 _PIECE = 2000  # records of a query that are in memory at a time
 
 
@@ -65,9 +65,9 @@ def shown_name(name: str) -> str:
 
 
 def open_store(name: str, *, write: bool = False, make: bool = True) -> Database:
-    """Return an open store. `write`: it is migrated if its schema is older, and with `make` created if it is missing.
+    """Return an open store. `write` and `make`: it is created if it is missing.
 
-    Raises UsageError if it is missing, not a store, of a newer schema, or cannot be opened; for readers also if its schema is older.
+    Raises UsageError if it is missing, not a store, of another schema, or cannot be opened.
     """
     database = _PostgreSQL(name, write) if is_url(name) else _SQLite(Path(name), write, make)
     try:
@@ -80,23 +80,20 @@ def open_store(name: str, *, write: bool = False, make: bool = True) -> Database
 
 def _check_version(database: _SQLite | _PostgreSQL, write: bool, make: bool) -> None:
     version = database.version()
-    if write and (version < VERSION if version is not None else make):
+    if version is None and write and make:
         with database.transaction():
             database.exclude()
             version = database.version()  # another process may have been faster
             if version is None:
                 database.run_all(create(database.dialect))
                 database.mark()
-            elif version < VERSION:
-                database.run_all(migrate(database.dialect, version))
-            version = max(version or VERSION, VERSION)
+                version = VERSION
     if version is None:
         raise UsageError(f"{database.name} is not a store of collbench: make one with `collbench store add {database.name} RUN…`")
-    if version > VERSION:
-        raise UsageError(f"store {database.name} has schema {version}, but this collbench supports up to {VERSION}: update collbench")
-    if version < VERSION:
+    if version != VERSION:
         raise UsageError(
-            f"store {database.name} has schema {version}: bring it to schema {VERSION} with `collbench store sync {database.name} DIR`"
+            f"store {database.name} has schema {version}, but this collbench uses schema {VERSION}: "
+            "make a new store with `collbench store add STORE RUN…`"
         )
 
 
@@ -276,7 +273,7 @@ class _PostgreSQL:
         return _version_of(self, self.rows(_VERSION.format(f"{NAMESPACE}.store"))) if found else None
 
     def exclude(self) -> None:
-        """Wait until no other process creates or migrates the store."""
+        """Wait until no other process creates the store."""
         self.rows("SELECT pg_advisory_xact_lock(?)", [_LOCK])
 
     def exclude_writers(self) -> None:

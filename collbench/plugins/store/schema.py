@@ -1,15 +1,13 @@
-"""The tables and views of a store: one definition for SQLite and PostgreSQL, with the version in which each part was added.
+"""The tables and views of a store: one definition for SQLite and PostgreSQL.
 
 PostgreSQL has them in the schema `collbench`, so that a database may also have other tables. Names have units; times are seconds since
 1970-01-01 UTC (`…_s`), rates bytes per second, as in the rows of a run folder. NULL is an unknown value. Flags are 0 or 1.
-
-A newer version only adds tables and columns. Therefore the same definition has all earlier versions, and the migration between two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from collbench.results.row import CaseKey
@@ -54,13 +52,12 @@ POSTGRESQL = Dialect(
 
 @dataclass(frozen=True)
 class StoreColumn:
-    """A column: its name, type, meaning, and whether it may be NULL. Columns added after version 1 always may."""
+    """A column: its name, type, meaning, and whether it may be NULL."""
 
     name: str
     kind: Kind
     about: str
     null: bool = True
-    since: int = 1
 
     def sql(self, dialect: Dialect) -> str:
         """Return its definition."""
@@ -76,7 +73,6 @@ class StoreTable:
     key      the columns of the primary key; () for a number in the first column that the database assigns
     unique   columns with values that identify a row, besides the key
     indexes  columns of further indexes
-    since    the version that added it
     """
 
     name: str
@@ -85,49 +81,37 @@ class StoreTable:
     key: tuple[str, ...] = ()
     unique: tuple[str, ...] = ()
     indexes: tuple[tuple[str, ...], ...] = ()
-    since: int = 1
-
-    def columns_of(self, version: int) -> tuple[StoreColumn, ...]:
-        """Return the columns that it has in a version."""
-        return tuple(each for each in self.columns if each.since <= version)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of its columns, without a number that the database assigns."""
         return tuple(each.name for each in (self.columns if self.key else self.columns[1:]))
 
-    def create(self, dialect: Dialect, version: int) -> Iterator[str]:
-        """Yield the statements that create it with the columns of a version."""
-        columns = self.columns_of(version)
-        parts = [each.sql(dialect) for each in columns]
+    def create(self, dialect: Dialect) -> Iterator[str]:
+        """Yield the statements that create it with its indexes."""
+        parts = [column.sql(dialect) for column in self.columns]
         if not self.key:
-            parts[0] = f"{columns[0].name} {dialect.assigned}"
+            parts[0] = f"{self.columns[0].name} {dialect.assigned}"
         parts += [f"PRIMARY KEY ({', '.join(self.key)})"] if self.key else []
         parts += [f"UNIQUE ({', '.join(self.unique)})"] if self.unique else []
         yield f"CREATE TABLE {self.name} ({', '.join(parts)}){dialect.clustered if self.key else ''}"
-        yield from self.create_indexes(version)
-
-    def create_indexes(self, version: int, after: int = 0) -> Iterator[str]:
-        """Yield the statements for the indexes of a version that an earlier one (`after`) does not have."""
-        known, earlier = ({each.name for each in self.columns_of(number)} for number in (version, after))
         for columns in self.indexes:
-            if known.issuperset(columns) and not earlier.issuperset(columns):
-                yield f"CREATE INDEX {self.name}_by_{'_'.join(columns)} ON {self.name} ({', '.join(columns)})"
+            yield f"CREATE INDEX {self.name}_by_{'_'.join(columns)} ON {self.name} ({', '.join(columns)})"
 
 
 def _id(name: str, about: str) -> StoreColumn:
     return StoreColumn(name, "id", about, null=False)
 
 
-def _text(name: str, about: str, since: int = 1) -> StoreColumn:
-    return StoreColumn(name, "text", about, since=since)
+def _text(name: str, about: str) -> StoreColumn:
+    return StoreColumn(name, "text", about)
 
 
-def _integer(name: str, about: str, since: int = 1) -> StoreColumn:
-    return StoreColumn(name, "integer", about, since=since)
+def _integer(name: str, about: str) -> StoreColumn:
+    return StoreColumn(name, "integer", about)
 
 
-def _real(name: str, about: str, since: int = 1) -> StoreColumn:
-    return StoreColumn(name, "real", about, since=since)
+def _real(name: str, about: str) -> StoreColumn:
+    return StoreColumn(name, "real", about)
 
 
 _OF_CASES = {"in_place": "integer", "root": "integer", "window": "integer", "ranks": "integer", "nodes": "integer", "streams": "integer",
@@ -141,7 +125,6 @@ _ABOUT_CASES = {
     "call": "nonblocking or persistent; NULL: blocking",
     "size_bytes": "size as nccl-tests counts it",
 }  # fmt: skip
-_SINCE = dict.fromkeys(CaseKey._field_defaults, 3)  # by field of a case the version that added its column
 _RENAMED = {"group": "ranks_group", "window": "window_size", "call": "call_form"}  # GROUP, WINDOW and CALL are words of SQL
 
 
@@ -169,17 +152,17 @@ RUNS = StoreTable(
         _integer("nodes", "hosts"),
         _integer("results", "rows of the folder"),
         StoreColumn("fingerprint", "text", "sizes and times of its files when it was read; empty: read it again", null=False),
-        _text("command", "command line as typed", since=2),
-        _text("allocation", "name of the allocation", since=2),
-        _integer("launch_index", "number of the launch in its allocation, from 0", since=2),
-        _integer("launches", "launches planned in its allocation", since=2),
-        _text("version", "version of collbench that measured", since=2),
-        _integer("imported", "1: another tool measured", since=2),
-        _integer("slowed", "1: slowed on purpose", since=2),
-        _integer("missing", "1: the folder was gone at the last sync", since=2),
-        _real("added_s", "when it was last read", since=2),
-        _text("info", "run.json as JSON; large values are numbers of documents", since=2),
-        _text("facts", "what is compared between runs, by kind, as JSON of numbers of documents", since=2),
+        _text("command", "command line as typed"),
+        _text("allocation", "name of the allocation"),
+        _integer("launch_index", "number of the launch in its allocation, from 0"),
+        _integer("launches", "launches planned in its allocation"),
+        _text("version", "version of collbench that measured"),
+        _integer("imported", "1: another tool measured"),
+        _integer("slowed", "1: slowed on purpose"),
+        _integer("missing", "1: the folder was gone at the last sync"),
+        _real("added_s", "when it was last read"),
+        _text("info", "run.json as JSON; large values are numbers of documents"),
+        _text("facts", "what is compared between runs, by kind, as JSON of numbers of documents"),
     ),
     unique=("path",), indexes=(("started_s",), ("name",), ("allocation",)),
 )  # fmt: skip
@@ -189,7 +172,7 @@ CASES = StoreTable(
         _id("case_id", "number in this store"),
         StoreColumn("content", "text", "its columns as a JSON list", null=False),
         *(
-            StoreColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name], since=_SINCE.get(name, 1))  # type: ignore[arg-type]
+            StoreColumn(column_of(name), _OF_CASES.get(name, "text"), _ABOUT_CASES[name])  # type: ignore[arg-type]
             for name in CaseKey._fields
         ),
     ),
@@ -209,24 +192,24 @@ RESULTS = StoreTable(
         _real("busbw_bytes_per_s", "bus bandwidth"),
         _real("percent_of_ceiling", "bus bandwidth in percent of the expected bandwidth"),
         _integer("wrong", "wrong elements; NULL: not verified"),
-        _integer("remark_id", "remarks of the row", since=2),
-        _integer("checked", "iterations with verified data", since=2),
-        _real("n_eff", "effective samples", since=2),
-        _real("time_min_s", "fastest sample", since=2),
-        _real("time_p95_s", "95th percentile", since=2),
-        _real("time_p99_s", "99th percentile", since=2),
-        _real("time_max_s", "slowest sample", since=2),
-        _real("time_rank_mean_s", "mean over ranks", since=2),
-        _integer("ceiling_id", "what the expected bandwidth comes from", since=2),
-        _real("ceiling_bytes_per_s", "expected bandwidth", since=2),
-        _integer("hard_bound_id", "what the hard limit comes from", since=2),
-        _real("hard_bound_bytes_per_s", "hard limit", since=2),
-        _real("probe_before_s", "state probe before the case", since=2),
-        _real("probe_after_s", "state probe after the case", since=2),
-        _real("ended_s", "when the case ended, seconds since 1970 (UTC)", since=2),
-        _real("stolen", "share of the CPU time that a hypervisor took", since=2),
-        _integer("preempted", "how often a rank was preempted", since=2),
-        _text("detail", "rare values as JSON: modes, groups, message rate, factor under load, wrong elements in detail", since=2),
+        _integer("remark_id", "remarks of the row"),
+        _integer("checked", "iterations with verified data"),
+        _real("n_eff", "effective samples"),
+        _real("time_min_s", "fastest sample"),
+        _real("time_p95_s", "95th percentile"),
+        _real("time_p99_s", "99th percentile"),
+        _real("time_max_s", "slowest sample"),
+        _real("time_rank_mean_s", "mean over ranks"),
+        _integer("ceiling_id", "what the expected bandwidth comes from"),
+        _real("ceiling_bytes_per_s", "expected bandwidth"),
+        _integer("hard_bound_id", "what the hard limit comes from"),
+        _real("hard_bound_bytes_per_s", "hard limit"),
+        _real("probe_before_s", "state probe before the case"),
+        _real("probe_after_s", "state probe after the case"),
+        _real("ended_s", "when the case ended, seconds since 1970 (UTC)"),
+        _real("stolen", "share of the CPU time that a hypervisor took"),
+        _integer("preempted", "how often a rank was preempted"),
+        _text("detail", "rare values as JSON: modes, groups, message rate, factor under load, wrong elements in detail"),
     ),
     key=("case_id", "run_id", "number"), indexes=(("run_id", "case_id"),),
 )  # fmt: skip
@@ -240,7 +223,7 @@ REMARKS = StoreTable(
         _text("na", "why the case was not measured; NULL: it was"),
         _text("stopped", "why no more samples were taken"),
     ),
-    unique=("content",), since=2,
+    unique=("content",),
 )  # fmt: skip
 CEILINGS = StoreTable(
     "ceilings", "Where an expected bandwidth or a hard limit comes from.",
@@ -252,7 +235,7 @@ CEILINGS = StoreTable(
         _text("limited_by", "limiting link or copy"),
         _text("source", "origin of the rate"),
     ),
-    unique=("content",), since=2,
+    unique=("content",),
 )  # fmt: skip
 DOCUMENTS = StoreTable(
     "documents", "A part of run.json, facts of a run or a verdict, once for all that have it.",
@@ -261,22 +244,21 @@ DOCUMENTS = StoreTable(
         StoreColumn("digest", "text", "SHA-256 of the JSON", null=False),
         StoreColumn("content", "bytes", "JSON, compressed with zlib", null=False),
     ),
-    unique=("digest",), since=2,
+    unique=("digest",),
 )  # fmt: skip
 NODES = StoreTable(
     "nodes",
     "A host.",
     (_id("node_id", "number in this store"), StoreColumn("name", "text", "host name", null=False)),
     unique=("name",),
-    since=2,
 )
 RUN_NODES = StoreTable(
     "run_nodes", "A host of a run.", (_id("run_id", "run"), _id("node_id", "node")),
-    key=("run_id", "node_id"), indexes=(("node_id", "run_id"),), since=2,
+    key=("run_id", "node_id"), indexes=(("node_id", "run_id"),),
 )  # fmt: skip
 LABELS = StoreTable(
     "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), StoreColumn("label", "text", "label", null=False)),
-    key=("run_id", "label"), indexes=(("label",),), since=2,
+    key=("run_id", "label"), indexes=(("label",),),
 )  # fmt: skip
 HUNTS = StoreTable(
     "hunts", "The verdict of a hunt, or the summary of a pairs run.",
@@ -292,7 +274,7 @@ HUNTS = StoreTable(
         _integer("confirmed", "confirmed suspects"),
         _integer("inconclusive", "inconclusive suspects"),
     ),
-    key=("run_id",), since=2,
+    key=("run_id",),
 )  # fmt: skip
 SUSPECTS = StoreTable(
     "suspects", "A host in a suspect of a hunt or a pairs run.",
@@ -307,7 +289,7 @@ SUSPECTS = StoreTable(
         _real("ratio_low", "lower end of its interval"),
         _real("ratio_high", "upper end"),
     ),
-    key=("run_id", "number", "node_id"), indexes=(("node_id",),), since=2,
+    key=("run_id", "number", "node_id"), indexes=(("node_id",),),
 )  # fmt: skip
 NODE_PAIRS = StoreTable(
     "node_pairs", "The pairs of one place in a pairs run: medians over its partners.",
@@ -322,7 +304,7 @@ NODE_PAIRS = StoreTable(
         _real("latency_s", "median latency"),
         _integer("wrong", "wrong elements"),
     ),
-    key=("run_id", "place"), indexes=(("node_id",),), since=2,
+    key=("run_id", "place"), indexes=(("node_id",),),
 )  # fmt: skip
 TELEMETRY = StoreTable(
     "telemetry", "A GPU during one case of a run (`--telemetry`): its samples summarized.",
@@ -338,7 +320,7 @@ TELEMETRY = StoreTable(
         _real("temperature_c", "highest temperature in °C"),
         _real("throttled", "share of the samples at which it was throttled"),
     ),
-    key=("run_id", "node_id", "gpu", "number"), since=2,
+    key=("run_id", "node_id", "gpu", "number"),
 )  # fmt: skip
 VERDICTS = StoreTable(
     "verdicts", "A verdict of `collbench gate` (verdict.json).",
@@ -363,7 +345,7 @@ VERDICTS = StoreTable(
         _integer("missing", "1: the file was gone at the last sync"),
         _real("added_s", "when it was last read"),
     ),
-    unique=("path",), indexes=(("judged_s",),), since=2,
+    unique=("path",), indexes=(("judged_s",),),
 )  # fmt: skip
 VERDICT_GROUPS = StoreTable(
     "verdict_groups", "A group of cases in a verdict.",
@@ -382,7 +364,7 @@ VERDICT_GROUPS = StoreTable(
         _integer("cases", "cases of the group"),
         _integer("missing", "cases that the first allocation lacks"),
     ),
-    key=("verdict_id", "number"), since=2,
+    key=("verdict_id", "number"),
 )  # fmt: skip
 
 TABLES = (
@@ -399,7 +381,6 @@ class StoreView:
     about: str
     columns: tuple[tuple[str, str], ...]
     source: str
-    since: int = field(default=2)
 
     def create(self, dialect: Dialect) -> str:
         """Return the statement that creates it."""
@@ -461,29 +442,10 @@ VIEWS = (
 )  # fmt: skip
 
 
-def create(dialect: Dialect, version: int = VERSION) -> Iterator[str]:
-    """Yield the statements that create an empty store of a version."""
+def create(dialect: Dialect) -> Iterator[str]:
+    """Yield the statements that create an empty store."""
     for table in TABLES:
-        if table.since <= version:
-            yield from table.create(dialect, version)
+        yield from table.create(dialect)
     for view in VIEWS:
-        if view.since <= version:
-            yield view.create(dialect)
-    yield f"INSERT INTO store (key, value) VALUES ('schema', '{version}')"
-
-
-def migrate(dialect: Dialect, version: int) -> Iterator[str]:
-    """Yield the statements that bring a store of an earlier version to the current one. Its runs are read again at the next sync."""
-    for view in reversed(VIEWS):
-        if view.since <= version:
-            yield f"DROP VIEW {view.name}"
-    for table in TABLES:
-        if table.since > version:
-            yield from table.create(dialect, VERSION)
-            continue
-        added = [each for each in table.columns if each.since > version]
-        yield from (f"ALTER TABLE {table.name} ADD COLUMN {each.sql(dialect)}" for each in added)
-        yield from table.create_indexes(VERSION, version)
-    yield from (view.create(dialect) for view in VIEWS)
-    yield "UPDATE runs SET fingerprint = ''"
-    yield f"UPDATE store SET value = '{VERSION}' WHERE key = 'schema'"
+        yield view.create(dialect)
+    yield f"INSERT INTO store (key, value) VALUES ('schema', '{VERSION}')"

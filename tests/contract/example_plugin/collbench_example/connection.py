@@ -49,7 +49,7 @@ class ConnectionBackend(HostBackend):  # buffers in the host's memory, filled an
         return MessageBinding(Messages(group.handle[group.ranks[1 - group.driven[0]]]), buffers, slot)
 
     def supports(self, operation, case):  # the reason why not, or None
-        return None if operation.pair and not operation.both_ways else "connection supports pairs of ranks, in one direction at a time"
+        return None if operation.pair and not operation.bidirectional else "connection supports pairs of ranks, in one direction at a time"
 
     def versions(self):
         return {"python": python_version()}
