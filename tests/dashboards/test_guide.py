@@ -98,4 +98,4 @@ def test_every_command_works_and_the_servers_have_the_figures(tmp_path: Path) ->
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert {each["metric"]["node"] for each in answer["data"]["result"]} >= {"cb1h1", "cb1h2"}
     written = {path.name for path in (tmp_path / "dashboards").iterdir()}
-    assert {"fleet-prometheus.json", "gate-postgresql.json", "operation.svg"} <= written
+    assert {"fleet-prometheus.json", "gate-postgresql.json"} <= written

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.cli.parser import add_command, amount, natural, positive
-from collbench.errors import FINE, UsageError
+from collbench.errors import FINE
 
 _SOURCES = ("prometheus", "postgresql")  # those of collbench/report/grafana, which --help need not load
 _PORT, _ADDRESS, _DAYS, _LIMIT = 9823, "127.0.0.1", 7.0, 5000
@@ -30,8 +30,6 @@ def add_verbs(verbs: Any, database: str) -> None:
     boards = add_command(verbs, "dashboards", about, _dashboards).whole()
     boards.add_argument("source", metavar="SOURCE", choices=_SOURCES, help="where Grafana queries: prometheus or postgresql")
     boards.add_argument("out", metavar="DIR", type=Path, help="folder of the files, which are replaced")
-    preview = "also draw each dashboard as SVG, from a store in PostgreSQL"
-    boards.add_argument("--preview", metavar="URL", help=preview)
 
 
 def _serve_metrics(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -45,15 +43,8 @@ def _serve_metrics(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _dashboards(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Write the files and print their names; return 0. Raises UsageError."""
     from collbench.plugins.store.dashboards import DASHBOARDS
-    from collbench.plugins.store.grafana import POSTGRESQL, write_dashboards
+    from collbench.plugins.store.grafana import write_dashboards
     from collbench.report.writers import confirm_written
 
-    if arguments.preview and arguments.source != POSTGRESQL:
-        raise UsageError("--preview runs the queries for PostgreSQL: use it with `dashboards postgresql`, or omit it")
-    paths = write_dashboards(DASHBOARDS, arguments.source, arguments.out)
-    if arguments.preview:
-        from collbench.plugins.store.dashboard_page import write_previews
-
-        paths += write_previews(DASHBOARDS, arguments.preview, arguments.out)
-    confirm_written(paths, sys.stdout)
+    confirm_written(write_dashboards(DASHBOARDS, arguments.source, arguments.out), sys.stdout)
     return FINE

@@ -7,7 +7,6 @@ them in the repository, and `collbench store dashboards` writes them.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,20 +280,3 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "mergeValues": True,
     },
 }
-
-
-# Queries of PostgreSQL as Grafana sends them.
-
-_TIME_FILTER = re.compile(r"\$__unixEpochFilter\((\w+)\)")
-_END = "$__unixEpochTo()"
-_CHOSEN = re.compile(r"\$\{(\w+):sqlstring\}")
-
-
-def expanded(sql: str, begin_s: float, end_s: float, chosen: Mapping[str, Sequence[str]]) -> str:
-    """Return a query with Grafana's macros replaced: the time range in seconds since 1970, and the chosen values of each variable.
-
-    Raises KeyError for a variable without values.
-    """
-    begin, end = int(begin_s), int(end_s)  # as Grafana
-    sql = _TIME_FILTER.sub(lambda found: f"{found[1]} >= {begin} AND {found[1]} <= {end}", sql).replace(_END, str(end))
-    return _CHOSEN.sub(lambda found: ",".join("'{}'".format(value.replace("'", "''")) for value in chosen[found[1]]), sql)
