@@ -34,6 +34,7 @@ class Plugin:
     name       of the plug-in; a built-in one is the package collbench.plugins.NAME
     summary    what it is for, in one line
     commands   by command: the place of a function that adds it to the parser, `add(commands)`
+    resumed    those of the commands that continue a run with --resume
     kinds      places of the kinds of stored runs that it brings: objects of `collbench.report.kinds.RunKind`
     sections   by place of a section of the page, a function of `collbench.report.material.Material`: the section that it follows
     concerns   places of functions that yield the concerns about a Material
@@ -48,6 +49,7 @@ class Plugin:
     name: str
     summary: str
     commands: Mapping[str, str] = field(default_factory=dict)
+    resumed: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     concerns: tuple[str, ...] = ()
@@ -223,6 +225,7 @@ def loaded(place: str) -> Any:
 def hooks_of(hook: str) -> list[Callable[..., Any]]:
     """Return the functions of all plug-ins for a hook of the core. The core calls
 
-    (none yet)
+    completed_words()               -> by option or argument its possible values, for the completion of shells
+    software_findings(host, env)    -> doctor's findings about the software of this host
     """
     return [loaded(plugin.hooks[hook]) for plugin in plugins().values() if hook in plugin.hooks]

@@ -17,6 +17,7 @@ from collbench.cli.request import check_request
 from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 from collbench.launch.failed_start import StartCrashed
+from collbench.plugin import hooks_of
 
 if TYPE_CHECKING:
     from collbench.analysis.health import CheckVerdict
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collbench.measuring.session import ProgressListener
     from collbench.results.reader import Run
 
+_PROGRESS = "collbench.report.progress:QuietProgressPrinter"
 _SUMMARY = "is everything fine here? a short measurement, and one verdict"
 _ABOUT = """\
 Run the rules of `collbench doctor`, a short all-reduce and point-to-point, and print one verdict: OK, SLOW, BROKEN or INCONCLUSIVE.
@@ -65,7 +67,7 @@ def call_check(arguments: argparse.Namespace, argv: list[str]) -> int:
     if info is None:
         return _check_here(request, arguments, argv)
     measure = run_cases if info.launcher == "local" else _measure_and_judge
-    return begin(request, Command(arguments, argv, measure), info)
+    return begin(request, Command(arguments, argv, measure, progress=_PROGRESS), info)
 
 
 # Without a launcher: this process starts the ranks and judges what they stored, so that a crash or a hang has a verdict too.
@@ -84,7 +86,7 @@ def _check_here(request: Request, arguments: argparse.Namespace, argv: Sequence[
     folder = request.out or Path("runs") / run_name(request.command)
     own = [] if request.out else ["--out", str(folder)]
     try:
-        code = begin(replace(request, out=folder), Command(arguments, [*argv, *own]), None)
+        code = begin(replace(request, out=folder), Command(arguments, [*argv, *own], progress=_PROGRESS), None)
     except StartCrashed as crash:
         from collbench.analysis.health import verdict_of
 
@@ -144,7 +146,6 @@ def _findings(run: Run | None) -> list[Finding]:
     from collbench.machine.doctor.finding import worst_first
     from collbench.machine.here import this_machine
     from collbench.machine.sources import read_paths
-    from collbench.plugins.libraries.ucc.findings import examined_ucc
     from collbench.results.folder import TOPOLOGY
 
     machines = []
@@ -155,7 +156,9 @@ def _findings(run: Run | None) -> list[Finding]:
             machines = []
     machines = machines or [this_machine()]
     own = machines[0].hostname
-    software = [*settings.examined_software(own, os.environ), *examined_ucc(own, os.environ)]
+    software = list(settings.examined_software(own, os.environ))
+    for hook in hooks_of("software_findings"):
+        software += hook(own, os.environ)
     return worst_first([*examine(machines), *software, *settings.examined(own, os.environ)])
 
 

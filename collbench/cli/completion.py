@@ -10,6 +10,7 @@ from typing import Any
 from collbench import __version__
 from collbench.cli.parser import Parser, actions_of, add_command
 from collbench.errors import UsageError
+from collbench.plugin import hooks_of
 
 SHELLS = ("bash", "zsh", "fish")
 _DESCRIPTION = """\
@@ -99,12 +100,12 @@ def _words() -> dict[str, Iterable[str]]:
     from collbench.backends.registry import backend_names
     from collbench.operations.dtypes import DTYPES, REDOPS
     from collbench.operations.registry import commands
-    from collbench.plugins.deploy.kinds import kinds
-    from collbench.plugins.training.workloads.registry import every_regime
     from collbench.report.explain import pages
 
-    return {
-        "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "emit KIND": kinds(),
-        "explain WORD": [each.word for each in pages()],
-        "peak OPERATION": commands(), "workload NAME": every_regime(), "completion SHELL": SHELLS,
+    words: dict[str, Iterable[str]] = {
+        "--backend": backend_names(), "--dtype": DTYPES, "--redop": REDOPS, "explain WORD": [each.word for each in pages()],
+        "peak OPERATION": commands(), "completion SHELL": SHELLS,
     }  # fmt: skip
+    for hook in hooks_of("completed_words"):
+        words |= hook()
+    return words

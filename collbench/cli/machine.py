@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some, tools
 from collbench.cli.parser import Parser, add_command, add_format, duration, factor, not_from_elsewhere, positive
-from collbench.cli.request import default_backends, requested_tools
+from collbench.cli.request import default_backends
 from collbench.errors import FINE, RunFailed, UsageError
 
 if TYPE_CHECKING:
@@ -350,6 +350,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     """Measure the channels and print them. Return the exit code."""
     from collbench.plugins.channels.storage_task import Scratch
     from collbench.plugins.channels.task import measure_channels
+    from collbench.plugins.channels.wire_tools import requested_tools
 
     seconds = arguments.max_time
     if arguments.format == "matrix" or arguments.svg or arguments.html:

@@ -20,6 +20,8 @@ from collbench.cli.parser import Parser, actions_of, from_environment, split_res
 from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
+from collbench.plugin import commands as plugin_commands
+from collbench.plugin import loaded, plugins
 
 # Errors about unknown commands and options: similar names, or the command that has the option.
 
@@ -103,10 +105,12 @@ All commands: `collbench --help`. Options of a command: `collbench allreduce --h
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
 # all but the operations' commands; operations cannot have these names
 COMMANDS = frozenset({"help", *HELP_TOPICS, *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
-_MEASURING = frozenset(
-    {"run", "pairs", "hunt", "workload", "replay", "load", "kv", "kernels"}
-)  # with the operations, the commands of cli.measure
-_RESUMABLE = _MEASURING - {"kernels"}
+# The order of the commands where all are listed; "OPERATION" stands for those of the operations. Commands that are not here follow.
+_ORDER = (
+    "check", "OPERATION", "run", "pairs", "hunt", "workload", "replay", "load", "kv", "backends", "probe", "peak", "doctor", "autopsy",
+    "explain", "emit", "import", "report", "runs", "compare", "predict", "baseline", "history", "gate", "kernels", "store", "trace",
+    "completion",
+)  # fmt: skip
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -123,7 +127,8 @@ def run(argv: list[str]) -> int:
     if any(word.startswith("--resume") for word in argv):
         from collbench.cli.resume import with_stored_options
 
-        argv = with_stored_options(argv, _RESUMABLE | operation_commands().keys())
+        resumed = {name for plugin in plugins().values() for name in plugin.resumed}
+        argv = with_stored_options(argv, frozenset({"run", *resumed, *operation_commands()}))
     parser, added = all_parsers(argv[0] if argv else "")
     argv = canonical(argv, added)
     if argv[:1] and argv[0] in HELP_TOPICS and {"-h", "--help", "--help-all"} & set(argv[1:]):
@@ -185,9 +190,10 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
 def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     """Return the parser of the command line, and the parser of each command.
 
-    With the name of a command that measures, only the commands of its module are there: ranks start faster without the others.
+    With the name of a command that measures, or of a plug-in, only this one and the other measuring ones of the core are there: ranks
+    start faster without the others.
     """
-    from collbench.cli.measure import add_collective, add_hunt, add_kernels, add_kv, add_load, add_pairs, add_replay, add_run, add_workload
+    from collbench.cli.measure import add_collective, add_run
     from collbench.operations.registry import reserve
 
     reserve(COMMANDS)
@@ -195,29 +201,31 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    measuring = (add_collective, add_run, add_pairs, add_hunt, add_workload, add_replay, add_load, add_kv)
-    if command in _MEASURING or command in operation_commands():
-        in_the_order_of_help: Sequence[Callable[[Any], None]] = (*measuring, add_kernels)
-    else:
-        from collbench.cli.check import add_health_check
-        from collbench.cli.completion import add_completion
-        from collbench.cli.gate import add_baseline, add_gate, add_history
-        from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
-        from collbench.cli.results import add_compare, add_import, add_report, add_runs
-        from collbench.plugins.deploy.command import add_emit
-        from collbench.plugins.predict.command import add_predict
-        from collbench.plugins.store.command import add_store
-        from collbench.plugins.traces.autopsy_command import add_autopsy
-        from collbench.plugins.traces.trace_command import add_trace
-
-        in_the_order_of_help = (
-            add_health_check, *measuring, add_backends, add_probe, add_peak, add_doctor, add_autopsy, add_explain, add_emit, add_import,
-            add_report, add_runs, add_compare, add_predict, add_baseline, add_history, add_gate, add_kernels, add_store,
-            add_trace, add_completion,
-        )  # fmt: skip
-    for add in in_the_order_of_help:
-        add(commands)
+    of_plugins = plugin_commands()
+    adders: dict[str, Callable[[Any], None]] = {"OPERATION": add_collective, "run": add_run}
+    if command in of_plugins:
+        adders[command] = loaded(of_plugins[command])
+    elif command != "run" and command not in operation_commands():
+        adders |= _other_commands()
+        adders |= {name: loaded(place) for name, place in of_plugins.items()}
+    for name in sorted(adders, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
+        adders[name](commands)
     return parser, dict(commands.choices)
+
+
+def _other_commands() -> dict[str, Callable[[Any], None]]:
+    """Return the functions that add the commands of the core that do not measure."""
+    from collbench.cli.check import add_health_check
+    from collbench.cli.completion import add_completion
+    from collbench.cli.gate import add_baseline, add_gate, add_history
+    from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
+    from collbench.cli.results import add_compare, add_import, add_report, add_runs
+
+    return {
+        "check": add_health_check, "backends": add_backends, "probe": add_probe, "peak": add_peak, "doctor": add_doctor,
+        "explain": add_explain, "import": add_import, "report": add_report, "runs": add_runs, "compare": add_compare,
+        "baseline": add_baseline, "history": add_history, "gate": add_gate, "completion": add_completion,
+    }  # fmt: skip
 
 
 def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.parser import (
     Parser,
-    compute_scale,
     duration,
     factor,
     format_settings,
@@ -20,7 +19,6 @@ from collbench.cli.parser import (
     positive,
     rate,
     skew,
-    step_choice,
     streams,
     words,
 )
@@ -29,7 +27,7 @@ from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIO
 from collbench.report.formats import FORMATS
 
 if TYPE_CHECKING:
-    from collbench.plugins.training.workloads.step import Regime
+    pass
 
 DEFAULT_TIMEOUT_S = 120.0
 CASE_MAX_TIME_S = 5.0
@@ -37,14 +35,8 @@ BRIEF_S = 8.0  # of samples for each operation of a command without options; wit
 BRIEF_OVERHEAD_S = 7.0  # of the whole command, in addition to these samples
 CHECK_TOTAL_S = 8.0
 CHECK_OVERHEAD_S = 10.0  # doctor and the verdict follow
-_PAIR_MAX_TIME_S = 0.5
-_PAIR_WINDOW = 16  # a sample must be so short that six fit into half a second on a link of 2 Gb/s
-_STEP_MAX_TIME_S = 10.0
-_NOT_LIMITED = f"setting up and verifying take some steps more (default: {_STEP_MAX_TIME_S:g})"
-_LOAD_MAX_TIME_S = 10.0
-_KV_MAX_TIME_S = 3.0
-_BUDGET_S = 600.0
-ALL = "all"  # the name of all trainings
+STEP_MAX_TIME_S = 10.0
+NOT_LIMITED = f"setting up and verifying take some steps more (default: {STEP_MAX_TIME_S:g})"
 ROW_FORMATS = tuple(name for name in FORMATS if name != "json")  # for people: json has the name jsonl
 
 
@@ -217,25 +209,17 @@ def add_some(group: Any, names: str, **changes: Mapping[str, Any]) -> None:
         option.add_to(group)
 
 
-def _in_folder(command: str, names: str) -> list[Option]:
-    """Return the launch and output options of a command with records of its own."""
+def in_folder(command: str, dry_run: str, names: str = "") -> list[Option]:
+    """Return the launch and output options of a command with records of its own; `dry_run`: what --dry-run prints."""
     return some(
-        names, out={"help": f"run folder (default: runs/<time>-{command}-<id>)"},
+        names or f"{RANKS} {OUTPUT}", out={"help": f"run folder (default: runs/<time>-{command}-<id>)"},
         resume={"help": "continue an incomplete run: measure only what its folder lacks"},
-        dry_run={"help": _DRY_RUNS[command]}, format=format_settings("table", "csv"),
+        dry_run={"help": f"print {dry_run}, and exit"}, format=format_settings("table", "csv"),
     )  # fmt: skip
 
 
-_RANKS = "ranks oversubscribe gpus_per_process ranks_per_node"
-_OUTPUT = "timeout allocation out trace resume resume_if_exists dry_run format color quiet verbose"
-_DRY_RUNS = {
-    "pairs": "print the rounds, their pairs and the estimated time, and exit",
-    "hunt": "print the stages, their most rounds and the estimated time, and exit",
-    "replay": "print the exchanges of the step and the number of ranks, and exit",
-    "load": "print the victims, the aggressors and the estimated time, and exit",
-    "kv": "print the transfers, their blocks and the estimated time, and exit",
-    "workload": "print the exchanges of a step, their bytes and the estimated time, and exit",
-}
+RANKS = "ranks oversubscribe gpus_per_process ranks_per_node"
+OUTPUT = "timeout allocation out trace resume resume_if_exists dry_run format color quiet verbose"
 COLLECTIVE: Layout = {
     "what to measure": some("sizes minimum maximum factor increment backend device dtype redop root split pairs skew traffic"),
     "how to measure": some(
@@ -243,28 +227,11 @@ COLLECTIVE: Layout = {
         "max_time total_time check stop_on_wrong ceiling oversubscription seed evidence telemetry slowed"
     ),
     "launch and output": some(
-        f"{_RANKS} launches gdr_check timeout allocation out trace nvtx resume resume_if_exists format color quiet columns verbose"
+        f"{RANKS} launches gdr_check timeout allocation out trace nvtx resume resume_if_exists format color quiet columns verbose"
     ),
 }
 # Shared by the commands that measure pairs of ranks or nodes.
-_BACKEND = {"metavar": "NAME", "help": "a backend of `collbench backends` (default: the first that is installed)"}
-_SAMPLES = some(
-    "iterations warmup precision max_time",
-    warmup={"help": "exactly N warm-up calls (default: 10 ping-pongs, 1 window)"},
-    max_time={"default": _PAIR_MAX_TIME_S, "help": f"time limit per measurement; a round has three (default: {_PAIR_MAX_TIME_S:g})"},
-)
-_CHECKS = some("check stop_on_wrong", check={"help": "calls per measurement that verify the data; 0: off (default: 1)"})
-
-
-def _messages(subject: str) -> list[Option]:
-    """Return the options for the pairs (the help text begins with `subject`), and for the messages."""
-    return [
-        Option("--by", f"{subject}; a pair of nodes uses all their ranks at the same time (default: node if there are several, else rank)",
-               choices=("rank", "node")),
-        Option("--size", "size of the bandwidth messages (default: 1M)", "SIZE", default="1M"),
-        Option("--latency-size", "size of the latency messages (default: 8)", "SIZE", default="8"),
-        *some("window", window={"default": _PAIR_WINDOW, "help": f"messages in flight (default: {_PAIR_WINDOW})"}),
-    ]  # fmt: skip
+ONE_BACKEND = {"metavar": "NAME", "help": "a backend of `collbench backends` (default: the first that is installed)"}
 
 
 def tools(which: str) -> Option:
@@ -272,53 +239,9 @@ def tools(which: str) -> Option:
     return Option("--tools", f"external tools (iperf3, fi_pingpong, ucx_perftest, ib_write_bw) {which} (default: none)", "NAME", words)
 
 
-PAIRS: Layout = {
-    "what to measure": [
-        *_messages("what to pair"),
-        Option("--one-to-all", "only the pairs of this rank, or of its node, one at a time (RANK: 0)", "RANK", natural,
-               more={"nargs": "?", "const": 0}),
-        Option("--sample", "number of partners of each rank or node; for an odd number some have one more (default: all)", "N", positive),
-        *some("backend device", backend=_BACKEND),
-        tools("that run between the same pairs as well, as separate rows"),
-        *some("streams", streams={"help": "socket: TCP connections per pair of ranks (default: 1)"}),
-    ],
-    "how to measure": [
-        Option("--concurrent", "most pairs at the same time (default: all of a round)", "K", positive),
-        *_SAMPLES,
-        Option("--budget", "time limit of the whole matrix: if not all pairs fit, measure a sample in which each rank or node has at least "
-               f"one partner (default: {_BUDGET_S:g}: all pairs of 400 nodes)", "SECONDS", duration, _BUDGET_S),
-        *_CHECKS,
-        *some("seed slowed", seed={"help": "seed of the inputs and of the order of rounds (default: 0, random order)"}),
-    ],
-    "launch and output": _in_folder("pairs", f"{_RANKS} {_OUTPUT}"),
-}  # fmt: skip
-HUNT: Layout = {
-    "what to measure": [*_messages("what is compared"), *some("backend device", backend=_BACKEND)],
-    "how to hunt": [
-        Option("--method", "rounds of pairs, or O(log N) of collectives over groups that overlap (default: auto, pairs where so many "
-               "rounds fit into the budget)", choices=("auto", "pairs", "groups"), default="auto"),
-        Option("--rounds", "most rounds of the sweep (default: by the number of endpoints)", "N", positive),
-        Option("--budget", f"for all rounds (default: {_BUDGET_S:g})", "SECONDS", duration, _BUDGET_S),
-        Option("--cover-links", "choose pairs that cross every link of the fabric; FILE: what ibnetdiscover printed", "FILE", Path),
-        Option("--no-isolation", "do not measure confirmed suspects alone (inside, and per interface)"),
-        Option("--no-growing", "do not search for faults that only larger groups show"),
-    ],
-    "how to measure": [
-        *_SAMPLES,
-        *_CHECKS,
-        *some("seed slowed", seed={"help": "seed of the inputs and of the pairs (default: 0)"}),
-    ],
-    "what to do about it": [
-        Option("--apply", "drain the nodes that are confirmed (scontrol update, kubectl cordon), and print how to undo it (default: print "
-               "and store the lines only)"),
-        Option("--max-drain", "--apply: so many nodes at most are out of use by collbench at a time, else none is drained (default: 2%%, "
-               "and one at least)", "N|PCT%", default="2%"),
-    ],
-    "launch and output": _in_folder("hunt", f"{_RANKS} {_OUTPUT}"),
-}  # fmt: skip
 CHECK: Layout = {
     "launch and output": some(
-        f"backend total_time ceiling {_RANKS} slowed timeout allocation out html format color quiet",
+        f"backend total_time ceiling {RANKS} slowed timeout allocation out html format color quiet",
         backend={"help": "nccl, torch-nccl, mpi, gloo … (default: nccl with GPUs, else every installed CPU backend)"},
         total_time={"default": CHECK_TOTAL_S, "help": f"time limit of all cases together, divided among them (default: {CHECK_TOTAL_S:g})"},
         out={"help": "run folder (default: runs/<time>-check-<id>)"},
@@ -326,162 +249,6 @@ CHECK: Layout = {
         quiet={"help": "print only the verdict and errors"},
     )
 }
-
-
-def workload_options() -> Layout:
-    """Return the arguments of `collbench workload`, of which some depend on the training."""
-    from collbench.plugins.training.workloads.registry import every_regime
-
-    names = Option("names", f"{', '.join(every_regime())}; several separated by commas, or {ALL}", "NAME")
-    step_time = "computing time of a step without exchanges, e.g. 180ms; adds the scaling efficiency that the network allows"
-    compute = Option(
-        "--compute", "computing of a step: none; real: measure each step also with arithmetic that lasts --step-time (default: as long as "
-        "its exchanges), for its overlap and scaling efficiency; takes up to --max-time more (default: none)", default="none",
-        choices=("none", "real"),
-    )  # fmt: skip
-    steps = (
-        "exactly N steps, unless --max-time ends first; asynchronous training: N rounds of each worker "
-        "(default: until --precision is reached)"
-    )
-    return {
-        "what to train": [names, *_of_trainings(), Option("--step-time", step_time, "SECONDS", duration), compute],
-        "how to measure": [
-            *some(
-                "backend device iterations warmup precision max_time",
-                backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
-                iterations={"flags": "-n --steps", "help": steps, "dest": "iterations"},
-                warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-                max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit of the steps per training and backend; {_NOT_LIMITED}"},
-            ),
-            Option("--no-parts", _NO_PARTS),
-            *some(
-                "check stop_on_wrong ceiling oversubscription seed slowed",
-                check={"help": _CHECKED_STEPS},
-                seed={"help": "seed of the inputs; expert-parallel: also of which expert is the busiest (default: 0)"},
-            ),
-        ],
-        "launch and output": _in_folder("workload", f"{_RANKS} {_OUTPUT}"),
-    }
-
-
-_NO_PARTS = "measure only the whole step; without it each exchange is measured too, in a fifth of the time"
-_CHECKED_STEPS = "steps that verify the data; 0: off (default: 1)"
-_STEP_OPTIONS = some(
-    "backend device iterations warmup precision max_time",
-    backend={"help": "nccl, torch-nccl, mpi, gloo, simulated … (default: nccl with GPUs, else every installed CPU backend)"},
-    iterations={"flags": "-n --steps", "help": "exactly N steps, unless --max-time ends first (default: until --precision is reached)",
-                "dest": "iterations"},
-    warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
-    max_time={"default": _STEP_MAX_TIME_S, "help": f"time limit of the steps per backend; {_NOT_LIMITED}"},
-)  # fmt: skip
-REPLAY: Layout = {
-    "what to replay": [
-        Option("traces", "files of a trace, or folders with them: those of all ranks", "TRACE", Path, more={"nargs": "+"}),
-        Option("--step", "number of the step from 0, first, median (by recorded time), or all: the whole trace (default: median, where the "
-               "trace has step boundaries or repeats exactly)", "N", step_choice),
-        Option("--compute", "computing between and during operations: none; gaps: as recorded, else the gaps between operations; scale=X: "
-               "X times gaps (default: none)", "HOW", compute_scale),
-        Option("--suite", "write the operations, sizes and groups of the step as a suite for `collbench run`, and exit", "FILE", Path),
-    ],
-    "how to measure": [
-        *_STEP_OPTIONS,
-        Option("--no-parts", _NO_PARTS),
-        *some("check stop_on_wrong ceiling oversubscription seed slowed", check={"help": _CHECKED_STEPS}),
-    ],
-    "launch and output": [
-        Option("--ranks", "replay on N ranks, which must divide the recorded number: the data-parallel dimension shrinks (default: as "
-               "recorded)", "N", positive, fills="ranks"),
-        *_in_folder("replay", f"oversubscribe ranks_per_node {_OUTPUT}"),
-    ],
-}  # fmt: skip
-LOAD: Layout = {
-    "what to measure": [
-        Option("--victim", "operation that is timed (default: allreduce); p2p: p2p_latency", "OPERATION", default="allreduce"),
-        Option("--size", "size of the victims' operation (default: 8)", "SIZE", default="8"),
-        Option("--against", "patterns of the aggressors: incast, alltoall, broadcast, random-pairs, ring; a row for each, or at the same "
-               "time with +: incast+ring (default: incast)", "PATTERNS", words, ["incast"]),
-        Option("--message", "size of the aggressors' messages (default: 128K)", "SIZE", default="128K"),
-        Option("--levels", "target rates of the aggressors in percent of their full rate; 0: none, a control (default: 100)", "PCT",
-               words, ["100"]),
-        Option("--ramp", "the levels 0, 25, 50, 75 and 100"),
-        Option("--preset", "victim and aggressors of a published test: gpcnet-latency, gpcnet-bandwidth or gpcnet-allreduce", "NAME",
-               choices=("gpcnet-latency", "gpcnet-bandwidth", "gpcnet-allreduce")),
-        *some("split", split={"help": "the first group are victims, the others aggressors: 'MOD 2' with two ranks per node (default: by "
-                              "node)", "needs": None}),
-        Option("--aggressors", "number of nodes with aggressors (default: half of them)", "N", positive),
-        *some("backend device", backend=_BACKEND),
-    ],
-    "how to measure": [
-        Option("--blocks", "pairs of blocks, with aggressors off and on, of each row (default: 8)", "N", positive, 8),
-        *some("max_time check stop_on_wrong seed", max_time={"default": _LOAD_MAX_TIME_S, "help": "time limit of all samples of a row "
-              f"(default: {_LOAD_MAX_TIME_S:g})"}, check={"help": "calls of each operation that verify the data; 0: off (default: 1)"},
-              seed={"help": "seed of the inputs, of the order of the blocks and of the random pairs (default: 0, random order)"}),
-        *some("slowed"),
-    ],
-    "launch and output": _in_folder("load", f"ranks oversubscribe ranks_per_node {_OUTPUT}"),
-}  # fmt: skip
-KV: Layout = {
-    "what to move": [
-        Option("--model", "send the key-value cache of a model: llama-3.1-8b, llama-3.1-70b or mistral-7b (default: plain blocks)", "NAME"),
-        Option("--tokens", "with --model: tokens of the request (default: 512)", "N", positive),
-        Option("--block-size", "with --model: tokens of a block (default: 16)", "N", positive),
-        Option("--cache-dtype", "with --model: type of the cache (default: bf16)", choices=("bf16", "fp16", "fp8")),
-        Option("--layout", "with --model: memory of the cache. layer-first: a pool of blocks per layer; block-first: all layers of a "
-               "block are adjacent (default: layer-first)", choices=("layer-first", "block-first")),
-        Option("--blocks", "without --model: blocks per pair of ranks, or several numbers (default: 8,64,512)", "N", words),
-        Option("--block-bytes", "without --model: bytes of a block, or several (default: 4K,32K)", "SIZES", words),
-        Option("--pattern", "prefill-decode: pairs of ranks; broadcast: rank 0 sends the same blocks to all others (default: "
-               "prefill-decode)",
-               choices=("prefill-decode", "broadcast"), default="prefill-decode"),
-        Option("--tp", "ranks that send and ranks that receive: 4:2 joins the heads of 4 ranks on 2 (default: half of the "
-               "ranks each)", "M:N"),
-        Option("--prefill-time", "your time of prefill: adds the share of the transfer in the time to first token", "SECONDS", duration),
-        Option("--method", "mpi-messages, mpi-type, mpi-put, mpi-put-type, packed, writev, nixl (default: all)", "NAMES", words),
-    ],
-    "how to measure": some(
-        "max_time iterations warmup precision check stop_on_wrong seed",
-        max_time={"default": _KV_MAX_TIME_S, "help": f"time limit of the samples of a row (default: {_KV_MAX_TIME_S:g})"},
-        check={"help": "transfers per row of which every byte is compared; 0: off (default: 1)"},
-        seed={"help": "seed of the contents, of the places of the blocks and of the order of the rows (default: 0, random order)"},
-    ),
-    "launch and output": _in_folder("kv", f"ranks oversubscribe ranks_per_node {_OUTPUT}"),
-}  # fmt: skip
-_METAVARS = {
-    "model": "MODEL", "dtype": "TYPE", "bucket": "SIZE", "update": "HOW", "imbalance": "X", "routing": "ROUTING",
-    "dispatch_dtype": "TYPE", "combine_dtype": "TYPE",
-}  # fmt: skip
-
-
-def _of_trainings() -> list[Option]:
-    """Return the options of all trainings, with their default by training where they differ. Every command has --seed already."""
-    from collbench.plugins.training.workloads.shape import DEFAULTS, help_of, words
-
-    found = []
-    for name, owners in options_of_trainings().items():
-        if name == "seed":
-            continue
-        values: dict[str, list[str]] = {}
-        for regime in owners:
-            values.setdefault(words(regime)[name], []).append(regime.name)
-        of_each = ", ".join(f"{value} for {' and '.join(names)}" for value, names in values.items())
-        default = next(iter(values)) if len(values) == 1 else of_each
-        only_for = "" if name in DEFAULTS else f"; only {', '.join(regime.name for regime in owners)}"
-        text = f"{help_of(owners[0])[name]}{f' (default: {default})' if default else ''}{only_for}".replace("%", "%%")
-        flags = f"{'-d ' if name == 'dtype' else ''}{long_option(name)}"
-        found.append(Option(flags, text, _METAVARS.get(name, "N")))
-    return found
-
-
-def options_of_trainings() -> dict[str, list[Regime]]:
-    """Return by option the trainings that have it."""
-    from collbench.plugins.training.workloads.registry import every_regime
-    from collbench.plugins.training.workloads.shape import words
-
-    found: dict[str, list[Regime]] = {}
-    for regime in every_regime().values():
-        for name in words(regime):
-            found.setdefault(name, []).append(regime)
-    return found
 
 
 def long_option(name: str) -> str:

@@ -6,35 +6,27 @@ import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends import registry
 from collbench.backends.registry import backend_defaults, check_name
 from collbench.backends.slowing import parse_slowing
-from collbench.cli.options import ALL, BRIEF_OVERHEAD_S, BRIEF_S, CHECK_OVERHEAD_S, OPTIONS, long_option, options_of_trainings
+from collbench.cli.options import BRIEF_OVERHEAD_S, BRIEF_S, CHECK_OVERHEAD_S, OPTIONS
 from collbench.device.present import visible_gpus
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.operations.case import CALLS, parse_split
 from collbench.operations.dtypes import BITWISE, DTYPES, REDOPS, dtype_named, redop_named
 from collbench.operations.operation import Operation
-from collbench.operations.registry import commands
 from collbench.operations.registry import operations as known_operations
 from collbench.operations.sweep import ALGORITHMS, CPU, PROTOCOLS, REGISTRATIONS, SMALLEST, Sweep, Sweeps
 from collbench.operations.traffic import read_traffic, skewed
-from collbench.results.row import stored_operation
 from collbench.units import parse_size, parse_sizes, size_steps
 
 if TYPE_CHECKING:
     from collbench.control.world import World
     from collbench.launch.info import LaunchInfo
-    from collbench.plugins.hunt.places import HuntRequest, PairsRequest
-    from collbench.plugins.load.task import LoadRequest
-    from collbench.plugins.traces.replay_task import ReplayRequest
-    from collbench.plugins.training.step_task import Training
-    from collbench.plugins.training.task import WorkloadRequest
 
 
 def request_of(arguments: argparse.Namespace, sweep: Sweep | Sweeps, argv: Sequence[str], **more: Any) -> Request:
@@ -173,156 +165,6 @@ def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request
     if not request.requested and not any(find_spec(name) for name in ("mpi4py", "torch", "cupy")):  # plain TCP needs no library
         request = replace(request, backends=(*request.backends, "socket"))
     return replace(request, budget=budget)
-
-
-def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
-    """Return the request of pairs, and of a hunt's pairs. Raises UsageError for invalid options."""
-    from collbench.plugins.hunt.places import PairsRequest
-
-    if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
-        raise UsageError(f"{arguments.command} measures one backend, but --backend has {' and '.join(names)}: use one")
-    # Bytes, of any number, and fixed buffers, since every round creates new ones.
-    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", window=arguments.window,
-                  seed=arguments.seed or 0, streams=getattr(arguments, "streams", None), defaults=backend_defaults)  # fmt: skip
-    request = request_of(arguments, sweep, argv, evidence="off")
-    size, latency_size = parse_size(arguments.size), parse_size(arguments.latency_size)
-    if arguments.command == "hunt":
-        return PairsRequest(request, arguments.by, size, latency_size, budget_s=arguments.budget)
-    return PairsRequest(
-        request, arguments.by, size, latency_size, arguments.concurrent, arguments.one_to_all, arguments.sample, arguments.budget,
-        requested_tools(arguments),
-    )  # fmt: skip
-
-
-def requested_tools(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the names of the requested external tools. Raises UsageError for an unknown name."""
-    if not arguments.tools:
-        return ()
-    from collbench.plugins.channels.wire_tools import tools_named
-
-    return tuple(tool.name for tool in tools_named(arguments.tools))
-
-
-def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
-    """Return the request of a hunt. Raises UsageError for invalid options."""
-    from collbench.plugins.hunt.drain import node_here, parse_cap
-    from collbench.plugins.hunt.places import HuntRequest
-
-    parse_cap(arguments.max_drain)
-    return HuntRequest(
-        pairs_request(arguments, argv), arguments.method, arguments.rounds, not arguments.no_growing, not arguments.no_isolation,
-        node_here(os.environ),
-    )  # fmt: skip
-
-
-def workload_request(arguments: argparse.Namespace, argv: Sequence[str]) -> WorkloadRequest:
-    """Return the request of `collbench workload`. Raises UsageError for invalid options, and for those that no training has."""
-    from collbench.plugins.training.task import WorkloadRequest
-
-    trainings = _trainings(arguments)
-    dtype = dtype_named(trainings[0].shape((0,)).dtype)
-    sweep = Sweep((), None, (dtype,), device=arguments.device, mode="isolated", seed=arguments.seed or 0, defaults=backend_defaults)
-    request = request_of(arguments, sweep, argv)
-    framework = next((training.regime.name for training in trainings if training.regime.models), None)
-    if framework and not request.requested:
-        request = replace(request, backends=("torch-nccl",) if visible_gpus(os.environ) else ("gloo",))
-    if framework and "mpi" in request.backends:  # as libc's exit, which MPI needs, runs destructors of torch that fail without Python
-        raise UsageError(f"{framework} runs PyTorch itself, which cannot run in one launch with mpi: use --backend gloo or torch-nccl")
-    compute = arguments.compute == "real"
-    for training in trainings if compute else ():
-        from collbench.plugins.training.computing import unsupported
-
-        if not training.optional and (reason := unsupported(training.regime)):
-            raise UsageError(reason.render())
-    return WorkloadRequest(request, trainings, not arguments.no_parts, arguments.step_time, compute)
-
-
-def replay_request(arguments: argparse.Namespace, argv: Sequence[str]) -> ReplayRequest:
-    """Return the request of `collbench replay`. Raises UsageError for invalid options."""
-    from collbench.plugins.traces.replay_task import ReplayRequest
-    from collbench.plugins.traces.step import ReplayOptions
-
-    sweep = Sweep((), None, (dtype_named("float32"),), device=arguments.device, mode="isolated", seed=arguments.seed or 0,
-                  defaults=backend_defaults)  # fmt: skip
-    options = ReplayOptions(arguments.step or "", arguments.compute)
-    return ReplayRequest(request_of(arguments, sweep, argv), tuple(arguments.traces), options, arguments.ranks, not arguments.no_parts)
-
-
-_PRESETS = {  # GPCNeT 1.3, network_load_test.c: 8-byte messages, or 131,072; congestors of 4,096 bytes on 80 % of the nodes
-    "gpcnet-latency": ("sendrecv", 8), "gpcnet-bandwidth": ("sendrecv", 131_072), "gpcnet-allreduce": ("allreduce", 8),
-}  # fmt: skip
-_CONGESTORS, _CONGESTOR_BYTES = (("alltoall", "incast", "broadcast"),), 4096
-_RAMP = (0.0, 0.25, 0.5, 0.75, 1.0)
-
-
-def load_request(arguments: argparse.Namespace, argv: Sequence[str]) -> LoadRequest:
-    """Return the request of `collbench load`. Raises UsageError for invalid options."""
-    from collbench.plugins.load.task import PATTERNS, LoadRequest
-
-    if len(names := tuple(dict.fromkeys(arguments.backend or ()))) > 1:
-        raise UsageError(f"load measures one backend, but --backend has {' and '.join(names)}: use one")
-    sweep = Sweep((), None, (dtype_named("uint8"),), device=arguments.device, buffers="fixed", seed=arguments.seed or 0,
-                  window=1, defaults=backend_defaults)  # fmt: skip
-    request = request_of(arguments, sweep, argv, evidence="off")
-    victim, size = stored_operation(arguments.victim), parse_size(arguments.size)
-    mixes, message = tuple(dict.fromkeys(tuple(mix.split("+")) for mix in arguments.against)), parse_size(arguments.message)
-    if arguments.preset:
-        (victim, size), mixes, message = _PRESETS[arguments.preset], _CONGESTORS, _CONGESTOR_BYTES
-    known = {name: found for name, found in known_operations().items() if not found.is_barrier}
-    if victim in commands():
-        victim = commands()[victim][0].name  # of p2p, put and get the latency
-    if victim not in known:
-        raise UsageError(f"--victim '{arguments.victim}' is unknown: choose from {', '.join(sorted(known))}")
-    for pattern in (pattern for mix in mixes for pattern in mix):
-        if pattern not in PATTERNS:
-            raise UsageError(f"--against '{pattern}' is not a valid pattern: choose from {', '.join(PATTERNS)}")
-    if arguments.split and arguments.aggressors:
-        raise UsageError("--split and --aggressors both choose the aggressors: use one of them")
-    if arguments.ramp and arguments.levels != ["100"]:
-        raise UsageError("--ramp and --levels both set the aggressors' rates: use one of them")
-    levels = _RAMP if arguments.ramp else tuple(dict.fromkeys(map(_level, arguments.levels)))
-    split = None if arguments.split is None else parse_split(arguments.split)
-    return LoadRequest(
-        request, known[victim], size, mixes, message, levels, arguments.blocks, split, arguments.aggressors, arguments.preset or ""
-    )
-
-
-def _level(text: str) -> float:
-    """Return the fraction of "25" or "25%". Raises UsageError for another text."""
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / 100 if number.isascii() else -1.0
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise UsageError(f"--levels '{text}' is not a valid rate: use percentages from 0 to 100, e.g. 0,50,100")
-    return value
-
-
-def _trainings(arguments: argparse.Namespace) -> tuple[Training, ...]:
-    """Return the requested trainings. Raises UsageError for invalid names or values, and for options that do not apply."""
-    from collbench.plugins.training.step_task import Training
-    from collbench.plugins.training.workloads.registry import regime_named, regimes
-    from collbench.plugins.training.workloads.shape import shape_of, words
-
-    everything = arguments.names.strip().lower() == ALL
-    names = [name for name in arguments.names.split(",") if name.strip()] or [arguments.names]
-    by_name = regimes() if everything else {regime.name: regime for regime in map(regime_named, names)}
-    chosen = list(by_name.values())
-    owners = options_of_trainings()
-    typed = {name: str(value) for name in owners if (value := getattr(arguments, name)) is not None}
-    if not any(regime in owners["seed"] for regime in chosen):
-        typed.pop("seed", None)  # it belongs to the launch, too
-    for name in typed if len(chosen) > 1 else ():  # for one training `shape_of` refuses it
-        if not any(regime in owners[name] for regime in chosen):
-            those, these = (", ".join(regime.name for regime in each) for each in (owners[name], chosen))
-            raise UsageError(f"{long_option(name)} does not apply to {these}, only to {those}: remove it")
-    found = []
-    for regime in chosen:
-        own = {name: text for name, text in typed.items() if len(chosen) == 1 or name in words(regime)}
-        shape_of(regime, own, (0,))  # invalid text is rejected before any rank is started
-        found.append(Training(regime, partial(shape_of, regime, own), own.get("model", words(regime)["model"]), optional=everything))
-    return tuple(found)
 
 
 # What GPUs mean for a request: the default backends, the number of processes, and the options of some backends.

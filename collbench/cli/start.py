@@ -19,7 +19,7 @@ from collbench.cli.launches import placed, repeat
 from collbench.cli.request import agree_on_backends, check_options, local_ranks, node_ranks, with_ranks
 from collbench.errors import CollbenchError, Interrupted, RunFailed, UsageError
 from collbench.launch import signals
-from collbench.plugin import failed_plugin
+from collbench.plugin import failed_plugin, loaded
 from collbench.units import plural
 
 if TYPE_CHECKING:
@@ -126,24 +126,16 @@ def check_files_of_rank_0(request: Request, world: World) -> None:
         at_rank_0(world, partial(check_files, request), "checking the files of the run")
 
 
-def make_progress(request: Request, arguments: argparse.Namespace) -> ProgressPrinter:
+def make_progress(request: Request, command: Command) -> ProgressPrinter:
     """Return the progress listener of a command at rank 0."""
     from collbench.report import progress
 
-    if arguments.command == "hunt":
-        from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter
-
-        return HuntProgressPrinter(arguments)
-    own: dict[str, Callable[[argparse.Namespace], ProgressPrinter]] = {
-        "check": progress.QuietProgressPrinter, "pairs": progress.PairsProgressPrinter, "workload": progress.WorkloadProgressPrinter,
-        "replay": progress.WorkloadProgressPrinter, "load": progress.LoadProgressPrinter,
-        "kv": progress.KvProgressPrinter,
-    }  # fmt: skip
-    if arguments.command in own:
-        return own[arguments.command](arguments)
+    if command.progress:
+        listener: ProgressPrinter = loaded(command.progress)(command.arguments)
+        return listener
     if request.launches == 1:
-        return progress.ProgressPrinter(arguments)
-    return progress.QuietProgressPrinter(arguments, notes=request.launch_index == 0)
+        return progress.ProgressPrinter(command.arguments)
+    return progress.QuietProgressPrinter(command.arguments, notes=request.launch_index == 0)
 
 
 Measure = Callable[["Request", "World", Any, Callable[[int], None]], int]
@@ -163,12 +155,14 @@ class Command:
     argv      the arguments, which started ranks repeat
     measure   its function at a rank: (request, world, the listener at rank 0, a callback for the exit code) -> exit code
     cases     the request with the sweep of its cases, if `request.sweep` has only their options, for checks before the start
+    progress  "module:class" of its listener at rank 0, a ProgressPrinter; "": the one of cases
     """
 
     arguments: argparse.Namespace
     argv: Sequence[str]
     measure: Measure = run_cases
     cases: Request | None = None
+    progress: str = ""
 
 
 def launch_of(arguments: argparse.Namespace, argv: Sequence[str]) -> LaunchInfo | None:
@@ -283,7 +277,7 @@ def _take_part(request: Request, info: LaunchInfo, command: Command) -> int:
         same_configuration(request, world)
         meant = agree_on_backends(request, world)
         check_files_of_rank_0(request, world)
-        with nullcontext() if world.rank else make_progress(meant, command.arguments) as listener:
+        with nullcontext() if world.rank else make_progress(meant, command) as listener:
             code = command.measure(meant, world, listener, partial(record_exit, env=os.environ))
         if listener:
             listener.write_trace()

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 from collbench.errors import UsageError
 from collbench.operations.case import Case
-from collbench.plugins.hunt.places import MEASUREMENTS
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines
 from collbench.report.plan import operation_name
 from collbench.report.screen import print_lines, width_of, write_line
@@ -20,6 +19,7 @@ from collbench.units import format_duration, format_size, plural
 # verification of a case, and how often the bytes of a case pass memory, with bytes per second of a slow machine.
 _START_S, _REFERENCES_S, _OVERHEAD_S = 8.0, 3.0, 0.5
 _OVERHEAD_PASSES, _MEMORY_RATE = 10, 4e9
+MEASUREMENTS = 3  # of each round of pairs: the latency, then the bandwidth each way
 _AS_TEXT = ("dtype", "split", "traffic")  # fields of a case that are objects; rows print their text
 
 

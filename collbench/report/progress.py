@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,18 +18,13 @@ from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
 from collbench.report.formats import FORMATS
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
-from collbench.report.screen import check_format, is_terminal, make_screen, print_lines, wants_color
+from collbench.report.screen import check_format, is_terminal, make_screen
 from collbench.report.writers import make_writer
 from collbench.results.row import Row
 from collbench.units import format_duration
 
 if TYPE_CHECKING:
     from collbench.measuring.session import Plan
-    from collbench.plugins.hunt.pairs import PairEffects
-    from collbench.plugins.hunt.places import RoundOrder
-    from collbench.plugins.hunt.protocol import RoundRequest, RoundResult, Suspect
-    from collbench.plugins.hunt.records import PairMatrix, PairRound
-    from collbench.plugins.training.records import StepRow
 
 
 class Reporter:
@@ -218,98 +213,11 @@ class QuietProgressPrinter(ProgressPrinter):
             super().note(sentence)
 
 
-# Progress of a pairs run: a line per round, then the matrix with its slow nodes and pairs.
+# Progress of a run with records of its own.
 
 
-class PairsProgressPrinter(ProgressPrinter):
-    """The listener of a pairs run (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments)
-        self._effects: PairEffects | None = None
-        self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
-        self._round_request: RoundRequest | None = None
-        self._suspects: list[Suspect] = []
-        self._external: list[Row] = []
-
-    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Store what is known before the first round."""
-        self._about = about
-        return {}
-
-    def begin(self, plan: Plan, folder: str) -> None:
-        """Store the folder."""
-        self._folder = folder
-
-    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
-        """Update the live line, or print one for the log."""
-        if total is None:
-            self.note(f"suspects again, round {done}: {text}")
-        elif self._live:
-            self._screen.progress(f"round of {text}", done, total, eta_s)
-        else:
-            left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
-            self.note(f"round {done} of {total}: {text}{left}")
-
-    def record(self, record: Any, place: int | None) -> None:
-        """Keep the rows of external tools, to print below the matrix."""
-        if isinstance(record, Row):
-            self._external.append(record)
-
-    def next(self, last: Sequence[PairRound]) -> RoundOrder | None:
-        """Return the next round that measures suspects again; None if there is none."""
-        from collbench.plugins.hunt.places import RoundOrder
-        from collbench.plugins.hunt.strategy import answer_of, judge
-
-        try:
-            if self._retest is None:
-                self._retest = judge(self._matrix(last), last, self._arguments.seed or 0)
-                self._round_request = next(self._retest)
-            else:
-                assert self._round_request is not None
-                self._round_request = self._retest.send(answer_of(self._round_request.groups, last, self._about["size_bytes"]))
-        except StopIteration as stop:
-            self._suspects = stop.value
-            return None
-        return RoundOrder(**vars(self._round_request))
-
-    def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
-        from collbench.plugins.hunt.pairs import PairEffects, remeasured
-        from collbench.plugins.hunt.pairs_text import finding_json
-
-        judged = [each.as_json() for each in self._suspects]
-        repeated = {pair for one in rounds if one.again for pair in one.pairs}
-        self._about = about
-        self._effects = effects = PairEffects(self._matrix(rounds), repeated, remeasured=remeasured(judged))
-        found = effects.findings()
-        result = "confirmed" if found else "no verdict" if effects.inconclusive() else "nobody"
-        return {"result": result, "judged": judged, "findings": [finding_json(each, effects.matrix.places) for each in found]}
-
-    def end(self) -> None:
-        """Print the matrix, and the run's folder."""
-        self.close()
-        if self._effects:
-            from collbench.plugins.hunt.pairs_text import write_pairs
-
-            matrix, found, unsaid = self._effects.matrix, self._effects.findings(), self._effects.doubts()
-            color = wants_color(sys.stdout, self._arguments.color)
-            about, format, name = self._about, self._arguments.format, Path(self._folder).name
-            write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, external=self._external, run=name)
-            sys.stdout.flush()
-        super().end()
-
-    def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
-        from collbench.plugins.hunt.records import matrix_of
-
-        return matrix_of(self._about, rounds)
-
-
-# Progress of a run of block transfers, and its table at the end.
-
-
-class KvProgressPrinter(ProgressPrinter):
-    """The listener of a run of block transfers. Use it in a `with`, as `ProgressPrinter`."""
+class RecordsProgressPrinter(ProgressPrinter):
+    """A listener that keeps the records of a run. Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -330,105 +238,3 @@ class KvProgressPrinter(ProgressPrinter):
     def record(self, record: Any, place: int | None) -> None:
         """Keep the row for the table."""
         self._rows.append(record)
-
-    def end(self) -> None:
-        """Print the rows, and the run's folder."""
-        from collbench.plugins.kv.text import write_kv
-
-        self.close()
-        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        write_kv(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
-        sys.stdout.flush()
-        super().end()
-
-
-# Progress of a load run, and each row as soon as it is finished.
-
-
-class LoadProgressPrinter(KvProgressPrinter):
-    """The listener of a load run. Use it in a `with`, as `ProgressPrinter`."""
-
-    def begin(self, plan: Plan, folder: str) -> None:
-        """Prepare the table of the planned rows."""
-        from collbench.plugins.load.text import LoadWriter
-
-        super().begin(plan, folder)
-        self._lines = LoadWriter(self._arguments.format, Path(folder).name, plan.facts["load"]["against"], self._screen.room)
-
-    def record(self, record: Any, place: int | None) -> None:
-        """Print the row."""
-        self._rows.append(record)
-        self._data(self._lines.row(record))
-
-    def end(self) -> None:
-        """Print the sentences below the rows, and the run's folder."""
-        self._end_table()
-        ProgressPrinter.end(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-        if not isinstance(error, OSError):  # the output may be closed
-            self._end_table()
-        super().__exit__(kind, error, trace)
-
-    def _end_table(self) -> None:
-        self.close()
-        if self._rows:
-            print_lines(self._lines.end(), sys.stdout, wants_color(sys.stdout, self._arguments.color))
-            sys.stdout.flush()
-            self._rows = []
-
-
-# Progress of a workload, and each training's table as soon as it is complete.
-
-
-class WorkloadProgressPrinter(ProgressPrinter):
-    """The listener of a workload run. Use it in a `with`, as `ProgressPrinter`."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        super().__init__(arguments)
-        self._waiting: list[StepRow] = []
-        self._printed = 0
-
-    def begin(self, plan: Plan, folder: str) -> None:
-        """Store what is known before the first step."""
-        self._about, self._folder = plan.facts["workload"], folder
-
-    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
-        """Update the live line, or print one for the log."""
-        if self._live:
-            super().progress(text, done, total, eta_s)
-        else:
-            self.note(f"{done + 1} of {total}: {text}")
-
-    def record(self, record: Any, place: int | None) -> None:
-        """Print a row at once for programs; for people together with the other rows of its training."""
-        self._waiting.append(record)
-        if self._arguments.format != "table":
-            self._print(1)
-        elif not self._live:
-            backends = len(self._about["backends"])
-            self._print(len(self._waiting) // backends * backends)
-
-    def end(self) -> None:
-        """Print the remaining rows, and the run's folder."""
-        self.close()
-        self._print(len(self._waiting))
-        super().end()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-        self._print(len(self._waiting))  # the rows measured before the run stopped
-        super().__exit__(kind, error, trace)
-
-    def _print(self, count: int) -> None:
-        """Print the first `count` waiting rows."""
-        those, self._waiting = self._waiting[:count], self._waiting[count:]
-        if those:
-            from collbench.plugins.training.text import write_steps
-
-            color, format, name = wants_color(sys.stdout, self._arguments.color), self._arguments.format, Path(self._folder).name
-            step_time_s, headed = self._about.get("step_time_s"), self._printed > 0
-            write_steps(those, format, sys.stdout, color=color, step_time_s=step_time_s, run=name, headed=headed)
-            sys.stdout.flush()
-            self._printed += len(those)

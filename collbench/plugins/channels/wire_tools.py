@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -720,3 +721,10 @@ def _left(before: instruments.Counters, after: instruments.Counters) -> int | No
     parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
     parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
     return None if None in parts else sum(part for part in parts if part)
+
+
+def requested_tools(arguments: Namespace) -> tuple[str, ...]:
+    """Return the names of the requested external tools. Raises UsageError for an unknown name."""
+    if not arguments.tools:
+        return ()
+    return tuple(tool.name for tool in tools_named(arguments.tools))

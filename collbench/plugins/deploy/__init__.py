@@ -2,4 +2,9 @@
 
 from collbench.plugin import Plugin
 
-PLUGIN = Plugin(name="deploy", summary="files that start a command on a cluster")
+PLUGIN = Plugin(
+    name="deploy",
+    summary="files that start a command on a cluster",
+    commands={"emit": "collbench.plugins.deploy.command:add_emit"},
+    hooks={"completed_words": "collbench.plugins.deploy.command:completed_words"},
+)

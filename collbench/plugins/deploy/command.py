@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,3 +155,10 @@ def _with_file(words: Sequence[str], option: str, file: Path, kind: LauncherKind
         elif word == option:
             found[place + 1] = path
     return found
+
+
+def completed_words() -> dict[str, Iterable[str]]:
+    """Return the possible values of the command's argument, for the completion of shells."""
+    from collbench.plugins.deploy.kinds import kinds
+
+    return {"emit KIND": kinds()}

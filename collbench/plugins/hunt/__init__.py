@@ -5,6 +5,8 @@ from collbench.plugin import Plugin
 PLUGIN = Plugin(
     name="hunt",
     summary="pairs of ranks or nodes, and the slow node, NIC or link among them",
+    commands={"pairs": "collbench.plugins.hunt.command:add_pairs", "hunt": "collbench.plugins.hunt.command:add_hunt"},
+    resumed=("pairs", "hunt"),
     kinds=("collbench.plugins.hunt.kind:HUNT", "collbench.plugins.hunt.kind:PAIRS"),
     sections={"collbench.plugins.hunt.page:section": "gate", "collbench.plugins.hunt.pairs_page:section": "against"},
     concerns=("collbench.plugins.hunt.kind:concerns",),

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.hunt.places import MEASUREMENTS, RoundOrder
+from collbench.plugins.hunt.places import RoundOrder
 from collbench.plugins.hunt.protocol import GroupFigure, Hunt, HuntVerdict, Options, RoundResult
 from collbench.plugins.hunt.records import HuntRound, place_hosts
 from collbench.reason import as_json
+from collbench.report.dry_run import MEASUREMENTS
 from collbench.report.progress import ProgressPrinter
 from collbench.report.screen import wants_color
 from collbench.units import format_duration

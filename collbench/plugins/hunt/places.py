@@ -20,9 +20,8 @@ from collbench.operations.groups import Groups, Pair, Schedule, schedule
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
+from collbench.report.dry_run import MEASUREMENTS
 from collbench.units import format_duration, plural
-
-MEASUREMENTS = 3  # of each round: the latency, then the bandwidth each way
 
 
 @dataclass(frozen=True)

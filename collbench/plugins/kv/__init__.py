@@ -6,6 +6,7 @@ PLUGIN = Plugin(
     name="kv",
     summary="transfers of scattered blocks, such as those of a key-value cache",
     commands={"kv": "collbench.plugins.kv.command:add_kv"},
+    resumed=("kv",),
     kinds=("collbench.plugins.kv.kind:KV",),
     sections={"collbench.plugins.kv.page:section": "gate"},
     concerns=("collbench.plugins.kv.kind:concerns",),

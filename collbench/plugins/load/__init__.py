@@ -5,6 +5,8 @@ from collbench.plugin import Plugin
 PLUGIN = Plugin(
     name="load",
     summary="how much slower an operation is while other ranks use the same links",
+    commands={"load": "collbench.plugins.load.command:add_load"},
+    resumed=("load",),
     kinds=("collbench.plugins.load.kind:LOAD",),
     sections={"collbench.plugins.load.page:section": "gate"},
     concerns=("collbench.plugins.load.kind:concerns",),

@@ -2,4 +2,8 @@
 
 from collbench.plugin import Plugin
 
-PLUGIN = Plugin(name="predict", summary="times at node counts that were not measured")
+PLUGIN = Plugin(
+    name="predict",
+    summary="times at node counts that were not measured",
+    commands={"predict": "collbench.plugins.predict.command:add_predict"},
+)

@@ -2,4 +2,13 @@
 
 from collbench.plugin import Plugin
 
-PLUGIN = Plugin(name="traces", summary="traces of jobs: recording, replay, and autopsy of hung ones")
+PLUGIN = Plugin(
+    name="traces",
+    summary="traces of jobs: recording, replay, and autopsy of hung ones",
+    commands={
+        "replay": "collbench.plugins.traces.replay_command:add_replay",
+        "autopsy": "collbench.plugins.traces.autopsy_command:add_autopsy",
+        "trace": "collbench.plugins.traces.trace_command:add_trace",
+    },
+    resumed=("replay",),
+)

@@ -1,0 +1,23 @@
+"""Progress of a run of block transfers, and its table at the end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from collbench.report.progress import RecordsProgressPrinter
+from collbench.report.screen import wants_color
+
+
+class KvProgressPrinter(RecordsProgressPrinter):
+    """The listener of a run of block transfers: its table at the end. Use it in a `with`, as `ProgressPrinter`."""
+
+    def end(self) -> None:
+        """Print the rows, and the run's folder."""
+        from collbench.plugins.kv.text import write_kv
+
+        self.close()
+        color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
+        write_kv(self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+        sys.stdout.flush()
+        super().end()

@@ -1,0 +1,68 @@
+"""Progress of a workload, and each training's table as soon as it is complete."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from collbench.report.progress import ProgressPrinter
+from collbench.report.screen import wants_color
+
+if TYPE_CHECKING:
+    from collbench.measuring.session import Plan
+    from collbench.plugins.training.records import StepRow
+
+
+class WorkloadProgressPrinter(ProgressPrinter):
+    """The listener of a workload run. Use it in a `with`, as `ProgressPrinter`."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._waiting: list[StepRow] = []
+        self._printed = 0
+
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Store what is known before the first step."""
+        self._about, self._folder = plan.facts["workload"], folder
+
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
+        """Update the live line, or print one for the log."""
+        if self._live:
+            super().progress(text, done, total, eta_s)
+        else:
+            self.note(f"{done + 1} of {total}: {text}")
+
+    def record(self, record: Any, place: int | None) -> None:
+        """Print a row at once for programs; for people together with the other rows of its training."""
+        self._waiting.append(record)
+        if self._arguments.format != "table":
+            self._print(1)
+        elif not self._live:
+            backends = len(self._about["backends"])
+            self._print(len(self._waiting) // backends * backends)
+
+    def end(self) -> None:
+        """Print the remaining rows, and the run's folder."""
+        self.close()
+        self._print(len(self._waiting))
+        super().end()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+        self._print(len(self._waiting))  # the rows measured before the run stopped
+        super().__exit__(kind, error, trace)
+
+    def _print(self, count: int) -> None:
+        """Print the first `count` waiting rows."""
+        those, self._waiting = self._waiting[:count], self._waiting[count:]
+        if those:
+            from collbench.plugins.training.text import write_steps
+
+            color, format, name = wants_color(sys.stdout, self._arguments.color), self._arguments.format, Path(self._folder).name
+            step_time_s, headed = self._about.get("step_time_s"), self._printed > 0
+            write_steps(those, format, sys.stdout, color=color, step_time_s=step_time_s, run=name, headed=headed)
+            sys.stdout.flush()
+            self._printed += len(those)
