@@ -201,6 +201,16 @@ def plugins() -> Mapping[str, Plugin]:
     return _loaded()[0]
 
 
+def package_of(plugin: Plugin) -> str:
+    """Return the package of a plug-in with its version: "collbench 1.0"."""
+    from collbench import __version__
+
+    if plugin.name in BUILTIN:
+        return f"collbench {__version__}"
+    entry = entries(GROUP, ()).get(plugin.name)
+    return "" if entry is None else f"{entry.package} {entry.point.dist.version}".strip()
+
+
 def broken_plugins() -> Mapping[str, BrokenEntry]:
     """Return the errors of plug-ins of other packages that cannot be used, by name."""
     return _loaded()[1]

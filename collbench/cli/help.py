@@ -211,6 +211,11 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("trace --out /shared/traces -- srun -N2 python train.py", "of a job under Slurm, into a folder that the nodes share"),
         ("trace --hang 30 -- torchrun --nproc-per-node 2 train.py", "write the dumps of all ranks after 30 s without progress"),
     ),
+    "plugins": (
+        ("plugins", "what comes beside the core"),
+        ("plugins --format jsonl", "one JSON object per line"),
+        ("backends", "the libraries that measure"),
+    ),
     "completion": (
         ("completion bash", "print the script for bash"),
         ("completion zsh", "print the script for zsh"),
@@ -226,7 +231,7 @@ GROUPS = (
         ("check", "OPERATION", "run", "hunt", "doctor", "report", "compare", "gate", "peak", "emit", "import", "explain", "backends"),
     ),
     ("Training", ("workload", "replay", "trace", "autopsy", "kv", "load")),
-    ("More", ("pairs", "probe", "kernels", "predict", "baseline", "history", "runs", "store", "completion")),
+    ("More", ("pairs", "probe", "kernels", "predict", "baseline", "history", "runs", "store", "plugins", "completion")),
 )
 _OPERATIONS = "operations"
 HELP_TOPICS = (*(title.lower() for title, _ in GROUPS[1:]), _OPERATIONS)

@@ -108,8 +108,8 @@ COMMANDS = frozenset({"help", *HELP_TOPICS, *(name for _, names in GROUPS for na
 # The order of the commands where all are listed; "OPERATION" stands for those of the operations. Commands that are not here follow.
 _ORDER = (
     "check", "OPERATION", "run", "pairs", "hunt", "workload", "replay", "load", "kv", "backends", "probe", "peak", "doctor", "autopsy",
-    "explain", "emit", "import", "report", "runs", "compare", "predict", "baseline", "history", "gate", "kernels", "store", "trace",
-    "completion",
+    "explain", "emit", "import", "report", "runs", "compare", "predict", "baseline", "history", "gate", "kernels", "store",
+    "trace", "plugins", "completion",
 )  # fmt: skip
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
@@ -219,12 +219,13 @@ def _other_commands() -> dict[str, Callable[[Any], None]]:
     from collbench.cli.completion import add_completion
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
+    from collbench.cli.plugins import add_plugins
     from collbench.cli.results import add_compare, add_import, add_report, add_runs
 
     return {
         "check": add_health_check, "backends": add_backends, "probe": add_probe, "peak": add_peak, "doctor": add_doctor,
         "explain": add_explain, "import": add_import, "report": add_report, "runs": add_runs, "compare": add_compare,
-        "baseline": add_baseline, "history": add_history, "gate": add_gate, "completion": add_completion,
+        "baseline": add_baseline, "history": add_history, "gate": add_gate, "plugins": add_plugins, "completion": add_completion,
     }  # fmt: skip
 
 

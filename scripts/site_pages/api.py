@@ -11,11 +11,12 @@ import collbench
 from collbench.analysis.compare import CaseRatio, Comparison, Summary
 from collbench.analysis.launches import Launches
 from collbench.api import frames
-from collbench.cli.options import OPTIONS, REPLAY
+from collbench.cli.options import OPTIONS
 from collbench.gating.verdict import Suspicion, Verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings
+from collbench.plugins.traces.replay_command import REPLAY
 from collbench.results.reader import Run
 from site_pages.formats import described_lines
 from site_pages.interfaces import entry

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from collbench.measuring.session import Plan
+from collbench.plugins.training.progress import WorkloadProgressPrinter
 from collbench.plugins.training.records import StepRow
 from collbench.report import progress
-from collbench.report.progress import ProgressPrinter, WorkloadProgressPrinter
+from collbench.report.progress import ProgressPrinter
 from collbench.results.row import Times
 
 

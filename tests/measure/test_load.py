@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from collbench.cli.main import parsed
-from collbench.cli.request import load_request
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
+from collbench.plugins.load.command import load_request
 from collbench.plugins.load.records import LoadRow, read_load
 from collbench.plugins.load.task import LoadRequest, sets_of, sides_of
 from collbench.results.reader import read_run

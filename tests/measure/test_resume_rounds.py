@@ -22,13 +22,14 @@ from collbench.measuring.resume import RunResumed
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter
+from collbench.plugins.hunt.pairs_progress import PairsProgressPrinter
 from collbench.plugins.hunt.places import HuntRequest, PairsRequest
 from collbench.plugins.hunt.tasks import run_hunt, run_pairs
+from collbench.plugins.training.progress import WorkloadProgressPrinter
 from collbench.plugins.training.step_task import Training
 from collbench.plugins.training.task import WorkloadRequest, run_workload
 from collbench.plugins.training.workloads.registry import regime_named
 from collbench.plugins.training.workloads.shape import shape_of
-from collbench.report.progress import PairsProgressPrinter, WorkloadProgressPrinter
 from collbench.results.reader import read_run
 from collbench.results.store import read_object
 from tests.conftest import sample

@@ -16,13 +16,13 @@ from collbench.errors import RunFailed
 from collbench.measuring.session import Plan
 from collbench.plugins.load.interference import LoadInconclusive
 from collbench.plugins.load.page import section
+from collbench.plugins.load.progress import LoadProgressPrinter
 from collbench.plugins.load.records import LoadQuantile, LoadRow, SharedLink, load_from_json
 from collbench.plugins.load.text import FORMATS, LoadWriter, load_values, remarks, write_load
 from collbench.plugins.training.records import Estimate
 from collbench.reason import as_json
 from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
-from collbench.report.progress import LoadProgressPrinter
 from collbench.report.runs import report_run
 from collbench.results.folder import LOAD
 from collbench.results.reader import read_run

@@ -27,7 +27,7 @@ SECTION = Section("part", f"part {EVIL}", [f"text {EVIL}"], [(f"heading {EVIL}",
 @pytest.fixture
 def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Material:
     """A run, and a page of one made-up section and one that returns None."""
-    monkeypatch.setattr(page, "SECTIONS", (lambda material: SECTION, lambda material: None))
+    monkeypatch.setattr(page, "sections", lambda: (lambda material: SECTION, lambda material: None))
     return Material([read_run(store(tmp_path / "run<b>", [make_row()]))], tmp_path / "page.html")
 
 
