@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collbench.traces import chakra, chakra_protobuf, json_records, kineto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.traces import chakra, json_records, kineto
 from collbench.plugins.traces.model import DTYPES, KINDS, REDOPS, UNKNOWN, Part, RankTrace
+from collbench.plugins.traces.reading import read_traces
 from tests.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace, varint
 
 CALLS = (
@@ -267,6 +268,37 @@ class TestProtobuf:
         path = tmp_path / "job.7.et"
         protobuf_trace(path, [*nodes, Node(100, 5, [], [("comm_size", 8), ("comm_src", 7)])])
         with pytest.raises(UsageError, match=r"job\.7\.et"):
+            chakra.read(path)
+
+    def test_without_protobuf_it_is_one_sentence_with_the_remedy(self, tmp_path, monkeypatch):
+        path = tmp_path / "job.0.et"
+        protobuf_trace(path, [Node(1, 7, [], [("comm_type", 0), ("comm_size", 8)])])
+        chakra_protobuf._schema.cache_clear()
+        monkeypatch.setitem(sys.modules, "google.protobuf", None)
+        with pytest.raises(UsageError) as error:
+            read_traces([tmp_path])
+        assert str(error.value) == f"{path}: reading an .et file needs protobuf: pip install 'collbench[traces]'"
+        assert error.value.exit_code == 2
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [(field << 3, b"\x08") for field in (7, 9, 11, 13, 27)]
+        + [(field << 3, b"\x10") for field in (15, 17)]
+        + [(field << 3 | 5, b"\x08\x00\x00\x00") for field in (19, 23)]
+        + [(field << 3 | 1, b"\x08" + b"\x00" * 7) for field in (21, 25)],
+    )
+    def test_a_size_of_any_type_of_integer(self, tmp_path, key, value):
+        path = tmp_path / "job.0.et"
+        protobuf_trace(path, [])
+        kind, size = b"\n\x09comm_type\x48\x00", b"\n\x09comm_size" + varint(key) + value
+        node = b"\x08\x01\x18\x07" + b"".join(b"\x52" + varint(len(attribute)) + attribute for attribute in (kind, size))
+        path.write_bytes(path.read_bytes() + varint(len(node)) + node)
+        assert chakra.read(path)[0].operations["sent"].tolist() == [8]
+
+    def test_too_many_attributes(self, tmp_path):
+        path = tmp_path / "job.0.et"
+        protobuf_trace(path, [Node(1, 7, [], [("comm_type", 0)] * 70000)])
+        with pytest.raises(UsageError, match=r"job\.0\.et: message 2: it has 70000 attributes"):
             chakra.read(path)
 
 

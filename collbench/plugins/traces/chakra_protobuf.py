@@ -2,17 +2,17 @@
 
 Such a file is a series of messages, each after its length: GlobalMetadata, then a Node per operation (et_def.proto of
 github.com/mlcommons/chakra). Sizes are bytes; the inputs that the converter of PyTorch's traces keeps have the data type. A node waits
-for its data_deps; its ctrl_deps are the nodes that called it.
+for its data_deps; its ctrl_deps are the nodes that called it. The package protobuf parses the messages.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from collbench.errors import UsageError
@@ -21,8 +21,23 @@ from collbench.plugins.traces.json_records import text_chunks
 from collbench.plugins.traces.model import KIND, UNKNOWN, Part, RankTrace
 from collbench.untrusted import encodable
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_DATA_DEP, _DATA_DEPS, _ATTRIBUTE = 5 << 3, 5 << 3 | _BYTES, 10 << 3 | _BYTES  # data_deps one by one and packed; ctrl_deps are callers
+# The numbers and types of the fields that are read. Messages in messages are declared as bytes, which are encoded in the same way: most
+# attributes equal those of an earlier node and are not parsed again. Varints are declared with 64 bits, so that no number is truncated.
+_SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
+    "GlobalMetadata": {"version": (1, "bytes"), "attr": (2, "repeated bytes")},
+    "Node": {
+        "id": (1, "uint64"), "name": (2, "bytes"), "type": (3, "uint64"), "data_deps": (5, "repeated uint64"),
+        "start_time_micros": (6, "uint64"), "duration_micros": (7, "uint64"), "inputs": (8, "bytes"), "attr": (10, "repeated bytes"),
+    },
+    "IOInfo": {"values": (1, "bytes"), "types": (3, "bytes")},
+    "AttributeProto": {
+        "name": (1, "bytes"), "int32_val": (7, "oneof int64"), "int64_val": (9, "oneof int64"), "uint32_val": (11, "oneof int64"),
+        "uint64_val": (13, "oneof int64"), "sint32_val": (15, "oneof sint64"), "sint64_val": (17, "oneof sint64"),
+        "fixed32_val": (19, "oneof fixed32"), "fixed64_val": (21, "oneof fixed64"), "sfixed32_val": (23, "oneof sfixed32"),
+        "sfixed64_val": (25, "oneof sfixed64"), "bool_val": (27, "oneof int64"), "string_val": (29, "oneof bytes"),
+    },
+}  # fmt: skip
+_METADATA_KEYS = (1 << 3 | 2, 2 << 3 | 2)  # that begin the fields of GlobalMetadata
 _SENDS, _RECEIVES, _COLLECTIVE = 5, 6, 7  # NodeType
 _COMM_TYPES = (
     "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter", "barrier",
@@ -31,57 +46,81 @@ _GATHERING = (KIND["allgather"], KIND["reducescatter"])
 _LARGEST_MESSAGE = 64 << 20
 _LONGEST_LIST = 8 << 20  # of process groups
 _MOST_MEANINGS = 1 << 16  # that are kept
+_MOST_ATTRIBUTES = 1 << 16  # of a node
 _GROUPS_NODE = GROUPS_NODE.encode()
 _SIZE = b"\n\x09comm_size"  # the name at the begin of an AttributeProto
-_INTEGERS, _SIGNED, _FIXED_INTEGERS, _TEXT = (7, 9, 11, 13, 27), (15, 17), (19, 21, 23, 25), 29  # fields of AttributeProto
-_INTEGER_KEYS = tuple(field << 3 for field in _INTEGERS if field < 16)
 
 
 def recognizes(path: Path, head: bytes) -> bool:
-    """Return whether a file has the suffix `.et`, and begins with a GlobalMetadata message: text, and attributes."""
+    """Return whether a file has the suffix `.et`, and begins like a GlobalMetadata message."""
     if path.name.removesuffix(".gz").rpartition(".")[2] not in ("et", "chakra"):
         return False
     try:
-        length, at = _varint(head, 0)
-        first = head[at : at + length]
-        return length == 0 or (length < _LARGEST_MESSAGE and all(field in (1, 2) and kind == _BYTES for field, kind, _ in _fields(first)))
+        length, begin = _length(head, 0)
     except (ValueError, IndexError):
-        return len(head) == 1 << 16  # the message is longer than the head
+        return False
+    if length == 0:
+        return True
+    complete = begin + length <= len(head) or len(head) == 1 << 16  # the head is 64 KiB of a longer file
+    return complete and length < _LARGEST_MESSAGE and head[begin] in _METADATA_KEYS
 
 
 def read_rank(path: Path) -> RankTrace:
-    """Return the rank of a file. Raises UsageError with the file and the place of what is invalid."""
-    reader = _ProtobufReader(path)
-    messages = _messages(path)
+    """Return the rank of a file. Raises UsageError with the file and the place of what is invalid, or if protobuf is not installed."""
     try:
-        reader.rank.what, reader.rank.count = "message", 1
-        first = next(messages, None)
-        if first is None:
-            raise ValueError("it is missing")
-        for field, kind, _ in _fields(first):
-            if field not in (1, 2) or kind != _BYTES:
-                raise ValueError("the first message is not a GlobalMetadata")
+        schema = _schema()
+    except ImportError as error:
+        raise UsageError(f"{path}: reading an .et file needs protobuf: pip install 'collbench[traces]'") from error
+    reader = _ProtobufReader(path, schema)
+    messages = _messages(path)
+    reader.rank.what = "message"
+    reader.rank.count = 1
+    first = next(messages, None)
+    if first is None:
+        raise reader.rank.fail("it is missing")
+    try:
+        if len(schema.unknown_fields(schema.parse["GlobalMetadata"](first))):
+            raise reader.rank.fail("the first message is not a GlobalMetadata")
+        parse_node = schema.parse["Node"]
         for count, data in enumerate(messages, 2):
             reader.rank.count = count
-            reader.node(_node_of(data))
-    except (ValueError, IndexError) as error:
-        what = "it ends within a field" if isinstance(error, IndexError) else str(error)
-        raise reader.rank.fail(what) from error
+            reader.node(parse_node(data))
+    except schema.error as error:
+        raise reader.rank.fail("it is not a valid message") from error
     reader.rank.what = ""
     return reader.trace()
 
 
-class _Message(msgspec.Struct, gc=False):
-    """A protobuf node. waits: the numbers of nodes; attributes: each AttributeProto of communication, not decoded."""
+class _Schema(NamedTuple):
+    """What protobuf makes of `_SCHEMA`. parse: by message; error: raised by these; unknown_fields: returns those of a message."""
 
-    number: int
-    type: int
-    name: bytes
-    waits: list[int]
-    attributes: list[bytes]
-    start: int
-    duration: int
-    text: bytes
+    parse: Mapping[str, Callable[[bytes], Any]]
+    error: type[Exception]
+    unknown_fields: Callable[[Any], Any]
+
+
+@cache
+def _schema() -> _Schema:
+    """Return the parsers of the messages. Raises ImportError if protobuf is not installed."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, unknown_fields
+
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", syntax="proto2")
+    for message_name, fields in _SCHEMA.items():
+        declared = file.message_type.add(name=message_name)
+        for field_name, (number, declaration) in fields.items():
+            rule, _, kind = declaration.rpartition(" ")
+            field = declared.field.add(name=field_name, number=number, type=f"TYPE_{kind.upper()}", label="LABEL_OPTIONAL")
+            if rule == "repeated":
+                field.label = field.LABEL_REPEATED
+            elif rule == "oneof":
+                field.oneof_index = 0
+                if not declared.oneof_decl:
+                    declared.oneof_decl.add(name="value")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    classes = message_factory.GetMessageClassesForFiles([file.name], pool)
+    parse = {name: classes[name].FromString for name in _SCHEMA}
+    return _Schema(parse, message.DecodeError, unknown_fields.UnknownFieldSet)
 
 
 class _Meaning(NamedTuple):
@@ -95,59 +134,16 @@ class _Meaning(NamedTuple):
     queue: int
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position after it. Raises IndexError if the data ends, and ValueError for more than 64 bits."""
-    first = data[at]
-    if first < 128:
-        return first, at + 1
-    second = data[at + 1]
-    if second < 128:
-        return first - 128 | second << 7, at + 2
-    value, shift, at = first - 128 | second - 128 << 7, 14, at + 2
-    while True:
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    """Return a length and the position after it. Raises IndexError if the data ends, and ValueError for more than 64 bits."""
+    value = 0
+    for shift in range(0, 64, 7):
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number is longer than 64 bits")
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield (field, wire type, number or bytes) of a message. Raises ValueError or IndexError if it is not valid."""
-    at, end = 0, len(data)
-    while at < end:
-        key = data[at]
-        at += 1
-        if key > 127:
-            key, at = _varint(data, at - 1)
-        kind = key & 7
-        if kind == _BYTES:
-            size = data[at]
-            at += 1
-            if size > 127:
-                size, at = _varint(data, at - 1)
-            stop = at + size
-            if stop > end:
-                raise ValueError("a field is longer than its message")
-            yield key >> 3, kind, data[at:stop]
-            at = stop
-        elif kind == _VARINT:
-            value = data[at]
-            at += 1
-            if value > 127:
-                value, at = _varint(data, at - 1)
-            yield key >> 3, kind, value
-        elif kind in (_FIXED64, _FIXED32):
-            stop = at + (8 if kind == _FIXED64 else 4)
-            if stop > end:
-                raise ValueError("a field is longer than its message")
-            yield key >> 3, kind, data[at:stop]
-            at = stop
-        else:
-            raise ValueError(f"wire type {kind} is not valid")
+    raise ValueError("a number is longer than 64 bits")
 
 
 def _messages(path: Path) -> Iterator[bytes]:
@@ -159,7 +155,7 @@ def _messages(path: Path) -> Iterator[bytes]:
             try:
                 length, begin = data[at], at + 1
                 if length > 127:
-                    length, begin = _varint(data, at)
+                    length, begin = _length(data, at)
             except IndexError:
                 break
             except ValueError as error:
@@ -174,105 +170,29 @@ def _messages(path: Path) -> Iterator[bytes]:
         raise UsageError(f"{path}: it is truncated at byte {before + at}: copy the file again")
 
 
-def _node_of(data: bytes) -> _Message:
-    """Return a node. Raises ValueError or IndexError if it is not valid."""
-    # Written out, since most of the time of reading is spent here: `_fields` yields the same.
-    attributes: list[bytes] = []
-    numbers: dict[int, int] = {}
-    texts: dict[int, bytes] = {}
-    waits: list[int] = []
-    at, end = 0, len(data)
-    while at < end:
-        key = data[at]
-        at += 1
-        if key > 127:
-            key, at = _varint(data, at - 1)
-        value = data[at]
-        at += 1
-        if value > 127:
-            value, at = _varint(data, at - 1)
-        if key & 7 == _BYTES:
-            stop = at + value
-            if stop > end:
-                raise ValueError("a field is longer than its message")
-            if key == _ATTRIBUTE:
-                attributes.append(data[at:stop])
-            elif key == _DATA_DEPS:
-                waits += _varints(data[at:stop])
-            else:
-                texts[key] = data[at:stop]
-            at = stop
-        elif key & 7 != _VARINT:
-            raise ValueError(f"wire type {key & 7} is not valid")
-        elif key == _DATA_DEP:
-            waits.append(value)
-        else:
-            numbers[key] = value
-    number, text = numbers.get, texts.get
-    kind = number(3 << 3, 0)
-    return _Message(
-        number(1 << 3, 0), kind, text(2 << 3 | _BYTES, b""), waits, attributes if kind in (_SENDS, _RECEIVES, _COLLECTIVE) else [],
-        number(6 << 3, 0), number(7 << 3, 0), text(8 << 3 | _BYTES, b""),
-    )  # fmt: skip
-
-
-def _varints(data: bytes) -> list[int]:
-    found, at, end = [], 0, len(data)
-    while at < end:
-        number, at = _varint(data, at)
-        found.append(number)
-    return found
-
-
-def _attribute(data: bytes) -> tuple[str, int | str]:
-    """Return the name and value of an attribute; ("", 0) if it is not a number or a text."""
-    name, found = "", None
-    for field, kind, value in _fields(data):
-        if field == 1 and kind == _BYTES:
-            name = value.decode("utf-8", "replace")
-        elif field == _TEXT and kind == _BYTES:
-            found = value.decode("utf-8", "replace")
-        elif field in _INTEGERS and kind == _VARINT:
-            found = value - (1 << 64) if value >> 63 else value
-        elif field in _SIGNED and kind == _VARINT:
-            found = (value >> 1) ^ -(value & 1)
-        elif field in _FIXED_INTEGERS and kind in (_FIXED32, _FIXED64):
-            found = int.from_bytes(value, "little", signed=field > 22)
-    return (name, found) if found is not None else ("", 0)
-
-
-def _size(data: bytes) -> int | str:
-    """Return the value of an attribute with the name `_SIZE`. Most have one integer; others are read as any attribute."""
-    if len(data) > len(_SIZE) + 1 and data[len(_SIZE)] in _INTEGER_KEYS:
-        value, end = _varint(data, len(_SIZE) + 1)
-        if end == len(data) and value < 1 << 63:
-            return value
-    return _attribute(data)[1]
-
-
 class _ProtobufReader:
     """What is collected of the nodes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: _Schema) -> None:
         self.rank = RankBuilder(path)
+        self.parse_attribute, self.parse_inputs = schema.parse["AttributeProto"], schema.parse["IOInfo"]
         self.meanings: dict[tuple[Any, ...], _Meaning] = {}  # of operations so far: most are equal to an earlier one, except for the size
         self.names: dict[int, str] = {}  # of the groups, by their index
         self.places: dict[int, int] = {}  # by number of a node, its place in the file
         self.needs: list[list[int]] = []  # by place: the numbers of the nodes that it waits for
-        self.size_at = 0  # which attribute of the last node was the size
         self.in_bytes = False  # whether an operation has no data type: its bytes are stored as uint8
         self.indices: dict[int, int] = {}  # by place: the index of the node's operation
 
-    def node(self, node: _Message) -> None:
-        """Add a node."""
+    def node(self, node: Any) -> None:
+        """Add a node. Raises `_Schema.error` if a message in it is not valid."""
         place = len(self.needs)
         if not place % 65536:
             self.rank.check_records(place)
-        if self.places.setdefault(node.number, place) != place:
-            raise self.rank.fail(f"it is the second node with number {node.number}")
-        self.needs.append(node.waits)
+        if self.places.setdefault(node.id, place) != place:
+            raise self.rank.fail(f"it is the second node with number {node.id}")
+        self.needs.append(node.data_deps[:])
         if node.name == _GROUPS_NODE:
-            self.groups(node.text)
+            self.groups(node.inputs)
         index = self.operation(node)
         if index is not None:
             self.indices[place] = index
@@ -324,28 +244,29 @@ class _ProtobufReader:
                 stack.pop()
         return self.rank.trace(operations[order], (Part.DTYPES,) if self.in_bytes else (), after=dependencies(waits))
 
-    def operation(self, node: _Message) -> int | None:
+    def operation(self, node: Any) -> int | None:
         """Add the operation of a node, and return its index; None if it does not communicate."""
-        if not node.attributes:
+        kind = node.type
+        if kind not in (_SENDS, _RECEIVES, _COLLECTIVE):
             return None
+        attributes = node.attr[:]
+        if not attributes:
+            return None
+        if len(attributes) > _MOST_ATTRIBUTES:
+            raise self.rank.fail(f"it has {len(attributes)} attributes")
         size: int | str | None = None
-        attributes, at = node.attributes, self.size_at
-        others = attributes[:at] + attributes[at + 1 :]
-        if at < len(attributes) and attributes[at].startswith(_SIZE) and not any(each.startswith(_SIZE) for each in others):
-            size = _size(attributes[at])
-        else:
-            others = []
-            for at, each in enumerate(attributes):
-                if each.startswith(_SIZE):
-                    size, self.size_at = _size(each), at
-                else:
-                    others.append(each)
-        if node.type != _COLLECTIVE and size is None:
+        others = []
+        for attribute in attributes:
+            if attribute.startswith(_SIZE):
+                size = self.attribute(attribute)[1]
+            else:
+                others.append(attribute)
+        if kind != _COLLECTIVE and size is None:
             return None  # the call on the CPU of an operation that another node has
-        key = (node.type, node.text, *others)
+        key = (kind, node.inputs, *others)
         meaning = self.meanings.get(key)
         if meaning is None:
-            meaning = self.meaning(node, dict(map(_attribute, others)))
+            meaning = self.meaning(node, dict(map(self.attribute, others)))
             if meaning is None:
                 return None
             if len(self.meanings) >= _MOST_MEANINGS:
@@ -358,8 +279,8 @@ class _ProtobufReader:
         if meaning.kind in _GATHERING:
             names = self.rank.groups
             sent, received = sizes_of(meaning.kind, number, UNKNOWN, len(names[self.names[meaning.group]].ranks))
-        start = node.start * 1000 if node.start else UNKNOWN
-        duration = node.duration * 1000 if node.duration else UNKNOWN
+        start = node.start_time_micros * 1000 or UNKNOWN
+        duration = node.duration_micros * 1000 or UNKNOWN
         end = start + duration if UNKNOWN not in (start, duration) else UNKNOWN
         self.in_bytes |= not dtype and meaning.kind != KIND["barrier"]
         return self.rank.add(
@@ -367,7 +288,18 @@ class _ProtobufReader:
             root=meaning.root, queue=meaning.queue, start=start, end=end, duration=duration,
         )  # fmt: skip
 
-    def meaning(self, node: _Message, attributes: Mapping[str, int | str]) -> _Meaning | None:
+    def attribute(self, data: bytes) -> tuple[str, int | str]:
+        """Return the name and value of an attribute; ("", 0) if it is not a number or a text."""
+        attribute = self.parse_attribute(data)
+        field = attribute.WhichOneof("value")
+        if field is None:
+            return "", 0
+        value = getattr(attribute, field)
+        if field == "string_val":
+            value = value.decode("utf-8", "replace")
+        return attribute.name.decode("utf-8", "replace"), value
+
+    def meaning(self, node: Any, attributes: Mapping[str, int | str]) -> _Meaning | None:
         """Return what a node's operation is, but for its size; None if it does not communicate."""
         comm_type, rank = attributes.get("comm_type"), self.rank
         if node.type != _COLLECTIVE:
@@ -378,7 +310,7 @@ class _ProtobufReader:
             kind = KIND[_COMM_TYPES[comm_type]]
         else:
             return None
-        dtype = _dtype(node.text)
+        dtype = self.dtype(node.inputs)
         root: Any = UNKNOWN
         if kind in MESSAGES:
             root = attributes.get("comm_dst" if kind == KIND["send"] else "comm_src", UNKNOWN)
@@ -397,9 +329,9 @@ class _ProtobufReader:
         queue = stream if isinstance(stream, int) else UNKNOWN
         return _Meaning(kind, group, dtype, width_of(dtype), rank.checked_rank(root), queue)
 
-    def groups(self, text: bytes) -> None:
+    def groups(self, data: bytes) -> None:
         """Define the process groups of the job: in the converter's node they are Python's text of the list of PyTorch's inputs."""
-        inputs = next((value for field, kind, value in _fields(text) if field == 1 and kind == _BYTES), b"")
+        inputs = self.parse_inputs(data).values
         try:
             values = ast.literal_eval(inputs.decode("utf-8", "replace")) if len(inputs) < _LONGEST_LIST else None
         except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -407,8 +339,7 @@ class _ProtobufReader:
         first = values[0] if isinstance(values, list) and values else ""
         self.rank.define_all(encodable(first) if isinstance(first, str) else first)
 
-
-def _dtype(text: bytes) -> str:
-    """Return torch's data type in the text of a node's inputs; "" if there is none."""
-    types = next((value for field, kind, value in _fields(text) if field == 3 and kind == _BYTES), b"")
-    return dtype_in([types[:1000].decode("utf-8", "replace")]) if text else ""
+    def dtype(self, data: bytes) -> str:
+        """Return torch's data type in the inputs of a node; "" if there is none."""
+        types = self.parse_inputs(data).types
+        return dtype_in([types[:1000].decode("utf-8", "replace")]) if data else ""
