@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed
-from collbench.plugins.channels import wire_tools
+from collbench.measuring import wire_tools
 from collbench.plugins.channels.wire_tools import ToolServer, Writes, complaint, free_port, rate_in, why_not, write_to
+from tests.cli.command import running, until
 
 # What 4.5 prints in the virtual machine, shortened.
 PRINTED = """
@@ -49,7 +52,7 @@ def test_its_own_words_are_reported() -> None:
 
 def test_what_is_asked_of_it() -> None:
     words = " ".join(Writes("mlx5_0", 1, 3, 100).command(18600))
-    assert words.endswith("ib_write_bw -d mlx5_0 -i 1 -s 65536 -n 100 -p 18600 -F --report_gbits --use_cuda=3")
+    assert words == "ib_write_bw -s 65536 -n 100 -F --report_gbits -p 18600 -d mlx5_0 -i 1 --use_cuda=3"
     assert Writes("mlx5_0", iterations=100).n_bytes == 6_553_600
 
 
@@ -69,6 +72,18 @@ def test_addresses_of_ipv6_are_passed_on_where_the_installed_one_knows_them(monk
 def test_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert why_not() == "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
+
+
+def test_a_server_starts_again_after_each_run_and_ends_with_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, runs = tmp_path / "ib_write_bw", tmp_path / "runs"
+    tool.write_text(f"#!/bin/sh\necho run >>{runs}\n[ $(wc -l <{runs}) -lt 3 ] || exec sleep 77\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    with ToolServer(Writes("mlx5_0"), 18600):
+        until(lambda: runs.exists() and len(runs.read_text().split()) == 3, "the third run", 20)
+    until(lambda: running(tmp_path) == [os.getpid()], "the end of the server", 5)
+    assert len(runs.read_text().split()) == 3
 
 
 @pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="perftest is not installed: apt-get install perftest")

@@ -182,7 +182,7 @@ _IPV6 = "--ipv6-addr"  # both ends exchange their parameters over IPv6; versions
 _SIZE_BYTES = 65536
 _NOT_YET = "Couldn't connect"
 _PAUSE_S = 0.05
-_NOTHING = subprocess.DEVNULL
+_LONGEST_SERVER_S = 3600  # then it is started again
 _MOST_RUNS = 24
 # " 65536      5000             97.62              97.61              0.186174": size, iterations, peak, average, messages
 _FIGURES = re.compile(r"^\s*\d+\s+\d+\s+(?:\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\d+(?:\.\d+)?\s*$", re.MULTILINE)
@@ -211,9 +211,16 @@ class Writes:
 
     def command(self, tcp_port: int) -> list[str]:
         """Return the command of the waiting end. With that end's address appended it is the command of the writing end."""
-        words = [_TOOL, "-d", self.device, "-i", str(self.port), "-s", str(_SIZE_BYTES), "-n", str(self.iterations)]
-        gpu = [] if self.gpu is None else [f"--use_cuda={self.gpu}"]
-        return [*words, "-p", str(tcp_port), "-F", "--report_gbits", *([_IPV6] if self.ipv6 else []), *gpu]
+        words = _ib_write_bw_command(_SIZE_BYTES, self.iterations, self.ipv6, tcp_port)
+        words += ["-d", self.device, "-i", str(self.port)]
+        if self.gpu is not None:
+            words.append(f"--use_cuda={self.gpu}")
+        return words
+
+
+def _ib_write_bw_command(size_bytes: int, iterations: int, ipv6: bool, tcp_port: int) -> list[str]:
+    family = [_IPV6] if ipv6 else []
+    return [_TOOL, "-s", str(size_bytes), "-n", str(iterations), "-F", "--report_gbits", *family, "-p", str(tcp_port)]
 
 
 def why_not(cuda: bool = False, ipv6: bool = False) -> str | None:
@@ -243,9 +250,8 @@ class ToolServer:
     """A perftest server that is restarted after each run, until the `with` block ends."""
 
     def __init__(self, writes: Writes, tcp_port: int) -> None:
-        ending_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # when this process is killed
-        self._command, self._over = [*ending_with_us, *writes.command(tcp_port)], threading.Event()
-        self._running: subprocess.Popen[str] | None = None
+        self._command = writes.command(tcp_port)
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> ToolServer:
@@ -254,16 +260,13 @@ class ToolServer:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        while self._thread.is_alive():
-            if self._running:
-                self._running.kill()
-            self._thread.join(_PAUSE_S)
+        self._thread.join()
 
     def _serve(self) -> None:
         while not self._over.is_set():
-            with suppress(OSError):
-                self._running = subprocess.Popen(self._command, stdin=_NOTHING, stdout=_NOTHING, stderr=_NOTHING, text=True)
-                self._running.wait()
+            with suppress(RunFailed), Tool(self._command, _LONGEST_SERVER_S) as server:
+                while server.code() is None and not self._over.wait(_PROCESS_PAUSE_S):
+                    pass
             self._over.wait(_PAUSE_S)
 
 
@@ -307,9 +310,7 @@ _DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})
 
 
 def _ib_write_bw(request: ToolRequest, address: str, port: int) -> list[str]:
-    family = [_IPV6] if ":" in address else []
-    words = ["ib_write_bw", "-s", str(request.size_bytes), "-n", str(request.messages), "-F", "--report_gbits", *family]
-    return [*words, "-p", str(port)]
+    return _ib_write_bw_command(request.size_bytes, request.messages, ":" in address, port)
 
 
 def _parse_ib_write_bw(request: ToolRequest, printed: str) -> ToolFigure:
@@ -423,23 +424,26 @@ class Tool:
         printed = self._read(self._end)
         if printed is None:
             raise RunFailed(f"{self._command[0]} did not end within {self._limit_s:.0f} s")
-        while self._code() is None and time.monotonic() < self._end:
+        while self.code() is None and time.monotonic() < self._end:
             time.sleep(_PROCESS_PAUSE_S)
-        return ToolExit(self._code(), *printed)
+        return ToolExit(self.code(), *printed)
 
     def await_listening(self, port: int, limit_s: float) -> None:
         """Wait until the tool listens at a TCP port. Raises RunFailed if it ends before, or does not listen within so many seconds."""
         end = time.monotonic() + limit_s
         while not _listens(port):
-            if self._code() is not None:
+            if self.code() is not None:
                 out, err = self._read(time.monotonic() + 1) or ("", "")
                 raise RunFailed(f"{self._command[0]} ended before it listened: {last_line(f'{out}{chr(10)}{err}')}")
             if time.monotonic() >= end:
                 raise RunFailed(f"{self._command[0]} does not listen at port {port} within {limit_s:.0f} s")
             time.sleep(_PROCESS_PAUSE_S)
 
-    def _code(self) -> int | None:
-        """Return the exit code without reaping the process: its PID and group must stay reserved until they have been ended."""
+    def code(self) -> int | None:
+        """Return the exit code, None while it runs.
+
+        The process is not reaped: its PID and group must stay reserved until they have been ended.
+        """
         found = os.waitid(os.P_PID, self._running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return None if found is None else found.si_status
 
