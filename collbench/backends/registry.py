@@ -1,17 +1,16 @@
-"""The registry of backends: built-in ones by module, others by the entry points "collbench.backends"."""
+"""The registry of backends: those of the core and of plug-ins by module, single ones by the entry points "collbench.backends"."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from collbench.errors import UsageError, nearest
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
-from collbench.plugin import BrokenEntry, EntryPoint, entries
+from collbench.plugin import BrokenEntry, EntryPoint, entries, loaded, plugins
 
 # Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
 BUILTIN = {
@@ -21,29 +20,30 @@ BUILTIN = {
     "torch-nccl": "collbench.backends.torch_distributed:TorchNcclBackend",
     "simulated": "collbench.backends.simulated:SimulatedBackend",
     "socket": "collbench.backends.socket:SocketBackend",
-    "zmq": "collbench.plugins.libraries.zmq:ZmqBackend",
-    "horovod": "collbench.plugins.libraries.horovod:HorovodBackend",
-    "tensorflow": "collbench.plugins.libraries.tensorflow:TensorFlowBackend",
-    "jax": "collbench.plugins.libraries.jax:JaxBackend",
-    "torchcomms": "collbench.plugins.libraries.torchcomms:TorchCommsBackend",
-    "rccl": "collbench.plugins.libraries.rccl:RcclBackend",
-    "ucc": "collbench.plugins.libraries.ucc.backend:UccBackend",
-    "oneccl": "collbench.plugins.libraries.oneccl.backend:OneCclBackend",
-    "nixl": "collbench.plugins.libraries.nixl:NixlBackend",
     "slowed": "collbench.backends.slowed:SlowedBackend",
 }
 # Used if the user names no backend: real ones only, the fastest to open first.
 DEFAULTS = ("mpi", "gloo")
 
 
+def _places() -> dict[str, str]:
+    """Return the places of the core's and the plug-ins' backends by name; slowed, which wraps others, is last."""
+    places = dict(BUILTIN)
+    slowed = places.pop("slowed")
+    for plugin in plugins().values():
+        for name, place in plugin.backends.items():
+            places.setdefault(name, place)
+    return places | {"slowed": slowed}
+
+
 @cache
-def _plugins() -> Mapping[str, EntryPoint]:
-    return entries("collbench.backends", BUILTIN)
+def _entries() -> Mapping[str, EntryPoint]:
+    return entries("collbench.backends", _places())
 
 
 def backend_names() -> list[str]:
     """Return the names of all backends, available or not."""
-    return [*BUILTIN, *_plugins()]
+    return [*_places(), *_entries()]
 
 
 def backend_class(name: str) -> type[Any]:
@@ -51,48 +51,48 @@ def backend_class(name: str) -> type[Any]:
 
     Raises UsageError that lists the known names.
     """
-    if name in BUILTIN:
-        module, _, found = BUILTIN[name].partition(":")
-        own: type[Any] = getattr(import_module(module), found)
-        return own
+    place = _places().get(name)
+    if place:
+        kind: type[Any] = loaded(place)
+        return kind
     check_name(name)
-    return _of_plugin(name)
+    return _of_entry(name)
 
 
 def check_name(name: str) -> None:
     """Raise UsageError with a similar name, or all of them, if this one is unknown. Imports no backend."""
-    if name not in BUILTIN and name not in _plugins():
+    if name not in _places() and name not in _entries():
         raise UsageError(f"backend '{name}' is unknown: {nearest(name, backend_names())} (see 'collbench backends')")
 
 
 @cache
-def _of_plugin(name: str) -> type[Any]:
+def _of_entry(name: str) -> type[Any]:
     """Return a plug-in's class, checked once against the contract; for a broken plug-in a class that is never available."""
     from collbench.backends.backend import BackendBase, Unavailable
     from collbench.backends.unavailable import BrokenPlugin
 
     try:
-        return _checked(_plugins()[name])
+        return _checked(_entries()[name])
     except BrokenEntry as error:
         answer = Unavailable.because(BrokenPlugin(error.plugin, error.place, error.defect, error.remedy))
         members = {"name": name, "api": name, "devices": frozenset({"cpu"}), "probe": classmethod(lambda kind: answer)}
         return type("BrokenPlugin", (BackendBase,), members)
 
 
-def _checked(plugin: EntryPoint) -> type[Any]:
+def _checked(entry: EntryPoint) -> type[Any]:
     """Return a plug-in's class. Raises BrokenEntry if it violates the contract."""
     from collbench.backends.backend import Available, Backend, Unavailable
 
-    kind = plugin.load()
+    kind = entry.load()
     if not isinstance(kind, type):
-        raise plugin.broken(f"is not a class, but of type {type(kind).__name__}")
+        raise entry.broken(f"is not a class, but of type {type(kind).__name__}")
     required = {name for name in (*vars(Backend), *Backend.__annotations__) if not name.startswith("_")}
     missing = {name for name in required if not hasattr(kind, name)} | set(getattr(kind, "__abstractmethods__", ()))
     if missing:
-        raise plugin.broken(f"is not a Backend: missing {', '.join(sorted(missing))}")
-    answer = plugin.tried("probe", getattr(kind, "probe"))  # noqa: B009
+        raise entry.broken(f"is not a Backend: missing {', '.join(sorted(missing))}")
+    answer = entry.tried("probe", getattr(kind, "probe"))  # noqa: B009
     if not isinstance(answer, Available | Unavailable):
-        raise plugin.broken(f"returns {type(answer).__name__} from probe instead of Available or Unavailable")
+        raise entry.broken(f"returns {type(answer).__name__} from probe instead of Available or Unavailable")
     return kind
 
 

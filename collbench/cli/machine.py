@@ -14,6 +14,7 @@ from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some, tools
 from collbench.cli.parser import Parser, add_command, add_format, duration, factor, not_from_elsewhere, positive
 from collbench.cli.request import default_backends
 from collbench.errors import FINE, RunFailed, UsageError
+from collbench.plugin import hooks_of
 
 if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
@@ -526,14 +527,15 @@ def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: arg
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first
     from collbench.machine.sources import read_paths
-    from collbench.plugins.libraries.ucc.findings import examined_ucc
     from collbench.report.doctor import print_findings
 
     good = [] if arguments.since is None else read_paths([arguments.since])
     found = examine(machines, logs, good)
     if here:
         hostname = machines[0].hostname if machines else None
-        software = [*host.examined_software(hostname, os.environ), *examined_ucc(hostname, os.environ)]
+        software = host.examined_software(hostname, os.environ)
+        for examined in hooks_of("software_findings"):
+            software += examined(hostname, os.environ)
         found = worst_first([*found, *software, *host.examined(hostname, os.environ)])
     if arguments.html:
         from collbench.report.html.first_screen import of_doctor

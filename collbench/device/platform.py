@@ -1,4 +1,4 @@
-"""The runtimes of GPUs, CUDA and HIP, behind one type: which GPUs there are, one of them, and the functions that the timed loop calls."""
+"""A runtime of GPUs as one type, and CUDA: which GPUs there are, one of them, and the functions that the timed loop calls."""
 
 from __future__ import annotations
 
@@ -53,14 +53,4 @@ def cuda() -> GpuPlatform:
     return GpuPlatform(
         "CUDA", gpu_obstacle, identities, cuda_versions, OpenGpu, driver_address, driver_error,
         record="cuEventRecord", query="cuStreamQuery", elapsed="cuEventElapsedTime", launch="cuGraphLaunch", wait="cuStreamWaitEvent",
-    )  # fmt: skip
-
-
-def hip() -> GpuPlatform:
-    """Return the runtime of AMD's GPUs. Loads nothing."""
-    from collbench.plugins.libraries import hip as runtime
-
-    return GpuPlatform(
-        "HIP", runtime.hip_obstacle, runtime.hip_identities, runtime.hip_versions, runtime.HipGpu, runtime.hip_address, runtime.hip_error,
-        record="hipEventRecord", query="hipStreamQuery", elapsed="hipEventElapsedTime", launch="hipGraphLaunch", wait="hipStreamWaitEvent",
     )  # fmt: skip

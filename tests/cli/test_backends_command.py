@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from collbench.backends.registry import BUILTIN
+from collbench.backends.registry import backend_names
 from tests.cli.command import one_sentence, run
 
 MADE_UP = ["simulated", "slowed"]  # listed apart, below the others
-OWN = list(BUILTIN)
+OWN = backend_names()
 
 
 @pytest.fixture

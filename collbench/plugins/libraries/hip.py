@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.device.gpu import Event, GpuMemory, Graph, OpenGpu, Stream
+from collbench.device.platform import GpuPlatform
 from collbench.device.present import EXCLUSIVE, PROHIBITED, Identity
 from collbench.device.unavailable import Obstacle
 from collbench.errors import RunFailed, UsageError
@@ -393,3 +394,11 @@ def _end_capture(stream: Stream) -> int:
     graph = ctypes.c_void_p()
     _call("hipStreamEndCapture", _word(stream.address), ctypes.byref(graph))
     return graph.value or 0
+
+
+def hip() -> GpuPlatform:
+    """Return the runtime of AMD's GPUs. Loads nothing."""
+    return GpuPlatform(
+        "HIP", hip_obstacle, hip_identities, hip_versions, HipGpu, hip_address, hip_error,
+        record="hipEventRecord", query="hipStreamQuery", elapsed="hipEventElapsedTime", launch="hipGraphLaunch", wait="hipStreamWaitEvent",
+    )  # fmt: skip

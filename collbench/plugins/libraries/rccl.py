@@ -15,11 +15,12 @@ from collbench.backends.backend import Available, Group, Unavailable
 from collbench.backends.host import AnyBuffers
 from collbench.backends.nccl.backend import Load, NcclBackend
 from collbench.backends.nccl.library import CHOSEN, DATATYPES, LibraryDialect, NcclLibrary, Word, load
-from collbench.device.platform import GpuPlatform, hip
+from collbench.device.platform import GpuPlatform
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import NonBlocking
 from collbench.operations.unsupported import Fp8FormatUnsupported, OptionUnsupported, StartUnsupported
+from collbench.plugins.libraries.hip import hip
 from collbench.reason import Fact
 
 # Sources: src/nccl.h.in of ROCm/rccl (commit 0cbce2a7, 2024-10-24: 2.21.5) and of ROCm/rocm-systems (projects/rccl, commit 03a89144), and
