@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, UserOverride
     from collbench.machine.readers.nccl_log import NcclLog
-    from collbench.plugins.training.records import Channel
+    from collbench.plugins.channels.records import Channel
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
 

@@ -18,6 +18,7 @@ from collbench.control.members import Member
 from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, NumaNode, Port
 from collbench.machine.peak.links import Link, unknown
+from collbench.plugins.channels.records import Channel
 from collbench.plugins.channels.task import (
     ChannelJob,
     PathBytes,
@@ -32,7 +33,6 @@ from collbench.plugins.channels.task import (
     memory_jobs,
 )
 from collbench.plugins.channels.tcp_streams import HostPair, attempt
-from collbench.plugins.training.records import Channel
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double
 from tests.testbeds import SlurmBed

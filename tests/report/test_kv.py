@@ -11,7 +11,7 @@ import pytest
 
 from collbench.plugins.kv.records import KvRow, kv_from_json
 from collbench.plugins.kv.text import FORMATS, remarks, write_kv
-from collbench.plugins.training.records import Estimate
+from collbench.results.estimate import Estimate
 
 ROW = KvRow(
     "mpi-type", "mpi", "prefill-decode", "plain", 1, 1, 64, 4096, 64, 262144, nodes=2, n=60, time_s=Estimate(5e-5, 4e-5, 6e-5),

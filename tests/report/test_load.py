@@ -19,11 +19,11 @@ from collbench.plugins.load.page import section
 from collbench.plugins.load.progress import LoadProgressPrinter
 from collbench.plugins.load.records import LoadQuantile, LoadRow, SharedLink, load_from_json
 from collbench.plugins.load.text import FORMATS, LoadWriter, load_values, remarks, write_load
-from collbench.plugins.training.records import Estimate
 from collbench.reason import as_json
 from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
 from collbench.report.runs import report_run
+from collbench.results.estimate import Estimate
 from collbench.results.folder import LOAD
 from collbench.results.reader import read_run
 from tests.report.test_kinds import sections

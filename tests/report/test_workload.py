@@ -17,7 +17,7 @@ from collbench.operations.unsupported import TimelineUnsupported
 from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
 from collbench.plugins.traces.replay_text import replay_sentences
 from collbench.plugins.traces.replay_verdict import exposed_s
-from collbench.plugins.training.records import Estimate, ReplayedTrace, StepRow, computing_of, read_workload
+from collbench.plugins.training.records import ReplayedTrace, StepRow, computing_of, read_workload
 from collbench.plugins.training.routing_text import MOST_SHOWN, shown_steps
 from collbench.plugins.training.text import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step
@@ -25,6 +25,7 @@ from collbench.reason import as_json
 from collbench.report.kinds import show_all
 from collbench.report.material import Material
 from collbench.report.runs import report_run
+from collbench.results.estimate import Estimate
 from collbench.results.reader import read_run
 from collbench.results.row import Times
 from tests.results.test_steps import MOE, ROUTED

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json, series_of
-from collbench.plugins.training.records import Estimate
+from collbench.results.estimate import Estimate
 
 
 def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.001) -> list[KvRow]:

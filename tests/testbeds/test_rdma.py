@@ -34,7 +34,7 @@ from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.measuring import instruments as counters
-from collbench.plugins.training.records import document
+from collbench.plugins.channels.records import document
 from collbench.plugins.channels.task import nic_channels
 from collbench.measuring.probing import together_or_alone
 from collbench.plugins.channels.wire_tools import ToolPair, run_tool

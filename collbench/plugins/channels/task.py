@@ -37,6 +37,7 @@ from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.program import NativeCall, Program
 from collbench.plugins.channels import tcp_streams
+from collbench.plugins.channels.records import WRONG, Channel
 from collbench.plugins.channels.tcp_streams import COUNTED, HostPair, in_turn, pairs, patience, run_streams
 from collbench.plugins.channels.wire_tools import (
     BANDWIDTH,
@@ -55,7 +56,6 @@ from collbench.plugins.channels.wire_tools import (
     why_not,
     write_to,
 )
-from collbench.plugins.training.records import WRONG, Channel
 from collbench.reason import Fact
 from collbench.stats.median import median
 

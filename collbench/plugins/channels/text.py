@@ -10,7 +10,7 @@ import numpy as np
 
 from collbench.device.bandwidth import KernelFigure
 from collbench.machine.peak.ceiling import TOLERANCE
-from collbench.plugins.training.records import WRONG, Channel, document
+from collbench.plugins.channels.records import WRONG, Channel, document
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, TextLayout, table_lines
 from collbench.report.screen import PlainScreen, check_format, print_lines, wants_color, width_of, wrapped

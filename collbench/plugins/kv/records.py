@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from collbench.plugins.training.records import Estimate
 from collbench.reason import Fact
+from collbench.results.estimate import Estimate
 from collbench.results.reader import Run, decode_record, read_lines, read_run
 from collbench.stats.median import t_quantile
 from collbench.units import format_size

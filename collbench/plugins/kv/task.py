@@ -36,8 +36,8 @@ from collbench.operations.unsupported import SharedMemoryTooSmall
 from collbench.plugins.kv.block_transfer import METHODS, BlockPattern, TransferMethod
 from collbench.plugins.kv.models import BlockPlan, ModelBlocks, Pattern, PlainBlocks, make_plan
 from collbench.plugins.kv.records import CASE, KvRow, read_kv, series_of
-from collbench.plugins.training.records import Estimate
 from collbench.reason import Fact, Text, as_json, decode_or_text
+from collbench.results.estimate import Estimate
 from collbench.results.folder import KV
 from collbench.results.reader import Run
 from collbench.units import format_bytes, plural

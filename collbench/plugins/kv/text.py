@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
-from collbench.plugins.training.records import Estimate
 from collbench.report.cases import NOTHING, rate
 from collbench.report.frame import Column, Frame, Line, csv_of, printable, table_lines, without_empty
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.estimate import Estimate
 from collbench.results.flags import explain, flag_names
 from collbench.results.store import to_line
 from collbench.units import format_percent, format_rate, format_size, format_time, plural

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from collbench.plugins.load.records import SHARES, LoadQuantile, Verdict
-from collbench.plugins.training.records import Estimate
 from collbench.reason import Fact
+from collbench.results.estimate import Estimate
 from collbench.stats.blocks import FEWEST_GROUPS, Blocks, QuantileEstimate, block_quantile, block_ratio
 from collbench.units import plural
 

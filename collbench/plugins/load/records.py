@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from collbench.plugins.training.records import Estimate
+from collbench.results.estimate import Estimate
 from collbench.results.folder import LOAD
 from collbench.results.reader import Run, decode_record, read_lines, read_run
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from collbench.analysis.launches import known as known_number
 from collbench.plugins.load.interference import LoadInconclusive, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
-from collbench.plugins.training.records import Estimate
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING, rate
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines, without_empty
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.estimate import Estimate
 from collbench.results.flags import explain, flag_names
 from collbench.results.row import UNDER_LOAD
 from collbench.results.store import to_line

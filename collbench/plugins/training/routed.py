@@ -37,11 +37,12 @@ from collbench.operations.data import Mismatch, bytes_needed, slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Program, joined
 from collbench.operations.unsupported import CaseFailed, decode_reason
-from collbench.plugins.training.records import Estimate, RoutedStep, RoutingResult, StepRow, TimeQuantiles, WayBytes
+from collbench.plugins.training.records import RoutedStep, RoutingResult, StepRow, TimeQuantiles, WayBytes
 from collbench.plugins.training.step_task import Around, PartLimit, PartNotPrepared, StepPart, StepPlan, WrongPart, least_s
 from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
 from collbench.plugins.training.workloads.step import bytes_of
 from collbench.reason import Fact, as_json
+from collbench.results.estimate import Estimate
 from collbench.results.row import Times
 from collbench.stats.median import Median, fewest_for, median, quantile
 from collbench.units import format_bytes, plural

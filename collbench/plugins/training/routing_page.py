@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.training.records import Estimate, RoutedStep, RoutingResult, routing_of
+from collbench.plugins.training.records import RoutedStep, RoutingResult, routing_of
 from collbench.plugins.training.routing_text import format_tax
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Table
 from collbench.report.html.drawing import Picture, draw_legend, linear_scale, series_classes
+from collbench.results.estimate import Estimate
 from collbench.units import format_time
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collbench.plugins.training.records import Estimate, RoutedStep, RoutingResult, routing_of
+from collbench.plugins.training.records import RoutedStep, RoutingResult, routing_of
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, without_empty
+from collbench.results.estimate import Estimate
 from collbench.units import format_bytes, format_rate, format_time, plural
 
 if TYPE_CHECKING:

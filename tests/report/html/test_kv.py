@@ -8,10 +8,10 @@ from pathlib import Path
 
 from collbench.plugins.kv.page import most_bytes, section
 from collbench.plugins.kv.records import CASE, KvRow, series_of
-from collbench.plugins.training.records import Estimate
 from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
 from collbench.report.runs import report_run
+from collbench.results.estimate import Estimate
 from collbench.results.folder import KV, RunFolder
 from collbench.results.reader import read_run
 from tests.report.test_kv import ROW
