@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some, tools
-from collbench.cli.parser import Parser, add_command, add_format, duration, factor, not_from_elsewhere, positive
+from collbench.cli.options import DEFAULT_TIMEOUT_S, add_some
+from collbench.cli.parser import Parser, add_command, add_format, factor, not_from_elsewhere, positive
 from collbench.cli.request import default_backends
 from collbench.errors import FINE, RunFailed, UsageError
 from collbench.plugin import hooks_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job, UserOverride
     from collbench.machine.readers.nccl_log import NcclLog
-    from collbench.plugins.channels.records import Channel
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
 
@@ -280,29 +279,6 @@ _FROM = (
     "files, a folder with sys and proc, a tarball of one"
 )
 
-_MEASURE = (
-    "measure the channels of this node, or of every node of the launch and between them: memory, GPUs, NICs, TCP; each against what it "
-    "could carry"
-)
-
-
-_SCRATCH = "with --measure: read the disk under this folder, from a file that collbench writes there and removes"
-_SCRATCH_SIZE = "largest size of that file (default: 1G); it takes at most a tenth of the free space"
-_SCRATCH_BYTES = 2**30
-
-
-def scratch_size(text: str) -> int:
-    """Return the size in bytes. Raises argparse.ArgumentTypeError below 16 MiB."""
-    from collbench.units import parse_size
-
-    try:
-        found = parse_size(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if found < 16 * 2**20:
-        raise argparse.ArgumentTypeError(f"{text!r} is below 16M, the smallest file to measure")
-    return found
-
 
 def add_probe(commands: Any) -> None:
     """Add the command."""
@@ -316,11 +292,8 @@ def _add_probe_options(parser: Parser) -> None:
     what.add_argument(
         "--gather", type=Path, metavar="FILE", help="write what is read of this node (of rank 0's) into a tarball, names masked"
     )
-    what.add_argument("--measure", action="store_true", help=_MEASURE)
-    tools("that --measure runs from host to host, as rows of their own; it always runs ib_write_bw").add_to(parser)
-    parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
-    parser.add_argument("--scratch", type=Path, metavar="DIR", help=_SCRATCH)
-    parser.add_argument("--scratch-size", type=scratch_size, metavar="SIZE", help=_SCRATCH_SIZE)
+    for add in hooks_of("probe_options"):
+        add(parser, what)
     parser.add_argument("--format", choices=("table", "matrix", "json"), default="table", help="tree, distances, JSON (default: table)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the node there, too; of nodes that differ one file each")
     add_some(parser, "html")
@@ -332,12 +305,10 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.machine.gather import gather
     from collbench.measuring.probing import at_rank_0, together
 
-    if arguments.measure:
-        return _measure(arguments)
-    for option in ("tools", "scratch", "scratch_size"):
-        if getattr(arguments, option):
-            name = f"--{option.replace('_', '-')}"
-            raise UsageError(f"{name} is for --measure: add it, or leave out {name}")
+    for probe in hooks_of("probe"):
+        code: int | None = probe(arguments)
+        if code is not None:
+            return code
     if arguments.gather:
         if arguments.html:
             raise UsageError("--gather only reads the node: use `collbench probe --from FILE --html PAGE` afterwards")
@@ -345,31 +316,6 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
     if arguments.sources:
         return at_rank_0(os.environ, arguments.timeout, lambda: _print_probe(read_machines(arguments.sources), arguments))
     return together(os.environ, arguments.timeout, lambda machines: _print_probe(machines, arguments))
-
-
-def _measure(arguments: argparse.Namespace) -> int:
-    """Measure the channels and print them. Return the exit code."""
-    from collbench.plugins.channels.storage_task import Scratch
-    from collbench.plugins.channels.task import measure_channels
-    from collbench.plugins.channels.wire_tools import requested_tools
-
-    seconds = arguments.max_time
-    if arguments.format == "matrix" or arguments.svg or arguments.html:
-        raise UsageError("--measure prints a table or JSON: leave out --format matrix, --svg and --html")
-    if 2 * seconds > arguments.timeout:
-        raise UsageError(
-            f"--max-time {seconds:g} leaves no room below --timeout {arguments.timeout:g}: give twice as much time to --timeout"
-        )
-
-    def show(channels: Sequence[Channel]) -> None:
-        from collbench.plugins.channels.text import channels_text
-
-        channels_text(channels, arguments.format, sys.stdout, arguments.color)
-
-    if arguments.scratch_size and not arguments.scratch:
-        raise UsageError("--scratch-size is for --scratch: add the folder, or leave out --scratch-size")
-    scratch = Scratch(arguments.scratch, arguments.scratch_size or _SCRATCH_BYTES) if arguments.scratch else None
-    return measure_channels(os.environ, arguments.timeout, seconds, show, requested_tools(arguments), scratch=scratch)
 
 
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
