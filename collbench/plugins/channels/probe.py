@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import tools
 from collbench.cli.parser import Parser, duration
-from collbench.cli.request import requested_tools
 from collbench.errors import UsageError
+from collbench.plugins.channels.wire_tools import requested_tools
 
 if TYPE_CHECKING:
     from collbench.plugins.channels.records import Channel
