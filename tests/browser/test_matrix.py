@@ -5,35 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from collbench.report.html.pairs import COLORS, grouped
+from collbench.report.pairs import classes_of
+from collbench.results.rounds import PairMatrix
 from playwright.sync_api import Browser, Locator, Page
 
 from collbench.report.html import page as page_of
-from collbench.report.html.chart import Section
+from collbench.report.html.chart import Chart, Section
 from collbench.report.html.first_screen import FirstScreen
+from collbench.units import format_rate, format_time
+from tests.analysis.pair_matrices import SyntheticMatrix
 from tests.browser.pages import ObservedPage
-from tests.report.html.matrices import cell_texts, drawn, even, slowed
+from tests.report.html.matrices import drawn, even, slowed
 
 PLACES = 100
 OPEN = "for (const part of document.querySelectorAll('.folded')) part.open = true"
+
+
+def write(path: Path, charts: list[Chart]) -> Path:
+    """Write a page with these charts."""
+    path.write_text(page_of.page(FirstScreen("pairs"), lambda: [Section("pairs", "Pairs", charts=charts)]), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")
 def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The page of a matrix of 100 places in 10 groups, of which one pair is slow."""
     names = [f"r{number // 10}n{number % 10}" for number in range(PLACES)]
-    charts = drawn(slowed(even(PLACES, names), 37, 52))
-    path = tmp_path_factory.mktemp("page") / "matrix.html"
-    path.write_text(page_of.page(FirstScreen("pairs"), lambda: [Section("pairs", "Pairs", charts=charts)]), encoding="utf-8")
-    seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}), Path(path))
+    path = write(tmp_path_factory.mktemp("page") / "matrix.html", drawn(slowed(even(PLACES, names), 37, 52)))
+    seen = ObservedPage.opening(browser.new_page(viewport={"width": 1280, "height": 900}), path)
     seen.page.evaluate(OPEN)
     yield seen.page
     assert seen.said == []
     seen.page.close()
 
 
+@pytest.fixture
+def opened_matrix(either: Browser, tmp_path: Path) -> Iterator[Callable[[PairMatrix], Page]]:
+    """Open the page of a matrix in each browser; afterwards it must not have written to the console."""
+    pages: list[ObservedPage] = []
+
+    def open_page(matrix: PairMatrix) -> Page:
+        pages.append(ObservedPage.opening(either.new_page(), write(tmp_path / "matrix.html", drawn(matrix))))
+        return pages[-1].page
+
+    yield open_page
+    for each in pages:
+        each.page.close()
+        assert each.said == []
+
+
 def wait_for_text(page: Page, text: str) -> None:
-    """Wait until the tooltip has this text: values are unpacked at first use."""
+    """Wait until the tooltip has this text."""
     page.wait_for_function("(text) => !tip.hidden && tip.textContent === text", arg=text, timeout=20_000)
 
 
@@ -64,7 +89,7 @@ def test_a_cell_of_groups_reports_their_slowest_pair(many: Page) -> None:
 
 def test_a_press_goes_to_the_pairs_of_a_cell(many: Page) -> None:
     many.locator("#pairs-0-bandwidth svg").click(position=group(many, 3, 5))  # type: ignore[arg-type]
-    image = many.locator("#pairs-0-bandwidth .matrix img")
+    image = many.locator("#pairs-0-bandwidth .matrix canvas")
     box = many.locator("#pairs-0-bandwidth .matrix").bounding_box()
     image_box = image.bounding_box()
     assert box and image_box and image_box["width"] == 4 * PLACES
@@ -102,8 +127,93 @@ def test_of_few_places_each_cell_of_the_drawing_is_a_pair(opened: Callable[[str]
     page.keyboard.press("Escape")
 
 
-def test_the_script_reads_what_was_packed(many: Page) -> None:
-    texts = cell_texts(drawn(slowed(even(PLACES), 37, 52))[0])
-    unpack = "Cells.of(JSON.parse(document.querySelector('#pairs-0-bandwidth > .data').textContent))"
-    found = many.evaluate(f"{unpack}.then((all) => [[0, 1], [37, 52], [52, 37], [99, 98]].map((place) => all.texts[all.code(...place)]))")
-    assert found == [texts[0][1], texts[37][52], texts[52][37], texts[99][98]]
+def cell_texts(page: Page, chart: Chart) -> list[list[str]]:
+    """Return the text of each pair of a chart by row and column; "" on the diagonal."""
+    script = """(data) => {
+      const cells = new Cells(data);
+      return data.places.map((_, row, all) => all.map((_, column) => (row === column ? "" : cells.text(row, column))));
+    }"""
+    found: list[list[str]] = page.evaluate(script, chart.data)
+    return found
+
+
+def test_each_text_has_the_figure_that_is_printed_elsewhere(many: Page) -> None:
+    matrix = SyntheticMatrix(70).matrix()
+    rates, times = (cell_texts(many, chart) for chart in drawn(matrix))
+    median = np.nanmedian(matrix.bandwidth)
+    for a in range(70):
+        for b in range(a + 1, 70):
+            share = f"{100 * float(f'{matrix.bandwidth[a, b]:.3g}') / median:.0f} % of the median"
+            assert rates[a][b] == f"{format_rate(matrix.bandwidth[a, b])} GB/s, {share}"
+            assert times[a][b].startswith(f"{format_time(matrix.latency_s[a, b])} µs, ")
+
+
+def test_slow_unknown_and_wrong_pairs_and_those_measured_twice_are_reported(many: Page) -> None:
+    matrix = slowed(slowed(even(6), 1, 2, 0.5), 3, 4, 0.05)
+    matrix.bandwidth[0, 5] = np.nan
+    matrix.wrong[0, 1] = matrix.wrong[1, 0] = 3
+    matrix.wrong[4, 5] = matrix.wrong[5, 4] = 1
+    texts = cell_texts(many, drawn(matrix, again=[(2, 3), (0, 5)])[0])
+    usual = "10.0 (9.90–10.1) GB/s, 100 % of the median"
+    assert texts[3][4] == "0.500 (0.495–0.505) GB/s, 5.0 % of the median"
+    assert texts[1][2] == "5.00 (4.95–5.05) GB/s, 50 % of the median"
+    assert texts[0][5] == "not measured"
+    assert texts[5][0] == f"{usual}; measured twice, the faster result counts"
+    assert texts[1][0] == texts[0][1] == f"{usual}; wrong data: 3 elements"
+    assert texts[4][5] == f"{usual}; wrong data: 1 element"
+    assert texts[2][3] == texts[3][2] == f"{usual}; measured twice, the faster result counts"
+    assert texts[0][2] == usual
+
+
+def test_paths_inside_hosts_are_set_against_their_own_median(many: Page) -> None:
+    matrix = even(8, hosts=[f"node{number // 2}" for number in range(8)])
+    for rank in range(0, 8, 2):
+        slowed(matrix, [rank, rank + 1], [rank + 1, rank], 10)
+    texts = cell_texts(many, drawn(matrix)[0])
+    assert texts[0][1] == "100 (99.0–101) GB/s, 100 % of the median of such paths"
+    assert texts[0][2] == "10.0 (9.90–10.1) GB/s, 100 % of the median of such paths"
+
+
+def test_figures_are_written_as_python_writes_them(many: Page) -> None:
+    rates = [412.0, 100.0, 99.5, 10.26, 1.0, 0.118, 0.0119, 0.00031, 0.00002, 0.000003]
+    times = [0.2345, 1.0, 9.978, 12.35, 999.6, 1234.6, 104912.0]
+    assert many.evaluate("(rates) => rates.map(rateText)", rates) == [format_rate(rate * 1e9) for rate in rates]
+    assert many.evaluate("(times) => times.map(timeText)", times) == [format_time(time / 1e6) for time in times]
+
+
+def test_the_canvas_has_a_pixel_of_its_class_for_every_pair(opened_matrix: Callable[[PairMatrix], Page]) -> None:
+    matrix = SyntheticMatrix(80).slow(7).matrix()
+    matrix.wrong[3, 4] = matrix.wrong[4, 3] = 2
+    matrix.bandwidth[5, 6] = np.nan
+    page = opened_matrix(matrix)
+    pixels = page.locator("#pairs-0-bandwidth canvas").evaluate(
+        "(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+    )
+    classes, _ = classes_of(matrix)
+    colors = np.array([*([int(color[at : at + 2], 16) for at in (1, 3, 5)] + [255] for color in COLORS), [0, 0, 0, 0]])
+    order = grouped(matrix.places).order
+    wanted = colors[np.where(classes < 0, len(COLORS), classes)[np.ix_(order, order)]]
+    found = np.array(pixels).reshape(80, 80, 4)
+    assert (found != wanted).any(axis=2).sum() <= 0.005 * 80 * 80  # a number of three digits may lie on the other side of a limit
+    assert found[3, 4].tolist() == found[4, 3].tolist() == [0xD0, 0x10, 0x4C, 255]
+    assert found[5, 6].tolist() == found[8, 8].tolist() == [0, 0, 0, 0]
+    label = page.locator("#pairs-0-bandwidth canvas").get_attribute("aria-label")
+    assert label == "Bandwidth of 1 MiB messages between 80 nodes, every pair"
+
+
+def test_axe_finds_nothing_in_a_large_matrix(many: Page, axe: str) -> None:
+    many.evaluate(axe)
+    assert many.evaluate("async () => (await axe.run({ exclude: ['svg'] })).violations.map((each) => each.id)") == []
+
+
+def test_without_a_script_the_drawing_and_the_table_are_there(browser: Browser, tmp_path: Path) -> None:
+    path = write(tmp_path / "matrix.html", drawn(slowed(even(PLACES), 37, 52)))
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(path.as_uri())
+    for part in page.locator("main summary").all()[:2]:
+        part.click()
+    figure = page.locator("#pairs-0-bandwidth")
+    assert figure.locator("svg path.cells").first.is_visible()
+    assert figure.locator("tbody tr").first.inner_text().split("\t")[:3] == ["node38", "node53", "5.00"]
+    assert page.locator("canvas").count() == 0
+    page.close()

@@ -1,38 +1,92 @@
-// Matrices of pairs: exact figures of a cell under the pointer and by the arrow keys. With many places the drawing shows groups. The
-// picture below it has every pair and can be zoomed; a click on a cell of the drawing scrolls it to the pairs of that cell.
+// Matrices of pairs: the figures of a cell under the pointer and by the arrow keys. With many places the drawing shows groups. A canvas
+// below it has every pair and can be zoomed; a click on a cell of the drawing scrolls it to the pairs of that cell.
 
-// Return the bytes that are packed in `data` (base64 of zlib).
-async function unpacked(data) {
-  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+// Figures as units.py writes them: GB/s to three digits, microseconds to four.
+function rateText(rate) {
+  if (rate >= 100) return rate.toFixed(0);
+  if (rate >= 1e-4) return rate.toPrecision(3);
+  return rate >= 0.000005 ? rate.toFixed(5) : "<0.00001";
 }
 
-// The text of each cell: texts, the slowest first, and the number of the text of each cell. Each byte of a number has its own plane.
+function timeText(micros) {
+  return micros.toFixed(micros >= 1 ? Math.max(0, 4 - String(Math.trunc(micros)).length) : 4);
+}
+
+// The numbers of a bandwidth or a latency, and their texts and colors. `_data` in pairs.py describes them.
 class Cells {
-  static async of(data) {
-    const [texts, codes] = await Promise.all([unpacked(data.texts), unpacked(data.codes)]);
-    const [planes, n] = [new Uint8Array(codes), data.places.length];
-    return Object.assign(new Cells(), { data, n, planes, texts: new TextDecoder().decode(texts).split("\n") });
+  constructor(data) {
+    Object.assign(this, data);
+    this.n = data.places.length;
+    this.wrong = new Map(data.wrong.map(([row, column, elements]) => [row * this.n + column, elements]));
+    this.again = new Set(data.again.flatMap(([row, column]) => [row * this.n + column, column * this.n + row]));
   }
 
-  code(row, column) {
-    const [a, b] = this.data.symmetric && row > column ? [column, row] : [row, column];
-    return [3, 2, 1, 0].reduce((code, plane) => code * 256 + this.planes[(plane * this.n + a) * this.n + b], 0);
+  // Return the number of a pair in `values`, or one of its bounds; null if it was not measured.
+  value(row, column, values = this.values) {
+    if (!this.symmetric) return values[row][column];
+    const [first, second] = row < column ? [row, column] : [column, row];
+    return values[first][second - first - 1];
+  }
+
+  // Return the value / the median of such paths; null if one of them is unknown.
+  ratio(row, column) {
+    const value = this.value(row, column);
+    const median = this.medians[this.hosts[row] === this.hosts[column] ? 1 : 0];
+    return value > 0 && median > 0 ? value / median : null;
+  }
+
+  // Return how many times as fast as the median a pair is; Infinity if that is unknown.
+  speed(row, column) {
+    const ratio = this.ratio(row, column);
+    if (ratio === null) return Infinity;
+    return this.symmetric ? 1 / ratio : ratio;
+  }
+
+  ratioText(ratio) {
+    if (this.symmetric) return `${ratio.toFixed(2)} times ${this.median}`;
+    const percent = 100 * ratio;
+    return `${percent.toFixed(percent < 9.95 ? 1 : 0)} % of ${this.median}`;
+  }
+
+  // Return value, interval, ratio to the median, wrong elements, and whether the pair was measured again.
+  text(row, column) {
+    const [value, ratio] = [this.value(row, column), this.ratio(row, column)];
+    const figure = this.symmetric ? timeText : rateText;
+    const texts = ["not measured"];
+    if (value !== null) {
+      const ends = this.bounds.map((bound) => this.value(row, column, bound)).filter((end) => end !== null);
+      const interval = ends.length === 2 ? ` (${ends.map(figure).join("–")})` : "";
+      texts[0] = `${figure(value)}${interval} ${this.unit}${ratio === null ? "" : `, ${this.ratioText(ratio)}`}`;
+    }
+    const [key, wrong] = [row * this.n + column, this.wrong.get(row * this.n + column)];
+    if (wrong) texts.push(`wrong data: ${wrong.toLocaleString("en")} ${wrong === 1 ? "element" : "elements"}`);
+    if (value !== null && this.again.has(key)) texts.push("measured twice, the faster result counts");
+    return texts.join("; ");
   }
 
   pair(row, column) {
-    const { places, joint } = this.data;
-    return row === column ? `${places[row]} with itself: not measured` : `${places[row]} ${joint} ${places[column]}\n${this.texts[this.code(row, column)]}`;
+    if (row === column) return `${this.places[row]} with itself: not measured`;
+    return `${this.places[row]} ${this.joint} ${this.places[column]}\n${this.text(row, column)}`;
+  }
+
+  // Return the color of a pair; null if it was not measured. Each class below the median is twice as deep as the one before; the last color: wrong data.
+  color(row, column) {
+    if (row === column) return null;
+    if (this.wrong.has(row * this.n + column)) return this.colors.at(-1);
+    const speed = this.speed(row, column);
+    if (speed === Infinity) return null;
+    const depth = Math.floor(Math.log2(Math.max(-Math.log(speed) / this.step, 0.5))) + 1;
+    return this.colors[Math.min(depth, this.colors.length - 2)];
   }
 
   // Return the number of pairs of two groups, and the slowest one.
   groups(row, column) {
-    const { labels, joint, starts } = this.data;
+    const { labels, joint, starts } = this;
     const places = (group) => Array.from({ length: (starts[group + 1] ?? this.n) - starts[group] }, (_, place) => starts[group] + place);
     const pairs = places(row).flatMap((a) => places(column).map((b) => [a, b]));
     if (pairs.length === 1) return this.pair(...pairs[0]);
     const others = pairs.filter(([a, b]) => a !== b);
-    const slowest = others.reduce((one, other) => (this.code(...other) < this.code(...one) ? other : one));
+    const slowest = others.reduce((one, other) => (this.speed(...other) < this.speed(...one) ? other : one));
     const among = row === column ? `among ${labels[row]}` : `${labels[row]} ${joint} ${labels[column]}`;
     return `${among}: ${others.length} pairs, the slowest:\n${this.pair(...slowest)}`;
   }
@@ -66,45 +120,60 @@ class Grid extends Walk {
   }
 }
 
-// The picture of all pairs: scrolled, and zoomed around its middle.
+// The picture of all pairs, a pixel of a canvas each: scrolled, and zoomed around its middle.
 class Whole {
-  constructor(box, cells, drawing) {
-    const picture = box.querySelector("img");
-    Object.assign(this, { box, picture, cells, each: picture.width / cells }); // `each` in pixels
-    box.setAttribute("aria-label", "every pair");
-    const zoom = (sign, name, factor) => button(sign, () => this.scale(this.each * factor), { "aria-label": name });
+  constructor(figure, cells) {
+    const title = `${figure.querySelector("figcaption > :first-child").textContent}, every pair`;
+    this.canvas = element("canvas", { width: cells.n, height: cells.n, role: "img", "aria-label": title });
+    this.box = element("div", { class: "matrix", "aria-label": "every pair" }, this.canvas);
+    const zoom = (sign, name, factor) => button(sign, () => this.scale(this.side * factor), { "aria-label": name });
     const hint = " every pair (scroll to move); click a cell above to find its pairs";
-    drawing.append(element("p", { class: "zoom" }, zoom("−", "smaller", 0.5), zoom("+", "larger", 2), hint), box);
+    figure.querySelector(".drawing").append(element("p", { class: "zoom" }, zoom("−", "smaller", 0.5), zoom("+", "larger", 2), hint), this.box);
+    this.paint(cells);
+    this.resize(2);
   }
 
-  scale(each) {
+  paint(cells) {
+    const image = new ImageData(cells.n, cells.n);
+    const pixels = new Map(cells.colors.map((color) => [color, [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)).concat(255)]));
+    for (let row = 0; row < cells.n; row++) {
+      for (let column = 0; column < cells.n; column++) {
+        const color = cells.color(row, column);
+        if (color !== null) image.data.set(pixels.get(color), 4 * (row * cells.n + column));
+      }
+    }
+    this.canvas.getContext("2d").putImageData(image, 0, 0);
+  }
+
+  // Set the side of a cell in pixels of the page.
+  resize(side) {
+    this.side = side;
+    this.canvas.style.width = this.canvas.style.height = `${side * this.canvas.width}px`;
+  }
+
+  scale(side) {
     const { scrollLeft, clientWidth, scrollTop, clientHeight } = this.box;
-    const [x, y] = [scrollLeft + clientWidth / 2, scrollTop + clientHeight / 2].map((far) => far / this.each);
-    this.each = Math.max(0.5, Math.min(16, each));
-    this.picture.width = this.picture.height = this.each * this.cells;
+    const [x, y] = [scrollLeft + clientWidth / 2, scrollTop + clientHeight / 2].map((far) => far / this.side);
+    this.resize(Math.max(0.5, Math.min(16, side)));
     this.centre(x, y);
   }
 
   centre(x, y) {
-    this.box.scrollTo({ left: x * this.each - this.box.clientWidth / 2, top: y * this.each - this.box.clientHeight / 2, behavior: "instant" });
+    this.box.scrollTo({ left: x * this.side - this.box.clientWidth / 2, top: y * this.side - this.box.clientHeight / 2, behavior: "instant" });
   }
 }
 
-function matrix(figure, data) {
-  let values = null;
-  const cells = () => (values ??= Cells.of(data));
-  const [drawing, box, n] = [figure.querySelector(".drawing"), figure.querySelector(".matrix"), data.places.length];
-  const grid = new Grid(drawing, drawing.querySelector("svg"), data.box, data.starts.length, async (row, column) => (await cells()).groups(row, column));
-  if (!box) return;
-  const whole = new Whole(box, n, drawing);
-  new Grid(box, whole.picture, [0, 0, n], n, async (row, column) => (await cells()).pair(row, column));
+eachChart("pairs", (figure, data) => {
+  const [cells, drawing, groups] = [new Cells(data), figure.querySelector(".drawing"), data.starts.length];
+  const grid = new Grid(drawing, drawing.querySelector("svg"), data.box, groups, (row, column) => cells.groups(row, column));
+  if (groups === cells.n) return;
+  const whole = new Whole(figure, cells);
+  new Grid(whole.box, whole.canvas, [0, 0, cells.n], cells.n, (row, column) => cells.pair(row, column));
   grid.picture.addEventListener("click", (event) => {
     const cell = grid.under(event);
     if (cell === null) return;
-    const [y, x] = cell.map((group) => (data.starts[group] + (data.starts[group + 1] ?? n)) / 2);
-    whole.scale(Math.max(whole.each, 4));
+    const [y, x] = cell.map((group) => (data.starts[group] + (data.starts[group + 1] ?? cells.n)) / 2);
+    whole.scale(Math.max(whole.side, 4));
     whole.centre(x, y);
   });
-}
-
-if ("DecompressionStream" in window) eachChart("pairs", matrix);
+});

@@ -1,19 +1,15 @@
-"""The section "Pairs": matrices of bandwidth and latency as pictures, and a line per place."""
+"""The section "Pairs": matrices of bandwidth and latency as pictures, their numbers, and a line per place."""
 
 from __future__ import annotations
 
-import base64
 import re
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from math import exp
+from math import exp, isfinite
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import quoteattr
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +17,7 @@ from rich.cells import cell_len
 
 from collbench.plugins.hunt import pairs_text as texts_of
 from collbench.plugins.hunt.pairs import PairEffects, PairFinding
-from collbench.plugins.hunt.pairs_text import CLASSES, ITSELF, UNKNOWN, WRONG, Classes
+from collbench.plugins.hunt.pairs_text import ITSELF, UNKNOWN, WRONG, Classes
 from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
@@ -98,24 +94,18 @@ def _by_name(names: Sequence[str], by: str) -> Groups:
     return Groups(tuple(place for each in members.values() for place in each), tuple(starts.tolist()), tuple(members), by)
 
 
-# The classes of a pair matrix as a PNG with one pixel per cell, in colors that color-blind people can distinguish.
+# The colors of the classes of a pair matrix, which color-blind people can distinguish.
 #
 # Five steps of the color map cividis, from the median to far below it, and red for wrong data.
 COLORS = ("#00224e", "#434e6c", "#7d7c78", "#bcae6c", "#fee838", "#d0104c")
-_CLEAR = len(COLORS)  # transparent: not measured, and a place with itself
-_PALETTE = b"".join(bytes.fromhex(color[1:]) for color in (*COLORS, "#ffffff"))
 
 
-def image_of(classes: NDArray[np.int64]) -> str:
-    """Return the picture of classes [rows × columns] as a data: URL."""
-    assert WRONG == CLASSES == _CLEAR - 1
-    pixels = np.where(classes < 0, _CLEAR, classes).astype(np.uint8)
-    lines = zlib.compress(np.insert(pixels, 0, 0, axis=1).tobytes(), 6)  # each line begins with its filter: none
-    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n"
-    for name, content in ((b"IHDR", head), (b"PLTE", _PALETTE), (b"tRNS", b"\xff" * _CLEAR + b"\0"), (b"IDAT", lines), (b"IEND", b"")):
-        data += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+def path_of(cells: NDArray[np.bool_]) -> str:
+    """Return the path of the chosen cells, each of width and height 1: a rectangle for each run of them in a row."""
+    edges = np.diff(np.pad(cells, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    starts = np.argwhere(edges > 0).tolist()
+    ends = np.argwhere(edges < 0)[:, 1].tolist()
+    return "".join(f"M{start} {row}h{end - start}v1h{start - end}z" for (row, start), end in zip(starts, ends, strict=True))
 
 
 # Bandwidth and latency of a pair matrix in the same form: values as text, ratios to the median, classes and their names.
@@ -163,6 +153,22 @@ class Quantity:
         speeds = texts_of.above_median(self.matrix)
         return np.where(np.isfinite(speeds), np.clip(speeds, -_FARTHEST, _FARTHEST), np.nan)
 
+    @cached_property
+    def medians(self) -> list[float | None]:
+        """The median between hosts and that inside hosts, in `unit`; None: no such pair was measured."""
+        hosts = np.array(self.matrix.hosts)
+        inside = hosts[:, None] == hosts[None, :]
+        measured = np.isfinite(self.above)
+        logarithms = (np.log(self.in_unit(self.values[kind & measured])) for kind in (~inside, inside))
+        return [rounded(exp(np.median(values)), _DIGITS) if len(values) else None for values in logarithms]
+
+    def in_unit(self, values: Figures) -> Figures:
+        """Return values in `unit`; NaN if `figure` has no text for them."""
+        with np.errstate(all="ignore"):
+            micro = values * 1e6
+            shown: Figures = np.where(np.isfinite(micro), micro if self.symmetric else values / 1e9, np.nan)
+        return shown
+
     def figure(self, value: float) -> str:
         """Return a value as text, without its unit; "" if it is not finite, or too large to be valid."""
         if not np.isfinite(value * 1e6):
@@ -188,6 +194,11 @@ class Quantity:
             return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]
         edges = [f"{100 * exp(-depth):.0f}" for depth in depths]
         return [f"{edges[0]} % of {self.median} or more", *(f"{b}–{a} %" for a, b in pairwise(edges)), f"below {edges[-1]} %"]
+
+
+def rounded(value: float, digits: int) -> float | None:
+    """Return a value rounded to significant digits; None if it is not finite."""
+    return float(f"{value:.{digits}g}") if isfinite(value) else None
 
 
 def quantities(matrix: PairMatrix) -> tuple[Quantity, Quantity]:
@@ -304,7 +315,10 @@ class _Drawing:
             add("rect", fill=self.unknown)
             for at in np.flatnonzero(np.diag(self.classes) == ITSELF).tolist():
                 self.picture.add("rect", "paper", x=self.at(at - 0.5), y=self.at(at - 0.5), width=self.cell, height=self.cell)
-        add("image", preserveAspectRatio="none", href=image_of(self.classes))
+        place = f"translate({self.start:.1f} {self.start:.1f}) scale({self.cell:.4f})"
+        for number, color in enumerate(COLORS):
+            if (self.classes == number).any():
+                self.picture.add("path", "cells", fill=color, transform=place, d=path_of(self.classes == number))
         add("rect", "frame")
         for row, column in np.argwhere(self.classes == WRONG)[:_MOST_SIGNS].tolist():  # color alone is not enough
             self.picture.text(self.at(column), self.at(row) + 4, "!", "middle", "sign")
@@ -366,66 +380,12 @@ def _wide(text: str) -> float:
     return _LETTER * cell_len(text)
 
 
-# The texts of the cells of a matrix, packed for the page's script (matrix.js): each text once, and per cell the number of its text.
-
-_DETAILED = 64  # with more places, the texts have no intervals, which make nearly every text different
-
-
-def _packed_texts(quantity: Quantity, again: Collection[tuple[int, int]], order: NDArray[np.int64]) -> dict[str, object]:
-    """Return the texts of all cells as zlib in base64, the slowest first, and the number of the text of each cell.
-
-    Rows and columns are in `order`; of a symmetric quantity the cells above the diagonal count. The numbers have four bytes each:
-    first all lowest bytes, then all next ones, which makes them small when packed.
-    """
-    n = len(order)
-    cells = np.triu_indices(n, 1) if quantity.symmetric else np.nonzero(~np.eye(n, dtype=bool))
-    twice = np.zeros((n, n), bool)
-    for a, b in again:
-        twice[a, b] = twice[b, a] = True
-    bounds = quantity.bounds if quantity.bounds is not None and n <= _DETAILED else ()
-    cell = order[cells[0]], order[cells[1]]
-    exact = [each[cell] for each in (quantity.shares(), np.nan_to_num(quantity.matrix.wrong), twice, quantity.values, *bounds)]
-    shown = np.stack([*exact[:3], *(_as_shown(quantity, each) for each in exact[3:])], axis=-1)
-    shown[np.isnan(shown)] = np.inf  # equal to itself
-    _, first, codes = np.unique(shown, axis=0, return_index=True, return_inverse=True)  # the combinations that occur
-    known = np.stack(exact, axis=-1)[first]
-    speeds = -known[:, 0] if quantity.symmetric else known[:, 0]
-    ranked = np.lexsort((speeds, known[:, 0] < 0))
-    numbers = np.zeros((n, n), "<u4")
-    numbers[cells] = np.argsort(ranked)[codes.ravel()]
-    texts = "\n".join(_cell_text(quantity, *each) for each in known[ranked].tolist())
-    return {"texts": _packed(texts.encode()), "codes": _packed(numbers.view(np.uint8).reshape(-1, 4).T.tobytes())}
-
-
-def _as_shown(quantity: Quantity, values: Figures) -> Figures:
-    """Return the values rounded to the digits of their texts, so that few of them differ."""
-    digits, whole = (4, 1e-6) if quantity.symmetric else (3, 1e9)
-    with np.errstate(all="ignore"):
-        unit = np.minimum(10.0 ** (np.floor(np.log10(np.abs(values))) + 1 - digits), whole)
-        rounded: Figures = np.where(np.isfinite(unit) & (unit > 0), np.rint(values / unit) * unit, values)
-    return rounded
-
-
-def _cell_text(quantity: Quantity, share: float, wrong: float, twice: float, *values: float) -> str:
-    """Return value, interval, ratio to the median, wrong elements, and whether the pair was measured again."""
-    figure, *ends = map(quantity.figure, values)
-    interval = f" ({'–'.join(ends)})" if ends and all(ends) else ""
-    compared = f", {quantity.against_median(share)}" if share >= 0 else ""
-    texts = [f"{figure}{interval} {quantity.unit}{compared}" if figure else "not measured"]
-    texts += [f"wrong data: {plural(int(min(wrong, 1e15)), 'element')}"] if wrong > 0 else []
-    texts += ["measured twice, the faster result counts"] if twice and figure else []
-    return "; ".join(texts)
-
-
-def _packed(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 6)).decode()
-
-
 # One chart per quantity of a pair matrix: the picture, its values, and a table.
 
 _WHOLE = 12  # up to this many places, the table is the matrix itself, and half the width of the page is enough
 _SLOWEST = 40  # pairs in the table of a larger matrix
-_SHOWN = 2  # pixels of a cell in the picture of all cells, before zooming
+_DETAILED = 64  # with more places, the numbers have no intervals and only the digits that are shown, since they are most of the page
+_DIGITS, _FEW_DIGITS = 6, {"bandwidth": 3, "latency": 4}  # significant ones
 _SHARED = {"host": "of a host", "name": "of hosts with names that differ in the last number only", "neighbours": "next to each other"}
 
 
@@ -458,11 +418,10 @@ def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
     named, key = marks(quantity, matrix.found, groups), f"{matrix.key}-{quantity.name}"
     title = f"{matrix.run}{quantity.name.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {matrix.places}"
     drawn = _Drawing(key, quantity, groups, named)
-    every = "" if groups.by == "place" else _every_pair(quantity, groups, title)
     method = _method(quantity, groups, matrix.samples[not quantity.symmetric])
     data = _data(quantity, matrix.effects.again, groups, (drawn.start, drawn.start, drawn.side))
     return Chart(
-        key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title) + every,
+        key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title),
         _whole(quantity) if quantity.matrix.n <= _WHOLE else _slowest(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
     )  # fmt: skip
 
@@ -489,21 +448,48 @@ def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
     return text
 
 
-def _every_pair(quantity: Quantity, groups: Groups, title: str) -> str:
-    """Return the picture of all cells, which matrix.css and matrix.js make readable."""
-    side = _SHOWN * quantity.matrix.n
-    image, name = image_of(quantity.classes[0][np.ix_(groups.order, groups.order)]), quoteattr(f"{title}, every pair")
-    return f'<div class="matrix"><img src="{image}" width="{side}" height="{side}" alt={name}></div>'
-
-
 def _data(quantity: Quantity, again: Collection[tuple[int, int]], groups: Groups, box: tuple[float, float, float]) -> dict[str, object]:
-    """Return the data of matrix.js. `joint` goes between the names of a pair; places are in the order of drawing, `starts` their groups."""
-    places = [printable(quantity.matrix.places[place])[:200] for place in groups.order]
+    """Return the data of matrix.js. Places, rows and columns are in the order of drawing.
+
+    starts   the first place of each group
+    joint    the word between the names of a pair
+    hosts    a number for the host of each place
+    medians  see `Quantity.medians`; `median` is their name
+    step     the depth of the first class below the median, as a logarithm
+    values   rows of numbers in `unit`; of a symmetric quantity those right of the diagonal
+    bounds   the ends of the intervals, like `values`; only of a small matrix
+    wrong    (row, column, number of wrong elements)
+    again    (row, column) of the pairs that were measured twice
+    """
+    matrix, order = quantity.matrix, np.array(groups.order)
+    drawn_at = np.argsort(order)
+    detailed = matrix.n <= _DETAILED
+    digits = _DIGITS if detailed else _FEW_DIGITS[quantity.name]
+
+    def numbers(figures: Figures) -> list[list[float | None]]:
+        rows = quantity.in_unit(figures)[np.ix_(order, order)].tolist()
+        return [[rounded(value, digits) for value in row[at + 1 if quantity.symmetric else 0 :]] for at, row in enumerate(rows)]
+
+    wrong = np.nan_to_num(matrix.wrong)[np.ix_(order, order)]
     return {
-        "kind": "pairs", "places": places, "starts": groups.starts, "labels": [printable(label)[:200] for label in groups.labels],
-        "box": box, "joint": "and" if quantity.symmetric else "to", "symmetric": quantity.symmetric,
-        **_packed_texts(quantity, again, np.array(groups.order)),
-    }  # fmt: skip
+        "kind": "pairs",
+        "places": [printable(matrix.places[place])[:200] for place in groups.order],
+        "starts": groups.starts,
+        "labels": [printable(label)[:200] for label in groups.labels],
+        "box": box,
+        "joint": "and" if quantity.symmetric else "to",
+        "symmetric": quantity.symmetric,
+        "unit": quantity.unit,
+        "median": quantity.median,
+        "medians": quantity.medians,
+        "hosts": np.unique(np.array(matrix.hosts), return_inverse=True)[1][order].tolist(),
+        "step": rounded(quantity.classes[1], _DIGITS),
+        "colors": COLORS,
+        "values": numbers(quantity.values),
+        "bounds": [numbers(figures) for figures in quantity.bounds or ()] if detailed else [],
+        "wrong": [[row, column, int(min(wrong[row, column], 1e15))] for row, column in np.argwhere(wrong > 0).tolist()],
+        "again": [[int(drawn_at[a]), int(drawn_at[b])] for a, b in again],
+    }
 
 
 def _whole(quantity: Quantity) -> Table:

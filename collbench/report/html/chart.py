@@ -51,7 +51,7 @@ class Chart:
     title    what is drawn: "allreduce: bus bandwidth"
     caption  what the drawing shows, in a sentence, which screen readers use instead of the drawing
     method   how the numbers were measured or computed, one paragraph
-    drawing  SVG (see `svg_of`), possibly followed by elements for the script of its kind (matrix.js)
+    drawing  SVG (see `svg_of`)
     table    the values
     spots    points with tooltips
     data     what the page's script needs beyond tooltips, JSON-ready (the values of a large matrix); else None

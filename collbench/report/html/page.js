@@ -45,10 +45,10 @@ function eachChart(kind, make) {
   }
 }
 
-// Return where a drawing (SVG or image) is in the window, and how many pixels of the window one of its units has.
+// Return where a drawing (SVG or canvas) is in the window, and how many pixels of the window one of its units has.
 function within(picture) {
   const box = picture.getBoundingClientRect();
-  const units = picture.viewBox ? picture.viewBox.baseVal.width : picture.naturalWidth;
+  const units = picture.viewBox ? picture.viewBox.baseVal.width : picture.width;
   return { left: box.left, top: box.top, scale: box.width / units };
 }
 
@@ -58,10 +58,10 @@ function along(key, at, last) {
 }
 
 // A picture with places that are shown under the pointer and by the arrow keys. A subclass has nearest(x, y, scale) and step(key), which
-// return a place or null; text(place), possibly a promise; and box(place): middle, width and height, in the picture's units.
+// return a place or null; text(place); and box(place): middle, width and height, in the picture's units.
 class Walk {
   constructor(focus, picture, what, surface = focus) {
-    Object.assign(this, { focus, picture, at: null, asked: 0 });
+    Object.assign(this, { focus, picture, at: null });
     focus.tabIndex = 0;
     focus.setAttribute("role", "application");
     focus.setAttribute("aria-roledescription", what);
@@ -84,7 +84,6 @@ class Walk {
   }
 
   leave() {
-    this.asked++;
     hideTip();
   }
 
@@ -97,12 +96,9 @@ class Walk {
     this.show(place, true);
   }
 
-  async show(place, byKey) {
+  show(place, byKey) {
     this.at = place;
-    const asked = ++this.asked;
-    const found = this.text(place);
-    const text = typeof found === "string" ? found : await found;
-    if (asked !== this.asked) return;
+    const text = this.text(place);
     hideTip();
     const { scale } = within(this.picture);
     const mark = element("span", { class: `here ${this.kind}` });

@@ -1,10 +1,8 @@
-"""Synthetic matrices of pairs as the page stores them, and what its script unpacks."""
+"""Synthetic matrices of pairs as the page has them: numbers for its script, and the classes of a drawing."""
 
 from __future__ import annotations
 
-import base64
 import re
-import zlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.plugins.hunt.pairs import PairEffects
-from collbench.plugins.hunt.pairs_page import MatrixInput, charts
+from collbench.plugins.hunt.pairs_page import COLORS, MatrixInput, charts
 from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html.chart import Chart
 
@@ -39,29 +37,27 @@ def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str 
     return charts(MatrixInput("pairs-0", run, "nodes", effects, effects.findings(), (60, 30)))
 
 
-def cell_texts(chart: Chart) -> list[list[str]]:
-    """Return the text of each entry by row and column, unpacked as matrix.js does it."""
+def cell_values(chart: Chart) -> NDArray[np.float64]:
+    """The numbers of a chart by row and column, in its unit; NaN if there is none."""
     data: dict[str, Any] = chart.data or {}
-    book, n = _unpacked(data["texts"]).decode().split("\n"), len(data["places"])
-    codes = np.frombuffer(_unpacked(data["codes"]), np.uint8).reshape(4, n * n).T.copy().view("<u4").reshape(n, n)
-    return [[book[code] for code in row] for row in codes.tolist()]
+    n = len(data["places"])
+    values = np.full((n, n), np.nan)
+    for row, numbers in enumerate(data["values"]):
+        values[row, n - len(numbers) :] = [np.nan if number is None else number for number in numbers]
+    return np.fmax(values, values.T) if data["symmetric"] else values
 
 
-def pixels(markup: str) -> NDArray[np.uint8]:
-    """The classes of the first image in it; 6 is clear."""
-    found = re.search(r"data:image/png;base64,([^\"]+)", markup)
-    assert found
-    data = base64.b64decode(found[1])
-    side, content = int.from_bytes(data[16:20], "big"), data.index(b"IDAT") + 4
-    size = int.from_bytes(data[content - 8 : content - 4], "big")
-    return np.frombuffer(zlib.decompress(data[content : content + size]), np.uint8).reshape(side, side + 1)[:, 1:]
+def cell_classes(markup: str, side: int) -> NDArray[np.int64]:
+    """The classes of side × side cells of a drawing; -1: without a color."""
+    classes = np.full((side, side), -1)
+    for color, path in re.findall(r'<path class="cells" fill="([^"]+)" transform="[^"]+" d="([^"]+)"/>', markup):
+        for first, row, length in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", path):
+            cells = classes[int(row), int(first) : int(first) + int(length)]
+            assert (cells == -1).all() and len(cells) == int(length)
+            cells[:] = COLORS.index(color)
+    return classes
 
 
 def texts_in(markup: str) -> list[str]:
     """The words of a drawing, in order."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", markup)
-
-
-def _unpacked(data: object) -> bytes:
-    assert isinstance(data, str)
-    return zlib.decompress(base64.b64decode(data))

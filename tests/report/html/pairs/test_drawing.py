@@ -1,4 +1,4 @@
-"""The picture of a matrix: its classes as an image, labels without overlap, the names of slow places, the legend."""
+"""The picture of a matrix: its classes as rectangles, labels without overlap, the names of slow places, the legend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from collbench.plugins.hunt.pairs_page import cut
-from tests.report.html.matrices import drawn, even, pixels, slowed, texts_in
+from tests.report.html.matrices import cell_classes, drawn, even, slowed, texts_in
 
-CLEAR, WRONG = 6, 5
+CLEAR, WRONG = -1, 5
 
 
 def beside(markup: str) -> list[float]:
@@ -22,12 +22,12 @@ def beside(markup: str) -> list[float]:
     return [y for x, y, _ in found if x > 100]
 
 
-def test_the_image_has_a_pixel_per_pair_and_is_clear_on_the_diagonal() -> None:
+def test_the_drawing_has_a_cell_per_pair_and_is_clear_on_the_diagonal() -> None:
     bandwidth, latency = drawn(slowed(even(6), 1, 4))
-    classes = pixels(bandwidth.drawing)
+    classes = cell_classes(bandwidth.drawing, 6)
     assert np.diag(classes).tolist() == [CLEAR] * 6
     assert np.argwhere(classes == 4).tolist() == [[1, 4]]
-    assert set(pixels(latency.drawing).ravel().tolist()) == {0, CLEAR}
+    assert set(cell_classes(latency.drawing, 6).ravel().tolist()) == {0, CLEAR}
 
 
 def test_a_slow_place_is_named_once_with_arrows_and_without_rings() -> None:
@@ -78,7 +78,7 @@ def test_wrong_data_has_a_sign_and_not_only_a_colour() -> None:
     bandwidth, _ = drawn(matrix)
     assert texts_in(bandwidth.drawing).count("!") == 2
     assert "wrong data (!)" in texts_in(bandwidth.drawing)
-    assert np.argwhere(pixels(bandwidth.drawing) == WRONG).tolist() == [[0, 2], [2, 0]]
+    assert np.argwhere(cell_classes(bandwidth.drawing, 5) == WRONG).tolist() == [[0, 2], [2, 0]]
 
 
 def test_what_is_not_measured_is_hatched() -> None:
