@@ -12,7 +12,7 @@ from benchmarks.launches import LaunchFailed, collbench, launch, pairs
 from collbench.measuring import instruments as counters
 
 _MILLISECONDS = Unit("ms", 1e3)
-_CELLS = ("allreduce", "--backend", "mpi", "--sizes")
+_CASES = ("allreduce", "--backend", "mpi", "--sizes")
 _BRIEFLY = ("--warmup", "20", "--seed", "1", "--check", "0", "--format", "json")
 
 
@@ -30,7 +30,7 @@ def measure(n: int = 20, sizes: str = "8-64K:x2", iterations: int = 500) -> Outc
     readings = [_reading() for _ in range(max(n, 6))]
     return Outcome(
         "evidence_cost",
-        f"`collbench {' '.join(_CELLS)} {sizes}` with {iterations} samples a case, --evidence on in pairs with --evidence off. "
+        f"`collbench {' '.join(_CASES)} {sizes}` with {iterations} samples a case, --evidence on in pairs with --evidence off. "
         "Time per case: wall time of the launch over its cases. The counters are read around a case, never while samples are taken.",
         [
             timed("p50 at 8 B, with", (on.p50_s for on, _ in found), MICROSECONDS),
@@ -45,7 +45,7 @@ def measure(n: int = 20, sizes: str = "8-64K:x2", iterations: int = 500) -> Outc
 
 
 def _ran(evidence: str, sizes: str, iterations: int) -> _Ran:
-    ended = launch(collbench(*_CELLS, sizes, *_BRIEFLY, "--iterations", str(iterations), "--evidence", evidence))
+    ended = launch(collbench(*_CASES, sizes, *_BRIEFLY, "--iterations", str(iterations), "--evidence", evidence))
     rows = [json.loads(line) for line in ended.out.splitlines()]
     there = {"moved" in row["evidence"] for row in rows}
     if there != {evidence == "on"}:

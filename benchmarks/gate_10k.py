@@ -22,7 +22,7 @@ from collbench.analysis.launches import case_of
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import Figures, add_all, scheme_of
 from collbench.gating.self_test import Cluster, Noise
-from collbench.results.folder import CELLS, RunFolder
+from collbench.results.folder import CASES, RunFolder
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import to_line
 from tests.results.rows import make_row, make_times
@@ -30,7 +30,7 @@ from tests.results.rows import make_row, make_times
 CELL_COUNT, ALLOCATIONS = 10_000, 50
 _WALL_S, _BYTES = 10.0, 10**9
 _BASELINE_LAUNCHES, _LAUNCHES = 3, 5
-_CANARY_S = 6e-8
+_PROBE_S = 6e-8
 _HEAVY = ("torch", "mpi4py", "cupy")
 _ENDED = {0: "passed", 1: "a regression", 3: "no verdict"}
 _OPERATIONS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast")
@@ -122,17 +122,17 @@ def _allocation(number: int, names: Sequence[CaseKey], times_s: Figures) -> Allo
     measured = {case: CaseTimes(tuple(map(float, each))) for case, each in zip(names, times_s.T, strict=True)}
     began = f"2026-01-{1 + number % 28:02d}T{number % 24:02d}:00:00Z"
     facts = {"software": {"collbench": "0.1.0"}, "hosts": {"names": "node1, node2", "number": "2"}}
-    return Allocation(f"good-{number:02d}", began, launches, 0, (_CANARY_S,) * launches, facts, measured)
+    return Allocation(f"good-{number:02d}", began, launches, 0, (_PROBE_S,) * launches, facts, measured)
 
 
 def _write_run(path: Path, allocation: str, rows: Sequence[Row], times_s: Figures) -> None:
     """Written at once: the store syncs each row, as a measurement has to."""
     folder = RunFolder.create(path, "allreduce", {"allocation_id": allocation, "collbench": "0.1.0", "hosts": ["node1", "node2"]})
     folder.finish(exit_code=0)
-    with (path / CELLS).open("w", encoding="utf-8") as file:
+    with (path / CASES).open("w", encoding="utf-8") as file:
         for row, time_s in zip(rows, times_s, strict=True):
-            canary = {"before": _CANARY_S, "after": _CANARY_S}
-            file.write(to_line({**row.as_json(), "time_s": asdict(make_times(float(time_s))), "canary_s": canary}) + "\n")
+            probe = {"before": _PROBE_S, "after": _PROBE_S}
+            file.write(to_line({**row.as_json(), "time_s": asdict(make_times(float(time_s))), "canary_s": probe}) + "\n")
 
 
 def _gated(what: str, folder: Path, runs: Sequence[Path]) -> Gated:

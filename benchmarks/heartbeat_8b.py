@@ -10,7 +10,7 @@ from functools import partial
 from benchmarks.figures import MICROSECONDS, RATIO, Outcome, timed
 from benchmarks.launches import LaunchFailed, launch, module, mpiexec, pairs
 
-_CELL = (
+_CASE = (
     "allreduce",
     "--backend",
     "mpi",
@@ -36,7 +36,7 @@ def measure(n: int = 20, iterations: int = 20_000) -> Outcome:
     often = pairs(partial(_p50_s, _OFTEN_S, iterations), partial(_p50_s, _NEVER_S, iterations), n)
     return Outcome(
         "heartbeat_8b",
-        f"`collbench {' '.join(_CELL)}` of two ranks with {iterations:,} samples, in pairs with the same without "
+        f"`collbench {' '.join(_CASE)}` of two ranks with {iterations:,} samples, in pairs with the same without "
         "heartbeats. On this machine of few cores the thread that beats shares them with the ranks.",
         [
             timed("p50 with a beat a second", (on for on, _ in usual), MICROSECONDS),
@@ -53,7 +53,7 @@ def measure(n: int = 20, iterations: int = 20_000) -> Outcome:
 
 
 def _p50_s(beat_s: float, iterations: int) -> float:
-    ended = launch(mpiexec(*module("heartbeat_8b", str(beat_s), *_CELL, "--iterations", str(iterations))))
+    ended = launch(mpiexec(*module("heartbeat_8b", str(beat_s), *_CASE, "--iterations", str(iterations))))
     rows = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
     if len(rows) != 1:
         raise LaunchFailed(f"{len(rows)} rows where one was asked for: {ended.out[-200:]}")

@@ -22,20 +22,20 @@ from collbench.stats.launches import ratio_of_pairs, spread
 WITHIN = 1.2
 
 
-def read_canary() -> float:
+def read_state_probe() -> float:
     """Nanoseconds per round trip of a cache line between the first two cores this process may use. Raises Missing."""
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
         raise Missing("the state probe needs two cores: allow this process a second one")
     if not shutil.which("cc"):
         raise Missing("the state probe needs a C compiler: apt install gcc libc6-dev")
-    program = compiled("cc", Path(__file__).with_name("canary.c"), "-pthread")
+    program = compiled("cc", Path(__file__).with_name("state_probe.c"), "-pthread")
     return float(launch([program, *map(str, cpus)]).out)
 
 
-def agree(canaries_ns: Sequence[float]) -> bool:
+def agree(probes_ns: Sequence[float]) -> bool:
     """Whether the largest is at most 20 % above the smallest: the machine did not change its state meanwhile."""
-    return max(canaries_ns) <= WITHIN * min(canaries_ns)
+    return max(probes_ns) <= WITHIN * min(probes_ns)
 
 
 # Pairs of launches that take turns in going first, each among state probes; a pair during which the machine changed is repeated.
@@ -46,20 +46,20 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Pair(Generic[A, B]):
-    """What both sides found, and the canaries before, between and after them in nanoseconds."""
+    """What both sides found, and the state probes before, between and after them in nanoseconds."""
 
     ours: A
     theirs: B
-    canaries_ns: tuple[float, float, float]
+    probes_ns: tuple[float, float, float]
     ours_first: bool
 
     @property
     def counts(self) -> bool:
-        """Whether the canaries agree within 20 %."""
-        return agree(self.canaries_ns)
+        """Whether the state probes agree within 20 %."""
+        return agree(self.probes_ns)
 
 
-def take_turns(ours: Callable[[], A], theirs: Callable[[], B], canary: Callable[[], float], wanted: int, most: int) -> list[Pair[A, B]]:
+def take_turns(ours: Callable[[], A], theirs: Callable[[], B], probe: Callable[[], float], wanted: int, most: int) -> list[Pair[A, B]]:
     """Pairs until `wanted` of them count or `most` were run, those that do not count among them.
 
     The first pair only warms caches and is not kept, unless a single one is wanted. The order alternates between pairs that
@@ -70,21 +70,21 @@ def take_turns(ours: Callable[[], A], theirs: Callable[[], B], canary: Callable[
     found: list[Pair[A, B]] = []
     good = 0
     while good < wanted and len(found) < most:
-        pair = _pair(ours, theirs, canary, good % 2 == 0)
+        pair = _pair(ours, theirs, probe, good % 2 == 0)
         found.append(pair)
         good += pair.counts
     return found
 
 
-def _pair(ours: Callable[[], A], theirs: Callable[[], B], canary: Callable[[], float], ours_first: bool) -> Pair[A, B]:
-    before = canary()
+def _pair(ours: Callable[[], A], theirs: Callable[[], B], probe: Callable[[], float], ours_first: bool) -> Pair[A, B]:
+    before = probe()
     if ours_first:
-        a, between = ours(), canary()
+        a, between = ours(), probe()
         b = theirs()
     else:
-        b, between = theirs(), canary()
+        b, between = theirs(), probe()
         a = ours()
-    return Pair(a, b, (before, between, canary()), ours_first)
+    return Pair(a, b, (before, between, probe()), ours_first)
 
 
 # What a ratio must be, and whether it is: by the whole of its interval, or by its median alone.
@@ -216,10 +216,10 @@ class Line:
         return [self.case, *medians, *shown, target, self.verdict, str(len(self.ours_s)), str(self.repeated)]
 
 
-def compete(contest: Contest, wanted: int, most: int, canary: Callable[[], float] = read_canary) -> Outcome:
+def compete(contest: Contest, wanted: int, most: int, probe: Callable[[], float] = read_state_probe) -> Outcome:
     """The contest's pairs and its lines. Raises Missing or LaunchFailed."""
     seen = contest.pages()
-    pairs = take_turns(contest.ours, contest.theirs, canary, wanted, most)
+    pairs = take_turns(contest.ours, contest.theirs, probe, wanted, most)
     return Outcome(
         contest.name, f"{contest.like} {_circumstances(pairs)} {seen}".strip(), lines(contest, pairs), raw(pairs), contest.head()
     )
@@ -238,17 +238,17 @@ def lines(contest: Contest, pairs: Sequence[Found]) -> list[Line]:
 def raw(pairs: Sequence[Found]) -> list[dict[str, Any]]:
     """One object per pair and size, pairs that do not count among them."""
     return [
-        {"pair": number, "counts": pair.counts, "ours_first": pair.ours_first, "canaries_ns": list(pair.canaries_ns),
+        {"pair": number, "counts": pair.counts, "ours_first": pair.ours_first, "canaries_ns": list(pair.probes_ns),
          "size_bytes": size, "peer_s": pair.theirs[size], **{f"collbench_{name}": value for name, value in asdict(ours).items()}}
         for number, pair in enumerate(pairs) for size, ours in pair.ours.items()
     ]  # fmt: skip
 
 
 def _circumstances(pairs: Sequence[Found]) -> str:
-    """Thread level, loop and page sizes of collbench's side, and the canaries of all pairs."""
+    """Thread level, loop and page sizes of collbench's side, and the state probes of all pairs."""
     each = [(size, one) for pair in pairs for size, one in pair.ours.items()]
-    canaries = [value for pair in pairs for value in pair.canaries_ns]
-    state = f"Canaries {min(canaries):.0f} to {max(canaries):.0f} ns."
+    probes_ns = [value for pair in pairs for value in pair.probes_ns]
+    state = f"State probes {min(probes_ns):.0f} to {max(probes_ns):.0f} ns."
     if not each[0][1].loop:
         return state
     levels = ", ".join(sorted({one.thread_level or "none" for _, one in each}))

@@ -2,10 +2,10 @@
 
 Interleaved seeded trials of these kinds (all of them; N of each, by default the numbers in KINDS):
     same    no defect                                                            -> no alarm
-    cell    a cell, drawn, is slowed by 10 % (`--slowed`)                       -> it is found
+    cell    a case, drawn, is slowed by 10 % (`--slowed`)                       -> it is found
     group   the large messages of a backend, drawn, are slowed by 5 %           -> the group is found
     link    the link gets nine tenths of its rate, at every other trial where the hosts see it (and it is announced)  -> named as the link
-    twice   on shared memory a cell is slowed by twice the smallest slowdown that `baseline show` printed for it      -> it is found
+    twice   on shared memory a case is slowed by twice the smallest slowdown that `baseline show` printed for it      -> it is found
     half    likewise by half of that                                            -> it is not
 Over two hosts joined by 500 Mbit/s, `srun -N2`, and between two ranks on this host. The command line
 measures and evaluates every allocation: five launches; suspects are measured again, by the gate's suite, in two new allocations.
@@ -73,7 +73,7 @@ class Link:
         'backends = ["gloo", "mpi"]\nsizes = ["4M", "8M", "16M"]\n'
     )
     # While a rank is held by `--slowed` the shaper saves up its burst, 4 ms at this rate: of smaller messages that would be all of 5 %.
-    # An iteration of all cells takes 1 s, comparing what arrived twice that (other tests do it). Gloo's first sample is a slow one.
+    # An iteration of all cases takes 1 s, comparing what arrived twice that (other tests do it). Gloo's first sample is a slow one.
     options = ("-n", "3", "-w", "1", "-c", "0")
 
     def __init__(self, hosts: Hosts, bed: SlurmBed) -> None:
@@ -124,7 +124,7 @@ def memory() -> Iterator[Memory]:
 
 # The defect of a trial, drawn by its seed, and the verdict that is expected of it.
 
-CELL_PERCENT, GROUP_PERCENT = 10.0, 5.0
+CASE_PERCENT, GROUP_PERCENT = 10.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Done:
         return "link rate changed, visible to the hosts" if self.at_hosts else "link rate changed, hidden from the hosts"
 
     def explains(self, suspicion: Mapping[str, Any]) -> bool:
-        """Whether this defect explains a suspicion of verdict.json: its cell, its cell's group, or anything over the link."""
+        """Whether this defect explains a suspicion of verdict.json: its case, its case's group, or anything over the link."""
         if self.at_hosts is not None:
             return True
         if suspicion["kind"] == "cell":
@@ -175,7 +175,7 @@ def drawn(kind: str, seed: int, visible: Mapping[tuple[str, int], float]) -> Don
         return Done(backend, tuple(large), GROUP_PERCENT)
     if kind in ("twice", "half"):
         return Done(backend, (size,), percent * (2 if kind == "twice" else 0.5))
-    return Done(backend, (size,), CELL_PERCENT) if kind == "cell" else Done()
+    return Done(backend, (size,), CASE_PERCENT) if kind == "cell" else Done()
 
 
 def confirmed(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ class Effort:
 class Trial:
     """A trial: its defect and its last verdict.
 
-    confirmed  names of slower cells and groups; beside: those that the defect does not explain
+    confirmed  names of slower cases and groups; beside: those that the defect does not explain
     suspected  number of suspects of the first allocation
     right      whether the verdict is the expected one
     undecided  first allocations without a verdict, which were repeated (at most one)
@@ -314,10 +314,10 @@ class Trials:
     def _visible(self) -> dict[tuple[str, int], float]:
         """Return the smallest visible slowdown of `baseline show`, in percent, by backend and size, if `--slowed` can double it."""
         shown = _collbench(self.folder, {0}, "baseline", "show", self.baseline.name, "--format", "json").stdout
-        cells = map(json.loads, shown.splitlines())
+        cases = map(json.loads, shown.splitlines())
         return {
             (each["backend"], each["size_bytes"]): 100 * each["visible_slowdown"]
-            for each in cells
+            for each in cases
             if 0 < (each["visible_slowdown"] or 0) <= _MOST
         }
 

@@ -40,7 +40,7 @@ class CaseRatio:
 
     time      the time (the factor) of b / that of a with its 95 % interval; None if a side has none
     launches  whether the interval is over launches of both sides
-    canary_s  (a, b): the median of the state probe in seconds, None if it was not measured
+    probe_s   (a, b): the median of the state probe in seconds, None if it was not measured
     runs      how many launches of a and of b measured the case; (0, 0) if a and b are rows of one run
     margin    largest difference that counts as no change: 0.05 is ±5 %
     scatter   with one launch on a side: how many launches the scatter is of that the interval includes. 0: no scatter is known, so the
@@ -51,7 +51,7 @@ class CaseRatio:
     b: Row
     time: Ratio | None
     launches: bool
-    canary_s: tuple[float | None, float | None]
+    probe_s: tuple[float | None, float | None]
     runs: tuple[int, int] = (0, 0)
     margin: float = MARGIN
     scatter: int = 0
@@ -105,7 +105,7 @@ class CaseRatio:
     @property
     def state_differs(self) -> bool:
         """Return whether the state probes differ by more than 20 %. Another machine state alone may explain the ratio."""
-        a, b = self.canary_s
+        a, b = self.probe_s
         return a is not None and b is not None and max(a, b) > _STATE * min(a, b)
 
 
@@ -270,14 +270,14 @@ def _case(a: Row, b: Row, of_a: Sequence[Row], of_b: Sequence[Row], earlier: Seq
         known_launches = max((before, after, others), key=len)
         time = ratio_by_scatter(within, known_launches, (len(before), len(after)))
         scatter = len(known_launches) if time is not within else 0
-    return CaseRatio(a, b, time, several, (_canary(of_a), _canary(of_b)), (len(of_a), len(of_b)), margin, scatter)
+    return CaseRatio(a, b, time, several, (_probe_s(of_a), _probe_s(of_b)), (len(of_a), len(of_b)), margin, scatter)
 
 
 def _figures(rows: Iterable[Row]) -> list[float]:
     return [figure for row in rows if (figure := figure_of(row)) is not None]
 
 
-def _canary(rows: Iterable[Row]) -> float | None:
+def _probe_s(rows: Iterable[Row]) -> float | None:
     values = sorted(value for row in rows for value in row.canary_s.values() if known(value) and value)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2 if values else None
 

@@ -24,7 +24,7 @@ from collbench.plugins.load.records import LoadRow, holds_load, read_load
 from collbench.plugins.training.records import holds_workload, read_workload
 from collbench.report.frame import html_paragraph, html_text, printable
 from collbench.report.run_list import list_run, runs_frame
-from collbench.results.folder import CELLS, RUN
+from collbench.results.folder import CASES, RUN
 from collbench.results.reader import Damage, Run, read_run
 from collbench.results.row import SCHEMA, Row
 from collbench.units import first_of, plural
@@ -244,7 +244,7 @@ def read(
         for found in _matches(each):
             if found.is_dir():
                 folders += run_folders(found)
-            elif found.name in (RUN, CELLS):
+            elif found.name in (RUN, CASES):
                 folders.append(found.parent)
             else:
                 files.append(found)
@@ -283,7 +283,7 @@ def run_folders(path: Path) -> list[Path]:
     found: list[Path] = []
     unreadable: list[OSError] = []
     for folder, below, names in os.walk(path, onerror=unreadable.append):
-        if RUN in names or CELLS in names:
+        if RUN in names or CASES in names:
             found.append(Path(folder))
             below.clear()
     if not found:

@@ -190,7 +190,7 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     for item, text in (fact for run in runs for fact in facts(run).items()):
         found.setdefault(item.kind, {}).setdefault(item.what, text)
     return Allocation(
-        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_canary, runs)), found,
+        name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_probe_s, runs)), found,
         cases={case: _measured(of_case, wrong[case]) for case, of_case in rows.items()},
         shown={case: _shown(of_case) for case, of_case in rows.items()},
         imported=True in flags, slowed=_slowed(runs), jobs=_jobs(runs),
@@ -266,7 +266,7 @@ def median_of(values: Iterable[float | None]) -> float | None:
     return median(there) if there else None
 
 
-def _canary(run: Run) -> float | None:
+def _probe_s(run: Run) -> float | None:
     return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and known(value))
 
 

@@ -19,7 +19,7 @@ from collbench.gating.baseline import CLASSES, CaseGroup, group_of_case
 from collbench.gating.changes import ExpectedChange
 from collbench.gating.plausible import (
     BACKEND,
-    CELLS,
+    CASES,
     HOST,
     LATENCY,
     LINK,
@@ -367,7 +367,7 @@ def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
         return _FIRST, MatchingRate(slowdown, pattern.slowdown)
     if kind in (LINK, LATENCY, UNCLEAR):
         return (_FIRST if _has_word(_RATE, change) else _LIKELY), LinkOfAll()
-    if kind in (BACKEND, OPERATION, CELLS):
+    if kind in (BACKEND, OPERATION, CASES):
         return _UNLIKELY, SameLink()
     return _POSSIBLE, LinkOfSome()
 
@@ -389,5 +389,5 @@ def _slowdown_of(change: Difference) -> float | None:
 _OF_HOST: dict[str, tuple[int, OnTheHost]] = {
     HOST: (_FIRST, OnTheHost("all")),
     **dict.fromkeys((MEMORY, LATENCY, UNCLEAR), (_LIKELY, OnTheHost("slower"))),
-    **dict.fromkeys((BACKEND, OPERATION, CELLS), (_UNLIKELY, OnTheHost("others"))),
+    **dict.fromkeys((BACKEND, OPERATION, CASES), (_UNLIKELY, OnTheHost("others"))),
 }

@@ -19,7 +19,7 @@ from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation
 from collbench.gating.baseline import Baseline, Figures, known_median
 from collbench.gating.changes import changes
-from collbench.gating.history import CELL, OF_MEDIAN, HistoryMatrix, SeriesSubject, history_matrix
+from collbench.gating.history import CASE, OF_MEDIAN, HistoryMatrix, SeriesSubject, history_matrix
 from collbench.gating.rule import K_SIGMA
 
 
@@ -108,7 +108,7 @@ def _moves(
     limits = [exp(each) if isfinite(each) else None for each in reach]
     moved = [Shift(matrix.abouts[place], exp(new[place] - old[place]), limits[place]) for place in _known(new - old)]
     lost, added = (
-        [each for place in _known(one) if not isfinite(other[place]) and (each := matrix.abouts[place]).kind == CELL]
+        [each for place in _known(one) if not isfinite(other[place]) and (each := matrix.abouts[place]).kind == CASE]
         for one, other in ((old, new), (new, old))
     )
     whole = [every[number] for number in sides[0]], [every[number] for number in sides[1]]

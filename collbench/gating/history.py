@@ -31,7 +31,7 @@ from collbench.gating.baseline import (
     times_of,
 )
 from collbench.gating.changes import changes
-from collbench.gating.rule import LEAST_CELLS, floors_of, pooled, variance
+from collbench.gating.rule import LEAST_CASES, floors_of, pooled, variance
 from collbench.gating.state import STATE, flipped, typical_probe_s
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey
@@ -247,7 +247,7 @@ def _refused(part: T, allocations: Callable[[Sequence[T]], list[Allocation]]) ->
 
 # Series of times over allocations, for the whole, each group and each case, with their scatter.
 
-KINDS = WHOLE, GROUP, CELL = "whole", "group", "cell"
+KINDS = WHOLE, GROUP, CASE = "whole", "group", "cell"
 _ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
 
 
@@ -255,7 +255,7 @@ _ROUNDS = 4  # of a median polish; the effect of more is smaller than any floor
 class SeriesSubject:
     """The subject of a series: a case, a group or the whole.
 
-    kind   WHOLE, GROUP or CELL
+    kind   WHOLE, GROUP or CASE
     name   in words: "all cases", "allreduce on mpi, large messages", "allreduce 64 MiB mpi"
     group  the group itself, or the case's; None for the whole
     case   its columns; None for groups and the whole
@@ -286,10 +286,10 @@ class HistoryMatrix:
         values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
         found = scatter(values)
         found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))
-        own = found[parts[CELL]]
-        found[parts[CELL]] = drawn(
+        own = found[parts[CASE]]
+        found[parts[CASE]] = drawn(
             np.where(np.isfinite(own), np.fmax(own, typical(self._launches[allocations])), np.nan),
-            values[:, parts[CELL]], self._scheme(CELL),
+            values[:, parts[CASE]], self._scheme(CASE),
         )  # fmt: skip
         return found
 
@@ -299,7 +299,7 @@ class HistoryMatrix:
     def _scheme(self, kind: str) -> Scheme:
         """Return the groups that variances are drawn towards: a case's group, or a group's size class."""
         groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
-        return Scheme.of_cases(groups if kind == CELL else [CaseGroup("", "", group.size_class) for group in groups])
+        return Scheme.of_cases(groups if kind == CASE else [CaseGroup("", "", group.size_class) for group in groups])
 
 
 def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
@@ -307,12 +307,12 @@ def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
     cases = list(dict.fromkeys(case for each in allocations for case in each.cases))
     scheme, times = scheme_of(cases), times_of(allocations, cases)
     floors = floors_of(scheme)
-    judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CELLS]
-    whole = [0] if len(cases) >= LEAST_CELLS else []
+    judged = [number for number, members in enumerate(scheme.members) if len(members) >= LEAST_CASES]
+    whole = [0] if len(cases) >= LEAST_CASES else []
     abouts = (
         *(SeriesSubject(WHOLE, "all cases") for _ in whole),
         *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
-        *(SeriesSubject(CELL, name, group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
+        *(SeriesSubject(CASE, name, group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
     )
     columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
     launches = np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
@@ -340,7 +340,7 @@ def common(times: Figures) -> Figures:
     for _ in range(_ROUNDS):
         medians = known_median((times - found[:, None]).T)
         found = np.nan_to_num(known_median(times - medians))
-    return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CELLS, found, np.nan)
+    return np.where(np.isfinite(times).sum(axis=1) >= LEAST_CASES, found, np.nan)
 
 
 def drawn(own: Figures, values: Figures, scheme: Scheme) -> Figures:

@@ -56,10 +56,10 @@ from collbench.gating.reasons import (
     WideLimits,
     WithoutProbe,
 )
-from collbench.gating.rule import FEWEST, LEAST_CELLS, PRIOR_DOF, BaselineLimits, exceed, floors_of
+from collbench.gating.rule import FEWEST, LEAST_CASES, PRIOR_DOF, BaselineLimits, exceed, floors_of
 from collbench.gating.state import MOST_FLIPPED, flipped, typical_probe_s, without
 from collbench.gating.verdict import Verdict
-from collbench.results.folder import CELLS, RUN
+from collbench.results.folder import CASES, RUN
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey
 from collbench.results.store import read_object
@@ -92,11 +92,11 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
     floors = floors_of(scheme)
-    many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CELLS
+    many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CASES
     return BaselineLimits(
         scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cases, cases),
         np.zeros(len(many)), np.where(many, np.maximum(floors.groups, groups), np.inf),
-        0.0, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, whole)),
+        0.0, float(np.inf if judged.sum() < LEAST_CASES else max(floors.whole, whole)),
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def _launches(path: Path) -> list[Run]:
 
     One that cannot be read has an empty one: reading the whole run reports it.
     """
-    folders = [] if any((path / name).exists() for name in (RUN, CELLS)) else launch_folders(path)
+    folders = [] if any((path / name).exists() for name in (RUN, CASES)) else launch_folders(path)
     found = []
     for folder in folders or [path]:
         info: dict[str, Any] = {}

@@ -124,7 +124,7 @@ LINK: Final = "link"
 MEMORY: Final = "memory"
 LATENCY: Final = "latency"
 HOST: Final = "host"
-BACKEND, OPERATION, CELLS, UNCLEAR = "backend", "operation", "cells", "unclear"
+BACKEND, OPERATION, CASES, UNCLEAR = "backend", "operation", "cells", "unclear"
 _WAYS: dict[PathCause, str] = {
     LINK: "the link",
     MEMORY: "the memory of the node",
@@ -158,7 +158,7 @@ class SlowSizes(LikelyCause, frozen=True):
 
     @property
     def cause(self) -> str:
-        return CELLS
+        return CASES
 
     def render(self) -> str:
         is_ = "is" if len(self.sizes) == 1 else "are"

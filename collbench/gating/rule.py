@@ -21,9 +21,9 @@ CONFIRMATIONS = 3
 FEWEST, ENOUGH = 4, 6  # allocations: fewer than FEWEST give "no verdict"; fewer than ENOUGH mark the verdict as based on a thin baseline
 K_SIGMA = 3.0
 PRIOR_DOF = 8.0  # degrees of freedom of the group's variance within each case's variance
-_CELL_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
+_CASE_FLOORS, _GROUP_FLOORS, _WHOLE_FLOOR = np.log1p([0.05, 0.04, 0.02]), np.log1p([0.03, 0.02, 0.01]), float(np.log1p(0.015))
 COARSEST = 2.0  # factor: limits above it detect no slowdown that matters
-LEAST_CELLS = 3  # cases of a group that is judged as one; a single case would move the median of fewer
+LEAST_CASES = 3  # cases of a group that is judged as one; a single case would move the median of fewer
 Mask = NDArray[np.bool_]
 
 
@@ -109,8 +109,8 @@ def learn(times: Figures, scheme: Scheme) -> BaselineLimits:
     judged = np.bincount(scheme.of, counts >= FEWEST, len(scheme.groups))
     return BaselineLimits(
         scheme, counts, centre, np.maximum(floors.cases, _reach(pooled_variance, counts)),
-        group_centre, np.where(judged < LEAST_CELLS, np.inf, np.maximum(floors.groups, _spread(of_groups))),
-        whole_centre, float(np.inf if judged.sum() < LEAST_CELLS else max(floors.whole, float(_spread(of_all[:, None])[0]))),
+        group_centre, np.where(judged < LEAST_CASES, np.inf, np.maximum(floors.groups, _spread(of_groups))),
+        whole_centre, float(np.inf if judged.sum() < LEAST_CASES else max(floors.whole, float(_spread(of_all[:, None])[0]))),
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def slower(excess: Excess) -> SlowerParts:
 
 def floors_of(scheme: Scheme) -> Floors:
     """Return the floors of the cases, of the groups, and of the whole."""
-    return Floors(_CELL_FLOORS[scheme.classes][scheme.of], _GROUP_FLOORS[scheme.classes], _WHOLE_FLOOR)
+    return Floors(_CASE_FLOORS[scheme.classes][scheme.of], _GROUP_FLOORS[scheme.classes], _WHOLE_FLOOR)
 
 
 def pooled(own: Figures, counts: NDArray[np.int64], scheme: Scheme) -> Figures:

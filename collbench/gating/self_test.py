@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from collbench.errors import UsageError
 from collbench.gating.baseline import CLASSES, Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gating.paired import PAIRED_CONFIRMATIONS, PAIRS, learn_pairs
-from collbench.gating.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CELLS, exceed, learn, slower
+from collbench.gating.rule import CONFIRMATIONS, ENOUGH, FEWEST, LEAST_CASES, exceed, learn, slower
 from collbench.units import plural
 from collbench.untrusted import parse_toml, read_file
 
@@ -267,7 +267,7 @@ def _kinds(scheme: Scheme) -> list[_TrialKind]:
     name = CLASSES[scheme.classes.max()]
     groups = np.flatnonzero(scheme.classes == scheme.classes.max())
     cases, every = np.flatnonzero(np.isin(scheme.of, groups)), np.arange(len(scheme.of))
-    judged = [members for group in groups if len(members := scheme.members[group]) >= LEAST_CELLS]
+    judged = [members for group in groups if len(members := scheme.members[group]) >= LEAST_CASES]
 
     def one_of(choice: Numbers) -> Callable[[np.random.Generator], Numbers]:
         return lambda random: random.choice(choice, 1)

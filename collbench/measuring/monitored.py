@@ -96,7 +96,7 @@ _LAUNCH_BOUND = 0.8  # of the device's time: with more host time per call, the s
 class MonitoredMeasurement:
     """A measurement of a case and its evidence, at rank 0.
 
-    canary_s   {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
+    probe_s    {"before", "after"}: the slowest rank's state probe, None unknown; empty without a probe
     silent     two ranks of a host could not run at the same time, so that the state probe gave no value
     stolen     the largest share of CPU time that a hypervisor took at any rank; None unknown
     preempted  the largest number of involuntary context switches of any rank
@@ -113,7 +113,7 @@ class MonitoredMeasurement:
     """
 
     measured: Measurement
-    canary_s: dict[str, float | None]
+    probe_s: dict[str, float | None]
     silent: bool
     stolen: float | None
     preempted: int
@@ -157,7 +157,7 @@ class MonitoredMeasurement:
 
 
 def measure_monitored(
-    ready: PreparedCase, world: World, budget: Budget, canary: StateProbe | None, instruments: Instruments | None = None
+    ready: PreparedCase, world: World, budget: Budget, probe: StateProbe | None, instruments: Instruments | None = None
 ) -> MonitoredMeasurement | None:
     """Measure a case on all ranks, and again while the machine state changes and the budget allows. The result is at rank 0.
 
@@ -166,12 +166,12 @@ def measure_monitored(
     ending, repeats, what = time.monotonic() + budget.max_time_s, 0, f"{ready.case.title()}: reading the machine state"
     loop_s, phases = 0.0, Phases()
     while True:
-        before = canary.measure() if canary else None  # before the counters: reading them delays a rank
+        before = probe.measure() if probe else None  # before the counters: reading them delays a rank
         if instruments:
             instruments.begin(ready, world)
         began, paused_s = now(), world.watchdog.paused_s
         measured = time_case(ready, world, budget)
-        span, after = between(began, now()), canary.measure() if canary else None
+        span, after = between(began, now()), probe.measure() if probe else None
         own = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
         seen = instruments.end(ready) if instruments else {}
@@ -180,7 +180,7 @@ def measure_monitored(
         if measured:
             loop_s += measured.loop_s
             phases += measured.phases
-        found = _result(measured, all_ranks, canary is not None, repeats) if measured and all_ranks else None
+        found = _result(measured, all_ranks, probe is not None, repeats) if measured and all_ranks else None
         again = bool(found and found.flipped and repeats < _MOST_REPEATS and left > _LEAST_LEFT * budget.max_time_s)
         left = world.broadcast(left if again else 0.0, what)
         if not left:
@@ -192,13 +192,13 @@ def measure_monitored(
 
 
 def _result(measured: Measurement, all_ranks: Sequence[dict[str, Any]], has_probe: bool, repeats: int) -> MonitoredMeasurement:
-    canaries = {when: _largest(one[when] for one in all_ranks) for when in ("before", "after")}
+    probe_s = {when: _largest(one[when] for one in all_ranks) for when in ("before", "after")}
     changed = any(flipped(one["before"], one["after"]) for one in all_ranks)
     stolen = _largest(one["stolen"] for one in all_ranks)
-    silent = has_probe and None in canaries.values()
+    silent = has_probe and None in probe_s.values()
     paused = {str(rank): round(one["paused_s"], 3) for rank, one in enumerate(all_ranks) if one["paused_s"]}
     preempted = max(one["preempted"] for one in all_ranks)
-    return MonitoredMeasurement(measured, canaries if has_probe else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
+    return MonitoredMeasurement(measured, probe_s if has_probe else {}, silent, stolen, preempted, repeats, changed, paused_s=paused)
 
 
 def _with_evidence(

@@ -121,7 +121,7 @@ def make_row(
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
         ceiling=ceiling, hard_bound=around.hard_bound, percent_of_ceiling=percent,
         evidence={**(around.evidence or {}), **seen},
-        canary_s=watched.canary_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
+        canary_s=watched.probe_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
     return row, arrays
 

@@ -41,7 +41,7 @@ from collbench.operations.case import Case
 from collbench.operations.sweep import rounding_note, tuning_note
 from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
-from collbench.results.folder import CELLS, RunFolder
+from collbench.results.folder import CASES, RunFolder
 from collbench.results.reader import Run
 from collbench.units import format_duration, plural
 
@@ -360,12 +360,12 @@ class LaunchSession:
         return [flag for flag, true in known.items() if true]
 
     def store(self, record: Any, file: str, place: int | None = None, arrays: Mapping[str, Any] | None = None) -> None:
-        """Store a record and show it, at rank 0. file: its file in the run folder; arrays: the samples of a row of CELLS."""
+        """Store a record and show it, at rank 0. file: its file in the run folder; arrays: the samples of a row of CASES."""
         if self.folder is None:
             return
         with signals.deferred():  # otherwise a record could be stored without being counted
             try:
-                if file == CELLS:
+                if file == CASES:
                     record = self.folder.append(record, arrays or {})
                 else:
                     at_s = self.since_start(*self.lap())

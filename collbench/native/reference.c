@@ -21,7 +21,7 @@ typedef struct {
     int64_t base;          /* the value of the line when both are ready; increases with every call */
     int64_t rounds;        /* round trips per block */
     int64_t deadline_ns;   /* time limit of the whole call, for a partner that does not run */
-} canary_t;
+} state_probe_t;
 
 static int wait_for(_Atomic int64_t *line, int64_t value, int64_t end) {
     for (int64_t spins = 1; atomic_load_explicit(line, memory_order_acquire) < value; spins++)
@@ -29,7 +29,7 @@ static int wait_for(_Atomic int64_t *line, int64_t value, int64_t end) {
     return 0;
 }
 
-static int round_trips(const canary_t *c, int64_t from, int64_t rounds, int64_t end) {
+static int round_trips(const state_probe_t *c, int64_t from, int64_t rounds, int64_t end) {
     for (int64_t i = 0; i < rounds; i++) {
         int64_t ball = from + 2 * i + 1;
         if (c->first) atomic_store_explicit(c->line, ball, memory_order_release);
@@ -41,7 +41,7 @@ static int round_trips(const canary_t *c, int64_t from, int64_t rounds, int64_t 
 }
 
 /* Measures blocks of round trips of a cache line between two ranks. An untimed block before them waits for the partner. */
-int collbench_ping_pong(canary_t *c, int64_t blocks, int64_t *elapsed_ns) {
+int collbench_ping_pong(state_probe_t *c, int64_t blocks, int64_t *elapsed_ns) {
     int64_t end = now_ns() + c->deadline_ns, base = c->base;
     c->base += 2 * c->rounds * (blocks + 1);
     int code = round_trips(c, base, c->rounds, end);

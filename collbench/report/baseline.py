@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.gating.allocation import COLUMNS, Allocation
 from collbench.gating.baseline import Baseline, scheme_of, times_of
 from collbench.gating.diff import BaselineDiff, Shift
-from collbench.gating.history import CELL, GROUP, WHOLE, CaseHistory, History, LevelChange
+from collbench.gating.history import CASE, GROUP, WHOLE, CaseHistory, History, LevelChange
 from collbench.gating.paired import PAIRS
 from collbench.gating.reasons import rendered
 from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learn
@@ -147,19 +147,19 @@ def _json(cases: Sequence[CaseKey], limits: BaselineLimits) -> Iterator[Line]:
 
 BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}
-MOST_ALLOCATIONS, _MOST_CELLS, _MOST_NAMED = 60, 60, 3
+MOST_ALLOCATIONS, _MOST_CASES, _MOST_NAMED = 60, 60, 3
 _LEAST_COURSE = 12  # allocations
 _TWO_SIDED = 1.96  # standard errors to either side: 95 %
 
 
 def chosen(history: History, pattern: str) -> list[CaseHistory]:
     """Return the cases with names that match the pattern (`*` is anything), and their groups. Raises UsageError if none matches."""
-    cases = [each for each in history.of_kind(CELL) if fnmatchcase(each.about.name, pattern)]
+    cases = [each for each in history.of_kind(CASE) if fnmatchcase(each.about.name, pattern)]
     if not cases:
-        names = ", ".join(each.about.name for each in history.of_kind(CELL)[:_MOST_NAMED])
+        names = ", ".join(each.about.name for each in history.of_kind(CASE)[:_MOST_NAMED])
         raise UsageError(f"--only '{pattern}' matches no case: names are such as {names}; * matches anything")
     groups = {each.about.group for each in cases}
-    whole = history.of_kind(WHOLE) if len(cases) == len(history.of_kind(CELL)) else []
+    whole = history.of_kind(WHOLE) if len(cases) == len(history.of_kind(CASE)) else []
     return [*whole, *(each for each in history.of_kind(GROUP) if each.about.group in groups), *cases]
 
 
@@ -180,8 +180,8 @@ def history_lines(history: History, format: str, pattern: str = "*", letters: st
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
     repeated = [each for each in shown if len(each.known) > 1]  # a single allocation shows no course
-    cases, others = (by_step([each for each in repeated if (each.about.kind == CELL) == is_case]) for is_case in (True, False))
-    listed, allocations = [*others, *cases[:_MOST_CELLS]], len(history.allocations)
+    cases, others = (by_step([each for each in repeated if (each.about.kind == CASE) == is_case]) for is_case in (True, False))
+    listed, allocations = [*others, *cases[:_MOST_CASES]], len(history.allocations)
     columns: list[Column[CaseHistory]] = [
         Column("", "", lambda each: each.about.name, cut=True),
         Column("", "allocations", lambda each: f"{len(each.known)} of {allocations}", right=True, drop=2),
@@ -197,7 +197,7 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
     scale = f"{letters[0]}: fastest, {letters[-1]}: slowest of the line, the middle: no relevant difference"
     course_of = f"course: one sign per allocation{last}; {scale}; {_UNKNOWN[letters]}: not measured"
     head.append(Line(f"{course_of}. trend: the last level over the first", "foot"))
-    alone = sum(each.about.kind == CELL for each in shown) - len(cases)
+    alone = sum(each.about.kind == CASE for each in shown) - len(cases)
     if not repeated:
         del head[-1]
     if alone:
@@ -209,8 +209,8 @@ def _table_history(history: History, shown: Sequence[CaseHistory], letters: str,
     for each in listed:
         yield from (Line(line.text, "doubtful" if each.steps else "") for line in layout.lines(each))
         yield from wrapped([Line(printable(f"    {sentence}")) for sentence in sentences(history, each)], width)
-    if len(cases) > _MOST_CELLS:
-        more = f"and {len(cases) - _MOST_CELLS} more cases: ask for some with --only PATTERN, or for all with --format json"
+    if len(cases) > _MOST_CASES:
+        more = f"and {len(cases) - _MOST_CASES} more cases: ask for some with --only PATTERN, or for all with --format json"
         yield from wrapped([Line(more, "foot")], width)
 
 
@@ -222,7 +222,7 @@ def _last_time(series: CaseHistory) -> str:
 def title(history: History) -> str:
     """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases; changes: 1 group, 12 cases"."""
     stepped = [each for each in history.series if each.steps]
-    whole, groups, cases = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CELL))
+    whole, groups, cases = (sum(each.about.kind == kind for each in stepped) for kind in (WHOLE, GROUP, CASE))
     changed = ["all cases together"] * whole + [plural(number, name) for number, name in ((groups, "group"), (cases, "case")) if number]
     return f"{extent(history)}; changed: {', '.join(changed) or 'nothing'}"
 
@@ -230,7 +230,7 @@ def title(history: History) -> str:
 def extent(history: History) -> str:
     """Return "20 allocations from 2026-11-01 to 2026-11-20, 336 cases"."""
     began = [day(each.began_utc) for each in history.allocations]
-    return f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CELL)), 'case')}"
+    return f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CASE)), 'case')}"
 
 
 def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
@@ -319,7 +319,7 @@ def diff_lines(moves: BaselineDiff, format: str, width: int | None = None) -> It
 
 def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
     beyond = worst_first([each for each in moves.moved if each.beyond])
-    cases = [each for each in moves.moved if each.about.kind == CELL]
+    cases = [each for each in moves.moved if each.about.kind == CASE]
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         last = side[-1]
         many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
@@ -356,7 +356,7 @@ def _feet(moves: BaselineDiff, cases: Sequence[Shift]) -> Iterator[str]:
 
 
 def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
-    counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CELL)
+    counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CASE)
     found = {
         "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
         "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],

@@ -98,7 +98,7 @@ def _records(found: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _record(a: Row | None, b: Row | None, outcome: str, factors: bool, case: CaseRatio | None = None) -> dict[str, Any]:
-    canary_a, canary_b = case.canary_s if case else (None, None)
+    probe_a, probe_b = case.probe_s if case else (None, None)
     return {
         **{name: getattr(a or b, name) for name in (*SERIES, "size_bytes")},
         "outcome": outcome,
@@ -108,19 +108,19 @@ def _record(a: Row | None, b: Row | None, outcome: str, factors: bool, case: Cas
         STATE: bool(case and case.state_differs),
         "time_ratio": {name: getattr(case and case.time, name, None) for name in _RATIO},
         "busbw_ratio": {name: getattr(case and case.bandwidth, name, None) for name in _RATIO},
-        "a": _figures(a, canary_a, factors),
-        "b": _figures(b, canary_b, factors),
+        "a": _figures(a, probe_a, factors),
+        "b": _figures(b, probe_b, factors),
     }
 
 
-def _figures(row: Row | None, canary_s: float | None, factors: bool) -> dict[str, Any]:
+def _figures(row: Row | None, probe_s: float | None, factors: bool) -> dict[str, Any]:
     """Return the figures of a side. factors: whether the comparison has rows under load, of which the factors are figures, too."""
     times = row.time_s if row else None
     quantiles = {f"{name}_s": getattr(times, name, None) for name in ("p50", "ci_low", "ci_high")}
     others = {name: getattr(row, name, None) for name in ("busbw_bytes_per_s", "launches", "wrong", "na")}
     under_load = row.interference if row else {}
     known = {f"factor{end and '_'}{end}": under_load.get(end or "factor") for end in ("", "low", "high")}
-    return {**quantiles, **others, "canary_s": canary_s, "flags": row.flags if row else (), **(known if factors else {})}
+    return {**quantiles, **others, "canary_s": probe_s, "flags": row.flags if row else (), **(known if factors else {})}
 
 
 FORMATS = ("table", "csv", "json", "markdown")
@@ -242,7 +242,7 @@ def remarks(case: CaseRatio) -> str:
     """Return wrong data first, then the state of the machine, then the flags of both sides."""
     texts = [f"WRONG {row.wrong} in {name}" for name, row in (("A", case.a), ("B", case.b)) if row.wrong]
     if case.state_differs:
-        a, b = (f"{1e9 * (value or 0):.0f}" for value in case.canary_s)
+        a, b = (f"{1e9 * (value or 0):.0f}" for value in case.probe_s)
         texts.append(f"{_STATE_NAME} (state probe {a} → {b} ns)")
     for flag in dict.fromkeys((*case.a.flags, *case.b.flags)):
         sides = [name for name, row in (("A", case.a), ("B", case.b)) if flag in row.flags]

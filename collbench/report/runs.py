@@ -41,7 +41,7 @@ from collbench.report.writers import (
     write_whole,
 )
 from collbench.results.flags import FLAGS
-from collbench.results.folder import CELLS
+from collbench.results.folder import CASES
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.units import plural
@@ -317,7 +317,7 @@ def _reason_empty(run: Run) -> str | None:
     if known:
         return None
     if run.finished:
-        return f"nothing was measured, or its {kind.file if kind else CELLS} was lost"
+        return f"nothing was measured, or its {kind.file if kind else CASES} was lost"
     return "it ended before its first case was finished, or it is still running"
 
 

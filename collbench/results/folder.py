@@ -79,7 +79,7 @@ def cannot_resume(path: Path, error: OSError) -> str:
     return f"{path} cannot be resumed: it cannot be written ({error.strerror or error}); start a new run"
 
 
-RUN, TOPOLOGY, CELLS, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
+RUN, TOPOLOGY, CASES, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
 PAIRS, HUNT, WORKLOAD, LOAD, KV = "pairs.jsonl", "hunt.jsonl", "workload.jsonl", "load.jsonl", "kv.jsonl"
 TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
 ROUNDS = {
@@ -90,8 +90,8 @@ ROUNDS = {
     "load": LOAD,
     "kv": KV,
 }  # by operation: files with other lines than rows
-_WITH_CASES = (WORKLOAD, LOAD, KV)  # rows may have cases in CELLS, written before them; "cases" is the number of lines there
-_LINES = (CELLS, *ROUNDS.values(), TOOLS, EVENTS)
+_WITH_CASES = (WORKLOAD, LOAD, KV)  # rows may have cases in CASES, written before them; "cases" is the number of lines there
+_LINES = (CASES, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
 
@@ -108,7 +108,7 @@ class RunFolder:
         self.run = run
         self.rows = 0
         self.unfinished_cases = 0  # that `go_on` removed
-        self._cases = 0  # lines of CELLS
+        self._cases = 0  # lines of CASES
         self.watch: Watch = lambda _: nullcontext()
         self._measured = False
         self._ending = threading.Lock()
@@ -131,7 +131,7 @@ class RunFolder:
         try:
             _enter(path, made, resumes=True)
             lock = Lock(path)
-            for name in (CELLS, SAMPLES, EVENTS):
+            for name in (CASES, SAMPLES, EVENTS):
                 files[name] = AppendFile(path / name)
                 made.append(path / name)
             made.append(draft_of(path / RUN))
@@ -181,14 +181,14 @@ class RunFolder:
                     self._files[name] = AppendFile(self.path / name, again=True)
             cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
             if (kept := self._finished_cases()) is not None:
-                self.unfinished_cases = self._files[CELLS].cut_after(kept)
-            self._cases = self._files[CELLS].lines()
+                self.unfinished_cases = self._files[CASES].cut_after(kept)
+            self._cases = self._files[CASES].lines()
         except OSError as error:
             raise UsageError(cannot_resume(self.path, error)) from error
         return {name: count for name, count in cut.items() if count}
 
     def _finished_cases(self) -> int | None:
-        """Return how many lines of CELLS belong to finished rows; None if rows have no cases, or do not record it. Raises OSError."""
+        """Return how many lines of CASES belong to finished rows; None if rows have no cases, or do not record it. Raises OSError."""
         name = ROUNDS.get(str(self.run.get("operation")))
         if name not in _WITH_CASES:
             return None
@@ -227,7 +227,7 @@ class RunFolder:
             if arrays:
                 self._files[SAMPLES].sync()
             stored = row.with_figures(samples=samples)
-            self._append_line(CELLS, stored.as_json())
+            self._append_line(CASES, stored.as_json())
             self._cases += 1
             self.rows += str(self.run.get("operation")) not in ROUNDS  # those have rows of their own
         return stored
@@ -304,7 +304,7 @@ class RunFolder:
         """Watch the block, run by one thread at a time; an OSError becomes the error for the user."""
         try:
             with self.watch(f"writing to {self.path}"), self._lock:
-                if CELLS in self._files and not self._files[CELLS].is_in_place:
+                if CASES in self._files and not self._files[CASES].is_in_place:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 yield
         except OSError as error:
@@ -324,7 +324,7 @@ class RunFolder:
                 f"results can no longer be written to {self.path} ({error.strerror or error}): {stored} safe in it; "
                 f"make room there{go_on}, or run again with --out DIR on another disk"
             )
-        if CELLS in self._files and (moved := self._files[CELLS].moved_to):
+        if CASES in self._files and (moved := self._files[CASES].moved_to):
             there = f"{self.path} was moved to {moved.parent} while the run wrote into it"
             return RunFailed(f"{there}: {stored} there; leave it and go on with `collbench --resume {quoted(moved.parent)}`")
         return RunFailed(
@@ -435,7 +435,7 @@ def _write(run: FinishedRun, made: list[Path]) -> None:
         write(SAMPLES, (array.tobytes() for _, arrays in sorted(run.arrays.items()) for array in arrays.values()))
     if run.topology is not None:
         write(TOPOLOGY, [to_page(run.topology).encode()])
-    write(CELLS, (f"{to_line(row.as_json())}\n".encode() for row in _with_places(run)))
+    write(CASES, (f"{to_line(row.as_json())}\n".encode() for row in _with_places(run)))
     head = {"schema": SCHEMA, "id": run.path.name or run.path.resolve().name, "operation": run.operation, "started_utc": utc()}
     write(RUN, [to_page({**head, "exit_code": FINE, **run.info, "finished_utc": utc(), "rows": len(run.rows)}).encode()])
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
-from collbench.results.folder import CELLS, EVENTS, RUN, SAMPLES
+from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES
 from collbench.results.row import SCHEMA, Row, Times, stored_operation
 from collbench.results.store import parse_object, read_object
 from collbench.untrusted import open_file, values_in
@@ -88,13 +88,13 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """Return the run stored in `path`, up to its last finished case. Raises UsageError if it is missing or cannot be opened."""
-    if not (_is_file(path / RUN) or _is_file(path / CELLS)):
+    if not (_is_file(path / RUN) or _is_file(path / CASES)):
         raise UsageError(
-            f"{path} is not a run folder (no {RUN}, no {CELLS} in it): specify the folder that collbench printed, or the one of --out"
+            f"{path} is not a run folder (no {RUN}, no {CASES} in it): specify the folder that collbench printed, or the one of --out"
         )
     warnings: list[str] = []
     info = _read_info(path / RUN, warnings)
-    rows = list(read_lines(path / CELLS, row_from_json, warnings))
+    rows = list(read_lines(path / CASES, row_from_json, warnings))
     events = list(read_lines(path / EVENTS, lambda values: values, warnings))
     if not info and not rows:
         raise UsageError(f"{path} is not a run folder that can be read ({'; '.join(warnings) or 'it is empty'}): specify another one")

@@ -5,7 +5,7 @@
 Three tests, one for each strike, each in a job of its own. The first measures the suite; where nothing is suspected it passes and the
 others are skipped. Else the second measures the suspects alone, and the third; what exceeds its limit in all three is a regression. A test
 fails where the verdict in its verdict.json is one: regression, wrong data, or none at all. The performance that ReFrame logs is, for each
-group of cells, that of the cell nearest to its limit: (median of the baseline, -limit, None, 'GB/s').
+group of cases, that of the case nearest to its limit: (median of the baseline, -limit, None, 'GB/s').
 
 `collbench` and the baseline have to be seen from the nodes. To edit: num_tasks and num_tasks_per_node as when the baseline was made.
 """
@@ -19,7 +19,7 @@ import reframe as rfm
 import reframe.utility.sanity as sn
 from reframe.core.builtins import parameter, run_after, run_before, sanity_function, variable
 
-CELL = re.compile(r"(?P<operation>\S+) (?:(?P<size>[\d.]+) (?P<unit>[KMGT]?i?B) )?(?P<backend>\S+)")
+CASE = re.compile(r"(?P<operation>\S+) (?:(?P<size>[\d.]+) (?P<unit>[KMGT]?i?B) )?(?P<backend>\S+)")
 UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
 
@@ -84,7 +84,7 @@ class CollbenchGate(rfm.RunOnlyRegressionTest):
         return sn.assert_eq(verdict["result"], "passed", why.replace("{", "(").replace("}", ")"))
 
     @run_before("performance")
-    def show_each_groups_worst_cell(self) -> None:
+    def show_each_groups_worst_case(self) -> None:
         """Rates for ReFrame's log, with their references."""
         if self.strike > 1:
             return
@@ -103,11 +103,11 @@ class CollbenchGate(rfm.RunOnlyRegressionTest):
 
 
 def busbw_of(name: str | None, rows: list[dict[str, Any]]) -> float | None:
-    """GB/s of the cell of this name; None where there is none, it moves nothing, or several are called so (modes)."""
-    cell = CELL.fullmatch(name or "")
-    if not cell or not cell["size"]:
+    """GB/s of the case of this name; None where there is none, it moves nothing, or several are called so (modes)."""
+    case = CASE.fullmatch(name or "")
+    if not case or not case["size"]:
         return None
-    wanted = (cell["operation"], cell["backend"], float(cell["size"]) * UNITS[cell["unit"]])
+    wanted = (case["operation"], case["backend"], float(case["size"]) * UNITS[case["unit"]])
     found = [row for row in rows if (row["operation"], row["backend"], row["size_bytes"]) == wanted]
     return found[0]["busbw_bytes_per_s"] / 1e9 if len(found) == 1 and found[0]["busbw_bytes_per_s"] else None
 

@@ -215,7 +215,7 @@ class TestFigures:
         row = combined(*(row_of(1e-6, slowest_ranks=each) for each in counts))
         assert row.slowest_ranks == {"worst": [[0, 14], [3, 10], [1, 1]], "count": 3}
 
-    def test_canaries_are_the_medians_of_the_launches(self) -> None:
+    def test_state_probes_are_the_medians_of_the_launches(self) -> None:
         row = combined(*(row_of(1e-6, canary_s={"before": ns * 1e-9, "after": None}) for ns in (60, 260, 64)))
         assert row.canary_s == {"before": pytest.approx(64e-9), "after": None}
 

@@ -21,7 +21,7 @@ from tests.helpers import make_case
 from tests.results.rows import make_row, make_times, store
 from tests.testbeds.bed import Finished
 
-CELLS = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (4, 8, 16)}
+CASES = {(backend, size << 20): 3.0 for backend in ("gloo", "mpi") for size in (4, 8, 16)}
 
 
 class MadeUp:
@@ -67,13 +67,13 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
 
 
 def test_what_is_done_is_drawn_by_the_seed() -> None:
-    assert drawn("same", 0, CELLS) == Done()
-    assert drawn("group", 3, CELLS) == drawn("group", 3, CELLS)
-    assert drawn("group", 3, CELLS).sizes == tuple(size << 20 for size in (4, 8, 16))
-    assert {drawn("group", seed, CELLS).backend for seed in range(9)} == {"gloo", "mpi"}
-    assert len({drawn("cell", seed, CELLS).spec for seed in range(10)}) > 4
-    assert [drawn("link", seed, CELLS).at_hosts for seed in (0, 1)] == [False, True]
-    assert (drawn("twice", 0, CELLS).percent, drawn("half", 0, CELLS).percent) == (6.0, 1.5)
+    assert drawn("same", 0, CASES) == Done()
+    assert drawn("group", 3, CASES) == drawn("group", 3, CASES)
+    assert drawn("group", 3, CASES).sizes == tuple(size << 20 for size in (4, 8, 16))
+    assert {drawn("group", seed, CASES).backend for seed in range(9)} == {"gloo", "mpi"}
+    assert len({drawn("cell", seed, CASES).spec for seed in range(10)}) > 4
+    assert [drawn("link", seed, CASES).at_hosts for seed in (0, 1)] == [False, True]
+    assert (drawn("twice", 0, CASES).percent, drawn("half", 0, CASES).percent) == (6.0, 1.5)
     assert Done("mpi", (1 << 20, 2 << 20), 10.0).spec == "by=10% operations=allreduce backends=mpi sizes=1048576,2097152"
 
 
@@ -133,10 +133,10 @@ def test_a_trial_without_anything_done(trials: Trials) -> None:
     assert "smallest slowdown visible" in (trials.folder / "visible-link.txt").read_text()
 
 
-def test_a_slowed_cell_is_measured_in_three_allocations_and_kept(trials: Trials) -> None:
+def test_a_slowed_case_is_measured_in_three_allocations_and_kept(trials: Trials) -> None:
     found = trials.play("cell", 1)
     assert (found.result, found.right, found.beside, found.launches) == ("regression", True, [], 9), found
-    assert found.done == drawn("cell", 1, CELLS).spec
+    assert found.done == drawn("cell", 1, CASES).spec
     target = trials.folder / "cell-1"
     assert {file.name for file in target.iterdir()} == {"confirm.toml", "runs.tar.xz", "verdict-of-first.json", "verdict.json"}
     with tarfile.open(target / "runs.tar.xz") as archive:

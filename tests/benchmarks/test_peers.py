@@ -178,7 +178,7 @@ def test_a_size_without_a_time_is_reported() -> None:
             wanted(times, [8], "x")
 
 
-def test_canaries_agree_within_a_fifth() -> None:
+def test_state_probes_agree_within_a_fifth() -> None:
     assert agree([100, 120, 110])
     assert not agree([100, 121, 110])
     assert not agree([65, 65, 260])
@@ -189,9 +189,9 @@ def readings(*values: float) -> Callable[[], float]:
 
 
 def test_a_pair_during_which_the_machine_changed_is_repeated_in_the_same_order() -> None:
-    canary = readings(65, 65, 65, 65, 260, 260, 260, 260, 260)
+    probe = readings(65, 65, 65, 65, 260, 260, 260, 260, 260)
     ours, theirs = count(), count(100)
-    found = take_turns(lambda: next(ours), lambda: next(theirs), canary, wanted=2, most=9)
+    found = take_turns(lambda: next(ours), lambda: next(theirs), probe, wanted=2, most=9)
     assert [(pair.ours, pair.theirs) for pair in found] == [(1, 101), (2, 102), (3, 103)]  # 0 and 100 only warmed up
     assert [pair.counts for pair in found] == [True, False, True]
     assert [pair.ours_first for pair in found] == [True, False, False]
@@ -257,9 +257,9 @@ def test_the_table_shows_pairs_and_repetitions() -> None:
 
 def test_a_contest_of_which_no_pair_counts_reports_it() -> None:
     contest = Contest("x", "How.", lambda: {8: Ours(1e-6)}, lambda: {8: 1e-6}, {8: Target(1.02)})
-    outcome = compete(contest, wanted=1, most=2, canary=readings(65, 65, 260, 65, 65, 260))
+    outcome = compete(contest, wanted=1, most=2, probe=readings(65, 65, 260, 65, 65, 260))
     assert outcome.figures[0].cases()[1:] == ["no pair counts", "", "", "", "≤ 1.02", "", "0", "2"]
-    assert "Canaries 65 to 260 ns." in outcome.markdown()
+    assert "State probes 65 to 260 ns." in outcome.markdown()
 
 
 def test_pages_that_are_not_alike_are_reported() -> None:

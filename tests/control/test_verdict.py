@@ -7,8 +7,8 @@ from msgspec import structs
 
 from collbench.control.diagnosis import HangCause, HangEvidence, ProcessEnd, RankState, diagnose
 
-CELL = "allreduce 64 MiB on mpi"
-WARM = f"{CELL}: warm-up"
+CASE = "allreduce 64 MiB on mpi"
+WARM = f"{CASE}: warm-up"
 HOSTS = 4
 KILLED = ProcessEnd(killed=True, signal=9)
 
@@ -25,7 +25,7 @@ def standing(rank, phase=WARM, **more):
     return RankState(rank, phase, **more)
 
 
-GATHERING = f"{CELL}: gathering samples"
+GATHERING = f"{CASE}: gathering samples"
 AT_41 = [standing(rank, iteration=41, step=7) for rank in range(4)]
 WAITING_9 = standing(0, "gathering", waits=True, step=9)
 STACK = "poll < MPID_Progress_wait < PMPI_Allreduce"

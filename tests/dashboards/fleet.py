@@ -40,9 +40,9 @@ def rows(rate: float) -> list[Row]:
     """Return an all-reduce of 8 B and one of 64 MiB at this bus bandwidth."""
     time_s = SIZE * 1.5 / rate
     evidence = {"at_s": [0.5, 1.5], "stolen": 0.01, "preempted": 3}
-    canary = {"before": 1.1e-5, "after": 1.2e-5}
+    probe = {"before": 1.1e-5, "after": 1.2e-5}
     large = make_row(
-        SIZE, time_s=make_times(time_s), busbw_bytes_per_s=rate, percent_of_ceiling=100 * rate / 50e9, evidence=evidence, canary_s=canary
+        SIZE, time_s=make_times(time_s), busbw_bytes_per_s=rate, percent_of_ceiling=100 * rate / 50e9, evidence=evidence, canary_s=probe
     )
     return [make_row(8, time_s=make_times(9e-6), busbw_bytes_per_s=1e6, percent_of_ceiling=None, flags=("drift",)), large]
 

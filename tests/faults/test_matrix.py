@@ -195,8 +195,8 @@ class TestJudging:
             ({"said": [SAID.replace("measuring", "x")]}, "no sentence names the phase timed"),
             ({"codes": [4, 0, 137, 4]}, "the other ranks ended with [0, 4], not 4"),
             ({"stored_code": None}, "run.json has None, not 4"),
-            ({"cells": [8]}, "the cells of [16] bytes were stored and are lost"),
-            ({"finished": [8], "cells": [8]}, "1 cells were stored before the fault, and had to be 2"),
+            ({"kept": [8]}, "the cases of [16] bytes were stored and are lost"),
+            ({"finished": [8], "kept": [8]}, "1 cases were stored before the fault, and had to be 2"),
             ({"seconds": 15.1}, "the last rank ended after 15.1 s"),
             ({"launcher_s": 15.1}, "the launcher ended after 15.1 s"),
             ({"left": ["port 29541"]}, "port 29541 was left"),
@@ -217,7 +217,7 @@ class TestJudging:
 
     def test_wrong_data_do_not_stop_the_run(self) -> None:
         case, detail = replace(KILLED, fault="wrong data"), "rank 2: 1 wrong element, first at 7: wanted 3.0, got 4.0"
-        fine = replace(SEEN, said=[], codes=[4] * 4, cells=[8, 16, 32, 64], wrong=[detail] * 2)
+        fine = replace(SEEN, said=[], codes=[4] * 4, kept=[8, 16, 32, 64], wrong=[detail] * 2)
         assert judged(case, fine) == []
         assert judged(case, replace(fine, wrong=[detail]))[0].startswith("1 rows ")
         assert "a row has" in judged(case, replace(fine, wrong=[detail, detail.replace("rank 2", "rank 1")]))[0]
@@ -230,13 +230,13 @@ class TestJudging:
         found = judged(replace(KILLED, fault=fault, phase=phase), replace(SEEN, said=said, codes=[4] * 4))
         assert any("names the phase" in words for words in found) != right
 
-    def test_a_full_disk_is_the_users_to_fix_before_the_first_cell(self) -> None:
+    def test_a_full_disk_is_the_users_to_fix_before_the_first_case(self) -> None:
         case = replace(KILLED, fault="disk", phase="init")
         full = replace(
-            SEEN, said=["run folder runs/x: No space left on device: make room"], codes=[2] * 4, finished=[], cells=[], stored_code=None
+            SEEN, said=["run folder runs/x: No space left on device: make room"], codes=[2] * 4, finished=[], kept=[], stored_code=None
         )
         assert judged(case, full) == []
-        assert judged(replace(case, phase="timed"), replace(full, codes=[4] * 4, finished=[8, 16], cells=[8, 16])) == []
+        assert judged(replace(case, phase="timed"), replace(full, codes=[4] * 4, finished=[8, 16], kept=[8, 16])) == []
 
 
 class TestTables:
@@ -252,7 +252,7 @@ class TestTables:
 
     def test_random_faults(self) -> None:
         fine = outcome_of(replace(KILLED, phase="", after_s=1.0), SEEN)
-        lines = faults.table_of_random([fine, outcome_of(fine.case, replace(SEEN, cells=[], left=["port 1"]))]).splitlines()
+        lines = faults.table_of_random([fine, outcome_of(fine.case, replace(SEEN, kept=[], left=["port 1"]))]).splitlines()
         assert lines[2] == "| SIGKILL | 2 | 1 | 0 | 1 | 1 | 1.0 to 1.0 |" and lines[3].startswith("| **all** | 2 |")
 
     def test_what_was_played_is_not_played_again(self, tmp_path: Path) -> None:

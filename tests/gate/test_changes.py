@@ -63,7 +63,7 @@ SLOWER = (
     '[[change]]\nreason = "fewer CTAs leave room for kernels"\nreviewer = "A. Reviewer"\nexpires = 2027-01-31\n'
     'operation = "all*"\nbackend = "mpi"\nsizes = "64M-"\nslower_percent = 13.5\n'
 )
-CELLS = [case_of(make_row(size << 20, backend="mpi")) for size in (2, 64, 128)]
+CASES = [case_of(make_row(size << 20, backend="mpi")) for size in (2, 64, 128)]
 GROUP = suspicion("suspected", "allreduce on mpi, large messages", kind="group", case={}, factors=(1.1,))
 
 
@@ -73,7 +73,7 @@ def expected(tmp_path: Path, text: str) -> list[ExpectedChange]:
 
 
 def allowed(expected: list[ExpectedChange], *suspicions: Suspicion, today: date = TODAY) -> list[str]:
-    return [each.state for each in accepted(suspicions, expected, today, CELLS)]
+    return [each.state for each in accepted(suspicions, expected, today, CASES)]
 
 
 def test_a_slowdown_may_be_announced_without_a_visible_change(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_slowdown_may_be_announced_without_a_visible_change(tmp_path: Path) ->
 
 
 def test_an_announced_slowdown_is_accepted_with_its_announcement(tmp_path: Path) -> None:
-    (found,) = accepted([suspicion()], expected(tmp_path, SLOWER), TODAY, CELLS)
+    (found,) = accepted([suspicion()], expected(tmp_path, SLOWER), TODAY, CASES)
     assert found.state == "accepted"
     assert found.announced == Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
     assert allowed(expected(tmp_path, SLOWER), suspicion("suspected", factors=(1.12, None))) == ["accepted"]

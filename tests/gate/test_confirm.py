@@ -17,7 +17,7 @@ from tests.gate.judging import BASE, SIZES, allocation, judged
 from tests.gate.verdicts import verdict as made_up
 from tests.results.rows import make_row
 
-CELLS = [case_of(make_row(size, backend=backend)) for backend in ("nccl", "mpi") for size in (8, 64 << 20, 128 << 20)]
+CASES = [case_of(make_row(size, backend=backend)) for backend in ("nccl", "mpi") for size in (8, 64 << 20, 128 << 20)]
 
 
 def verdict(*suspicions: Suspicion) -> Verdict:
@@ -29,17 +29,17 @@ def suspect(kind: str, name: str, state: str = "suspected", case: tuple[object, 
 
 
 def test_a_suite_for_a_case_a_group_and_all_cases() -> None:
-    assert suspects(verdict(suspect("cell", "x", case=CELLS[1])), CELLS) == [CELLS[1]]
-    assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CELLS) == CELLS[4:]
-    assert suspects(verdict(suspect("whole", "all cases")), CELLS) == CELLS
+    assert suspects(verdict(suspect("cell", "x", case=CASES[1])), CASES) == [CASES[1]]
+    assert suspects(verdict(suspect("group", "allreduce on mpi, large messages")), CASES) == CASES[4:]
+    assert suspects(verdict(suspect("whole", "all cases")), CASES) == CASES
 
 
 def test_cleared_and_confirmed_suspicions_are_not_measured_again() -> None:
-    assert suspects(verdict(suspect("cell", "x", "cleared", CELLS[1]), suspect("whole", "all cases", "confirmed")), CELLS) == []
+    assert suspects(verdict(suspect("cell", "x", "cleared", CASES[1]), suspect("whole", "all cases", "confirmed")), CASES) == []
 
 
 def test_the_suite_has_a_sweep_for_what_differs_in_size_only() -> None:
-    text = confirm_suite([CELLS[1], CELLS[0], CELLS[4]])
+    text = confirm_suite([CASES[1], CASES[0], CASES[4]])
     document = tomllib.loads(text)
     check_form(document, "confirm.toml")
     assert [(sweep["operations"], sweep["backends"], sweep["sizes"]) for sweep in document["sweeps"]] == [
@@ -62,8 +62,8 @@ def test_a_skew_has_a_key() -> None:
 
 def test_a_case_below_its_floor_is_measured_again_be_it_in_the_baseline_or_not() -> None:
     new = case_of(make_row(1 << 30))
-    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CELLS[1], new)]
-    assert suspects(made_up(result="no verdict", floors=tuple(below)), CELLS) == [CELLS[1], new]
+    below = [FloorState("x", each._asdict(), "ring:80@64M-", 80.0, (70.0,), None, None, "suspected") for each in (CASES[1], new)]
+    assert suspects(made_up(result="no verdict", floors=tuple(below)), CASES) == [CASES[1], new]
 
 
 def test_the_suite_can_confirm_a_group_and_all_cases() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.gating.baseline import CaseGroup, Figures, Scheme, add_all
 from collbench.gating.history import (
-    CELL,
+    CASE,
     GROUP,
     WHOLE,
     CaseHistory,
@@ -104,11 +104,11 @@ def test_a_step_has_the_change_of_the_machine_state() -> None:
 
 def test_all_cases_come_first_then_groups_then_cases() -> None:
     sheet = history_matrix(nights(4))
-    assert [about.name for about in sheet.abouts if about.kind != CELL] == [
+    assert [about.name for about in sheet.abouts if about.kind != CASE] == [
         "all cases", "allreduce on gloo, small messages", "allreduce on gloo, large messages",
         "allreduce on mpi, small messages", "allreduce on mpi, large messages",
     ]  # fmt: skip
-    assert [about.case for about in sheet.abouts if about.kind == CELL] == [
+    assert [about.case for about in sheet.abouts if about.kind == CASE] == [
         case(size, backend) for backend in ("gloo", "mpi") for size in SIZES
     ]
     assert sheet.values.shape == (4, 5 + 2 * len(SIZES))
@@ -117,7 +117,7 @@ def test_all_cases_come_first_then_groups_then_cases() -> None:
 
 def test_two_cases_are_not_a_group() -> None:
     sheet = history_matrix(nights(4, lambda number, backend, size: 1.0 if backend == "mpi" and size <= 64 else None))
-    assert [about.kind for about in sheet.abouts] == [CELL, CELL]
+    assert [about.kind for about in sheet.abouts] == [CASE, CASE]
 
 
 def test_cases_of_one_name_are_distinguished() -> None:
@@ -166,7 +166,7 @@ def test_too_few_allocations_have_no_limits() -> None:
     sheet = history_matrix(nights(6))
     assert np.isnan(sheet.variance([0, 1])).all()
     assert np.isfinite(sheet.variance([0, 1, 2])).all()
-    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CELL}
+    assert {about.kind for about in sheet.abouts} == {WHOLE, GROUP, CASE}
 
 
 # Steps in series: found where they are, at their place, and hardly ever where nothing changed.

@@ -320,18 +320,18 @@ def test_a_problem_that_makes_the_sides_incomparable_blocks_a_regression(
 
 
 SIZES_GROUPS = (8, 64 << 20, 128 << 20, 256 << 20)
-CELLS = [case_of(make_row(size)) for size in SIZES_GROUPS]
+CASES = [case_of(make_row(size)) for size in SIZES_GROUPS]
 USUAL = np.log([1e-6, 1e-3, 2e-3, 4e-3])
 
 
 def states(factors: list[float], suspicions: tuple[str, ...] = (), undecided: list[bool] | None = None) -> dict[str, object]:
     """By class of sizes the group's state, for an allocation slower by these factors; NaN: not measured. The third case scatters."""
     history = USUAL + np.array([[0.0, 0.0, 0.1 * (-1) ** number, 0.0] for number in range(6)])
-    limits = learn(history, scheme_of(CELLS))
+    limits = learn(history, scheme_of(CASES))
     excess = exceed(limits, (USUAL + np.log(factors))[None, :])
-    case = CELLS[1]._asdict()
+    case = CASES[1]._asdict()
     found = group_states(
-        limits, excess, CELLS, [suspicion(state, case=case) for state in suspicions], None if undecided is None else np.array(undecided)
+        limits, excess, CASES, [suspicion(state, case=case) for state in suspicions], None if undecided is None else np.array(undecided)
     )
     return {each.size_class: each for each in found}
 

@@ -177,8 +177,8 @@ def test_the_outputs_of_a_comparison_have_the_factors(tmp_path: Path) -> None:
     table = run_here(tmp_path, "compare", str(a), str(b))
     assert table.returncode == 0 and "2×" in table.stdout and "2.6×" in table.stdout and "factor of allreduce 8 B" in table.stdout
     found = json.loads(run_here(tmp_path, "compare", str(a), str(b), "--format", "json").stdout)
-    (cell,) = (each for each in found["cells"] if each["mode"] == UNDER_LOAD)
-    assert cell["a"]["factor"] == pytest.approx(2, rel=0.02) and cell["b"]["factor_low"] < 2.6 < cell["b"]["factor_high"] * 1.01
-    assert cell["time_ratio"]["value"] == pytest.approx(1.3, rel=0.02) and cell["busbw_ratio"]["value"] is None
+    (case,) = (each for each in found["cells"] if each["mode"] == UNDER_LOAD)
+    assert case["a"]["factor"] == pytest.approx(2, rel=0.02) and case["b"]["factor_low"] < 2.6 < case["b"]["factor_high"] * 1.01
+    assert case["time_ratio"]["value"] == pytest.approx(1.3, rel=0.02) and case["busbw_ratio"]["value"] is None
     for format in ("csv", "markdown"):
         assert run_here(tmp_path, "compare", str(a), str(b), "--format", format).returncode == 0

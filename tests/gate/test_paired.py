@@ -74,9 +74,9 @@ def stack(name: str, factors: Sequence[float], size: int | None, **changes: Any)
         )
         for each in SIZES
     }
-    canaries = changes.pop("canaries", ())
-    canary_s = tuple(FLIPPED if number in canaries else CALM for number in range(len(factors)))
-    return replace(Allocation(name, "2026-11-20", len(factors), 0, canary_s, {}, cases), **changes)
+    flipped = changes.pop("flipped", ())
+    probe_s = tuple(FLIPPED if number in flipped else CALM for number in range(len(factors)))
+    return replace(Allocation(name, "2026-11-20", len(factors), 0, probe_s, {}, cases), **changes)
 
 
 def minutes(*numbers: int | None) -> Starts:
@@ -162,7 +162,7 @@ LARGE_CASE = CaseNames(("allreduce 64 MiB nccl",))
 OTHER_RATE = turns(old={"facts": {**OLD, "topology": {"nic rate": "400"}}}, new={"facts": {**NEW, "topology": {"nic rate": "200"}}})
 NEWER = {"facts": {**NEW, "software": {"nccl": "2.31"}}}
 OF_JOB_7 = {"old": {"jobs": ("Slurm job 7",)}, "new": {"jobs": ("Slurm job 7",)}}
-FLIPPED_PAIRS = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"canaries": (4,)}, new={"canaries": (5,)})
+FLIPPED_PAIRS = turns("a", [1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 1.0], None, old={"flipped": (4,)}, new={"flipped": (5,)})
 UNEQUAL = in_pairs(stack("a", [1.0] * 5, None), stack("a", [1.0] * 6, None), minutes(*range(5)), minutes(*range(6)))
 OTHER_NAME = in_pairs(stack("b", [1.0] * 5, None), stack("a", [1.0] * 5, None), STARTS, minutes(1, 3, 5, 7, 9))
 ALL_NEW = NewCases(5, CaseNames(tuple(f"allreduce {size} nccl" for size in ("8 B", "1 MiB", "64 MiB", "128 MiB")), 1))
@@ -190,8 +190,8 @@ JUDGED: dict[str, tuple[list[SideBySide], str, tuple[GateReason, ...], tuple[Gat
     "too few pairs": ([turns(slower=1.1, pairs=4)], "no verdict", (PairsNeeded("a", 4, 5), StillSuspected(1, 1)), ()),
     "other allocations": ([OTHER_NAME], "no verdict", (OtherAllocation("a", "b"),), (EqualStacks(), ALL_NEW)),
     "pairs in another machine state": ([FLIPPED_PAIRS], "passed", (), (PairsLeftOut("a", 2, 7),)),
-    "pairs to be replaced": ([turns(old={"canaries": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
-    "too many pairs in another state": ([turns(pairs=9, new={"canaries": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), ()),
+    "pairs to be replaced": ([turns(old={"flipped": (4,)})], "no verdict", (PairsNeeded("a", 4, 5),), ()),
+    "too many pairs in another state": ([turns(pairs=9, new={"flipped": (1, 3, 5)})], "no verdict", (PairsStateChanged("a", 3, 9),), ()),
     "no state probe": ([turns(new={"canary_s": (None,) * 5})], "passed", (), (WithoutProbe("a (new stack)", 5, 5),)),
     "missing case": ([lacking(turns(), "new", *range(5))], "no verdict", (MissingCases("a (new stack)", LARGE_CASE),), ()),
     "case missing in an old launch": ([lacking(turns(), "old", 2)], "no verdict", (IncompleteCases("a (old stack)", LARGE_CASE),), ()),

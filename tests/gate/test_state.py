@@ -154,7 +154,7 @@ def test_a_state_probe_that_is_off_to_either_side_is_another_state() -> None:
 
 
 SIZES = [8 << number for number in range(28)]  # 12 small, 6 mid and 10 large ones
-CELLS = [
+CASES = [
     case_of(make_row(size, operation=operation, backend=backend))
     for operation in ("allreduce", "allgather", "reducescatter", "alltoall") for backend in ("nccl", "gloo", "mpi") for size in SIZES
 ]  # fmt: skip
@@ -192,13 +192,13 @@ CALM = [column(1.0, 1.01, 0.99)] * 4
     ],
 )
 def test_launches_far_apart_are_unstable(launches: tuple[float, ...], expected: bool) -> None:
-    assert found(CALM, column(*launches), CELLS[:1]) == [expected]
+    assert found(CALM, column(*launches), CASES[:1]) == [expected]
 
 
 def test_scatter_that_the_baseline_has_is_not_unstable() -> None:
     restless = [column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0), column(1.0, 1.01, 1.0), column(1.0, 1.2, 1.0)]
-    assert found(restless, column(1.0, 1.0, 1.0, 1.2, 1.2), CELLS[:1]) == [False]
-    assert found(restless, column(1.0, 1.0, 1.0, 1.5, 1.5), CELLS[:1]) == [True]
+    assert found(restless, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
+    assert found(restless, column(1.0, 1.0, 1.0, 1.5, 1.5), CASES[:1]) == [True]
 
 
 def test_scatter_that_similar_cases_have_is_not_unstable() -> None:
@@ -206,23 +206,23 @@ def test_scatter_that_similar_cases_have_is_not_unstable() -> None:
     by_case = [CALM, *[[column(1.0, 1.0, 1.2), column(1.2, 1.0, 1.0)] * 2] * 2]
     good = [np.hstack([each[number] for each in by_case]) for number in range(4)]
     new = np.hstack([column(1.0, 1.0, 1.0, 1.2, 1.2), *[column(1.0, 1.0, 1.0, 1.0, 1.0)] * 2])
-    assert found(good, new, CELLS[:3]) == [False, False, False]
-    others = [*CELLS[:1], *CELLS[28:30]]  # of another backend
+    assert found(good, new, CASES[:3]) == [False, False, False]
+    others = [*CASES[:1], *CASES[28:30]]  # of another backend
     assert found(good, new, others) == [True, False, False]
 
 
 def test_a_baseline_of_single_launches_knows_its_scatter_from_its_allocations() -> None:
     good = [column(1.0), column(1.2), column(1.0), column(1.2)]
-    assert found(good, column(1.0, 1.0, 1.0, 1.2, 1.2), CELLS[:1]) == [False]
+    assert found(good, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
 
 
 def rate(noise: Noise, allocations: int, trials: int, seed: int = 7) -> float:
     """The share of gates of 336 cases, where nothing changed, in which any case is unstable."""
     random, alarms = np.random.default_rng(seed), 0
     for _ in range(trials):
-        cluster = Cluster.draw(noise, scheme_of(CELLS), random)
+        cluster = Cluster.draw(noise, scheme_of(CASES), random)
         good, new = cluster.launches(allocations, 3, random), cluster.launches(1, 5, random)[0]
-        alarms += any(found(list(good), new, CELLS))
+        alarms += any(found(list(good), new, CASES))
     return alarms / trials
 
 

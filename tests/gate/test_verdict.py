@@ -20,7 +20,7 @@ from collbench.gating.reasons import BeganInFuture, CaseNames, MissingCases, Sho
 from collbench.gating.verdict import EXIT_CODES, SCHEMA_FILE, STYLES, Verdict, code_of_failure, exit_code, from_json, read_verdict, schema
 from collbench.reason import Text
 from collbench.results.store import to_page
-from tests.gate.verdicts import ANNOUNCED, CELL, regression, suspicion, verdict
+from tests.gate.verdicts import ANNOUNCED, CASE, regression, suspicion, verdict
 
 ROOT = Path(__file__).parents[2]
 
@@ -170,7 +170,7 @@ def test_a_whole_number_may_be_written_as_a_float_and_an_endless_one_is_rejected
 
 
 def test_the_fields_of_a_suspicion_are_checked(tmp_path: Path) -> None:
-    first = {**stored_verdict()["suspicions"][0], "cell": {**CELL, "size_bytes": [8]}}
+    first = {**stored_verdict()["suspicions"][0], "cell": {**CASE, "size_bytes": [8]}}
     assert "suspicions[0].cell.size_bytes is [8]" in refused(tmp_path, stored_verdict(suspicions=[first]))
 
 

@@ -17,7 +17,7 @@ PASSED: dict[str, Any] = {
     "changes": (), "baseline": "base", "allocations": 6, "thin": False, "candidates": ("new",), "cases": 6, "judged_on": "2026-11-21",
     "collbench": "0.1.0",
 }  # fmt: skip
-CELL = case_of(make_row(64 << 20, backend="mpi"))._asdict()
+CASE = case_of(make_row(64 << 20, backend="mpi"))._asdict()
 LINK = "NIC 4×100 Gb/s"
 ANNOUNCED = Announcement("fewer CTAs leave room for kernels", "A. Reviewer", "2027-01-31")
 
@@ -29,7 +29,7 @@ def verdict(**changes: Any) -> Verdict:
 
 def suspicion(state: str = "confirmed", name: str = "allreduce 64 MiB mpi", **changes: Any) -> Suspicion:
     """A case 12, 11 and 13 % slower."""
-    actual: dict[str, Any] = {"kind": "cell", "name": name, "case": CELL, "factors": (1.12, 1.11, 1.13), "limit": 1.02, "state": state}
+    actual: dict[str, Any] = {"kind": "cell", "name": name, "case": CASE, "factors": (1.12, 1.11, 1.13), "limit": 1.02, "state": state}
     return Suspicion(**{**actual, **changes})
 
 
@@ -59,7 +59,7 @@ def regression(**changes: Any) -> Verdict:
             group(backend="nccl"),
             group("no verdict", "broadcast", missing=3, limit=None, factors=(None,), worst=None, worst_factor=None, worst_limit=None),
         ),
-        "floors": (FloorState("allreduce 64 MiB mpi", CELL, "ring:80@64M-", 80.0, (71.0, 70.5, 72.0), LINK, "ring", "confirmed"),),
+        "floors": (FloorState("allreduce 64 MiB mpi", CASE, "ring:80@64M-", 80.0, (71.0, 70.5, 72.0), LINK, "ring", "confirmed"),),
         "cause": SlowMessages(("link",), "large", "clear", (log(1.12), log(1.12)), ("mpi", "nccl")),
         "changes": (
             Change(Item.of("topology", "nic rate"), "400 Gb/s", "360 Gb/s", LinkOfAll()),

@@ -23,21 +23,21 @@ from collbench.reason import as_json
 READY = SimpleNamespace(case=SimpleNamespace(title=lambda: "a case"), timed=[0], loop=SimpleNamespace(enqueue_s=None))
 
 
-class Bird:
+class MadeUpProbe:
     """A state probe with given values before and after each measurement."""
 
-    def __init__(self, *songs):
-        self.songs = list(songs)
+    def __init__(self, *readings):
+        self.readings = list(readings)
 
     def measure(self):
-        return self.songs.pop(0)
+        return self.readings.pop(0)
 
 
 @pytest.fixture
 def seen(monkeypatch):
     """Monitor a case with a measurement of no duration, or `each` of the budget; returns (result, budgets of the measurements)."""
 
-    def run(*songs, each=0.0, stolen=0, threads=1, working=90, series=(1.0, 1.0, 1.0), ready=READY, **more):
+    def run(*readings, each=0.0, stolen=0, threads=1, working=90, series=(1.0, 1.0, 1.0), ready=READY, **more):
         budgets, clock = [], SimpleNamespace(now=0.0)
 
         def time_case(ready, world, budget):
@@ -56,7 +56,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(watched_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
         world = World(LaunchInfo("local", 0, 1, 0, 1, "ipc://", "alone"), 5.0)
         try:
-            return measure_monitored(ready, world, Budget(4.0), Bird(*songs) if songs else None, **more), budgets
+            return measure_monitored(ready, world, Budget(4.0), MadeUpProbe(*readings) if readings else None, **more), budgets
         finally:
             world.close()
 
@@ -72,21 +72,21 @@ def test_a_rank_that_was_held_meanwhile_is_a_straggler_and_the_row_reports_for_h
 
 def test_in_one_state_a_case_is_measured_once(seen):
     found, budgets = seen(65e-9, 66e-9)
-    assert (found.canary_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
+    assert (found.probe_s, found.repeats, found.flags, budgets) == ({"before": 65e-9, "after": 66e-9}, 0, [], [4.0])
 
 
 def test_the_state_probe_runs_while_the_ranks_are_together_and_no_counters_are_read(seen, monkeypatch):
     heard = []
-    monkeypatch.setattr(Bird, "measure", lambda bird: heard.append("canary") or bird.songs.pop(0))
+    monkeypatch.setattr(MadeUpProbe, "measure", lambda probe: heard.append("probe") or probe.readings.pop(0))
     instruments = SimpleNamespace(begin=lambda *_: heard.append("begin"), end=lambda _: heard.append("end") or {})
     monkeypatch.setattr(watched_module, "moved_evidence", lambda *_: {})
     seen(65e-9, 66e-9, instruments=instruments)
-    assert heard == ["canary", "begin", "canary", "end"]
+    assert heard == ["probe", "begin", "probe", "end"]
 
 
 def test_after_a_flip_it_is_measured_again_with_what_is_left_of_the_budget(seen):
     found, budgets = seen(65e-9, 260e-9, 261e-9, 259e-9, each=1.5)
-    assert (found.canary_s, found.repeats, found.flags) == ({"before": 261e-9, "after": 259e-9}, 1, ["remeasured"])
+    assert (found.probe_s, found.repeats, found.flags) == ({"before": 261e-9, "after": 259e-9}, 1, ["remeasured"])
     assert budgets == [4.0, 2.5]
 
 
@@ -101,13 +101,13 @@ def test_without_time_it_is_not_measured_again(seen):
 
 
 def test_a_state_probe_that_failed_is_unknown_and_no_flip(seen):
-    assert seen(None, 65e-9)[0].canary_s == {"before": None, "after": 65e-9}
-    assert seen()[0].canary_s == {}
-    assert [seen(*songs)[0].repeats for songs in ((None, 65e-9), (None, None), ())] == [0, 0, 0]
+    assert seen(None, 65e-9)[0].probe_s == {"before": None, "after": 65e-9}
+    assert seen()[0].probe_s == {}
+    assert [seen(*readings)[0].repeats for readings in ((None, 65e-9), (None, None), ())] == [0, 0, 0]
 
 
 def test_a_state_probe_that_failed_reports_others_on_the_cores(seen):
-    assert [seen(*songs)[0].flags for songs in ((None, 65e-9), (None, None), ())] == [["cpu_shared"], ["cpu_shared"], []]
+    assert [seen(*readings)[0].flags for readings in ((None, 65e-9), (None, None), ())] == [["cpu_shared"], ["cpu_shared"], []]
 
 
 def test_a_hypervisor_that_took_the_cpu_is_reported(seen):

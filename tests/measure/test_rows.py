@@ -41,7 +41,7 @@ def row_of(
     """The row of samples [ranks × n] of an all-reduce of 400 bytes."""
     measured = Measurement(np.array(samples, float), 0.03, True, "precision", flags=list(flags))
     measured.starts_ns = np.zeros_like(measured.samples) if starts is None else np.array(starts, float)
-    known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
+    known = {"probe_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     ready = SimpleNamespace(
         operation=operation,
         case=make_case(backend="mpi", mode=mode, **(case or {})),
@@ -116,7 +116,7 @@ def test_the_skew_before_a_window_has_the_number_of_its_messages():
 
 
 def test_what_was_seen_around_the_case_is_on_the_row():
-    row = row_of([STEADY, STEADY], canary_s={"before": 65e-9, "after": 66e-9}, stolen=0.05, preempted=7, repeats=1)
+    row = row_of([STEADY, STEADY], probe_s={"before": 65e-9, "after": 66e-9}, stolen=0.05, preempted=7, repeats=1)
     assert (row.canary_s, row.stopped, row.reached) == ({"before": 65e-9, "after": 66e-9}, "precision", True)
     assert (row.evidence["stolen"], row.evidence["preempted"], row.evidence["repeats"]) == (0.05, 7, 1)
     assert row.flags == ("remeasured", "cpu_shared")
@@ -248,7 +248,7 @@ def stored_with(starts_ago_s, *, hosts=((0, 1), (2,)), timed=(0, 1, 2), requeste
     measured.phases.append(Phase("samples", now_s - taken_ago_s, now_s))
     ready = SimpleNamespace(operation=P2P_BANDWIDTH, case=make_case(backend="mpi", mode="isolated", window=64), groups=((0, 1),),
                             timed=list(timed), synchronised=False, loop=SimpleNamespace(iterations=1))  # fmt: skip
-    known = {"canary_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
+    known = {"probe_s": {}, "silent": False, "stolen": None, "preempted": 0, "repeats": 0, "flipped": False}
     backend, around = SimpleNamespace(name="mpi", api="mpi", ranks=3), RowContext(hosts, began_s=now_s - 100 if requested else None)
     ready.operation = ALLREDUCE if len(timed) > 1 else P2P_BANDWIDTH
     ready.groups = (tuple(range(len(starts_ago_s))),) if len(timed) > 1 else ((0, 1),)

@@ -30,8 +30,8 @@ from tests.gate.verdicts import regression, suspicion, verdict
 from tests.messages import Message
 from tests.results.rows import make_row, store
 
-CELL = CaseNames(("allreduce 8 B mpi",))
-CELLS = CaseNames(("allreduce 8 B mpi", "allreduce 16 B mpi"), 12)
+CASE = CaseNames(("allreduce 8 B mpi",))
+CASES = CaseNames(("allreduce 8 B mpi", "allreduce 16 B mpi"), 12)
 RATE = Difference(Item.of("topology", "machines 3 nics mlx5_0 rate_bits_per_s"), "400000000000.0", "200000000000.0")
 JOB = "Slurm job testbed-12"
 TYPED = GateCommand(Path("base"), [Path("night-8")], [], Path("confirm.toml"), True, False, False, "local", {"--ranks": "2"}, False)
@@ -150,18 +150,18 @@ MESSAGES: dict[str, Message] = {
     "change in several places": reasons.UnexpectedChange(replace(RATE, item=Item.of("topology", "interfaces * mtu"), times=3)),
     "changes, more": reasons.MoreUnexpectedChanges(3),
     "launches, unfinished": reasons.UnfinishedLaunches("new", 2, 5),
-    "cases, missing": reasons.MissingCases("new", CELLS),
-    "cases, missing with the reason of their rows": reasons.MissingCases("new", CELL, "no GPU"),
-    "cases, missing in this mode": reasons.MissingCases("new", CELL, differs=ColumnDiffers("mode", "pipelined", "isolated")),
-    "cases, missing with an option not set": reasons.MissingCases("new", CELL, differs=ColumnDiffers("algorithm", None, "ring")),
-    "cases, incomplete": reasons.IncompleteCases("new", CELL),
-    "cases, unstable": reasons.UnstableCases("new", CELL, ("drift", "two_modes")),
-    "cases, wrong data": reasons.WrongCases("new", CELL),
+    "cases, missing": reasons.MissingCases("new", CASES),
+    "cases, missing with the reason of their rows": reasons.MissingCases("new", CASE, "no GPU"),
+    "cases, missing in this mode": reasons.MissingCases("new", CASE, differs=ColumnDiffers("mode", "pipelined", "isolated")),
+    "cases, missing with an option not set": reasons.MissingCases("new", CASE, differs=ColumnDiffers("algorithm", None, "ring")),
+    "cases, incomplete": reasons.IncompleteCases("new", CASE),
+    "cases, unstable": reasons.UnstableCases("new", CASE, ("drift", "two_modes")),
+    "cases, wrong data": reasons.WrongCases("new", CASE),
     "suspect": reasons.StillSuspected(1, 2),
     "suspects": reasons.StillSuspected(3, 1),
     "suspects, missing in later allocations": reasons.StillSuspected(2, 0),
-    "floor, suspected": reasons.SuspectedBelowFloor(CELL),
-    "floor, unknown": reasons.FloorUnknown("ring:80@64M-", CELL),
+    "floor, suspected": reasons.SuspectedBelowFloor(CASE),
+    "floor, unknown": reasons.FloorUnknown("ring:80@64M-", CASE),
     "state, launches to replace": reasons.LaunchesNeeded("new", 1, 3, 1),
     "state, fresh allocation": reasons.AllocationStateChanged("new", 3, 9),
     "paired, other allocation": reasons.OtherAllocation("a", "b"),
@@ -178,8 +178,8 @@ MESSAGES: dict[str, Message] = {
     "note, launches of the baseline left out": reasons.LaunchesLeftOut("good-9", 1, 3, "baseline"),
     "note, pairs left out": reasons.PairsLeftOut("a", 2, 7),
     "note, equal stacks": reasons.EqualStacks(),
-    "note, new cases": reasons.NewCases(1, CELL),
-    "note, wide limits": reasons.WideLimits(CELL),
+    "note, new cases": reasons.NewCases(1, CASE),
+    "note, wide limits": reasons.WideLimits(CASE),
     "note, slowed": reasons.SlowedOnPurpose("new", "by=10%"),
     "note, few launches": reasons.FewLaunches("a", 1, 3),
     "note, baseline of one job": reasons.BaselineOfOneJob("good-0", "good-1", JOB),
@@ -188,10 +188,10 @@ MESSAGES: dict[str, Message] = {
     "note, baseline without start": reasons.BaselineWithoutStart(1, 6, "good-0"),
     "note, without start": reasons.WithoutStart("new", several=False),
     "note, several without start": reasons.WithoutStart("new", several=True),
-    "note, without history": reasons.WithoutHistory("new", 14, CELLS),
-    "note, unchecked": reasons.UncheckedCases("new", CELL),
+    "note, without history": reasons.WithoutHistory("new", 14, CASES),
+    "note, unchecked": reasons.UncheckedCases("new", CASE),
     "note, slower later": reasons.SlowerLater("a", ("allreduce on mpi, large messages", "allreduce 64 MiB mpi")),
-    "note, not in the suite": reasons.NotInSuite(CELL),
+    "note, not in the suite": reasons.NotInSuite(CASE),
     "note, expired": reasons.ExpiredAnnouncement("ops", "upgrade", "2026-11-01"),
     "note, unused": reasons.UnusedAnnouncement("ops", "fewer CTAs", "software", "nccl*"),
     "cause, single sizes": plausible.SlowSizes((1 << 20,), (("mpi", "allreduce"),), 0.1),

@@ -28,10 +28,10 @@ def side(folder: Path, factor: float, launches: int, extra: list[Row], **info: A
     """Launches of a few cases, all `factor` slower than the first side's; `extra` are rows of every launch."""
     for number in range(launches):
         noise = 1 + 0.002 * (number % 3)
-        canary = {"before": 65e-9 * factor, "after": 65e-9 * factor}
+        probe = {"before": 65e-9 * factor, "after": 65e-9 * factor}
         rows = [
             row(64 << 20, 2.4e-3 * factor * noise, canary_s={"before": 65e-9, "after": 66e-9}),
-            row(8, 1e-6 * factor * noise, canary_s=canary),
+            row(8, 1e-6 * factor * noise, canary_s=probe),
             row(1024, 2e-6 * noise),
             row(2048, 2.2e-6 / factor * noise),
             *extra,

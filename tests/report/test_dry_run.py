@@ -15,7 +15,7 @@ from collbench.operations.traffic import EVEN
 from collbench.report.dry_run import Planned, write_dry_run
 from tests.helpers import make_case
 
-CELLS = [
+CASES = [
     ("sweeps[1] 'a'", make_case(count=2)),
     ("sweeps[1] 'a'", make_case(count=256, split=Split("MOD", 2))),
     ("sweeps[2]", make_case("uint8", 1, operation="barrier", size_bytes=0, redop=None, traffic=EVEN)),
@@ -24,7 +24,7 @@ CELLS = [
 
 def printed(format: str = "table", quiet: bool = False, **changes: Any) -> tuple[str, str]:
     out, talk = io.StringIO(), io.StringIO()
-    planned = Planned(**{"title": "suite a", "ranks": 2, "cases": CELLS, "max_time_s": 0.5, **changes})
+    planned = Planned(**{"title": "suite a", "ranks": 2, "cases": CASES, "max_time_s": 0.5, **changes})
     write_dry_run(planned, format, out, None if quiet else talk)
     return out.getvalue(), talk.getvalue()
 
@@ -52,8 +52,8 @@ def test_an_earlier_run_shows_how_long_a_case_takes() -> None:
 
 
 def test_a_total_time_is_the_limit_of_all_cases_of_a_launch() -> None:
-    assert Planned("a", 2, CELLS, 5.0, launches=2, total_s=10.0).at_most_s == 20.0
-    assert Planned("a", 2, CELLS, 0.5, total_s=10.0).at_most_s == 1.5
+    assert Planned("a", 2, CASES, 5.0, launches=2, total_s=10.0).at_most_s == 20.0
+    assert Planned("a", 2, CASES, 0.5, total_s=10.0).at_most_s == 1.5
 
 
 def test_a_run_that_is_complete_leaves_nothing() -> None:

@@ -28,7 +28,7 @@ from tests.analysis.test_expected_time import SIZES, G, K, M, racks, series
 from tests.results.rows import make_row, store
 
 
-def cells(frame: Frame[Row]) -> list[dict[str, str]]:
+def texts(frame: Frame[Row]) -> list[dict[str, str]]:
     return [{column.title: column.text(record) for column in frame.columns} for record in frame.records]
 
 

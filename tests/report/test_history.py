@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gating.history import CELL, CaseHistory, SeriesSubject, history
+from collbench.gating.history import CASE, CaseHistory, SeriesSubject, history
 from collbench.report.baseline import BARS, FIGURES, chosen, course, history_lines, letters_for
 from tests.gate.histories import case, nights, upgraded
 
@@ -61,7 +61,7 @@ def test_only_some_cases_and_their_groups() -> None:
 
 def test_a_course_has_a_sign_for_each_allocation_and_noise_stays_flat() -> None:
     def of(*values: float) -> CaseHistory:
-        return CaseHistory(SeriesSubject(CELL, "x"), np.array(values), (), 0.02)
+        return CaseHistory(SeriesSubject(CASE, "x"), np.array(values), (), 0.02)
 
     assert course(of(0.0, 0.1, float("nan"), 0.05), BARS) == "▁█·▅" or course(of(0.0, 0.1, float("nan"), 0.05), BARS) == "▁█·▄"
     assert course(of(0.0, 0.1, float("nan")), FIGURES) == "09."

@@ -28,7 +28,7 @@ from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps
 from collbench.operations.unsupported import as_fact, decode_reason
 from collbench.reason import Fact, Text, as_json
-from collbench.results.folder import CELLS
+from collbench.results.folder import CASES
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_bytes, plural
@@ -331,5 +331,5 @@ class BackendRunner:
             when["at_s"] = at_s
         if at_s and phases:
             when["phases"] = [[each.name, *session.since_start(each.began_s, each.ended_s)] for each in phases]
-        session.store(replace(row, evidence=row.evidence | when), CELLS, place, arrays)
+        session.store(replace(row, evidence=row.evidence | when), CASES, place, arrays)
         return row

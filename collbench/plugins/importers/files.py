@@ -15,7 +15,7 @@ from collbench.plugins.importers.failures import FailureLine, Report, failure_li
 from collbench.plugins.importers.importer import UserInput, lines_of
 from collbench.plugins.importers.rows import operation_named, short
 from collbench.plugins.importers.store import FileTable, Source, read_lines
-from collbench.results.folder import CELLS, RUN
+from collbench.results.folder import CASES, RUN
 from collbench.untrusted import open_file
 
 STDIN = Path("-")
@@ -85,7 +85,7 @@ def _bytes(path: Path) -> bytes:
         elif not path.is_file():
             taken = "; `collbench report` takes this folder as it is" if (path / RUN).exists() else ""
             raise UsageError(f"{shown} is not a file: name what the tool printed{'; a pipe is read as -' if path.is_fifo() else taken}")
-        elif path.name in (RUN, CELLS):
+        elif path.name in (RUN, CASES):
             raise UsageError(f"{shown} is collbench's own: `collbench report` takes its folder as it is")
         else:
             with open_file(path) as file:

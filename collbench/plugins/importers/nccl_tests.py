@@ -118,7 +118,7 @@ class TableLine(NamedTuple):
     placed: tuple[Body | None, Body | None]
 
     @property
-    def cell(self) -> tuple[int, str, str | None, int | None]:
+    def case(self) -> tuple[int, str, str | None, int | None]:
         """Return what distinguishes it from the other rows of its table."""
         return self.size, self.dtype, self.redop, self.root
 
@@ -446,13 +446,13 @@ def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
     passes: list[list[TableLine]] = []
     seen: set[Any] = set()
     for line in lines:
-        if passes and line.cell in seen and line.cell == passes[-1][-1].cell and parts_of(line) != 1:
+        if passes and line.case in seen and line.case == passes[-1][-1].case and parts_of(line) != 1:
             continue
-        if not passes or line.cell in seen:
+        if not passes or line.case in seen:
             passes.append([])
             seen = set()
         passes[-1].append(line)
-        seen.add(line.cell)
+        seen.add(line.case)
     return passes
 
 
@@ -460,11 +460,11 @@ def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]
     """Return the lines of jobs that print into each other: each line goes to the first job that lacks its case."""
     passes: list[dict[Any, TableLine]] = [{} for _ in range(jobs)]
     for line in lines:
-        free = next((each for each in passes if line.cell not in each), None)
+        free = next((each for each in passes if line.case not in each), None)
         if free is None:
             free = {}
             passes.append(free)
-        free[line.cell] = line
+        free[line.case] = line
     return [list(each.values()) for each in passes if each]
 
 
@@ -607,7 +607,7 @@ def _skipped(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
     moved = [line for line in block.lines if is_size(line.size)]
     if empty := len(block.lines) - len(moved):
         yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
-    twice = len(moved) - len({line.cell for line in moved})
+    twice = len(moved) - len({line.case for line in moved})
     if passes == 1 and twice:
         yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
 

@@ -33,7 +33,7 @@ from collbench.analysis.launches import case_of, grouped, is_time, read_all, tim
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.reason import Fact
-from collbench.results.folder import CELLS, RUN
+from collbench.results.folder import CASES, RUN
 from collbench.results.row import CaseKey, Row
 from collbench.stats.median import t_quantile
 from collbench.units import listed
@@ -437,7 +437,7 @@ def rows_below(paths: Iterable[Path]) -> list[Row]:
 def _run_folders(path: Path) -> list[Path]:
     found = []
     for at, below, names in os.walk(path):
-        if RUN in names or CELLS in names:
+        if RUN in names or CASES in names:
             found.append(Path(at))
             below.clear()
         below.sort()

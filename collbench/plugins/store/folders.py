@@ -20,9 +20,8 @@ from collbench.errors import UnreadableRun, UsageError
 from collbench.gating.allocation import SLOWED, moment
 from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
 from collbench.plugins.importers.importer import IMPORTED
-from collbench.results.folder import CELLS, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
+from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
@@ -30,7 +29,7 @@ from collbench.results.store import plain
 from collbench.untrusted import list_of
 
 VERDICT = "verdict.json"
-_FILES = (RUN, CELLS, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOPOLOGY)  # samples.bin and events.jsonl are not in a store
+_FILES = (RUN, CASES, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOPOLOGY)  # samples.bin and events.jsonl are not in a store
 _NOT_ENTERED = {SAMPLES, EVENTS}
 _DEEPEST = 12  # levels below a folder that are searched
 _SMALL = 120  # characters of JSON: a larger part of run.json becomes a document
@@ -45,7 +44,7 @@ def find(path: Path) -> Iterator[Path]:
     start = len(path.parts)
     for at, folders, files in os.walk(path):
         folder = Path(at)
-        is_run = RUN in files or CELLS in files
+        is_run = RUN in files or CASES in files
         if is_run:
             yield folder
         if VERDICT in files:
@@ -78,7 +77,7 @@ def fingerprint_of(path: Path) -> str | None:
             continue
         parts.append(f"{file.name} {found.st_size} {found.st_mtime_ns}")
     named = {part.split(" ")[0] for part in parts}
-    if not named.intersection((RUN, CELLS, path.name if is_verdict(path) else RUN)):
+    if not named.intersection((RUN, CASES, path.name if is_verdict(path) else RUN)):
         return None
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -231,7 +231,7 @@ def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[floa
 
 def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     """Return the first screen of a history; `shown`: the chosen series."""
-    from collbench.gating.history import CELL, GROUP, LEAST
+    from collbench.gating.history import CASE, GROUP, LEAST
     from collbench.report.baseline import day, extent, interval, title, with_it
 
     line, count = short(f"history of {history.of}", 200), _count(len(history.allocations), "allocation")
@@ -247,7 +247,7 @@ def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     way = f"{'slower' if step.change > 0 else 'faster'} ({percent} time)"
     sentence = f"{name} {way} since {day(since.began_utc)} ({since.name}); with it: {with_it(history, step)}"
     figures = [LargeFigure(percent, f"time of {name} ({_percent(low)} to {_percent(high)})"), count]
-    for kind, noun in ((GROUP, "group"), (CELL, "case")):
+    for kind, noun in ((GROUP, "group"), (CASE, "case")):
         number = sum(each.about.kind == kind and bool(each.steps) for each in shown)
         figures += [LargeFigure(str(number), f"{noun_of(number, noun)} changed")] if number else []
     badge = (BAD, "SLOWER") if step.change > 0 else (GOOD, "FASTER")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import copysign, exp, isfinite, nan
 from pathlib import Path
 
-from collbench.gating.history import CELL, KINDS, CaseHistory, History, LevelChange
+from collbench.gating.history import CASE, KINDS, CaseHistory, History, LevelChange
 from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.headlines import short
@@ -19,7 +19,7 @@ from collbench.report.html.page import write_page
 from collbench.results.row import UNDER_LOAD
 from collbench.units import plural
 
-_MOST_GROUPS, _MOST_CELLS, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
+_MOST_GROUPS, _MOST_CASES, _MOST_LISTED, _MOST_NAMED = 48, 24, 300, 5
 _MOST_TICKS = 6
 _WIDTH, _NARROW, _WIDEST, _HEIGHT = 460, 540, 900, 250  # pixels
 _FEW = 20  # allocations that a phone shows side by side
@@ -49,9 +49,9 @@ def _main(history: History, shown: Sequence[CaseHistory]) -> Iterator[Chart]:
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
     notes = [f"{text}." for text in (title(history), *history.notes)]
     yield Section("changes", "Changes", notes, _changes(history, shown), list(_main(history, shown)))
-    groups, cases = (by_step([each for each in shown if (each.about.kind == CELL) == is_case]) for is_case in (False, True))
+    groups, cases = (by_step([each for each in shown if (each.about.kind == CASE) == is_case]) for is_case in (False, True))
     parts = (("group", "Groups", groups, _MOST_GROUPS, "groups"),
-             ("cell", "Cases that changed", [each for each in cases if each.steps], _MOST_CELLS, "cases that changed"))  # fmt: skip
+             ("cell", "Cases that changed", [each for each in cases if each.steps], _MOST_CASES, "cases that changed"))  # fmt: skip
     for key, name, found, most, what in parts:
         less = [f"Drawn are {most} of {len(found)} {what}, those that changed most."] if len(found) > most else []
         charts = [_chart(history, each, f"{key}-{number}") for number, each in enumerate(found[:most])]

@@ -17,14 +17,14 @@ from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table, marks_of
 from collbench.report.material import Material
-from collbench.results.folder import CELLS, EVENTS, HUNT, KV, LOAD, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
+from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
 from collbench.results.reader import Run
 from collbench.units import format_bytes, format_duration, plural
 
 _MOST_NOTES, _MOST_RUNS, _MOST_FACTS, _MOST_DIFFERENCES = 40, 60, 200, 60
 _COMPLETE = "complete"
 _KINDS = ("software", "machine", "launcher", "ranks", "environment")  # of facts; the paths of libraries are in run.json
-_FILES = (RUN, TOPOLOGY, CELLS, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOOLS, SAMPLES, EVENTS)
+_FILES = (RUN, TOPOLOGY, CASES, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOOLS, SAMPLES, EVENTS)
 _DEFINITIONS = (
     ("time", "the median over iterations of the slowest rank's time per message, in µs; a barrier precedes each sample (mode isolated), or "
      "calls follow each other (batched, pipelined, graph); of several launches the median of their medians"),

@@ -29,7 +29,7 @@ _ALSO = {
     ("memory", "timed"): ("between",),
     ("memory", "gather"): ("timed", "between"),
 }
-_ONE_WAY_S = 9.0  # p2p's cells of one direction are measured to their end where packets of the other one are lost
+_ONE_WAY_S = 9.0  # p2p's cases of one direction are measured to their end where packets of the other one are lost
 _NIC = ("nic 3 s", "nic 60 s")
 _PATH_NAMED = re.compile(
     r"(?:packets above \d+ bytes do not pass|the path|packets) (?:from|between) \S+?h\d+ (?:to|(?P<both>and)) \S+?h(?P<target>\d+)"
@@ -65,7 +65,7 @@ class Observation:
     `said`       collbench's own sentences on stderr
     codes        exit codes of the launcher, or by rank where there is none
     stored_code  run.json's; None if it is missing
-    finished     sizes that rank 0 had stored before the end, cells: those that are read back; wrong: of those the wrong ones, with why
+    finished     sizes that rank 0 had stored before the end, kept: those that are read back; wrong: of those the wrong ones, with why
     flags        all flags of the rows
     seconds      from the fault to the end of the last rank; launcher_s: of the launcher
     left         processes, ports and files of ours that were not there before
@@ -78,7 +78,7 @@ class Observation:
     codes: Sequence[int]
     stored_code: int | None
     finished: Sequence[int]
-    cells: Sequence[int]
+    kept: Sequence[int]
     wrong: Sequence[str]
     flags: Sequence[str]
     seconds: float
@@ -148,7 +148,7 @@ def judged(case: Case, seen: Observation) -> list[str]:
         return _of_a_sound_run(seen) if not case.phase else ["the fault never struck"]
     if case.of_path:
         return _of_a_path(case, seen)
-    found = _of_ends(case, seen) + _of_cells(case, seen)
+    found = _of_ends(case, seen) + _of_cases(case, seen)
     over = len(seen.finished) == len(SIZES) and seen.stored_code == 0
     if not case.phase and (over or (case.fault in ("memory", "disk") and set(seen.codes) == {0})):
         return found  # no more output is read
@@ -172,11 +172,11 @@ def _of_ends(case: Case, seen: Observation) -> list[str]:
     return found + (["a traceback was shown"] if seen.traceback else [])
 
 
-def _of_cells(case: Case, seen: Observation) -> list[str]:
-    lost = sorted(set(seen.finished) - set(seen.cells))
-    found = [f"the cells of {lost} bytes were stored and are lost"] if lost else []
-    if len(seen.finished) < case.cells:
-        found.append(f"{len(seen.finished)} cells were stored before the fault, and had to be {case.cells}")
+def _of_cases(case: Case, seen: Observation) -> list[str]:
+    lost = sorted(set(seen.finished) - set(seen.kept))
+    found = [f"the cases of {lost} bytes were stored and are lost"] if lost else []
+    if len(seen.finished) < case.finished:
+        found.append(f"{len(seen.finished)} cases were stored before the fault, and had to be {case.finished}")
     return found
 
 
@@ -191,7 +191,7 @@ def _of_a_pause(case: Case, seen: Observation) -> list[str]:
 
 def _of_a_path(case: Case, seen: Observation) -> list[str]:
     """A run over a bad path either comes to its end, or ends in time and names the path, or nothing; never a rank alone."""
-    found = _of_cells(case, seen) + [f"{what} was left" for what in seen.left] + (["a traceback was shown"] if seen.traceback else [])
+    found = _of_cases(case, seen) + [f"{what} was left" for what in seen.left] + (["a traceback was shown"] if seen.traceback else [])
     actual = [sentence for sentence in seen.said if sentence.startswith("hang: ") or accused(sentence)]
     found += [f"{sentence!r} is a false name" for sentence in actual if findings_of(case, sentence) is None]
     if set(seen.codes) == {0}:
@@ -226,7 +226,7 @@ def findings_of(case: Case, sentence: str) -> str | None:
 def _of_data(case: Case, seen: Observation) -> list[str]:
     """Wrong data do not stop the run."""
     found = [f"a row has {detail!r}" for detail in seen.wrong if accused(detail) not in case.suspects or "first at 7: wanted" not in detail]
-    after = len(seen.cells) - case.cells
+    after = len(seen.kept) - case.finished
     if case.phase and (len(seen.wrong) != after or not after):
         found.append(f"{len(seen.wrong)} rows are wrong, and had to be {after}")
     if case.phase and seen.stored_code != 4:

@@ -30,7 +30,7 @@ LAUNCHERS = {"gloo": "by hand", "socket": "by hand", "MPICH": "mpiexec", "Intel 
 
 RANKS, HOSTS = 4, 2
 SIZES = ("32K", "64K", "96K", "128K")
-CELL = 3  # of SIZES, the first is 1: where a fault strikes
+STRUCK_SIZE = 3  # of SIZES, the first is 1: where a fault strikes
 WARM_UP, TIMED = 4, 12  # iterations
 TIMEOUT_S, MAX_TIME_S = 5.0, 2.0
 WITHIN_S = TIMEOUT_S + 10  # everything must have ended
@@ -61,7 +61,7 @@ def host_of(rank: int, ranks: int = RANKS) -> int:
 class Case:
     """One run.
 
-    phase     of cell CELL, or "init"; "" for `after_s` seconds after the victim has loaded its modules
+    phase     of case STRUCK_SIZE, or "init"; "" for `after_s` seconds after the victim has loaded its modules
     launcher  "by hand" (RANK and WORLD_SIZE, no launcher ends the others), "mpiexec", "mpirun" or "srun"
     """
 
@@ -127,9 +127,9 @@ class Case:
         return self.fault in ("killed", "stopped", "early exit")
 
     @property
-    def cells(self) -> int:
-        """How many cells are finished when it strikes."""
-        return CELL - 1 if self.phase not in ("init", "") else 0
+    def finished(self) -> int:
+        """How many cases are finished when it strikes."""
+        return STRUCK_SIZE - 1 if self.phase not in ("init", "") else 0
 
 
 @dataclass(frozen=True)

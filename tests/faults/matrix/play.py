@@ -99,7 +99,7 @@ class Player:
             codes=started.codes,
             stored_code=stored.info.get("exit_code"),
             finished=[int(line.split()[0]) for line in _lines(marks / "finished")],
-            cells=[row.size_bytes for row in stored.rows],
+            kept=[row.size_bytes for row in stored.rows],
             wrong=[str(row.wrong_detail) for row in stored.rows if row.wrong],
             flags=sorted({flag for row in stored.rows for flag in row.flags}),
             seconds=round(seconds, 1),
@@ -217,7 +217,7 @@ def outcome_of(case: Case, seen: Observation) -> Outcome:
     """The outcome, judged."""
     return Outcome(
         case.fault, case.phase, case.library, case.launcher, case.victim, case.after_s, list(seen.said), list(seen.codes), seen.stored_code,
-        len(seen.finished), len(seen.cells), seen.seconds, seen.launcher_s, list(seen.left), list(seen.files), judged(case, seen),
+        len(seen.finished), len(seen.kept), seen.seconds, seen.launcher_s, list(seen.left), list(seen.files), judged(case, seen),
         round(os.getloadavg()[0], 1), time.strftime("%Y-%m-%d"), list(seen.flags),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.faults.matrix.plan import CELL, STRUCK, Plan
+from tests.faults.matrix.plan import STRUCK, STRUCK_SIZE, Plan
 
 _ANSWER_S = 20.0
 _BREATH_S = 1.0
@@ -33,12 +33,12 @@ class Striker:
     """What happens to the victim.
 
     corrupting  what it receives is changed from now on
-    cells       how many have been begun; looks: how often the loop of cell CELL has run; looking: it runs
+    begun       how many cases; looks: how often the loop of case STRUCK_SIZE has run; looking: it runs
     """
 
     plan: Plan
     corrupting: bool = False
-    cells: int = 0
+    begun: int = 0
     looks: int = 0
     looking: bool = False
 
@@ -94,7 +94,7 @@ def mark(path: Path, facts: Mapping[str, Any]) -> None:
 def arm(striker: Striker) -> None:
     """Puts the striker in the way of what the victim does."""
     _on_opening(striker)
-    _on_cells(striker)
+    _on_cases(striker)
     _on_loops(striker)
     _on_gathering(striker)
     if not striker.plan.phase:  # the time runs once everything is loaded
@@ -120,14 +120,14 @@ def _on_opening(striker: Striker) -> None:
     open_backends._try_open = try_open
 
 
-def _on_cells(striker: Striker) -> None:
+def _on_cases(striker: Striker) -> None:
     from collbench.measuring import prepared_case
     from collbench.measuring.tasks import cases as turn
 
     prepares, compares = turn.prepare, prepared_case.mismatches_in
 
     def prepare(*arguments: Any) -> Any:
-        striker.cells += 1
+        striker.begun += 1
         return prepares(*arguments)
 
     def mismatches(ready: Any, slot: int) -> Any:
@@ -139,14 +139,14 @@ def _on_cells(striker: Striker) -> None:
 
 
 def _on_loops(striker: Striker) -> None:
-    """Of the looks of a cell the first two are its warm-up (one call, then the rest), the third is timed; the others are in it already."""
+    """Of the looks of a case the first two are its warm-up (one call, then the rest), the third is timed; the others are in it already."""
     from collbench.measuring.loop import Loop
 
     runs = Loop.run
     wanted = {"warm-up": 2, "timed": 3}.get(striker.plan.phase)
 
     def run(loop: Any, n: int, batch: int = 1, slot: int | None = None) -> Any:
-        if striker.cells != CELL or slot is not None or striker.looking:
+        if striker.begun != STRUCK_SIZE or slot is not None or striker.looking:
             return runs(loop, n, batch, slot)
         striker.looks += 1
         striker.looking = True  # ranks meet by a loop, too

@@ -36,7 +36,7 @@ def test_where_nothing_changed_it_reports_it(tmp_path: Path) -> None:
 
 
 def test_of_many_the_first_are_drawn_which_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_MOST_CELLS", "_MOST_GROUPS", "_MOST_LISTED"):
+    for limit in ("_MOST_CASES", "_MOST_GROUPS", "_MOST_LISTED"):
         monkeypatch.setattr(made, limit, 1)
     write_history(history("base", upgraded(6, 3, by=1.3)), "*", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -24,11 +24,11 @@ from tests.results.rows import make_row, not_measured
 STARTED = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
 
-def row(number: int, at: Any = None, canary: Any = (80e-9, 81e-9), **more: Any) -> Row:
+def row(number: int, at: Any = None, probe: Any = (80e-9, 81e-9), **more: Any) -> Row:
     """A case that began at so many seconds and took half of one; without `at` its start is unknown."""
     when = {} if at is None else {"at_s": [at, at + 0.5]}
     evidence = {"stolen": more.pop("stolen", 0.0), "preempted": more.pop("preempted", 3), **when}
-    return make_row(1 << number, evidence=evidence, canary_s={"before": canary[0], "after": canary[1]}, **more)
+    return make_row(1 << number, evidence=evidence, canary_s={"before": probe[0], "after": probe[1]}, **more)
 
 
 def triangles(chart: Chart) -> list[float]:

@@ -11,9 +11,9 @@ from collbench.errors import UsageError
 from collbench.gating.confirm import confirm_suite
 from collbench.report.verdict import write_suite
 from collbench.results.row import CaseKey
-from tests.gate.verdicts import CELL
+from tests.gate.verdicts import CASE
 
-SUITE = confirm_suite([CaseKey(**CELL)])
+SUITE = confirm_suite([CaseKey(**CASE)])
 
 
 def test_it_is_written_and_replaces_one_of_an_earlier_night(tmp_path: Path) -> None:

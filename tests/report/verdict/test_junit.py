@@ -13,7 +13,7 @@ from collbench.analysis.differences import Difference, Item
 from collbench.gating.reasons import CaseNames, StillSuspected, UnexpectedChange, WrongCases
 from collbench.gating.verdict import EXIT_CODES, FloorState, Verdict
 from collbench.report.verdict_formats import junit
-from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
+from tests.gate.verdicts import CASE, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 
 REFRAME = find_spec("reframe")  # found, not imported: that takes a second
@@ -94,7 +94,7 @@ def test_wrong_data_is_a_failure() -> None:
 
 def test_a_floor_is_as_bad_as_its_worst_case() -> None:
     def floor(state: str, asked: str) -> FloorState:
-        return FloorState("allreduce 64 MiB mpi", CELL, asked, 80.0, (None,), None, None, state)
+        return FloorState("allreduce 64 MiB mpi", CASE, asked, 80.0, (None,), None, None, state)
 
     floors = (floor("no verdict", "a"), floor("confirmed", "a"), floor("cleared", "b"), floor("no verdict", "c"))
     found = kinds(regression(groups=(), floors=floors, asked=("a", "b", "c")))

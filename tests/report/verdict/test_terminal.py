@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from collbench.gating.verdict import UNDECIDED, FloorState, Verdict
 from collbench.reason import Text
 from collbench.report.verdict import json_line, lines
-from tests.gate.verdicts import CELL, group, regression, suspicion, verdict
+from tests.gate.verdicts import CASE, group, regression, suspicion, verdict
 from tests.report.verdict.hostile import hostile
 
 
@@ -40,7 +40,7 @@ def test_a_regression_shows_cause_reasons_suspects_changes_and_groups_in_this_or
 
 
 def test_a_floor_of_which_nothing_is_known_is_reported() -> None:
-    floor = FloorState("allreduce 64 MiB mpi", CELL, "ring:80@64M-", 80.0, (None,), None, None, UNDECIDED)
+    floor = FloorState("allreduce 64 MiB mpi", CASE, "ring:80@64M-", 80.0, (None,), None, None, UNDECIDED)
     assert "  no verdict  allreduce 64 MiB mpi  – of an unknown reference, required: 80 % (ring:80@64M-)" in printed(
         verdict(result=UNDECIDED, floors=(floor,))
     )

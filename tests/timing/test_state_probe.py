@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.measuring import monitored as canary_module
+from collbench.measuring import monitored
 from collbench.measuring.monitored import FLIP, flipped
 from collbench.native.library import StateProbeStruct, library
 from tests.control.together import Meeting, together
@@ -84,7 +84,7 @@ def main(world):
 ])  # fmt: skip
 def test_a_flip_is_a_quarter_more_or_less(before, after, said):
     assert flipped(before, after) is said
-    assert canary_module.FLIP == 1.25
+    assert monitored.FLIP == 1.25
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("cache line", 100e-9), ("work", 4e-6)])
@@ -97,11 +97,11 @@ def test_a_round_trip_is_a_block_divided_by_its_round_trips(monkeypatch, kind, s
         out[3] = 9_000_000
         return 0
 
-    made = canary_module.StateProbe.__new__(canary_module.StateProbe)
+    made = monitored.StateProbe.__new__(monitored.StateProbe)
     made.kind, made._ball = kind, StateProbeStruct() if kind == "cache line" else None
-    monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=fill, collbench_work=fill))
+    monkeypatch.setattr(monitored, "library", lambda: SimpleNamespace(collbench_ping_pong=fill, collbench_work=fill))
     assert made.measure() == pytest.approx(seconds)
-    monkeypatch.setattr(canary_module, "library", lambda: SimpleNamespace(collbench_ping_pong=lambda *_: 1, collbench_work=fill))
+    monkeypatch.setattr(monitored, "library", lambda: SimpleNamespace(collbench_ping_pong=lambda *_: 1, collbench_work=fill))
     assert (made.measure() is None) == (kind == "cache line")
 
 
@@ -109,9 +109,9 @@ def test_the_two_ranks_of_a_pair_share_a_cache_line_and_an_odd_rank_has_none(mon
     def made_by(rank, ranks):
         mates = [SimpleNamespace(rank=each) for each in range(ranks)]
         world = SimpleNamespace(rank=rank, on_host=lambda host=None: mates, hosts=("a",), oversubscribed=None)
-        made = canary_module.StateProbe(world)
+        made = monitored.StateProbe(world)
         return made._ball and (made._ball.line - ctypes.addressof(ctypes.c_char.from_buffer(page)), bool(made._ball.first))
 
     page = bytearray(1024)
-    monkeypatch.setattr(canary_module, "shared_page", lambda world, size: page)
+    monkeypatch.setattr(monitored, "shared_page", lambda world, size: page)
     assert [made_by(rank, 5) for rank in range(5)] == [(0, True), (0, False), (128, True), (128, False), None]

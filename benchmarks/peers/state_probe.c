@@ -1,6 +1,6 @@
 /* The state of the machine in one number: how long a cache line takes from one core to another and back.
  *
- *     canary CPU CPU
+ *     state_probe CPU CPU
  *
  * Two threads, each on a core of its own, take turns in raising a counter. Prints nanoseconds per round trip: the median of
  * BATCHES batches, so that a thread put off its core for a while does not count.
