@@ -15,8 +15,7 @@ def store() -> str:
         "The store",
         "`collbench store` keeps an index of run folders in an SQLite file or a PostgreSQL database. "
         "[Many runs in one place](../guides/many-runs.md) shows how to use it.",
-        f"The schema has version {VERSION}. `store add` and `store sync` bring a store of an earlier version to it; the next sync reads "
-        "its runs again. A store of a newer version is refused.",
+        f"The schema has version {VERSION}. A store of another version is an error: make a new one from the run folders with `store add`.",
         "Units are in the names: `_s` is seconds, or seconds since 1970 (UTC) for moments; `_bytes_per_s` is bytes per second. "
         "NULL means unknown or not applicable; flags are 0 or 1. In PostgreSQL the tables are in the schema `collbench`.",
         "## Columns of queries",
@@ -45,5 +44,5 @@ def _tables() -> Iterator[str]:
     for each in TABLES:
         yield f"### Table {each.name}"
         yield escaped(each.about)
-        rows = ((code(column.name), column.kind, escaped(column.about), str(column.since)) for column in each.columns)
-        yield table(["column", "type", "meaning", "since schema"], rows)
+        rows = ((code(column.name), column.kind, escaped(column.about)) for column in each.columns)
+        yield table(["column", "type", "meaning"], rows)
