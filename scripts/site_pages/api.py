@@ -37,7 +37,6 @@ print(collbench.compare("runs/before", "runs/after").summary)
 def api_page() -> str:
     """Return the page of the API."""
     functions = {name: getattr(collbench, name) for name in FUNCTIONS}
-    found = {name: value._function if isinstance(value, collbench.CallablePackage) else value for name, value in functions.items()}
     errors: list[Any] = [
         value for name in sorted(collbench.__all__) if inspect.isclass(value := getattr(collbench, name)) and value is not collbench.Runs
     ]
@@ -48,7 +47,7 @@ def api_page() -> str:
         "## Functions",
         "Types in signatures: `AnyPath` is a text or a `pathlib.Path`; `Names` is a text or several; `Sizes` is a number of bytes, "
         "a text such as `1K-1M`, or several of these.",
-        *(part for name, value in found.items() for part in (*_function(name, value), *_options(name, value))),
+        *(part for name, value in functions.items() for part in (*_function(name, value), *_options(name, value))),
         "## Stored runs",
         *entry("Runs", collbench.Runs),
         "## Results",
