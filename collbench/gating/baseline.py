@@ -36,7 +36,7 @@ from collbench.untrusted import open_file, read_file, uncollected, values_in
 
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
-_NOT_KEPT = ("cells", "shown", "slowed")
+_NOT_KEPT = ("cases", "stopped", "shown", "slowed")
 _LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
 _MOST_LINES = 1 << 20
 _MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory

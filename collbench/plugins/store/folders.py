@@ -20,6 +20,7 @@ from collbench.errors import UnreadableRun, UsageError
 from collbench.gating.allocation import SLOWED, moment
 from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
 from collbench.plugins.importers.importer import IMPORTED
 from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
 from collbench.results.quality import quality_of
