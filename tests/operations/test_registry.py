@@ -9,7 +9,8 @@ import pytest
 
 from collbench.operations.builtin.allgather import ALLGATHER
 from collbench.operations.builtin.reducescatter import REDUCESCATTER
-from collbench.operations.registry import _found, broken, commands, operations, plugins
+from collbench.operations.registry import _found, broken, commands, operations
+from collbench.plugin import entries
 
 
 class Point:
@@ -69,7 +70,7 @@ def test_a_plug_in_is_found_in_every_form_of_install(about, tmp_path, monkeypatc
         for name, text in files.items():
             (place / name).write_text(text)
     monkeypatch.syspath_prepend(place if place.suffix == ".zip" else place.parent)
-    assert plugins("collbench.operations", ())["mine"].package == "pack"
+    assert entries("collbench.operations", ())["mine"].package == "pack"
 
 
 def test_a_plug_in_may_be_a_module_of_several(install):

@@ -15,6 +15,7 @@ from collbench.report.plan import in_print_order
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
+    from collbench.results.row import Row
 
 
 def section(material: Material) -> Section | None:
@@ -30,8 +31,14 @@ def section(material: Material) -> Section | None:
 
 
 def concerns(material: Material) -> Iterator[Concern]:
+    """Yield why overlaps are inconclusive."""
+    for run in material.runs:
+        for row in run.rows:
+            yield from concerns_of(row)
+
+
+def concerns_of(row: Row) -> Iterator[Concern]:
     """Yield why the overlap of a row is inconclusive."""
-    for row in (row for run in material.runs for row in run.rows if row.overlap):
-        known = overlap_of(row.overlap)
-        if known and known.doubt:
-            yield Concern(DOUBTFUL, f"overlap inconclusive: {known.doubt.render()}", f"{name_of(row)} on {row.backend}")
+    known = overlap_of(row.overlap)
+    if known and known.doubt:
+        yield Concern(DOUBTFUL, f"overlap inconclusive: {known.doubt.render()}", f"{name_of(row)} on {row.backend}")
