@@ -239,5 +239,7 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     software_findings(host, env)    -> doctor's findings about the software of this host
     probe_options(parser, group)      when it adds the options of `probe`; of those in the group one is possible
     probe(arguments)                  -> exit code of `probe`; None if the options do not ask for what the plug-in does
+    read_files(files, folder, *, format, ranks, nodes, operation, dtype)
+                                    -> the run folders, below this folder, of imported files of other tools, for `collbench.read`
     """
     return [loaded(plugin.hooks[hook]) for plugin in plugins().values() if hook in plugin.hooks]

@@ -6,8 +6,8 @@ pandas and pyarrow are the extra `pandas`; they are imported when a table is mad
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
-from collbench.plugins.hunt.pairs_text import PAIR_COLUMNS, pair_records
-from collbench.plugins.hunt.records import holds_hunt, read_hunt, read_pairs
-from collbench.plugins.hunt.text import HUNT_COLUMNS, hunt_records
-from collbench.plugins.kv.records import KvRow, holds_kv, read_kv
-from collbench.plugins.kv.text import kv_values
-from collbench.plugins.kv.text import sorted_rows as transfers_in_order
-from collbench.plugins.load.records import SHARES, LoadRow, holds_load, read_load
-from collbench.plugins.load.text import load_values
-from collbench.plugins.load.text import sorted_rows as loads_in_order
-from collbench.plugins.training.kind import step_time_of
-from collbench.plugins.training.records import StepRow, holds_workload, read_workload
-from collbench.plugins.training.text import step_values
+from collbench.plugin import loaded, plugins
 from collbench.report.explain import word_table
 from collbench.report.plan import in_print_order
 from collbench.report.writers import csv_columns, row_values
@@ -36,6 +25,8 @@ from collbench.results.store import to_line
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from collbench.api.runs import Runs
 
 
 # Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
@@ -65,26 +56,16 @@ OBJECT = ValueKind("object", "string", (object,))
 _KINDS = {
     COUNT: (
         "root", "size_bytes", "count", "ranks", "nodes", "window", "streams", "n", "launches", "checked", "wrong", "groups_count",
-        "overlap_blocks",
-        "groups_ranks", "row", "sample", "slowest_rank", "latency_size_bytes", "parameters", "bucket_bytes", "payload_bytes",
-        "routings", "trace_ranks", "computing_blocks", "message_bytes", "victims", "aggressor_ranks", "aggressor_nodes", "blocks", "n_off",
-        "n_on", "tokens", "block_tokens", "sources", "targets", "block_bytes", "busiest",
+        "overlap_blocks", "groups_ranks", "row", "sample", "slowest_rank",
     ),
     FLAG: ("in_place", "reached", "ceiling_disturbed"),
     FLOAT: (
         "overlap_percent", "overlap_percent_low", "overlap_percent_high", "overlap_slowdown", "overlap_slowdown_low",
         "overlap_slowdown_high", "overlap_assisted_percent",
         "target", "n_eff", "message_rate", "percent_of_ceiling", "percent_of_hard_bound", "percent_of_expected_time",
-        "percent_of_expected_time_low", "percent_of_expected_time_high", "ratio", "ratio_low", "ratio_high", "moved_bytes",
-        "scaling_apart", "scaling_apart_low", "scaling_apart_high", "scaling_overlap", "scaling_overlap_low", "scaling_overlap_high",
-        "imbalance_tax", "imbalance_tax_low", "imbalance_tax_high", "computing_percent", "computing_percent_low", "computing_percent_high",
-        "computing_efficiency", "computing_efficiency_low", "computing_efficiency_high", "level", "achieved", "percent_of_link",
-        *(f"{name}_factor{end}" for name in SHARES for end in ("", "_low", "_high")), "first_token_percent", "s_per_block",
+        "percent_of_expected_time_low", "percent_of_expected_time_high",
     ),
-    OBJECT: (
-        "modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s", "options", "parts", "staleness",
-        "routing", "recorded_parts_s",
-    ),
+    OBJECT: ("modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s"),
 }  # fmt: skip
 _OF_RUN = {
     "path": "The run folder.",
@@ -161,144 +142,6 @@ _TEXTS = {
     "time_s": "The time per message of the slowest rank.",
     "mean_s": "The mean over the ranks of the time per message.",
     "slowest_rank": "The rank that took longest.",
-    "sender": "The place (rank or node) that sends.",
-    "receiver": "The place (rank or node) that receives.",
-    "bandwidth_bytes_per_s": "The bandwidth of messages from the sender to the receiver, the median.",
-    "bandwidth_low_bytes_per_s": "The lower end of the 95 % interval of the bandwidth.",
-    "bandwidth_high_bytes_per_s": "The upper end of the 95 % interval of the bandwidth.",
-    "latency_size_bytes": "The size of the messages of the latency.",
-    "latency_s": "Half of the round trip, the median.",
-    "result": "The result of the hunt: `confirmed`, `nobody` (no slow endpoint or path) or `no verdict`; missing if it stopped early.",
-    "state": "The state of the suspect: confirmed, cleared or inconclusive.",
-    "code": "The code of the finding; `collbench explain CODE` explains it.",
-    "kind": "What is slow.",
-    "places": "The suspects: ranks or nodes.",
-    "ratio": "The speed of the suspect as a share of that of the others.",
-    "ratio_low": "The lower end of the interval of the ratio.",
-    "ratio_high": "The upper end of the interval of the ratio.",
-    "partners": "The partners with which the suspect was measured.",
-    "part": "The interface or part that is slow.",
-    "regime": "The training.",
-    "model": "The model that is trained.",
-    "parameters": "The parameters of the model.",
-    "bucket_bytes": "The size of a bucket of gradients.",
-    "payload_bytes": "The bytes that the training moves per rank and step.",
-    "moved_bytes": "The bytes of the rank that moves most, per step, by the conventions of busbw.",
-    "options": "The requested options of the training.",
-    "note": "A remark about the training.",
-    "ceiling_time_s": "The time of the step at the expected bandwidth of its exchanges.",
-    "parts": "The exchanges of a step.",
-    "parts_time_s": "The time of all parts alone, one after the other.",
-    "trace_format": "For a replay: the format of the trace.",
-    "trace_ranks": "For a replay: the number of ranks of the recorded job.",
-    "trace_missing": "For a replay: what the trace does not contain.",
-    "recorded_step_time_s": "For a replay: the recorded time of the step.",
-    "compute_s": "For a replay: the computing time of a step, of the rank that computes longest.",
-    "exposed_s": "For a replay: the median time of a step without its computing.",
-    "recorded_parts_s": "For a replay: the recorded time of one exchange of each part, in seconds; null where it was not recorded.",
-    "staleness": "For asynchronous training: how many updates of others a worker missed.",
-    "routing": "For several routings of tokens to experts: the time of each, and its tax.",
-    "routings": "The number of routings that were measured.",
-    **{
-        f"routing_time_{name}{end}_s": f"{which}the {what} over the routings of the median time of a step."
-        for name, what in (("p5", "5th percentile"), ("p50", "median"), ("p95", "95th percentile"), ("max", "maximum"))
-        for end, which in (
-            ("", "Of routed tokens, "),
-            ("_low", "The lower end of its interval: "),
-            ("_high", "The upper end of its interval: "),
-        )
-    },
-    "even_time_s": "The time of a step with as many tokens that are routed evenly.",
-    "even_time_low_s": "The lower end of the interval of even_time_s.",
-    "even_time_high_s": "The upper end of the interval of even_time_s.",
-    "imbalance_tax": "The time of all routings divided by that of even ones with as many tokens.",
-    "imbalance_tax_low": "The lower end of the interval of imbalance_tax.",
-    "imbalance_tax_high": "The upper end of the interval of imbalance_tax.",
-    "step_time_s": "The computing time of a step.",
-    "computing_s": "With `--compute real`: the time of the computation alone.",
-    "computing_exchanges_s": "With `--compute real`: the time of the exchanges alone, started and waited for as with the computation.",
-    "computing_both_s": "With `--compute real`: the time of a step that computes while it communicates.",
-    "computing_outcome": "With `--compute real`: hidden, partial, exposed or inconclusive.",
-    "computing_payer": "With `--compute real`: what takes the exposed time: computation, waiting or none.",
-    "computing_blocks": "With `--compute real`: the number of blocks of one sample of each state.",
-    "computing_exposed_s": "With `--compute real`: the time that the exchanges add to the computation.",
-    "computing_percent": "With `--compute real`: the overlap in percent of the exchanges' time, not limited to 0–100.",
-    "computing_efficiency": "With `--compute real`: the scaling efficiency, computation alone divided by both.",
-    **{
-        f"computing_{name}_{end}{unit}": f"The {which} end of the 95 % confidence interval of computing_{name}{unit}."
-        for name, unit in (("exposed", "_s"), ("percent", ""), ("efficiency", ""))
-        for end, which in (("low", "lower"), ("high", "upper"))
-    },
-    "victim": "The operation that the victims time.",
-    "aggressors": "The patterns that the aggressors send at the same time, separated by +.",
-    "message_bytes": "The size of a message of the aggressors.",
-    "level": "The target rate of the aggressors as a share of what they reach alone; 0: none, the control.",
-    "preset": "The name of the published test.",
-    "victims": "The number of victim ranks.",
-    "aggressor_ranks": "The number of aggressor ranks.",
-    "aggressor_nodes": "The number of nodes with aggressor ranks.",
-    "split": "How the ranks were divided: the text of --split; missing: by node.",
-    "verdict": "The outcome: interference, no interference or inconclusive; missing for n/a.",
-    "reason": "The reason why the row is inconclusive.",
-    "n_off": "The number of samples with aggressors off.",
-    "n_on": "The number of samples with aggressors on.",
-    "achieved": "The rate of the aggressors while they sent, as a share of what they reach alone.",
-    "rate_bytes_per_s": "The rate of the aggressors of the busiest host.",
-    "full_bytes_per_s": "The rate that they reach alone.",
-    "shared": "The links that both sides use.",
-    **{
-        f"{name}_{part}{end and '_'}{end}{unit}": f"{which}{what} of the victims' times{how}."
-        for name, what in (("p50", "The median"), ("p99", "The 99th percentile"), ("p99_9", "The 99.9th percentile"))
-        for part, how, unit in (
-            ("off", " with aggressors off", "_s"),
-            ("on", " with aggressors on", "_s"),
-            ("factor", ", on divided by off: the geometric mean over the pairs of blocks", ""),
-        )
-        for end, which in (("", ""), ("low", "The lower end of the interval: "), ("high", "The upper end of the interval: "))
-    },
-    "method": "How the blocks were moved.",
-    "pattern": "prefill-decode or broadcast.",
-    "layout": "The memory of the cache: layer-first or block-first; plain without a model.",
-    "tokens": "The tokens of the request; 0 without a model.",
-    "block_tokens": "The tokens of a block of the cache; 0 without a model.",
-    "cache_dtype": "The type of the elements of the cache.",
-    "sources": "The ranks that send.",
-    "targets": "The ranks that receive.",
-    "block_bytes": "The size of a block.",
-    "busiest": "The blocks of the rank that sends or receives most.",
-    "time_low_s": "The lower end of the 95 % confidence interval of the median of a transfer.",
-    "time_high_s": "The upper end of the 95 % confidence interval of the median of a transfer.",
-    "bytes_per_s": "The bytes of all blocks divided by the median time.",
-    "s_per_block": "The median time divided by `busiest`. Unit: seconds.",
-    "expected_s": "The time that the limiting link needs for its bytes; missing inside one host.",
-    "copy_s": "Of `packed`: the time of packing and unpacking alone.",
-    "first_token_percent": "The transfer as a percentage of `--prefill-time` and the transfer, one after the other.",
-    "start_skew_s": "The median time between the first and the last rank of a host to begin a sample; missing with one rank per host.",
-    "scaling_apart": "The scaling efficiency without overlap of computing and communication.",
-    "scaling_overlap": "The scaling efficiency with perfect overlap.",
-    **{
-        f"scaling_{kind}_{end}": f"The {which} end of the interval of scaling_{kind}."
-        for kind in ("apart", "overlap")
-        for end, which in (("low", "lower"), ("high", "upper"))
-    },
-}
-# What differs in a table: kinds and descriptions, by (table, column).
-_OTHER_KINDS = {("hunts", "evidence"): TEXT}
-_OTHER_TEXTS = {
-    ("pairs", "size_bytes"): "The size of the messages of the bandwidth.",
-    ("pairs", "wrong"): "The number of wrong elements of the pair, in both directions; missing if nothing was verified.",
-    ("hunts", "evidence"): "The evidence, as sentences.",
-    ("kv", "blocks"): "The blocks of all ranks.",
-    ("kv", "percent_of_link"): "The rate of the transfer as a share of that of the limiting link.",
-    ("loads", "blocks"): "The number of pairs of blocks, with aggressors off and on.",
-    ("loads", "percent_of_link"): "The rate of the aggressors as a share of the slowest shared link.",
-    ("kv", "model"): "The model of the cache.",
-    ("kv", "size_bytes"): "The size of all blocks together.",
-    ("kv", "time_s"): "The median time until the last target has all blocks.",
-    ("kv", "checked"): "The number of transfers of which every byte was verified.",
-    ("kv", "wrong"): "The number of wrong bytes in these transfers; missing if none was verified.",
-    ("kv", "limited_by"): "The limiting link, with the source of its rate.",
-    ("workloads", "time_p50_s"): "The median time of a step; of asynchronous training, of a round of a worker.",
 }
 _UNITS = (("_bytes_per_s", "bytes per second"), ("_bytes", "bytes"), ("_s", "seconds"), ("_utc", "UTC"))
 
@@ -311,30 +154,49 @@ class TableColumn:
     description: str
 
 
+@dataclass(frozen=True)
+class RecordTable:
+    """A table of runs of one kind, which a plug-in brings.
+
+    name     of the method of `Runs` that returns it
+    columns  returns the names of its columns
+    records  yields the values of each record of a run in the order of the columns, nothing for runs of other kinds; its second argument:
+             whether damaged records raise UnreadableRun
+    kinds    by column the kind of its values, where it differs from that of the core's column and does not follow from the end of its name
+    texts    by column its description, where it differs from that of the core's column
+    """
+
+    name: str
+    columns: Callable[[], Iterable[str]]
+    records: Callable[[Run, bool], Iterable[Sequence[Any]]]
+    kinds: Mapping[str, ValueKind] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
 @cache
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     """Return the columns of each table, by the name of the method of `Runs` that makes it."""
-    step = StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0)
-    transfer = KvRow("", "", "", "", 0, 0, 0, 0, 0, 0)
     names = {
         "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
         "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
-        "pairs": PAIR_COLUMNS,
-        "hunts": ("run", "result", *HUNT_COLUMNS[1:]),
-        "workloads": ("run", *step_values(step, None)),
-        "loads": ("run", *load_values(LoadRow("", "", "", 0, "", 0, 0.0, 0))),
-        "kv": ("run", *kv_values(transfer)),
     }
-    return {table: {name: TableColumn(_kind(table, name), _description(table, name)) for name in each} for table, each in names.items()}
+    columns = {table: {name: TableColumn(_kind(name), _description(name)) for name in each} for table, each in names.items()}
+    tables: list[RecordTable] = [loaded(place) for plugin in plugins().values() for place in plugin.tables]
+    for table in tables:
+        columns[table.name] = {
+            name: TableColumn(table.kinds.get(name) or _kind(name), _description(name, table.texts.get(name))) for name in table.columns()
+        }
+    return columns
 
 
-def _kind(table: str, name: str) -> ValueKind:
-    found = _OTHER_KINDS.get((table, name)) or next((kind for kind, names in _KINDS.items() if name in names), None)
+def _kind(name: str) -> ValueKind:
+    found = next((kind for kind, names in _KINDS.items() if name in names), None)
     return found or (TIME if name.endswith("_utc") else FLOAT if name.endswith("_s") else TEXT)
 
 
-def _description(table: str, name: str) -> str:
-    text = _OTHER_TEXTS.get((table, name)) or (_OF_RUN | _TEXTS).get(name) or _words().get(name, "")
+def _description(name: str, text: str | None = None) -> str:
+    """Return the text, or that of the core's column, with the unit."""
+    text = text or (_OF_RUN | _TEXTS).get(name) or _words().get(name, "")
     unit = "percent" if name.startswith("percent") else next((unit for end, unit in _UNITS if name.endswith(end)), "")
     return f"{text} Unit: {unit}." if unit else text
 
@@ -441,68 +303,9 @@ def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
 
 
-def of_pairs(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
-    """Return a row per directed pair with a figure. Raises UnreadableRun for damaged records, unless not `strict`; so do the others."""
-    return _frame("pairs", (record for run in runs for record in _pairs_of(run, strict)))
-
-
-def _pairs_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
-    stored = read_pairs(run)
-    if stored is not None:
-        check_records(stored.warnings, strict)
-        yield from pair_records(stored.matrix(), run.path.resolve().name)
-
-
-def of_hunts(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
-    """Return a row per suspect, and a row for a hunt without suspects."""
-    return _frame("hunts", (record for run in runs if holds_hunt(run) for record in _suspects_of(run, strict)))
-
-
-def _suspects_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
-    stored = read_hunt(run)
-    check_records(stored.warnings, strict)
-    name, about = run.path.resolve().name, stored.about
-    suspects = list(hunt_records(about, name)) or [[name, *[None] * (len(HUNT_COLUMNS) - 1)]]
-    result = (about.get("verdict") or {}).get("result")
-    return ([name, result, *rest] for _, *rest in suspects)
-
-
-def of_workloads(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
-    """Return a row per training and backend."""
-    return _frame("workloads", (record for run in runs if holds_workload(run) for record in _steps_of(run, strict)))
-
-
-def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
-    about, rows, warnings = read_workload(run)
-    check_records(warnings, strict)
-    step_time_s = step_time_of(about)
-    return ([run.path.resolve().name, *step_values(row, step_time_s).values()] for row in rows)
-
-
-def of_loads(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
-    """Return a row per pattern and level of the aggressors."""
-    return _frame("loads", ([name, *(load_values(row) | {"flags": row.flags}).values()] for name, row in load_rows(runs, strict)))
-
-
-def load_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, LoadRow]]:
-    """Yield the rows of interference with the name of their run. Raises UnreadableRun for damaged records, unless not `strict`."""
-    for run in filter(holds_load, runs):
-        _, rows, warnings = read_load(run)
-        check_records(warnings, strict)
-        yield from ((run.path.resolve().name, row) for row in loads_in_order(rows))
-
-
-def of_kv(runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
-    """Return a row per method and blocks."""
-    return _frame("kv", ([name, *(kv_values(row) | {"flags": row.flags}).values()] for name, row in kv_rows(runs, strict)))
-
-
-def kv_rows(runs: Iterable[Run], strict: bool) -> Iterator[tuple[str, KvRow]]:
-    """Yield the rows of block transfers with the name of their run. Raises UnreadableRun for damaged records, unless not `strict`."""
-    for run in filter(holds_kv, runs):
-        _, rows, warnings = read_kv(run)
-        check_records(warnings, strict)
-        yield from ((run.path.resolve().name, row) for row in transfers_in_order(rows))
+def frame_of(table: RecordTable, runs: Runs) -> pandas.DataFrame:
+    """Return the records of all runs in a table. Raises UnreadableRun for damaged records, unless the runs were read without `strict`."""
+    return _frame(table.name, (record for run in runs for record in table.records(run, runs.strict)))
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:

@@ -187,10 +187,10 @@ def _name(of: Runs | AnyPath | Sequence[AnyPath]) -> str:
 
 def _folders(runs: Runs | AnyPath | Sequence[AnyPath]) -> list[Path]:
     """Return the folders for the gate, which notices launches that are missing in one."""
-    if isinstance(runs, Runs):
-        return list(paths_of(runs))
     if isinstance(runs, str | PathLike):
         return [_path(runs)]
+    if isinstance(runs, Runs):
+        return list(paths_of(runs))
     return [_path(each) for each in runs]
 
 

@@ -10,21 +10,17 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from collbench.analysis.launches import Launches, combined_rows, sentence, together
 from collbench.api import frames
 from collbench.errors import UsageError
-from collbench.plugins.hunt.records import holds_hunt, read_hunt, read_pairs
-from collbench.plugins.importers.files import read_tables, user_input
-from collbench.plugins.importers.store import import_notes, store
-from collbench.plugins.importers.store import together as runs_of_tables
-from collbench.plugins.kv.records import KvRow, holds_kv, read_kv
-from collbench.plugins.load.records import LoadRow, holds_load, read_load
-from collbench.plugins.training.records import holds_workload, read_workload
+from collbench.plugin import api, hooks_of, loaded
 from collbench.report.frame import html_paragraph, html_text, printable
+from collbench.report.kinds import kinds
 from collbench.report.run_list import list_run, runs_frame
 from collbench.results.folder import CASES, RUN
+from collbench.results.imported import import_notes
 from collbench.results.reader import Damage, Run, read_run
 from collbench.results.row import SCHEMA, Row
 from collbench.units import first_of, plural
@@ -48,7 +44,7 @@ class Runs(Sequence[Run]):
 
     def __init__(self, paths: Sequence[Path], *, strict: bool = True, held: object = None, read: dict[Path, Run] | None = None) -> None:
         """Make the sequence of these run folders; `held` is kept as long as the runs are used, `read` has those that were read."""
-        self._paths, self._strict, self._held = list(paths), strict, held
+        self._paths, self.strict, self._held = list(paths), strict, held
         self._read: dict[Path, Run] = {} if read is None else read
 
     def __len__(self) -> int:
@@ -64,9 +60,9 @@ class Runs(Sequence[Run]):
     def __getitem__(self, index: int | slice) -> Run | Runs:
         """Return a run, or some of them. Raises IndexError, UsageError for a folder that is gone, UnreadableRun for a damaged run."""
         if isinstance(index, slice):
-            return Runs(self._paths[index], strict=self._strict, held=self._held, read=self._read)
+            return Runs(self._paths[index], strict=self.strict, held=self._held, read=self._read)
         run = self._run(self._paths[index])
-        if self._strict:
+        if self.strict:
             check_whole(run)
         return run
 
@@ -115,51 +111,10 @@ class Runs(Sequence[Run]):
         """
         return frames.of_samples(self)
 
-    def pairs(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row per directed pair of runs of `collbench pairs`: bandwidth with its interval, and latency.
+    if TYPE_CHECKING:
 
-        A pair that was measured again has its faster figures, as in the matrix that the command prints.
-        Raises UsageError without pandas, and for an invalid run.json.
-        """
-        return frames.of_pairs(self, self._strict)
-
-    def hunts(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row per suspect of runs of `collbench hunt`; a hunt without suspects has one row with its result.
-
-        Raises UsageError without pandas, and for an invalid run.json.
-        """
-        return frames.of_hunts(self, self._strict)
-
-    def workloads(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row per training and backend of runs of `collbench workload`.
-
-        Raises UsageError without pandas, and for an invalid run.json.
-        """
-        return frames.of_workloads(self, self._strict)
-
-    def loads(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row per pattern and level of runs of `collbench load`: quantiles, aggressors off and on, and factors.
-
-        Raises UsageError without pandas, and UnreadableRun for damaged records.
-        """
-        return frames.of_loads(self, self._strict)
-
-    @property
-    def load_rows(self) -> list[LoadRow]:
-        """The rows of all runs of `collbench load`, as typed values. Raises UnreadableRun for damaged records."""
-        return [row for _, row in frames.load_rows(self, self._strict)]
-
-    def kv(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row per method and blocks of runs of `collbench kv`.
-
-        Raises UsageError without pandas, and UnreadableRun for damaged records.
-        """
-        return frames.of_kv(self, self._strict)
-
-    @property
-    def kv_rows(self) -> list[KvRow]:
-        """The rows of all runs of `collbench kv`, as typed values. Raises UnreadableRun for damaged records."""
-        return [row for _, row in frames.kv_rows(self, self._strict)]
+        def __getattr__(self, name: str) -> Any:
+            """Return what a plug-in adds."""
 
     def to_arrow(self, *, combine: bool = False) -> pyarrow.Table:
         """Return the table of `frame` for Arrow. Nested values are JSON texts; each field has its description as metadata.
@@ -208,12 +163,9 @@ def warnings_of(run: Run) -> Iterator[str]:
     yield from [resumed] if resumed else []
     yield from import_notes(run.info)
     try:
-        pairs = read_pairs(run)
-        yield from pairs.warnings if pairs else []
-        yield from read_hunt(run).warnings if holds_hunt(run) else []
-        yield from read_workload(run)[2] if holds_workload(run) else []
-        yield from read_load(run)[2] if holds_load(run) else []
-        yield from read_kv(run)[2] if holds_kv(run) else []
+        for kind in kinds().values():
+            if kind.holds(run):
+                yield from kind.warnings(run)
     except UsageError as error:  # what describes the records in run.json is not valid
         yield str(error)
 
@@ -253,11 +205,11 @@ def read(
     _refuse_twice(folders)
     if not files:
         return Runs(folders, strict=strict)
+    readers = hooks_of("read_files")
+    if not readers:
+        raise UsageError(f"{printable(str(files[0]))}: reading the output of other tools needs the plug-in importers")
     held = TemporaryDirectory(prefix="collbench-", ignore_cleanup_errors=True)
-    with uncollected():
-        tables = read_tables(files, user_input(ranks, nodes, operation, dtype), format)
-        name = re.sub(r"[^\w.+-]", "_", files[0].name)[:80].strip(".") or "imported"
-        imported = store(runs_of_tables(tables), Path(held.name) / name, ["import", *map(str, files)], None, None)
+    imported = readers[0](files, Path(held.name), format=format, ranks=ranks, nodes=nodes, operation=operation, dtype=dtype)
     return Runs([*folders, *imported], strict=strict, held=held)
 
 
@@ -318,3 +270,9 @@ def paths_of(runs: Runs) -> Iterator[Path]:
         if whole not in done:
             done.add(whole)
             yield whole
+
+
+for _name, _place in api().items():
+    _owner, _, _member = _name.rpartition(".")
+    if _owner == Runs.__name__:
+        setattr(Runs, _member, loaded(_place))

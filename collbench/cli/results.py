@@ -258,8 +258,8 @@ def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str,
 
 def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
     """Print wrong data and the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, once each."""
-    from collbench.plugins.importers.store import import_notes
     from collbench.report.answer import verification_of
+    from collbench.results.imported import import_notes
 
     shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
     if len(shown) > _LISTED:

@@ -15,7 +15,6 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
-from collbench.plugins.importers.store import import_notes as of_import
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
@@ -42,6 +41,7 @@ from collbench.report.writers import (
 )
 from collbench.results.flags import FLAGS
 from collbench.results.folder import CASES
+from collbench.results.imported import import_notes as of_import
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, UNDER_LOAD, Row
 from collbench.units import plural

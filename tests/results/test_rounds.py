@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugins.hunt.kind import HuntKind
 from collbench.plugins.hunt.records import (
     HuntRound,
     PairRound,
     check_hunt,
-    holds_hunt,
     matrix_of,
     pair_round_from_json,
     place_hosts,
@@ -96,7 +96,7 @@ def test_a_hunt_that_was_written_is_read(stored: Callable[..., Any], tmp_path: P
     ]
     found = stored("hunt", *rounds, about={**ABOUT["hunt"], "verdict": VERDICT})
     assert (found.rounds, found.warnings, found.about["verdict"]) == (rounds, [], VERDICT)
-    assert holds_hunt(read_run(tmp_path / "run")) and json.loads((tmp_path / "run" / "run.json").read_text())["rows"] == 3
+    assert HuntKind().holds(read_run(tmp_path / "run")) and json.loads((tmp_path / "run" / "run.json").read_text())["rows"] == 3
     (tmp_path / "run" / "run.json").unlink()
     with pytest.raises(UsageError, match="already holds a run"):
         RunFolder.create(tmp_path / "run", "hunt", {})

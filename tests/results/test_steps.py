@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.training.kind import TRAINING
 from collbench.plugins.training.records import (
     WORKLOAD,
     Estimate,
@@ -18,7 +19,6 @@ from collbench.plugins.training.records import (
     StepRow,
     TimeQuantiles,
     WayBytes,
-    holds_workload,
     part_ends,
     read_workload,
     routing_of,
@@ -75,13 +75,13 @@ def test_a_run_s_rows_and_what_it_reports_of_them(tmp_path) -> None:
     folder.append_round(ROW.as_json(), WORKLOAD)
     folder.append_round(NA.as_json(), WORKLOAD)
     folder.finish(exit_code=0)
-    assert holds_workload(read_run(tmp_path / "run"))
+    assert TRAINING.holds(read_run(tmp_path / "run"))
     assert read_workload(tmp_path / "run") == ({"ranks": 2}, [ROW, NA], [])
 
 
 def test_a_run_of_other_things_holds_none(tmp_path) -> None:
     RunFolder.create(tmp_path / "run", "allreduce", {}).finish(exit_code=0)
-    assert not holds_workload(read_run(tmp_path / "run"))
+    assert not TRAINING.holds(read_run(tmp_path / "run"))
     assert read_workload(tmp_path / "run") == ({}, [], [])
 
 

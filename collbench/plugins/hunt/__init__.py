@@ -10,4 +10,6 @@ PLUGIN = Plugin(
     kinds=("collbench.plugins.hunt.kind:HUNT", "collbench.plugins.hunt.kind:PAIRS"),
     sections={"collbench.plugins.hunt.page:section": "gate", "collbench.plugins.hunt.pairs_page:section": "against"},
     concerns=("collbench.plugins.hunt.kind:concerns",),
+    tables=("collbench.plugins.hunt.api:PAIRS_TABLE", "collbench.plugins.hunt.api:HUNTS_TABLE"),
+    api={"Runs.pairs": "collbench.plugins.hunt.api:pairs", "Runs.hunts": "collbench.plugins.hunt.api:hunts"},
 )

@@ -138,11 +138,6 @@ class StoredHunt:
     warnings: list[str] = field(default_factory=list)
 
 
-def holds_hunt(run: Run) -> bool:
-    """Return whether it is a run of `collbench hunt`."""
-    return "hunt" in run.info or (run.path / HUNT).is_file()
-
-
 def check_hunt(run: Run) -> Mapping[str, Any]:
     """Return run.json's "hunt". Raises UsageError if it lacks places, or if they, the links or the verdict are not valid."""
     about = _checked_about(run, "hunt", _HuntAbout, "a hunt", "the list of places in its run.json is")

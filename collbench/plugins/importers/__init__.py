@@ -2,4 +2,8 @@
 
 from collbench.plugin import Plugin
 
-PLUGIN = Plugin(name="importers", summary="the output of other benchmarks and tools")
+PLUGIN = Plugin(
+    name="importers",
+    summary="the output of other benchmarks and tools",
+    hooks={"read_files": "collbench.plugins.importers.api:read_files"},
+)

@@ -15,9 +15,10 @@ import numpy as np
 
 from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.plugins.importers.notes import CallRateMismatch, ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.plugins.importers.rows import MOST_RANKS, RowKind, Samples, as_count, as_object, is_size, is_time, sampled, short
+from collbench.plugins.importers.rows import MOST_RANKS, RowKind, Samples, as_count, is_size, is_time, sampled, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
+from collbench.untrusted import dict_of
 
 _OPERATIONS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
@@ -99,9 +100,9 @@ def objects_in(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -> bool:
     """Add a call. Return False if the object is not one."""
-    header, metadata = as_object(document.get("header")), as_object(document.get("metadata"))
+    header, metadata = dict_of(document.get("header")), dict_of(document.get("metadata"))
     kind = "coll" if "coll_perf" in document else "p2p"
-    call = as_object(document.get(f"{kind}_perf"))
+    call = dict_of(document.get(f"{kind}_perf"))
     ranks, rank, size = as_count(header.get("n_ranks")), as_count(header.get("rank")), as_count(call.get(f"{kind}_msg_size_bytes"))
     micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), as_count(call.get(f"{kind}_sn"))
     if ranks is None or rank is None or size is None or sequence is None or not isinstance(micros, int | float):

@@ -46,9 +46,6 @@ from collbench.plugins.importers.rows import (
     RowKind,
     Samples,
     as_count,
-    as_list,
-    as_object,
-    as_objects,
     contradiction,
     is_size,
     is_time,
@@ -69,6 +66,7 @@ from collbench.results.environment import recorded_environment
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 from collbench.units import plural
+from collbench.untrusted import dict_of, list_of
 
 # The text of nccl-tests and rccl-tests: the lines of its head, of its table and of its foot (src/util.cu, 2.0 to 2.19).
 
@@ -666,7 +664,7 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         raise UsageError(f"unknown version {short(str(version)[:20])} of nccl-tests' JSON: versions up to {_NEWEST} are supported")
     head = _head(document)
     table, samples = list[TableLine](), dict[tuple[int, bool], Samples]()
-    for number, each in enumerate(as_objects(document.get("results")), 1):
+    for number, each in enumerate(list_of(document.get("results"), dict), 1):
         if line := _line(number, each):
             table.append(line)
             samples.update(_samples(number, each, head))
@@ -679,13 +677,13 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
     """Yield the times per call of the counted iterations, by (line, in place)."""
     calls = max(1, head.numbers.get("calls", 1))
     for in_place, place in enumerate(_PLACES):
-        place_json = as_object(each.get(f"{place}_per_iter"))
+        place_json = dict_of(each.get(f"{place}_per_iter"))
         skipped = as_count(place_json.get("skipped_iterations")) or 0
         slowest = _times(place_json.get("times_us"), skipped, calls)
         iterations = as_count(each.get("actual_iterations")) or head.numbers.get("iterations", 0)
         if len(slowest) < 2 or len(slowest) != iterations - skipped:
             continue  # without them the printed summary is still right
-        processes = [_times(one, skipped, calls) for one in as_list(place_json.get("per_process_max_times_us"))]
+        processes = [_times(one, skipped, calls) for one in list_of(place_json.get("per_process_max_times_us"), object)]
         # A process's time is that of its slowest GPU: with several GPUs per process, ranks have no times of their own.
         of_ranks = len(processes) == len(head.devices) and all(len(one) == len(slowest) for one in processes)
         per_rank = np.array(processes) if of_ranks and processes else None
@@ -696,25 +694,26 @@ def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple
 
 def _times(value: Any, skipped: int, calls: int) -> list[float]:
     """Return seconds per call; [] if one of them is not a valid time."""
-    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in as_list(value)[skipped:]]
+    micros = list_of(value, object)[skipped:]
+    times = [one / 1e6 / calls if isinstance(one, int | float) and not isinstance(one, bool) else -1.0 for one in micros]
     return times if all(is_time(time) for time in times) else []
 
 
 def _head(document: Mapping[str, Any]) -> Head:
-    config = as_object(document.get("config"))
-    arguments = [word for word in as_list(document.get("args")) if isinstance(word, str)]
+    config = dict_of(document.get("config"))
+    arguments = list_of(document.get("args"), str)
     head = Head(program=arguments[0] if arguments else None, starts=1, old=False)
     head.numbers = {name: value for name, key in _JSON_NUMBERS.items() if (value := as_count(config.get(key))) is not None}
-    head.cpu_time = any("cpu_time" in as_object(each.get(place)) for each in as_objects(document.get("results")) for place in _PLACES)
+    head.cpu_time = any("cpu_time" in dict_of(each.get(place)) for each in list_of(document.get("results"), dict) for place in _PLACES)
     if config.get("blocking_collectives") == "true":  # JSON has only whether -z was given
         blocking = last_option(arguments, "-z", "--blocking")
         head.blocking = int(blocking) if blocking in ("1", "2", "3") else 1
     head.averaged = _AVERAGES.get(last_option(arguments, "-a", "--average") or "1", _AVERAGES["1"])
-    head.devices = [device for each in as_objects(config.get("devices")) if (device := _device(each))]
-    head.bad = as_count(as_object(document.get("out_of_bounds")).get("count"))
+    head.devices = [device for each in list_of(config.get("devices"), dict) if (device := _device(each))]
+    head.bad = as_count(dict_of(document.get("out_of_bounds")).get("count"))
     code = as_count(document.get("nccl_version"))
     head.library = dotted(code) if code else None
-    pairs = (word.partition("=") for word in as_list(document.get("env")) if isinstance(word, str))
+    pairs = (word.partition("=") for word in list_of(document.get("env"), str))
     head.environment = recorded_environment({name: text for name, _, text in pairs if name})
     return head
 
@@ -725,7 +724,7 @@ def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
         return None
     redop, root = each.get("redop"), str(each.get("root")).strip()
     named = redop if isinstance(redop, str) and redop not in ("", "none") else None
-    placed = [_body_json(as_object(each.get(place)), as_object(each.get(f"{place}_per_iter"))) for place in _PLACES]
+    placed = [_body_json(dict_of(each.get(place)), dict_of(each.get(f"{place}_per_iter"))) for place in _PLACES]
     return TableLine(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
 
 

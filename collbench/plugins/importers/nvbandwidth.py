@@ -15,9 +15,10 @@ from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
 from collbench.plugins.importers.notes import Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.plugins.importers.rows import RowKind, as_list, as_object, is_time, parse_number, short, without_figures
+from collbench.plugins.importers.rows import RowKind, is_time, parse_number, short, without_figures
 from collbench.results.row import Row
 from collbench.results.store import parse_object
+from collbench.untrusted import dict_of, list_of
 
 _VERSION = re.compile(r"nvbandwidth Version: v?(\S{1,40})")
 _CASE = re.compile(r"(Running|Waiving) (\w{3,80})\.\s*$")
@@ -83,9 +84,9 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
     except ValueError as error:
         raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
-    known = as_object(document.get("nvbandwidth"))
+    known = dict_of(document.get("nvbandwidth"))
     head = _NvbandwidthHead(short(str(known["version"])) if known.get("version") else None)
-    for each in as_list(known.get("GPU Device list")):
+    for each in list_of(known.get("GPU Device list"), object):
         if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
             head.devices.append(_device(found.groups()))
     return _reading(list(_in_json(known)), head, user_input)
@@ -157,15 +158,13 @@ def _take(matrix: _Matrix, line: str, at: int) -> None:
 
 
 def _in_json(fields: Mapping[str, Any]) -> Iterator[_Matrix]:
-    cases = as_list(fields.get("testcases"))
+    cases: list[Any] = list_of(fields.get("testcases"), object)
     for at, case in enumerate(cases, 1):
-        if not isinstance(as_object(case).get("name"), str):
+        if not isinstance(dict_of(case).get("name"), str):
             continue
         name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
         status, error = str(case.get("status", "")), str(case.get("error") or (at == len(cases) and fields.get("error")) or "")
-        table = [[parse_number(str(value)) for value in row] for row in as_list(case.get("bandwidth_matrix")) if isinstance(row, list)][
-            :_MOST
-        ]
+        table = [[parse_number(str(value)) for value in row] for row in list_of(case.get("bandwidth_matrix"), list)][:_MOST]
         if not table:
             problem = f"nvbandwidth: {printable(error, 160)}" if error else ""
             yield _Matrix(name, at, description, problem=_WAIVED if status == "Waived" else problem)

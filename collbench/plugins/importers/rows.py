@@ -291,21 +291,6 @@ def as_count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_COUNT else None
 
 
-def as_object(value: Any) -> Mapping[str, Any]:
-    """Return a JSON value that is an object; an empty one for another value."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    """Return a JSON value that is a list; an empty one for another value."""
-    return value if isinstance(value, list) else []
-
-
-def as_objects(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects in a JSON value that is a list."""
-    return [each for each in as_list(value) if isinstance(each, dict)]
-
-
 def groups_of_pairs(pairs: int, row: Row) -> dict[str, Any]:
     """Return `groups` of a row with the average of several pairs: their total bandwidth; empty for one pair."""
     if pairs < 2 or row.busbw_bytes_per_s is None:

@@ -10,4 +10,6 @@ PLUGIN = Plugin(
     kinds=("collbench.plugins.kv.kind:KV",),
     sections={"collbench.plugins.kv.page:section": "gate"},
     concerns=("collbench.plugins.kv.kind:concerns",),
+    tables=("collbench.plugins.kv.api:KV_TABLE",),
+    api={"Runs.kv": "collbench.plugins.kv.api:kv", "Runs.kv_rows": "collbench.plugins.kv.api:kv_rows"},
 )

@@ -112,11 +112,6 @@ def kv_from_json(values: dict[str, Any]) -> KvRow:
     return decode_record(values, KvRow)
 
 
-def holds_kv(run: Run) -> bool:
-    """Return whether the run moved blocks."""
-    return isinstance(run.info.get("kv"), dict) or (run.path / FILE).is_file()
-
-
 def read_kv(run: Run | Path) -> tuple[dict[str, Any], list[KvRow], list[str]]:
     """Return (run.json's "kv", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
     run = read_run(run) if isinstance(run, Path) else run

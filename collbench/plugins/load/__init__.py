@@ -10,4 +10,6 @@ PLUGIN = Plugin(
     kinds=("collbench.plugins.load.kind:LOAD",),
     sections={"collbench.plugins.load.page:section": "gate"},
     concerns=("collbench.plugins.load.kind:concerns",),
+    tables=("collbench.plugins.load.api:LOADS_TABLE",),
+    api={"Runs.loads": "collbench.plugins.load.api:loads", "Runs.load_rows": "collbench.plugins.load.api:load_rows"},
 )

@@ -122,11 +122,6 @@ def load_from_json(values: dict[str, Any]) -> LoadRow:
     return decode_record(values, LoadRow)
 
 
-def holds_load(run: Run) -> bool:
-    """Return whether the run measured interference."""
-    return isinstance(run.info.get("load"), dict) or (run.path / LOAD).is_file()
-
-
 def read_load(run: Run | Path) -> tuple[dict[str, Any], list[LoadRow], list[str]]:
     """Return (run.json's "load", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
     run = read_run(run) if isinstance(run, Path) else run

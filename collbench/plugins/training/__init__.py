@@ -11,4 +11,6 @@ PLUGIN = Plugin(
     sections={"collbench.plugins.training.page:section": "gate"},
     concerns=("collbench.plugins.training.kind:concerns",),
     hooks={"completed_words": "collbench.plugins.training.command:completed_words"},
+    tables=("collbench.plugins.training.api:WORKLOADS_TABLE",),
+    api={"Runs.workloads": "collbench.plugins.training.api:workloads"},
 )

@@ -141,11 +141,6 @@ def part_ends(part: Mapping[str, Any]) -> tuple[str, str]:
     return first, last or first
 
 
-def holds_workload(run: Run) -> bool:
-    """Return whether the run measured training's traffic."""
-    return isinstance(run.info.get("workload"), dict) or (run.path / WORKLOAD).is_file()
-
-
 def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
     """Return (run.json's "workload", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
     run = read_run(run) if isinstance(run, Path) else run

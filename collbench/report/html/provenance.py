@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from collbench.analysis.differences import differences, facts
 from collbench.errors import INTERRUPTED, TERMINATED
-from collbench.plugins.importers.store import import_notes
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table, marks_of
 from collbench.report.material import Material
 from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
+from collbench.results.imported import import_notes
 from collbench.results.reader import Run
 from collbench.units import format_bytes, format_duration, plural
 

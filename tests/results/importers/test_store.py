@@ -14,7 +14,8 @@ from collbench.machine.peak.node import Job, Node
 from collbench.plugins.importers.importer import ImportedTable
 from collbench.plugins.importers.notes import MissingItem, OutOfBoundsValues, lacks
 from collbench.plugins.importers.rows import Quantiles, RowKind, with_ceilings
-from collbench.plugins.importers.store import FileTable, Source, import_notes, store, together
+from collbench.plugins.importers.store import FileTable, Source, store, together
+from collbench.results.imported import import_notes
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.results.rows import make_row
