@@ -8,14 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collbench.api.functions import autopsy as autopsy
     from collbench.api.functions import compare as compare
     from collbench.api.functions import gate as gate
     from collbench.api.functions import peak as peak
-    from collbench.api.functions import predict as predict
     from collbench.api.functions import probe as probe
     from collbench.api.measurement import measure as measure
-    from collbench.api.measurement import replay as replay
     from collbench.api.runs import Runs as Runs
     from collbench.api.runs import read as read
     from collbench.errors import CollbenchError as CollbenchError
@@ -33,27 +30,29 @@ except ImportError:  # a checkout: only what setup.py builds has that file
 _ERRORS = ("CollbenchError", "NoVerdict", "RunFailed", "UnreadableRun", "UsageError")
 _PLACES = {
     "Runs": "collbench.api.runs",
-    "autopsy": "collbench.api.functions",
     "compare": "collbench.api.functions",
     "gate": "collbench.api.functions",
     "measure": "collbench.api.measurement",
     "peak": "collbench.api.functions",
-    "predict": "collbench.api.functions",
     "probe": "collbench.api.functions",
     "read": "collbench.api.runs",
-    "replay": "collbench.api.measurement",
     **dict.fromkeys(_ERRORS, "collbench.errors"),
 }
-__all__ = [*_PLACES, "__version__"]  # noqa: PLE0604 (a list of names)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the API. Raises AttributeError for any other."""
-    if name not in _PLACES:
+    """Return a name of the API, of the core or of a plug-in. Raises AttributeError for any other."""
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    from collbench.plugin import api, loaded
+
+    if name == "__all__":
+        return [*_PLACES, *(added for added in api() if "." not in added), "__version__"]
+    if name not in api():
         raise AttributeError(f"module 'collbench' has no attribute '{name}'")
-    return getattr(import_module(_PLACES[name]), name)
+    return loaded(api()[name])
 
 
 def __dir__() -> list[str]:
     """Return the names of the API, and what has been imported."""
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *__getattr__("__all__")})

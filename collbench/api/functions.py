@@ -12,7 +12,7 @@ from pathlib import Path
 from collbench.analysis.compare import Comparison, compare_sides
 from collbench.analysis.outcome import MARGIN
 from collbench.api.runs import AnyPath, Runs, paths_of, read
-from collbench.api.shown import ShownAutopsy, ShownCeilings, ShownComparison, ShownPrediction, ShownVerdict, shown
+from collbench.api.shown import ShownCeilings, ShownComparison, ShownVerdict, shown
 from collbench.errors import UsageError
 from collbench.gating.allocation import allocations_in
 from collbench.gating.baseline import load
@@ -25,11 +25,6 @@ from collbench.machine.peak.job import check_ranks, nodes_of
 from collbench.machine.peak.node import Job, UserOverride, parse_nic, parse_pcie
 from collbench.machine.peak.time_model import expected_times
 from collbench.machine.sources import read_paths
-from collbench.plugins.predict.prediction import MAX_ERROR, Prediction
-from collbench.plugins.predict.prediction import predict as predict_of
-from collbench.plugins.traces.autopsy import AutopsyVerdict
-from collbench.plugins.traces.autopsy import autopsy as autopsy_of
-from collbench.plugins.traces.reading import FOR_AUTOPSY, read_traces
 from collbench.untrusted import uncollected
 
 
@@ -44,24 +39,10 @@ def compare(a: Runs | AnyPath | Sequence[AnyPath], b: Runs | AnyPath | Sequence[
     """
     if not 0 < margin < 1:
         raise UsageError(f"margin={margin}: not a valid fraction (use a number above 0 and below 1, such as 0.05)")
-    sides = [_runs(each) for each in (a, b)]
+    sides = [runs_of(each) for each in (a, b)]
     first, second = sides
     found = compare_sides(list(first), list(second), (_name(a), _name(b)), margin)
     return shown(found, ShownComparison)
-
-
-def autopsy(*paths: AnyPath, ranks: int | None = None) -> AutopsyVerdict:
-    """Return the cause of a hang or mismatch from the dumps of a job's ranks, as `collbench autopsy` does.
-
-    paths  the dumps, or folders of them: of PyTorch's Flight Recorder, or traces of another format
-    ranks  the number of ranks of the job, where the dumps do not contain it
-
-    `result` is "nothing found", "cause found" or "inconclusive"; `culprits` has the ranks, and `findings` the evidence, the cause first.
-    Raises UsageError for files that cannot be read, and for those of several jobs.
-    """
-    with uncollected():
-        found = autopsy_of(read_traces((Path(path) for path in paths), FOR_AUTOPSY, without_damaged=True), ranks)
-    return shown(found, ShownAutopsy)
 
 
 def gate(
@@ -82,24 +63,6 @@ def gate(
         changes, floors = read_conditions(None if expect is None else _path(expect), texts)
         found = judge(load(_path(baseline)), allocations_in(_folders(runs)), changes, date.today(), floors)
     return shown(found, ShownVerdict)
-
-
-def predict(runs: Runs | AnyPath | Sequence[AnyPath], nodes: int | Sequence[int], *, max_error: float = MAX_ERROR) -> Prediction:
-    """Return the times on more nodes that runs at several smaller node counts predict, as `collbench predict` does.
-
-    runs       runs at 3 node counts or more, or what `read` accepts
-    nodes      the node counts to predict
-    max_error  of the largest measured count, predicted from the smaller ones: 0.15 is ±15 %; a case with a larger one is refused
-
-    `cases` has the measured `points`, the `model`, the `check` and the `predictions` of each case: `time_s`, `low_s`, `high_s` in seconds,
-    or `refusal`, the reason why there is none. Raises UsageError for invalid numbers, and for runs that cannot be read.
-    """
-    counts = [nodes] if isinstance(nodes, int) else list(nodes)
-    if not counts or min(counts) < 2:
-        raise UsageError(f"nodes={nodes}: not valid node counts (use 2 or more)")
-    if not 0 < max_error < math.inf:
-        raise UsageError(f"max_error={max_error}: not a valid fraction (use a number above 0, such as 0.15)")
-    return shown(predict_of(_runs(runs).rows, counts, max_error), ShownPrediction)
 
 
 def peak(
@@ -172,7 +135,8 @@ def probe(*paths: AnyPath) -> list[Machine]:
     return read_paths([_path(each) for each in paths]) if paths else [this_machine()]
 
 
-def _runs(of: Runs | AnyPath | Sequence[AnyPath]) -> Runs:
+def runs_of(of: Runs | AnyPath | Sequence[AnyPath]) -> Runs:
+    """Return the runs, or what `read` finds in the paths."""
     return of if isinstance(of, Runs) else read(of)
 
 

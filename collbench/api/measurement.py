@@ -89,65 +89,15 @@ def measure(
     options = {name: value for name, value in locals().items() if name not in ("operation", "out")}
     if operation not in commands():
         raise UsageError(f"unknown operation {operation!r:.60}: {nearest(operation, sorted(commands()))}")
-    _refuse_launcher(operation, ranks)
+    refuse_launcher(operation, ranks)
     folder = Path("runs") / run_name(operation) if out is None else Path(out)
     words = [word for name, value in options.items() for word in option_words(name, value)]
-    _run([operation, *words, f"--out={folder}", "--format=jsonl", "--quiet"], folder)
-    return read(folder)
-
-
-def replay(
-    traces: AnyPath | Sequence[AnyPath],
-    *,
-    step: int | Literal["first", "median", "all"] | None = None,
-    compute: float | Literal["none", "gaps"] | None = None,
-    ranks: int | None = None,
-    backend: Names | None = None,
-    device: Literal["auto", "cpu", "cuda"] | None = None,
-    iterations: int | None = None,
-    warmup: int | None = None,
-    precision: float | None = None,
-    max_time: float | None = None,
-    parts: bool = True,
-    check: int | None = None,
-    stop_on_wrong: bool = False,
-    ceiling: float | None = None,
-    oversubscription: float | None = None,
-    seed: int | None = None,
-    slowed: Names | None = None,
-    oversubscribe: bool = False,
-    timeout: float | None = None,
-    allocation: str | None = None,
-    out: AnyPath | None = None,
-    trace: AnyPath | None = None,
-) -> Runs:
-    """Start the recorded number of ranks on this host, replay a step of a job, and return the stored run.
-
-    traces   files and folders of the job's trace
-    step     number of the step from 0, "first", "median" or "all"
-    compute  "none", "gaps", or the factor of the recorded computing
-    iterations   how many steps are measured
-    parts    whether each operation is also measured alone
-
-    The other arguments are the options of `collbench replay`. `Runs.workloads` has the result as a table, and `Runs.rows` a row of the
-    step that `compare` and `gate` use. Raises UsageError and RunFailed as `measure` does, also for traces that cannot be replayed.
-    """
-    own = {"traces", "step", "compute", "iterations", "parts", "out"}
-    options = {name: value for name, value in locals().items() if name not in own and name != "own"}
-    _refuse_launcher("replay", ranks)
-    folder = Path("runs") / run_name("replay") if out is None else Path(out)
-    words = [word for name, value in options.items() for word in option_words(name, value)]
-    words += [f"--step={step}"] if step is not None else []
-    words += [f"--compute={compute if isinstance(compute, str) else f'scale={compute}'}"] if compute is not None else []
-    words += [f"--steps={iterations}"] if iterations is not None else []
-    words += [] if parts else ["--no-parts"]
-    paths = [traces] if isinstance(traces, str | os.PathLike) else list(traces)
-    _run(["replay", *words, f"--out={folder}", "--format=jsonl", "--quiet", "--", *(os.fspath(path) for path in paths)], folder)
+    run_command([operation, *words, f"--out={folder}", "--format=jsonl", "--quiet"], folder)
     return read(folder)
 
 
 def option_words(name: str, value: Any) -> list[str]:
-    """Return the words of the command line for an argument of `measure`; none for None and False."""
+    """Return the words of the command line for an argument of `measure` or `replay`; none for None and False."""
     if name == "in_place" and value is not None:
         return ["--in-place" if value else "--out-of-place"]
     option = long_option(name) if name == "only" else OPTIONS[name].flags.split()[-1]
@@ -161,7 +111,7 @@ def option_words(name: str, value: Any) -> list[str]:
     return [f"{option}={','.join(map(str, values))}"]
 
 
-def _refuse_launcher(operation: str, ranks: int | None) -> None:
+def refuse_launcher(operation: str, ranks: int | None) -> None:
     """Raise UsageError in a process that a launcher started: each of its processes would start ranks of its own."""
     info = detect(os.environ, LocalRequest(ranks, ("collbench", operation)))
     if info is not None:
@@ -171,7 +121,7 @@ def _refuse_launcher(operation: str, ranks: int | None) -> None:
         )
 
 
-def _run(argv: Sequence[str], folder: Path) -> None:
+def run_command(argv: Sequence[str], folder: Path) -> None:
     """Run the command to its end. Raises the error of its exit code, with the sentence that it printed."""
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as err:
         try:

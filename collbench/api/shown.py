@@ -9,16 +9,12 @@ from collbench.gating.verdict import Verdict
 from collbench.machine.peak.collective import CollectiveCeilings
 from collbench.machine.peak.comparison import OF_SIZES, headline, limits
 from collbench.machine.peak.time_model import ExpectedTime
-from collbench.plugins.predict.prediction import Prediction
-from collbench.plugins.predict.text import prediction_frame
-from collbench.plugins.traces import autopsy_text as autopsy_report
-from collbench.plugins.traces.autopsy import AutopsyVerdict
 from collbench.report.compare import html_of_comparison
-from collbench.report.frame import Column, Frame, html_paragraph, html_text, printable
+from collbench.report.frame import Column, Frame, html_text, printable
 from collbench.report.outcome_text import describe_comparison
 from collbench.report.verdict import headline as headline_of_verdict
 from collbench.report.verdict import html_of_verdict
-from collbench.units import format_percent, format_rate, format_size, format_time, listed, plural
+from collbench.units import format_percent, format_rate, format_size, format_time
 
 S = TypeVar("S")
 
@@ -45,30 +41,6 @@ class ShownVerdict(Verdict, frozen=True):
         return html_of_verdict(self)
 
 
-class ShownAutopsy(AutopsyVerdict, frozen=True, tag=AutopsyVerdict.__struct_config__.tag):
-    """An `AutopsyVerdict` that a notebook shows as a table of findings: `result`, `findings`, `culprits`, `exit_code` …"""
-
-    def __repr__(self) -> str:
-        """Return the verdict in one sentence."""
-        return printable(f"<AutopsyVerdict: {self.render()}>")
-
-    def _repr_html_(self) -> str:
-        steps = [html_paragraph(autopsy_report.advice(finding)) for finding in self.findings]
-        return "\n".join([html_paragraph(self.render()), html_text(autopsy_report.frame(self)), *steps])
-
-
-class ShownPrediction(Prediction, frozen=True):
-    """A `Prediction` that a notebook shows as a table: `cases`, `nodes`, `predicted`, `unused`."""
-
-    def __repr__(self) -> str:
-        """Return how many times are predicted."""
-        every = len(self.cases) * len(self.nodes)
-        return f"<Prediction: {self.predicted} of {plural(every, 'time')} on {listed([str(count) for count in self.nodes], 3)} nodes>"
-
-    def _repr_html_(self) -> str:
-        return html_text(prediction_frame(self))
-
-
 class ShownCeilings(CollectiveCeilings):
     """`CollectiveCeilings` that a notebook shows with their limits: `expected`, `bound`, `ring`, `sizes`."""
 
@@ -92,6 +64,6 @@ _OF_SIZES: tuple[Column[ExpectedTime], ...] = (
 
 
 def shown(result: Any, kind: type[S]) -> S:
-    """Return a result as `kind`, one of the classes here, with the same values."""
+    """Return a result as `kind`, such as one of the classes here, with the same values."""
     names = getattr(result, "__struct_fields__", None) or getattr(result, "__dataclass_fields__", None) or vars(result)
     return kind(**{name: getattr(result, name) for name in names})

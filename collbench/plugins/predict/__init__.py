@@ -6,4 +6,5 @@ PLUGIN = Plugin(
     name="predict",
     summary="times at node counts that were not measured",
     commands={"predict": "collbench.plugins.predict.command:add_predict"},
+    api={"predict": "collbench.plugins.predict.api:predict"},
 )

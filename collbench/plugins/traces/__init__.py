@@ -11,4 +11,5 @@ PLUGIN = Plugin(
         "trace": "collbench.plugins.traces.trace_command:add_trace",
     },
     resumed=("replay",),
+    api={"autopsy": "collbench.plugins.traces.api:autopsy", "replay": "collbench.plugins.traces.api:replay"},
 )
