@@ -92,6 +92,14 @@ def test_bad_paths_are_one_sentence(path: str, words: str, tmp_path: Path, monke
     assert "\n" not in str(raised.value)
 
 
+def test_a_file_of_another_tool_needs_the_importers(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.api.runs.hooks_of", lambda hook: [])
+    (tmp_path / "text.log").write_text("nothing\n")
+    with pytest.raises(collbench.UsageError, match="plug-in importers"):
+        collbench.read(tmp_path / "text.log")
+    assert len(collbench.read(three)) == 3
+
+
 def test_a_value_that_is_no_path_and_a_run_that_is_named_twice(three: Path) -> None:
     with pytest.raises(collbench.UsageError, match="not a valid path"):
         collbench.read(7)  # type: ignore[arg-type]
