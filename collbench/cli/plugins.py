@@ -15,7 +15,7 @@ A plug-in that cannot be used is named with its error, and does not affect the o
 
 def add_plugins(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "plugins", "what comes beside the core, and who brings it", call_plugins, _add_options, description=_ABOUT)
+    add_command(commands, "plugins", "the capabilities beside the core, and their packages", call_plugins, _add_options, description=_ABOUT)
 
 
 def _add_options(parser: Parser) -> None:
