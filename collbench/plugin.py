@@ -241,5 +241,13 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     probe(arguments)                  -> exit code of `probe`; None if the options do not ask for what the plug-in does
     read_files(files, folder, *, format, ranks, nodes, operation, dtype)
                                     -> the run folders, below this folder, of imported files of other tools, for `collbench.read`
+    run_options(parser)               when it adds the options of a command that can read runs of a store
+    check_run_options(arguments)      and raises UsageError for an option that needs `--store`
+    selected_runs(arguments, names)   -> (where they are, the runs that names and options select); None without `--store`
+    runs_for_report(arguments)        -> `report.runs.RunsInFolders` that the options of `report` select; None without `--store`
+    report_options(parser)            when it adds the options of `report`
+    report_writer(arguments)          -> function(tables, err) that writes what the options of `report` ask for
+    gate_options(parser)              when it adds the options of `gate`
+    gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in
     """
     return [loaded(plugin.hooks[hook]) for plugin in plugins().values() if hook in plugin.hooks]

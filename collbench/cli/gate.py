@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.parser import Parser, add_command, add_format, from_environment, positive
+from collbench.cli.selection import add_selection, check_selection, selected_runs
 from collbench.errors import UsageError
-from collbench.plugins.store.command import add_stored_runs, check_no_selection, stored_runs
+from collbench.plugin import hooks_of
 
 if TYPE_CHECKING:
     from collbench.gating.allocation import Allocation
@@ -46,7 +47,7 @@ def _add_baseline_options(parser: Parser) -> None:
         added[name].add_argument("folder", metavar="DIR", type=Path, help="the baseline's folder")
     runs = "a run's folder, or a folder of launches; with --store the name of a run, an allocation or a label"
     added["add"].add_argument("runs", metavar="RUN", nargs="+", type=Path, help=runs)
-    add_stored_runs(added["add"])
+    add_selection(added["add"])
     for name in ("show", "diff"):
         add_format(added[name], "table")
     added["drop"].add_argument("names", metavar="NAME", nargs="+", help="allocations, by the names that `show` prints")
@@ -62,11 +63,8 @@ def _add(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.baseline import after_adding
     from collbench.report.screen import write_line
 
-    if arguments.store:
-        allocations = allocations_of(stored_runs(arguments, arguments.runs))
-    else:
-        check_no_selection(arguments)
-        allocations = allocations_in(arguments.runs)
+    selected = selected_runs(arguments, arguments.runs)
+    allocations = allocations_of(selected[1]) if selected else allocations_in(arguments.runs)
     for file in add_all(arguments.folder, allocations):
         print(file)
     held = sum(1 for _ in arguments.folder.glob(f"*{ENDING}"))
@@ -135,19 +133,16 @@ def _add_history_options(parser: Parser) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page")
     add_format(parser, "table")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    add_stored_runs(parser)
+    add_selection(parser)
 
 
 def _dated(arguments: argparse.Namespace) -> tuple[str, list[Allocation], list[str]]:
     """Return (where the allocations are from, the allocations, notes). Raises UsageError."""
     from collbench.gating.history import dated_in, dated_runs
 
-    if arguments.store:
-        from collbench.plugins.store.database import shown_name
-
-        where = shown_name(arguments.store)
-        return where, *dated_runs(where, stored_runs(arguments, arguments.folder))
-    check_no_selection(arguments)
+    selected = selected_runs(arguments, arguments.folder)
+    if selected:
+        return selected[0], *dated_runs(*selected)
     if len(arguments.folder) != 1:
         raise UsageError("history shows one folder: name a baseline, or a folder that holds runs")
     return str(arguments.folder[0]), *dated_in(arguments.folder[0])
@@ -262,8 +257,8 @@ def _add_gate_options(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help=_RUNS)
     parser.add_argument("--baseline", metavar="DIR", type=Path, help="folder of good allocations")
     parser.add_argument("--paired", action="store_true", help="without a history: interleaved launches of two stacks, in two allocations")
-    predicted = "without a history: hold runs against prediction.json of `collbench predict --out` for their node count"
-    parser.add_argument("--against-prediction", metavar="FILE", type=Path, help=predicted)
+    for add in hooks_of("gate_options"):
+        add(parser)
     parser.add_argument("--verdict", metavar="FILE", type=Path, help="show a stored verdict.json")
     parser.add_argument("--expect", metavar="FILE", type=Path, help="TOML with expected changes: tables [[change]]")
     floor = (
@@ -271,7 +266,7 @@ def _add_gate_options(parser: Parser) -> None:
         "(operation, backend); may be repeated"
     )
     parser.add_argument("--min-percent", metavar="MODEL:PERCENT@SIZES", action="append", default=[], help=floor)
-    add_stored_runs(parser)
+    add_selection(parser)
     _add_outputs(parser.add_argument_group("outputs (all made from verdict.json)"))
     _add_self_test(parser.add_argument_group("self-test of the rule"))
 
@@ -294,49 +289,14 @@ def call_gate(arguments: argparse.Namespace, argv: list[str]) -> int:
         return call_self_test(arguments)
     from collbench.report.verdict_formats import remove_earlier
 
-    if arguments.against_prediction:
-        return _hold_against_prediction(arguments)
+    for gate in hooks_of("gate"):
+        code: int | None = gate(arguments)
+        if code is not None:
+            return code
     files = _files(arguments)
     _check_ways(arguments)
     remove_earlier(files, arguments.verdict)
     return _written(arguments, files, *_verdict(arguments))
-
-
-def _hold_against_prediction(arguments: argparse.Namespace) -> int:
-    """Print the verdict about the runs against the prediction; return its exit code. Raises UsageError."""
-    from collbench.gating.predicted import hold_against
-    from collbench.plugins.predict.prediction import read_prediction, rows_below
-    from collbench.plugins.predict.text import held_lines, write_held
-    from collbench.report.screen import PlainScreen, wants_color, width_of
-    from collbench.report.writers import check_file, confirm_written
-    from collbench.untrusted import uncollected
-
-    others = (
-        "baseline", "paired", "verdict", "expect", "min_percent", "confirm_suite", "junit", "markdown", "openmetrics", "html",
-    )  # fmt: skip
-    typed = next((name for name in others if getattr(arguments, name)), None)
-    if typed or arguments.exit_style != "collbench":
-        raise UsageError(f"--against-prediction and --{(typed or 'exit_style').replace('_', '-')} exclude each other: remove one of them")
-    if arguments.format == "github":
-        raise UsageError("--against-prediction does not support --format github: choose table or json")
-    if not arguments.store:
-        check_no_selection(arguments)
-        if not arguments.runs:
-            raise UsageError("--against-prediction needs runs: collbench gate --against-prediction FILE RUN…")
-    if arguments.out:
-        check_file(arguments.out, "--out")
-    with uncollected():
-        prediction = read_prediction(arguments.against_prediction)
-        runs = arguments.runs
-        rows = [row for run in stored_runs(arguments, runs) for row in run.rows] if arguments.store else rows_below(runs)
-        verdict = hold_against(rows, prediction)
-    if arguments.out:
-        write_held(verdict, arguments.out)
-    confirm_written((arguments.out,), sys.stderr)
-    screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
-    for line in held_lines(verdict, arguments.format, width_of(sys.stdout)):
-        screen.data(line)
-    return verdict.exit_code
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -393,14 +353,14 @@ def _check_ways(arguments: argparse.Namespace) -> None:
     """Raise UsageError unless exactly one input of the verdict is given."""
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs or arguments.store):
-        other_ways = "--paired OLD… NEW…, --against-prediction FILE RUN…, --verdict FILE, or --self-test"
+        predicted = "--against-prediction FILE RUN…, " if "against_prediction" in arguments else ""
+        other_ways = f"--paired OLD… NEW…, {predicted}--verdict FILE, or --self-test"
         raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {other_ways}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
     if arguments.paired and arguments.store:
         raise UsageError("--paired compares launches in the order of their folders: name the folders, and omit --store")
-    if not arguments.store:
-        check_no_selection(arguments)
+    check_selection(arguments)
 
 
 def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCommand | None]:
@@ -422,8 +382,9 @@ def _verdict(arguments: argparse.Namespace) -> tuple[Verdict, str | None, GateCo
     with uncollected():
         expected, floors = read_conditions(arguments.expect, arguments.min_percent)
         baseline = load(arguments.baseline)
-        if arguments.store:
-            runs = [run for run in stored_runs(arguments, arguments.runs) if run.rows]
+        selected = selected_runs(arguments, arguments.runs)
+        if selected:
+            runs = [run for run in selected[1] if run.rows]
             arguments.runs = [run.path for run in runs]  # what the printed commands and the page name
             candidate = allocations_of(runs)
         else:

@@ -220,11 +220,11 @@ def _other_commands() -> dict[str, Callable[[Any], None]]:
     from collbench.cli.gate import add_baseline, add_gate, add_history
     from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
     from collbench.cli.plugins import add_plugins
-    from collbench.cli.results import add_compare, add_import, add_report, add_runs
+    from collbench.cli.results import add_compare, add_report, add_runs
 
     return {
         "check": add_health_check, "backends": add_backends, "probe": add_probe, "peak": add_peak, "doctor": add_doctor,
-        "explain": add_explain, "import": add_import, "report": add_report, "runs": add_runs, "compare": add_compare,
+        "explain": add_explain, "report": add_report, "runs": add_runs, "compare": add_compare,
         "baseline": add_baseline, "history": add_history, "gate": add_gate, "plugins": add_plugins, "completion": add_completion,
     }  # fmt: skip
 

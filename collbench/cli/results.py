@@ -1,26 +1,17 @@
-"""The commands about results: compare, report, runs and import."""
+"""The commands about results: compare, report and runs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
-from collbench.cli.parser import Parser, add_command, natural, positive
+from collbench.cli.parser import Parser, add_command, natural
+from collbench.cli.selection import add_selection, check_selection
 from collbench.errors import UsageError
-from collbench.plugins.store.command import add_stored_runs, check_no_selection, stored_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from collbench.plugins.importers.rows import JobOf
-    from collbench.plugins.importers.store import ImportedRun
-    from collbench.report.runs import RunsInFolders
-
+from collbench.plugin import hooks_of
 
 # collbench compare A B: compare two runs, or two folders of launches.
 
@@ -83,16 +74,15 @@ def _add_report_options(parser: Parser) -> None:
     parser.add_argument("--openmetrics", metavar="FILE", type=Path, help=collector)
     parser.add_argument("--csv", metavar="FILE", type=Path, nargs="?", const=Path("-"), help="write the rows as CSV (no FILE: to stdout)")
     parser.add_argument("--trace", metavar="FILE", type=Path, help="write the timeline as trace events, for Perfetto and chrome://tracing")
-    parser.add_argument("--asv", metavar="DIR", type=Path, help="add the times to the results folder of asv (airspeed velocity)")
-    parser.add_argument("--commit", metavar="REV", help="--asv: the commit that was measured (default: HEAD of the repository here)")
-    parser.add_argument("--tensorboard", metavar="DIR", type=Path, help="add the figures as scalars over runs (needs tensorboard)")
+    for add in hooks_of("report_options"):
+        add(parser)
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
     serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run"
     parser.add_argument("--serve", action="store_true", help=serving)
     parser.add_argument("--port", metavar="N", type=natural, help="port of --serve (default: 8323; 0: any free one)")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_some(parser, "columns verbose")
-    add_stored_runs(parser)
+    add_selection(parser)
 
 
 _LAST_PORT = 65535
@@ -107,31 +97,22 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
         return _serve(arguments)
     if arguments.port is not None:
         raise UsageError("--port is for --serve: add it, or leave out --port")
-    runs = _of_store(arguments) if arguments.store else None
-    if runs is None:
-        check_no_selection(arguments)
+    check_selection(arguments)
+    selected = [runs_of(arguments) for runs_of in hooks_of("runs_for_report")]
+    runs = next(filter(None, selected), None)
     if not arguments.runs:
+        from collbench.launch.supervise import report_error
+        from collbench.report.frame import printable
         from collbench.report.run_list import newest_run
 
         arguments.runs = [newest_run()]
-        _print_error(f"newest run: {arguments.runs[0]}")
-    if arguments.commit is not None and arguments.asv is None:
-        raise UsageError("--commit is for --asv: add it, or leave out --commit")
-    files = {name: getattr(arguments, name) for name in ("html", "verdict", "markdown", "openmetrics", "trace", "tensorboard")}
-    asv = None if arguments.asv is None else (arguments.asv, arguments.commit or "HEAD")
+        report_error(printable(f"newest run: {arguments.runs[0]}"))
+    writers = [writer_of(arguments) for writer_of in hooks_of("report_writer")]
+    files = {name: getattr(arguments, name) for name in ("html", "verdict", "markdown", "openmetrics", "trace")}
     view = view_of(arguments)
     return report_run(
-        arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, asv=asv, color=arguments.color, view=view, runs=runs
+        arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, writers=writers, color=arguments.color, view=view, runs=runs
     )
-
-
-def _of_store(arguments: argparse.Namespace) -> RunsInFolders:
-    """Return the runs that `--store` selects, and name their folders as arguments. Raises UsageError."""
-    from collbench.plugins.store.text import stored_for_report
-
-    found = stored_runs(arguments, arguments.runs, newest=True)
-    arguments.runs = [run.path for run in found]
-    return stored_for_report(found, with_samples=arguments.html is not None)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -140,7 +121,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from collbench.report.serve import PORT, serve
 
     files = ("html", "markdown", "openmetrics", "csv", "verdict", "trace", "asv", "tensorboard")
-    if other := next((name for name in files if getattr(arguments, name) is not None), None):
+    if other := next((name for name in files if getattr(arguments, name, None) is not None), None):
         raise UsageError(f"--serve writes no file: leave out --{other}")
     if arguments.store:
         raise UsageError("--serve shows a folder of runs: leave out --store")
@@ -172,109 +153,3 @@ def call_runs(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.run_list import list_runs
 
     return list_runs(arguments.folder, arguments.format, sys.stdout, color=arguments.color)
-
-
-_ABOUT = (
-    "Reads what other benchmarks printed (formats: see --as), and writes run folders for `collbench report` and `compare`. "
-    "What such output lacks (intervals, samples, ranks) is listed and stays unknown."
-)
-# The names in the registry of importers, which other commands need not load.
-FORMATS = (
-    "log, nccl-tests-json, rccl-tests-file, nccl-inspector, nvbandwidth-json, param, nccl-tests, osu, imb, perftest, gloo, nvbandwidth, "
-    "all-reduce-bench, deepep, fi-pingpong, ucx-perftest, mpigraph, gpcnet"
-)
-_LISTED = 12  # folders that are listed; a log of nightly runs may have thousands
-
-
-def add_import(commands: Any) -> None:
-    """Add the command."""
-    add_command(
-        commands,
-        "import",
-        "make run folders from output of nccl-tests, OSU, IMB, …",
-        call_import,
-        _add_import_options,
-        description=_ABOUT,
-    )
-
-
-def _add_import_options(parser: Parser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="output of a tool, with other lines in between; -: stdin")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the run folder, or the folder of several launches")
-    parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"{FORMATS} (default: what the lines look like)")
-    parser.add_argument("--strict", action="store_true", help="fail (exit code 2) if a table cannot be read, instead of skipping it")
-    group = parser.add_argument_group("what the output does not contain", "If a table proves another value, that value is used.")
-    group.add_argument("--ranks", metavar="N", type=positive, help="ranks that took part")
-    group.add_argument("--nodes", metavar="N", type=positive, help="nodes they ran on")
-    group.add_argument("--operation", metavar="NAME", help="allreduce, broadcast, alltoall, …")
-    group.add_argument("--dtype", metavar="NAME", help="element type")
-    group.add_argument("--from", dest="sources", nargs="+", type=Path, metavar="PATH",
-                      help="files that describe the nodes, as for `peak`: rows get the expected bandwidth of these")  # fmt: skip
-    group.add_argument("--ceiling", metavar="GB/s", help="take this as the ceiling of every row")
-    group.add_argument("--allocation", metavar="NAME", help="tables of the same cases are launches of one allocation (default: each alone)")
-
-
-def call_import(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Write the run folders, report their content, and return the exit code. Raises UsageError."""
-    from collbench.untrusted import uncollected
-
-    with uncollected():
-        return _import(arguments, argv)
-
-
-def _import(arguments: argparse.Namespace, argv: list[str]) -> int:
-    from collbench.plugins.importers.files import read_tables, user_input
-    from collbench.plugins.importers.rows import with_ceilings
-    from collbench.plugins.importers.store import store, together
-
-    job_of, topology = _machines(arguments)
-    known = user_input(arguments.ranks, arguments.nodes, arguments.operation, arguments.dtype)
-    tables = read_tables(arguments.files, known, arguments.format, arguments.strict)
-    if job_of:
-        tables = [replace(table, run=replace(table.run, rows=with_ceilings(table.run.rows, job_of))) for table in tables]
-    runs = together(tables)
-    paths = store(runs, arguments.out, argv, arguments.allocation, topology)
-    _print_imported(paths, runs)
-    times = max(Counter(series for run in runs for series in run.series).values(), default=0)
-    if times > 1 and not arguments.allocation:
-        _print_error(f"the same cases come {times} times and are kept apart; --allocation NAME reads them as launches of one allocation")
-    return 0
-
-
-def _machines(arguments: argparse.Namespace) -> tuple[JobOf | None, Mapping[str, Any] | None]:
-    """Return (the source of the rows' ceilings, the content of topology.json); None for each that was not given. Raises UsageError."""
-    from collbench.cli.machine import given_rate, read_machines
-    from collbench.machine.peak.job import job_on
-    from collbench.machine.peak.node import Job
-    from collbench.machine.snapshot import topology_json
-
-    rate = given_rate("--ceiling", arguments.ceiling)
-    machines = read_machines(arguments.sources) if arguments.sources else []
-    topology = topology_json(machines) if arguments.sources else None
-    if rate is not None:
-        return lambda ranks, nodes, device: Job((), ceiling_from_user=rate), topology
-    return (lambda ranks, nodes, device: job_on(machines, ranks, nodes, device)) if arguments.sources else None, topology
-
-
-def _print_imported(paths: Sequence[Path], runs: Sequence[ImportedRun]) -> None:
-    """Print wrong data and the folders on stdout. Print their content, missing values, doubts and skipped lines on stderr, once each."""
-    from collbench.report.answer import verification_of
-    from collbench.results.imported import import_notes
-
-    shown = [(str(path), len(run.rows)) for path, run in zip(paths, runs, strict=True)]
-    if len(shown) > _LISTED:
-        shown = [(f"{paths[0]} … {paths[-1].name}", sum(number for _, number in shown))]
-    verification = verification_of([row for run in runs for row in run.rows])
-    if verification.wrong:
-        print(verification.render())
-    for name, number in shown:
-        print(f"{name}: {number} row{'' if number == 1 else 's'}")
-    for sentence in dict.fromkeys(sentence for run in runs for sentence in import_notes(run.info)):
-        _print_error(sentence)
-
-
-def _print_error(sentence: str) -> None:
-    from collbench.launch.supervise import report_error
-    from collbench.report.frame import printable
-
-    report_error(printable(sentence))

@@ -29,9 +29,8 @@ from collbench.errors import FINE, UsageError
 from collbench.gating.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.traffic import EVEN
-from collbench.plugins.importers.importer import IMPORTED
 from collbench.results.reader import Run
-from collbench.results.row import CaseKey, Row
+from collbench.results.row import IMPORTED, CaseKey, Row
 from collbench.units import format_size
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower

@@ -11,14 +11,13 @@ from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
-from collbench.results.row import Row
+from collbench.results.row import IMPORTED, Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
 LEAST_PERCENT = 1.0  # a smaller share of the expected bandwidth means nothing for messages up to MOST_LATENCY_BYTES
 MOST_LATENCY_BYTES = 65536  # the time of a larger message is bandwidth, not latency
 _MOST = 12
-_IMPORTED = "imported"  # the flag of rows that another tool measured
 _UNTRIED = "not_run_on_hardware"  # of a backend: no line of its results must hide it
 
 
@@ -179,7 +178,7 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
 def verification_of(rows: Sequence[Row]) -> Verification:
     """Return in how many of these rows the data was verified, and in how many it was wrong."""
     checked = [row for row in rows if row.wrong is not None]
-    imported = any(_IMPORTED in row.flags for row in rows)
+    imported = any(IMPORTED in row.flags for row in rows)
     without_data = not any(row.size_bytes or row.wrong for row in rows)
     return Verification(len(rows), len(checked), sum(bool(row.wrong) for row in checked), _files_left_open(rows), imported, without_data)
 

@@ -7,5 +7,5 @@ FORMATS = {
     "nccl-tests": "collbench.report.nccl_tests:NcclTestsWriter",
     "csv": "collbench.report.writers:CsvWriter",
     "json": "collbench.report.writers:JsonWriter",
-    "bmf": "collbench.plugins.store.trackers:BencherWriter",
+    "bmf": "collbench.report.bencher:BencherWriter",
 }

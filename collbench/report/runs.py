@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -331,8 +331,7 @@ def report_run(
     markdown: Path | None = None,
     openmetrics: Path | None = None,
     trace: Path | None = None,
-    asv: tuple[Path, str] | None = None,
-    tensorboard: Path | None = None,
+    writers: Sequence[Callable[[Sequence[Launches], TextIO], None]] = (),
     verdict: Path | None = None,
     err: TextIO | None = None,
     color: str = "auto",
@@ -343,8 +342,8 @@ def report_run(
     """Print the runs in `paths` on `stream`, and write them to the given files.
 
     `csv` or `markdown` may be "-": then `stream` gets nothing else. Launches of one allocation become one table, unless software,
-    settings, hosts or links differ. `asv` is (asv's results folder, the git revision that was measured). `verdict` is a verdict.json,
-    which becomes the first section of the page. `err` gets what could not be read or combined. `view` selects the columns of the table.
+    settings, hosts or links differ. `writers` are called with the tables of rows and `err`. `verdict` is a verdict.json, which becomes the
+    first section of the page. `err` gets what could not be read or combined. `view` selects the columns of the table.
     `measured` is the folder of launches that have just ended: then the answer has the next command. The answer is at the end in this case
     and on a terminal; else it is at the top. With a page, only the answer is printed, unless another format is requested. `runs`: those of
     `paths`, if they were read already. Returns the exit code: USAGE if one of the paths has no results, NO_VERDICT if some results cannot
@@ -364,7 +363,8 @@ def report_run(
     if csv is not None:
         _check_one_kind(material)
     _write_files(material, outputs, err)
-    _write_trackers(material, asv, tensorboard, err)
+    for write in writers:
+        write(material.tables, err)
     if markdown == STDOUT:
         print_lines(map(Line, markdown_text(material).splitlines()), stream)
     elif html is not None and csv != STDOUT and format == "table":
@@ -430,18 +430,6 @@ def _write_files(material: Material, outputs: Outputs, err: TextIO) -> None:
         for sentence in write_trace(material.runs, outputs.trace):
             write_line(err, printable(sentence))
     confirm_written((outputs.csv, outputs.markdown, outputs.openmetrics, outputs.html, outputs.trace), err)
-
-
-def _write_trackers(material: Material, asv: tuple[Path, str] | None, tensorboard: Path | None, err: TextIO) -> None:
-    """Write the rows into the folders of asv and TensorBoard."""
-    if not (asv or tensorboard):
-        return
-    from collbench.plugins.store.trackers import find_commit, write_asv, write_tensorboard
-
-    if asv:
-        confirm_written(write_asv(material.tables, asv[0], find_commit(asv[1])), err)
-    if tensorboard:
-        write_line(err, printable(f"wrote {plural(write_tensorboard(material.tables, tensorboard), 'scalar')} to {tensorboard}"))
 
 
 def _short_answer(material: Material, room: int | None) -> Iterator[Line]:

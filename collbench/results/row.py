@@ -14,6 +14,7 @@ else:
     Expectation = object  # a measurement imports no model
 
 SCHEMA = 1
+IMPORTED = "imported"  # the flag of rows that another tool measured
 UNDER_LOAD = "load"  # the mode of a row whose figure is a factor, not a time
 
 

@@ -22,7 +22,7 @@ from collbench.analysis.outcome import MARGIN
 from collbench.errors import CollbenchError, NoVerdict
 from collbench.gating.baseline import ENDING
 from collbench.gating.verdict import PASSED, UNDECIDED
-from collbench.plugins.store.trackers import case_name
+from collbench.report.bencher import case_name
 from collbench.report.cases import name_of, not_available, of_ceiling, times
 from collbench.report.headlines import short
 from collbench.report.verdict import headline, slower

@@ -10,8 +10,8 @@ import pytest
 
 import collbench
 from collbench.api.runs import paths_of
-from collbench.plugins.importers.importer import IMPORTED
 from collbench.results.flags import FLAGS
+from collbench.results.row import IMPORTED
 from tests.cli.command import ROOT
 from tests.machines import captures
 from tests.results.rows import make_row, store

@@ -11,9 +11,9 @@ import pytest
 from collbench.analysis.compare import compare
 from collbench.analysis.launches import together
 from collbench.analysis.outcome import Doubt, Outcome
-from collbench.cli import results
 from collbench.cli.parser import Parser
 from collbench.errors import UsageError
+from collbench.plugins.importers import command
 from collbench.report.answer import Verification, answers
 from collbench.report.runs import report_run
 from collbench.results.reader import read_run
@@ -26,7 +26,7 @@ LINE = "  8589934592    2147483648     float     sum      -1  {time}  {rate}  {r
 
 def call(*argv: str) -> int:
     parser = Parser(prog="collbench")
-    results.add_import(parser.add_subparsers(parser_class=Parser))
+    command.add_import(parser.add_subparsers(parser_class=Parser))
     arguments = parser.parse_args(["import", *argv])
     code: int = arguments.call(arguments, ["import", *argv])
     return code
@@ -255,5 +255,5 @@ def test_single_times_of_nccl_tests_become_samples_with_an_interval_and_per_rank
 def test_the_help_has_the_formats_of_all_readers() -> None:
     from collbench.plugins.importers.store import READERS
 
-    named = set(results.FORMATS.replace(" or ", ", ").split(", "))
+    named = set(command.FORMATS.replace(" or ", ", ").split(", "))
     assert named == {reader.name for reader in READERS}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.gating.predicted import HeldCase, PredictionDoubt, PredictionOutcome, hold_against
+from collbench.plugins.predict.held import HeldCase, PredictionDoubt, PredictionOutcome, hold_against
 from collbench.plugins.predict.prediction import FewNodeCounts, Prediction, predict
 from collbench.plugins.predict.text import write_prediction
 from collbench.results.row import Row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collbench.gating.predicted import PredictionDoubt
+from collbench.plugins.predict.held import PredictionDoubt
 from collbench.plugins.predict.prediction import FewNodeCounts, LargePredictionError, NoModelFits, TooManyNodes
 
 MESSAGES = {

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from jsonschema import validate
 
 from collbench.errors import UsageError
-from collbench.plugins.store.trackers import case_name, find_commit, series_name
+from collbench.plugins.store.trackers import find_commit, report_writer
+from collbench.report.bencher import case_name, series_name
 from collbench.report.runs import report_run
 from tests.cli.command import run as run_command
 from tests.cli.command import run_here
@@ -39,7 +41,9 @@ NAME = "allreduce/nccl/cuda/float32/sum/isolated/out of place/fixed/4 ranks/1 no
 def reported(*folders: Path, **options: Any) -> tuple[str, str]:
     """What `collbench report` prints on stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
-    assert report_run(folders, None, options.pop("format", "table"), out, err=err, **options) == 0
+    asv, commit = options.get("asv", (None, None))
+    writers = [report_writer(Namespace(asv=asv, commit=commit, tensorboard=options.get("tensorboard")))]
+    assert report_run(folders, None, options.get("format", "table"), out, err=err, writers=writers) == 0
     return out.getvalue(), err.getvalue()
 
 

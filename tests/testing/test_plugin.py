@@ -20,7 +20,7 @@ import pytest
 import collbench.api.functions
 import collbench.api.measurement  # noqa: F401 - once, instead of in each session
 from collbench.analysis.compare import CaseRatio
-from collbench.plugins.store.trackers import case_name
+from collbench.report.bencher import case_name
 from collbench.results.row import Times
 from collbench.stats.launches import Ratio
 from collbench.testing.network import BandwidthCheck, NetworkTest, TimeCheck

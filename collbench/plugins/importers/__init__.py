@@ -6,4 +6,5 @@ PLUGIN = Plugin(
     name="importers",
     summary="the output of other benchmarks and tools",
     hooks={"read_files": "collbench.plugins.importers.api:read_files"},
+    commands={"import": "collbench.plugins.importers.command:add_import"},
 )

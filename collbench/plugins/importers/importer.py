@@ -186,7 +186,6 @@ def _labelled(line: str) -> str:
     return f"{line[: label.start()]} [label/{tag}]:{line[label.end() :]}"
 
 
-IMPORTED = "imported"  # the flag on every such row
 RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths that contradict the number of ranks
 Arrays = Mapping[str, "NDArray[Any]"]
 

@@ -21,9 +21,9 @@ from collbench.operations.dtypes import DTYPES, dtype_named
 from collbench.operations.groups import group_name, groups_of
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import IMPORTED, Arrays, Contradiction, UserInput
+from collbench.plugins.importers.importer import Arrays, Contradiction, UserInput
 from collbench.plugins.importers.notes import Missing, MissingItem, RankMismatch, RateMismatch, lacks
-from collbench.results.row import Row, Times, stored_operation
+from collbench.results.row import IMPORTED, Row, Times, stored_operation
 from collbench.stats.median import drift, median, modes, quantiles
 
 # Ceilings for rows of other tools: --ceiling, or the rates of the machines that the user names.

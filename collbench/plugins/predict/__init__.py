@@ -7,4 +7,5 @@ PLUGIN = Plugin(
     summary="times at node counts that were not measured",
     commands={"predict": "collbench.plugins.predict.command:add_predict"},
     api={"predict": "collbench.plugins.predict.api:predict"},
+    hooks={"gate_options": "collbench.plugins.predict.gate:add_option", "gate": "collbench.plugins.predict.gate:hold"},
 )

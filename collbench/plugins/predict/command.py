@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.parser import Parser, add_command, add_format, percent, positive, words
+from collbench.cli.selection import add_selection, selected_runs
 from collbench.errors import FINE, NO_VERDICT, UsageError
-from collbench.plugins.store.command import add_stored_runs, check_no_selection, stored_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def _add_predict_options(parser: Parser) -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="also write one HTML page, with charts")
     add_format(parser, "table", "csv")
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
-    add_stored_runs(parser)
+    add_selection(parser)
 
 
 def call_predict(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -111,9 +111,9 @@ def _rows(arguments: argparse.Namespace) -> list[Row]:
     """Return the rows of all runs. Raises UsageError."""
     from collbench.plugins.predict.prediction import rows_below
 
-    if arguments.store:
-        return [row for run in stored_runs(arguments, arguments.runs) for row in run.rows]
-    check_no_selection(arguments)
+    selected = selected_runs(arguments, arguments.runs)
+    if selected:
+        return [row for run in selected[1] for row in run.rows]
     if not arguments.runs:
         raise UsageError("predict needs runs at several node counts: name their folders, or a folder with runs below it")
     return rows_below(arguments.runs)

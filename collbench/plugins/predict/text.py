@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from collbench.gating.predicted import HeldCase, PredictionVerdict
+from collbench.plugins.predict.held import HeldCase, PredictionVerdict
 from collbench.plugins.predict.prediction import (
     PredictedCase,
     PredictedTime,

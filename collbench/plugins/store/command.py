@@ -17,6 +17,7 @@ from collbench.errors import FINE, USAGE, UsageError
 if TYPE_CHECKING:
     from collbench.plugins.store.reading import RunSelection, StoredRun
     from collbench.plugins.store.writing import Changes
+    from collbench.report.runs import RunsInFolders
 
 _ABOUT = (
     "keeps an index of many run folders in one place: an SQLite file, or a PostgreSQL database (postgresql://HOST/DATABASE, extra: "
@@ -227,7 +228,7 @@ def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
 # --store of history, baseline add, gate and report.
 
 
-def add_stored_runs(parser: Parser) -> None:
+def add_run_options(parser: Parser) -> None:
     """Add `--store` and the options that select runs in it."""
     group = parser.add_argument_group("runs of a store")
     what = "read the runs from a store, an SQLite file or postgresql://HOST/DATABASE: name runs, allocations or labels instead of folders"
@@ -255,8 +256,28 @@ def stored_runs(arguments: argparse.Namespace, names: Sequence[object], newest: 
         return load_runs(database, newest_launches(database) if newest and wanted == RunSelection() else select_runs(database, wanted))
 
 
-def check_no_selection(arguments: argparse.Namespace) -> None:
+def check_run_options(arguments: argparse.Namespace) -> None:
     """Raise UsageError for an option that selects runs in a store, without `--store`."""
     given = next((name for name in ("node", "label", "since", "until") if getattr(arguments, name) not in (None, [])), None)
-    if given is not None:
+    if given is not None and not arguments.store:
         raise UsageError(f"--{given} selects runs in a store: add --store DB, or omit --{given}")
+
+
+def selected_runs(arguments: argparse.Namespace, names: Sequence[object]) -> tuple[str, list[StoredRun]] | None:
+    """Return (name of the store, its selected runs in the order in which they began); None without `--store`. Raises UsageError."""
+    from collbench.plugins.store.database import shown_name
+
+    if not arguments.store:
+        return None
+    return shown_name(arguments.store), stored_runs(arguments, names)
+
+
+def runs_for_report(arguments: argparse.Namespace) -> RunsInFolders | None:
+    """Return the runs that `--store` selects, and name their folders as arguments; None without `--store`. Raises UsageError."""
+    from collbench.plugins.store.text import stored_for_report
+
+    if not arguments.store:
+        return None
+    found = stored_runs(arguments, arguments.runs, newest=True)
+    arguments.runs = [run.path for run in found]
+    return stored_for_report(found, with_samples=arguments.html is not None)

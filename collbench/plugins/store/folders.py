@@ -21,11 +21,10 @@ from collbench.gating.allocation import SLOWED, moment
 from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
-from collbench.plugins.importers.importer import IMPORTED
 from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
-from collbench.results.row import Row
+from collbench.results.row import IMPORTED, Row
 from collbench.results.store import plain
 from collbench.untrusted import list_of
 

@@ -1,86 +1,56 @@
-"""Rows for programs that track results over time: Bencher (`--format bmf`), asv (`--asv`) and TensorBoard (`--tensorboard`).
+"""Rows for programs that track results over time: asv (`report --asv`) and TensorBoard (`report --tensorboard`).
 
-A case has the same name in each run. Rows without a time, and rows with wrong data, are left out.
+Rows without a time, and rows with wrong data, are left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from collbench.analysis.launches import Launches, grouped
+from collbench.cli.parser import Parser
 from collbench.errors import UsageError
-from collbench.report.cases import placing
-from collbench.report.frame import Line, printable
+from collbench.report.bencher import case_name, comparable_times, series_name
+from collbench.report.frame import printable
 from collbench.report.headlines import short
-from collbench.report.writers import RowWriter, write_whole
-from collbench.results.row import Row, Times
+from collbench.report.screen import write_line
+from collbench.report.writers import confirm_written, write_whole
+from collbench.results.row import Row
 from collbench.results.timeline import seconds_between
+from collbench.units import plural
 from collbench.untrusted import dict_of, list_of, parse_json, read_file
 
 _EPOCH = "1970-01-01T00:00:00+00:00"
 
 
-def series_name(row: Row) -> str:
-    """Return the name of the series of a row, its case but for the size: "allreduce/mpi/cpu/float32/sum/…/2 ranks/1 nodes"."""
-    moves = row.size_bytes > 0
-    parts = (
-        row.operation, row.backend, row.device, row.dtype if moves else None, row.redop, None if row.root is None else f"root {row.root}",
-        row.mode, placing(row) if moves else None, row.buffers, None if row.window is None else f"window {row.window}",
-        None if row.group == "all" else f"group {row.group}", row.registration, row.algorithm, row.protocol, row.traffic,
-        None if row.streams is None else f"{row.streams} streams", row.call, f"{row.ranks} ranks",
-        None if row.nodes is None else f"{row.nodes} nodes",
-    )  # fmt: skip
-    return "/".join(printable(part) for part in parts if part)
+def add_options(parser: Parser) -> None:
+    """Add the options to `report`."""
+    parser.add_argument("--asv", metavar="DIR", type=Path, help="add the times to the results folder of asv (airspeed velocity)")
+    parser.add_argument("--commit", metavar="REV", help="--asv: the commit that was measured (default: HEAD of the repository here)")
+    parser.add_argument("--tensorboard", metavar="DIR", type=Path, help="add the figures as scalars over runs (needs tensorboard)")
 
 
-def case_name(row: Row) -> str:
-    """Return the name of a row's case: that of its series with the size in bytes, if it moves any."""
-    return f"{series_name(row)}/{row.size_bytes} B" if row.size_bytes else series_name(row)
+def report_writer(arguments: argparse.Namespace) -> Callable[[Sequence[Launches], TextIO], None]:
+    """Return a function that writes tables as the options of `report` ask, and names on a stream what it wrote. Raises UsageError."""
+    if arguments.commit is not None and arguments.asv is None:
+        raise UsageError("--commit is for --asv: add it, or leave out --commit")
 
+    def write(tables: Sequence[Launches], err: TextIO) -> None:
+        if arguments.asv is not None:
+            confirm_written(write_asv(tables, arguments.asv, find_commit(arguments.commit or "HEAD")), err)
+        if arguments.tensorboard is not None:
+            scalars = plural(write_tensorboard(tables, arguments.tensorboard), "scalar")
+            write_line(err, printable(f"wrote {scalars} to {arguments.tensorboard}"))
 
-def _measured(row: Row) -> Times | None:
-    """Return the times of a row that can be compared; None for n/a and wrong data."""
-    return row.time_s if row.na is None and not row.wrong else None
-
-
-# Bencher Metric Format, which `bencher run --adapter json` reads: https://bencher.dev/docs/reference/bencher-metric-format
-
-_LONGEST_BMF = 1024  # letters of a benchmark's name
-
-
-class BencherWriter(RowWriter):
-    """One JSON object for a run: by case the measures `latency` (ns, Bencher's own), `bus-bandwidth` (bytes/s) and `percent-of-expected`.
-
-    The bounds of the latency are the 95 % confidence interval of the median.
-    """
-
-    for_programs = True
-    one_run = True
-
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self._found: dict[str, dict[str, dict[str, float]]] = {}
-
-    def row(self, row: Row) -> list[Line]:
-        """Return nothing: the object is complete after the last row."""
-        if times := _measured(row):
-            bounds = {"lower_value": times.ci_low, "upper_value": times.ci_high}
-            latency = {name: 1e9 * value for name, value in {"value": times.p50, **bounds}.items() if value is not None}
-            others = {"bus-bandwidth": row.busbw_bytes_per_s if row.ranks > 1 else None, "percent-of-expected": row.percent_of_ceiling}
-            measures = {name: {"value": value} for name, value in others.items() if value is not None}
-            self._found[short(case_name(row), _LONGEST_BMF)] = {"latency": latency, **measures}
-        return []
-
-    def end(self) -> list[Line]:
-        """Return the object."""
-        return [Line(json.dumps(self._found))]
+    return write
 
 
 # asv's results folder: a file for each machine and commit, and the list of benchmarks: https://asv.readthedocs.io/en/stable/dev.html
@@ -129,7 +99,7 @@ def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[
         found = _existing(file) or _results_of(facts, commit)
         if found.get("commit_hash") != commit.hash or not isinstance(found.get("results"), dict):
             raise UsageError(f"--asv: {file} is not a result of commit {commit.hash[:8]}: choose another folder")
-        series = grouped((row for row in table.rows if _measured(row)), series_name)
+        series = grouped((row for row in table.rows if comparable_times(row)), series_name)
         for rows in series.values():
             name, sizes = _asv_name(rows[0]), [str(row.size_bytes) for row in rows]
             benchmarks[name] = _benchmark(name, rows[0], sizes, benchmarks.get(name))
@@ -232,7 +202,7 @@ def _scalars(tables: Sequence[Launches]) -> Iterator[tuple[str, float, float]]:
         if at_s is None:
             continue
         for row in table.rows:
-            if times := _measured(row):
+            if times := comparable_times(row):
                 busbw = row.busbw_bytes_per_s / 1e9 if row.busbw_bytes_per_s and row.ranks > 1 else None
                 figures = {"time in µs": 1e6 * times.p50, "busbw in GB/s": busbw, "percent of expected": row.percent_of_ceiling}
                 name = case_name(row)
