@@ -36,12 +36,10 @@ from collbench.operations.unsupported import (
 from collbench.reason import Fact, as_json
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from collbench.backends.clock import Clock, DeviceClock
     from collbench.backends.host import AnyBuffers
     from collbench.control.world import World
+    from collbench.device.gpu import OpenGpu, Stream
 
 
 @dataclass(frozen=True)
@@ -332,29 +330,12 @@ class NonBlockingBackend(Protocol):
         ...
 
 
-class FixedComputation(Protocol):
-    """A computation of a fixed amount, which measures its own time: `measure.computation.Computation`, or that of a GPU.
-
-    amount   the number of blocks of one computation; may be set between computations
-    """
-
-    amount: int
-
-    def calls(self, slices: int = 1, between: Sequence[Call] = ()) -> tuple[Call, ...]:
-        """Return the calls of one computation in so many equal slices, with other calls between them."""
-        ...
-
-    def seconds(self, last: int) -> NDArray[np.float64]:
-        """Return the time of each of the last computations, in their order [last]. Raises ValueError for more than are kept."""
-        ...
-
-
 @runtime_checkable
 class ComputingBackend(Protocol):
-    """The optional capability of a backend on GPUs to compute a fixed amount on the stream of its calls."""
+    """The optional capability of a backend on GPUs that other kernels can compute beside its calls."""
 
-    def computation(self, amount: int) -> FixedComputation:
-        """Return a computation of so many blocks. Raises MemoryError, RunFailed."""
+    def computing_stream(self) -> tuple[OpenGpu, Stream]:
+        """Return the rank's own GPU, and the stream of its calls."""
         ...
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
+from collbench.plugin import hooks_of
 from collbench.report.answer import LEAST_RATE_BYTES
 from collbench.report.cases import (
     FACTS,
@@ -123,11 +124,8 @@ def _of_overlap(name: str) -> Callable[[Row], str]:
     """Return the text of a column of the overlap; a dash for a row without one."""
 
     def text(row: Row) -> str:
-        if not row.overlap:
-            return NOTHING
-        from collbench.plugins.overlap.text import text_of
-
-        return text_of(row, name) or NOTHING
+        texts = [text_of(row, name) for text_of in hooks_of("overlap_text")] if row.overlap else []
+        return next(filter(None, texts), NOTHING)
 
     return text
 

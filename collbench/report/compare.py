@@ -14,6 +14,7 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, case_of, figure_of, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE
+from collbench.plugin import hooks_of
 from collbench.report.cases import NOTHING, doubtful, figure_text, same_for_all, shown_columns, times
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
 from collbench.report.frame import html_text as html_of
@@ -284,13 +285,10 @@ def foot(found: Comparison) -> list[str]:
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
     texts += named(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
     if any(case.a.overlap and case.b.overlap for case in found.cases):
-        from collbench.plugins.overlap.text import exposed_sentences
-
-        texts += exposed_sentences(*([row for run in side.runs for row in run.rows] for side in (found.a, found.b)))
+        sides = [[row for run in side.runs for row in run.rows] for side in (found.a, found.b)]
+        texts += [text for compared in hooks_of("compared_overlap") for text in compared(*sides)]
     if any(UNDER_LOAD in (case.a.mode, case.b.mode) for case in found.cases):
-        from collbench.plugins.load.text import compared_sentences
-
-        texts += compared_sentences(found.cases)
+        texts += [text for compared in hooks_of("compared_load") for text in compared(found.cases)]
     texts += compared_consistency(found.a.rows, found.b.rows)
     for side, rows in (("A", found.only_a), ("B", found.only_b)):
         texts += [f"only in {side}: {', '.join(_name(row) for row in in_print_order(rows))}"] if rows else []

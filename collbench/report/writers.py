@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TextIO
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import CSV_FIELDS
+from collbench.plugin import hooks_of
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
@@ -110,9 +111,7 @@ class TableWriter(RowWriter):
             lines.append(over if plan.launches > 1 else within)
         lines += self._layout.legend(rows)
         if any(row.overlap for row in rows):
-            from collbench.plugins.overlap.text import overlap_lines
-
-            lines += overlap_lines(rows)
+            lines += [line for overlap_lines in hooks_of("overlap_lines") for line in overlap_lines(rows)]
         if any(row.message_rate for row in rows):
             lines.append(
                 "pairs: all ran at the same time; the time ends with the last pair; busbw and messages/s are those of all pairs together"
@@ -225,9 +224,8 @@ def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
     names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
     values = {name: getattr(row, name, None) for name in names}
     if values["overlap"]:
-        from collbench.plugins.overlap.records import flat_values
-
-        values["overlap"] = flat_values(values["overlap"])
+        flat = [flat_values(values["overlap"]) for flat_values in hooks_of("overlap_values")]
+        values["overlap"] = next(iter(flat), {})
     yield from flattened(values.items(), _PARTS)
     quality = quality_of(row) if row is not None else None
     yield "quality", quality.word if quality else None

@@ -53,7 +53,6 @@ from collbench.operations.data import bytes_needed, slots_checked
 from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, NonBlocking, Program
 from collbench.operations.unsupported import StartUnsupported
-from collbench.plugins.overlap.gpu_computation import GpuComputation
 from collbench.reason import Fact
 from collbench.units import format_bytes
 
@@ -382,10 +381,10 @@ class NcclBackend(BackendBase):
         (rank,) = self._driven
         return kernels_of(rank.gpu).delay_call(rank.stream, max(0, round(seconds * 1e9)))
 
-    def computation(self, amount: int) -> GpuComputation:
-        """Return a computation of so many blocks on the rank's own stream. Raises MemoryError, RunFailed."""
+    def computing_stream(self) -> tuple[OpenGpu, Stream]:
+        """Return the rank's own GPU and stream."""
         (rank,) = self._driven
-        return GpuComputation(rank.gpu, rank.stream, amount)
+        return rank.gpu, rank.stream
 
     def _captured(self, program: Program, group: Group, checked: Collection[int]) -> Program:
         """Return graphs of 20 iterations over the buffer slots in turn, and of one iteration for each slot that is verified.

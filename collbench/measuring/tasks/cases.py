@@ -11,7 +11,7 @@ from typing import Any
 
 from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend, unsupported_reason
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE
+from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.failed_start import BackendStartFailed
 from collbench.measuring.memory import HeldResources, check_memory, fitting_sizes, held_resources
 from collbench.measuring.monitored import MonitoredMeasurement
@@ -27,6 +27,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps
 from collbench.operations.unsupported import as_fact, decode_reason
+from collbench.plugin import hooks_of
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CASES
 from collbench.results.reader import Run
@@ -54,6 +55,8 @@ class CasesTask(Task):
             if one.backend:
                 request.sweep.check_ranks(one.backend.ranks)
         work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, one.ranks(world))]
+        if any(case.mode == "overlap" for _, case, _ in work) and not hooks_of("prepare_overlap"):
+            raise UsageError("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
         ranks = max(one.ranks(world) for one in opened)
         request.slowed.check([case for _, case, _ in work], ranks)
         left_out = None
@@ -221,8 +224,7 @@ class BackendRunner:
             return self.without(operation, case, ready, place)
         overlap = None
         if case.mode == "overlap":
-            from collbench.plugins.overlap.measurement import prepare_overlap
-
+            (prepare_overlap,) = hooks_of("prepare_overlap")
             states = prepare_overlap(ready, context, world)
             if isinstance(states, Fact):
                 release(ready, backend)

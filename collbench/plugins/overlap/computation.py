@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,23 @@ from collbench.operations.program import Call, NativeCall, PythonCall
 _BLOCKS, _LENGTH = 512, 1024  # 4 MiB of float64 in blocks of 8 KiB, about 2 µs each: larger than a core's own cache
 _KEPT = 65_536  # times of the last computations
 _STEPS = 8  # as in native/work.c
+
+
+class FixedComputation(Protocol):
+    """A computation of a fixed amount, which measures its own time: `Computation`, or that of a GPU.
+
+    amount   the number of blocks of one computation; may be set between computations
+    """
+
+    amount: int
+
+    def calls(self, slices: int = 1, between: Sequence[Call] = ()) -> tuple[Call, ...]:
+        """Return the calls of one computation in so many equal slices, with other calls between them."""
+        ...
+
+    def seconds(self, last: int) -> NDArray[np.float64]:
+        """Return the time of each of the last computations, in their order [last]. Raises ValueError for more than are kept."""
+        ...
 
 
 class WorkStruct(ctypes.Structure):

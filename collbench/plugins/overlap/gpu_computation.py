@@ -19,7 +19,7 @@ _DONE = 3
 
 
 class GpuComputation:
-    """As `measure.computation.Computation`, on a GPU: a block is 4 KiB of memory, and the blocks are used in turn.
+    """As `computation.Computation`, on a GPU: a block is 4 KiB of memory, and the blocks are used in turn.
 
     Raises MemoryError, and RunFailed if the kernels do not load.
     """

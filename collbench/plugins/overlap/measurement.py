@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.backends.backend import Backend, ComputingBackend, FixedComputation, NonBlockingBackend, TestingBackend
+from collbench.backends.backend import Backend, ComputingBackend, NonBlockingBackend, TestingBackend
 from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
 from collbench.errors import CollbenchError
@@ -29,7 +29,7 @@ from collbench.measuring.sampling import FEW, MOST_SAMPLES, Batch, Measurement, 
 from collbench.operations.case import Case
 from collbench.operations.program import Call, NonBlocking, Program
 from collbench.operations.unsupported import DeviceUnsupported, StartUnsupported, decode_reason
-from collbench.plugins.overlap.computation import Computation
+from collbench.plugins.overlap.computation import Computation, FixedComputation
 from collbench.plugins.overlap.records import (
     FEWEST_BLOCKS,
     AssistanceMissing,
@@ -145,8 +145,10 @@ def computation_for(case: Case, backend: Backend, amount: int) -> FixedComputati
         return Computation(amount)
     if not isinstance(backend, ComputingBackend):
         return DeviceUnsupported("--overlap", case.device, ("cpu",))
+    from collbench.plugins.overlap.gpu_computation import GpuComputation
+
     try:
-        return backend.computation(_MORE_ON_GPU * amount)
+        return GpuComputation(*backend.computing_stream(), _MORE_ON_GPU * amount)
     except (MemoryError, CollbenchError) as error:
         return Text(str(error))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from collbench.backends.backend import ComputingBackend, FixedComputation
+from collbench.backends.backend import ComputingBackend
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.measuring.monitored import MonitoredMeasurement
@@ -18,6 +18,7 @@ from collbench.measuring.prepared_case import BackendContext, PreparedCase, phas
 from collbench.measuring.session import LaunchSession
 from collbench.operations.program import Call, Program
 from collbench.operations.unsupported import DeviceUnsupported, TimelineUnsupported, decode_reason
+from collbench.plugins.overlap.computation import FixedComputation
 from collbench.plugins.overlap.measurement import (
     OverlapCase,
     calibrate_to,
