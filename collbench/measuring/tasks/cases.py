@@ -11,7 +11,7 @@ from typing import Any
 
 from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend, unsupported_reason
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.errors import FAILED, FINE, USAGE
 from collbench.launch.failed_start import BackendStartFailed
 from collbench.measuring.memory import HeldResources, check_memory, fitting_sizes, held_resources
 from collbench.measuring.monitored import MonitoredMeasurement
@@ -56,7 +56,7 @@ class CasesTask(Task):
                 request.sweep.check_ranks(one.backend.ranks)
         work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, one.ranks(world))]
         if any(case.mode == "overlap" for _, case, _ in work) and not hooks_of("prepare_overlap"):
-            raise UsageError("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
+            world.refuse("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
         ranks = max(one.ranks(world) for one in opened)
         request.slowed.check([case for _, case, _ in work], ranks)
         left_out = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.analysis.concerns import DOUBTFUL
-from collbench.plugins.overlap.page import concerns_of, section
+from collbench.plugins.overlap.page import concerns, section
 from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate
 from collbench.report.compare import compare_runs
 from collbench.report.material import Material
@@ -52,9 +52,10 @@ def test_a_run_without_overlap_has_no_section_and_hostile_values_have_no_line(tm
 def test_what_is_inconclusive_is_a_concern(tmp_path: Path) -> None:
     doubtful = replace(KNOWN, outcome="inconclusive", doubt=CoresSharedWithProgress("node1", 2, 2, 2))
     row = replace(ROW, overlap=doubtful.as_json())
-    (concern,) = concerns_of(row)
-    assert concern.severity == DOUBTFUL and list(concerns_of(ROW)) == []
-    assert any(each.severity == DOUBTFUL and each.what == concern.what for each in material(tmp_path, row).concerns)
+    doubted = material(tmp_path / "doubtful", row)
+    (concern,) = concerns(doubted)
+    assert concern.severity == DOUBTFUL and list(concerns(material(tmp_path / "known", ROW))) == []
+    assert any(each.severity == DOUBTFUL and each.what == concern.what for each in doubted.concerns)
 
 
 def test_compare_shows_the_exposed_time_of_both_sides(tmp_path: Path) -> None:
