@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
 
 from collbench.analysis.launches import case_of, grouped
-from collbench.operations.unsupported import decode_reason
-from collbench.plugins.overlap.records import Overlap, OverlapEstimate, Progress, StepOverlap, overlap_of
-from collbench.plugins.training.records import StepRow, computing_of
+from collbench.plugins.overlap.records import Overlap, OverlapEstimate, Progress, overlap_of
 from collbench.report.cases import NOTHING, name_of
 from collbench.report.frame import Column, Frame, printable
-from collbench.results.flags import DOUBTFUL
 from collbench.results.row import Row
 from collbench.units import format_time
 
@@ -77,7 +73,7 @@ def overlap_frame(rows: Sequence[Row]) -> Frame[Row]:
     return Frame(_CASES, rows, style=style, names_hidden=True)
 
 
-_MOVES: Mapping[Progress, str] = {
+MOVES: Mapping[Progress, str] = {
     "threads": "in threads of the library", "calls": "only within calls of the library",
     "kernels": "in kernels of the library, on the GPU on which collbench's kernel computes",
 }  # fmt: skip
@@ -90,7 +86,7 @@ def overlap_lines(rows: Iterable[Row]) -> Iterator[str]:
         yield "time: of both together; overlap: 100 · (1 − (both − compute) / comm), limited to 0–100, with its 95 % confidence interval"
         yield "exposed: both − compute; outcome: hidden above 75 %, exposed below 25 %, else partial"
     for backend, progress in dict.fromkeys((row.backend, each.progress) for row, each in known):
-        yield printable(f"{backend}: data moves {_MOVES[progress]}")
+        yield printable(f"{backend}: data moves {MOVES[progress]}")
     for row, each in known:
         if each.doubt:
             yield printable(f"{name_of(row)} on {row.backend}: inconclusive: {each.doubt.render()}")
@@ -116,89 +112,3 @@ def _exposed(rows: Iterable[Row]) -> str:
     lows, highs = ([end for end in ends if end is not None] for ends in zip(*((each.low, each.high) for each in known), strict=True))
     interval = f" ({1e6 * min(lows):.4g}–{1e6 * max(highs):.4g})" if len(lows) == len(highs) == len(known) else ""
     return f"{1e6 * median(each.value for each in known):.4g}{interval}"
-
-
-# Training steps that compute while they communicate.
-
-
-class ShownStep(NamedTuple):
-    """A line of the table of steps with computing: a backend, its result, and whether a flag of the row makes it doubtful."""
-
-    backend: str
-    result: StepOverlap
-    doubtful: bool = False
-
-
-def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[ShownStep]:
-    def shown(each: ShownStep) -> str:
-        return text(each.result.overlap) if each.result.overlap else NOTHING
-
-    return Column("", title, shown, right=right, drop=drop)
-
-
-_STEPS: tuple[Column[ShownStep], ...] = (
-    Column("", "backend", lambda each: each.backend),
-    _of_step("compute ms", lambda known: format_time(known.computation_s / 1000)),
-    _of_step("exchanges ms", lambda known: format_time(known.communication_s / 1000)),
-    _of_step("both ms", lambda known: format_time(known.both_s / 1000)),
-    _of_step("exposed ms", lambda known: _exposed_ms(known.exposed_s), drop=1),
-    _of_step("overlap", lambda known: format_overlap(known.percent)),
-    _of_step("compute slower", lambda known: format_slowdown(known.slowdown), drop=3),
-    _of_step("outcome", format_outcome, drop=2, right=False),
-    Column("", "scaling efficiency", lambda each: f"{'? ' if each.doubtful else ''}{format_efficiency(each.result)}", right=False),
-)
-
-
-def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
-    """Return the table of a training that computes while it communicates, a line per backend; empty without such rows."""
-    shown = [
-        ShownStep(row.backend, known, bool(DOUBTFUL & set(row.flags))) for row in rows if (known := computing_of(row)) and known.overlap
-    ]
-    return Frame(_STEPS, shown, names_hidden=True)
-
-
-def computing_sentences(row: StepRow) -> Iterator[str]:
-    """Yield how the computation of a row was chosen, how data moves meanwhile, and why it is inconclusive."""
-    known = computing_of(row)
-    if known is None:
-        return
-    if known.overlap is None:
-        reason = decode_reason(known.refusal)
-        yield f"not measured with computing: {reason.render() if reason else 'unknown reason'}"
-        return
-    chosen = "as stated by --step-time" if known.stated else "as long as the exchanges; state it by --step-time"
-    how = _MOVES[known.overlap.progress]
-    yield f"with computing of {format_time(known.goal_s / 1000)} ms, {chosen}: efficiency = compute / both; data moves {how}"
-    if known.overlap.doubt:
-        what = "overlap" if known.conclusive else "overlap and scaling efficiency"
-        yield f"{what} inconclusive: {known.overlap.doubt.render()}"
-
-
-def format_efficiency(result: StepOverlap) -> str:
-    """Return "81.2 % (79.9–82.6 %)", or "inconclusive"."""
-    found = result.efficiency
-    if found is None or not result.conclusive:
-        return "inconclusive"
-    interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
-    return f"{100 * found.value:.1f} %{interval}"
-
-
-def computing_values(row: StepRow) -> dict[str, Any]:
-    """Return the fields of CSV and DataFrames, by name; None in rows that were not measured with computing."""
-    known = computing_of(row)
-    overlap, efficiency = (known.overlap, known.efficiency) if known else (None, None)
-    percent, exposed = (overlap.percent, overlap.exposed_s) if overlap else (None, None)
-    found: dict[str, Any] = {
-        "computing_s": overlap and overlap.computation_s, "computing_exchanges_s": overlap and overlap.communication_s,
-        "computing_both_s": overlap and overlap.both_s, "computing_outcome": overlap and overlap.outcome,
-        "computing_payer": overlap and overlap.payer, "computing_blocks": overlap and overlap.blocks,
-    }  # fmt: skip
-    for name, unit, each in (("exposed", "_s", exposed), ("percent", "", percent), ("efficiency", "", efficiency)):
-        for end, of in (("", "value"), ("_low", "low"), ("_high", "high")):
-            found[f"computing_{name}{end}{unit}"] = getattr(each, of, None)
-    return found
-
-
-def _exposed_ms(exposed: OverlapEstimate) -> str:
-    value, low, high = (None if each is None else f"{1e3 * each:.4g}" for each in (exposed.value, exposed.low, exposed.high))
-    return f"{value}" if low is None else f"{value} ({low}–{high})"
