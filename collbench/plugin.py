@@ -247,13 +247,13 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     runs_for_report(arguments)        -> `report.runs.RunsInFolders` that the options of `report` select; None without `--store`
     report_options(parser)            when it adds the options of `report`
     report_writer(arguments)          -> function(tables, err) that writes what the options of `report` ask for
+    gate_options(parser)              when it adds the options of `gate`
+    gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in
     prepare_overlap(ready, context, world)  -> the case with its states, as `measuring.tasks.cases` measures it, or a Fact why it cannot run
     overlap_text(row, column)         -> text of a column of `Row.overlap`; None without a value
     overlap_lines(rows)               -> how to read these columns
     overlap_values(values)            -> the figures of `Row.overlap` for CSV, by name
     compared_overlap(a, b)            -> sentences of `compare` about the overlap in the rows of both sides
     compared_load(cases)              -> sentences of `compare` about cases under load
-    gate_options(parser)              when it adds the options of `gate`
-    gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in
     """
     return [loaded(plugin.hooks[hook]) for plugin in plugins().values() if hook in plugin.hooks]

@@ -59,7 +59,7 @@ def plugins(monkeypatch):
     points = [SimpleNamespace(name="fast", load=load, **own), SimpleNamespace(name="good", load=lambda: SimulatedBackend, **own)]
     monkeypatch.setattr("collbench.plugin._is_declared", lambda group: True)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points if group == "collbench.backends" else [])
-    caches = (registry._plugins, registry._of_plugin)
+    caches = (registry._entries, registry._of_entry)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -15,6 +15,7 @@ from collbench.backends.backend import Unavailable
 from collbench.backends.unavailable import BrokenPlugin
 from collbench.cli.main import COMMANDS
 from collbench.operations import registry as operations
+from collbench.plugin import failed_plugin
 from tests.cli.command import one_sentence, run
 from tests.conftest import ROOT
 from tests.contract.example import package
@@ -49,7 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    caches = (backends._plugins, backends._of_plugin, operations._found)
+    caches = (backends._entries, backends._of_entry, operations._found)
     for cache in caches:
         cache.cache_clear()
     operations.reserve(COMMANDS)  # as the command line does
@@ -188,4 +189,4 @@ def test_an_exception_of_collbench_beside_a_plug_in_is_a_bug_of_collbench(site: 
     try:
         backends.backend_class("good")().clock()
     except AttributeError as error:
-        assert operations.failed_plugin(error) is None
+        assert failed_plugin(error) is None

@@ -254,7 +254,7 @@ class Native(SimulatedBackend):
 @pytest.mark.parametrize("built", [True, False])
 def test_rows_that_python_timed_for_want_of_the_native_loop_are_flagged(start, monkeypatch, built):
     monkeypatch.setitem(registry.BUILTIN, "native", f"{__name__}:Native")
-    monkeypatch.setattr(registry, "import_module", lambda name: SimpleNamespace(Native=Native))
+    monkeypatch.setattr(registry, "loaded", lambda place: Native)
     if not built:
         monkeypatch.setattr("collbench.measuring.loop.library", lambda: None)
     (row,) = start(ALLREDUCE, backend="native", ranks=1, check=0).rows
