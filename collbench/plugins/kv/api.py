@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.api.frames import COUNT, FLOAT, RecordTable, check_records, frame_of
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 _COUNTS = ("tokens", "block_tokens", "sources", "targets", "blocks", "block_bytes", "busiest")
 _FLOATS = ("s_per_block", "percent_of_link", "first_token_percent")
-
-
-def _columns() -> Iterable[str]:
-    return ("run", *kv_values(KvRow("", "", "", "", 0, 0, 0, 0, 0, 0)))
 
 
 def _rows_of(run: Run, strict: bool) -> list[KvRow]:
@@ -41,7 +37,7 @@ def _records_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
 
 KV_TABLE = RecordTable(
     "kv",
-    _columns,
+    lambda: ("run", *kv_values(KvRow("", "", "", "", 0, 0, 0, 0, 0, 0))),
     _records_of,
     kinds={**dict.fromkeys(_COUNTS, COUNT), **dict.fromkeys(_FLOATS, FLOAT)},
     texts={

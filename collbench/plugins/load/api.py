@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.api.frames import COUNT, FLOAT, RecordTable, check_records, frame_of
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 _COUNTS = ("message_bytes", "victims", "aggressor_ranks", "aggressor_nodes", "blocks", "n_off", "n_on")
 _FLOATS = ("level", "achieved", "percent_of_link", *(f"{name}_factor{end}" for name in SHARES for end in ("", "_low", "_high")))
-
-
-def _columns() -> Iterable[str]:
-    return ("run", *load_values(LoadRow("", "", "", 0, "", 0, 0.0, 0)))
 
 
 def _rows_of(run: Run, strict: bool) -> list[LoadRow]:
@@ -41,7 +37,7 @@ def _records_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
 
 LOADS_TABLE = RecordTable(
     "loads",
-    _columns,
+    lambda: ("run", *load_values(LoadRow("", "", "", 0, "", 0, 0.0, 0))),
     _records_of,
     kinds={**dict.fromkeys(_COUNTS, COUNT), **dict.fromkeys(_FLOATS, FLOAT)},
     texts={

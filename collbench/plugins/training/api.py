@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.api.frames import COUNT, FLOAT, OBJECT, RecordTable, check_records, frame_of
@@ -25,10 +25,6 @@ _FLOATS = (
 _OBJECTS = ("options", "parts", "staleness", "routing", "recorded_parts_s")
 
 
-def _columns() -> Iterable[str]:
-    return ("run", *step_values(StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0), None))
-
-
 def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
     """Yield a record per training and backend."""
     if not TRAINING.holds(run):
@@ -41,7 +37,7 @@ def _steps_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
 
 WORKLOADS_TABLE = RecordTable(
     "workloads",
-    _columns,
+    lambda: ("run", *step_values(StepRow("", "", "", "", 0, 0, "", 0, 0, 0, 0.0), None)),
     _steps_of,
     kinds={**dict.fromkeys(_COUNTS, COUNT), **dict.fromkeys(_FLOATS, FLOAT), **dict.fromkeys(_OBJECTS, OBJECT)},
     texts={
