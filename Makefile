@@ -6,7 +6,7 @@ PYTHON ?= python3
 SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/path scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
-ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing)
+ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
@@ -100,7 +100,7 @@ plugin-environments: test-environment oneccl-environment
 	@scripts/nixl .venv-nixl
 
 test-plugins: lint openmpi-environment impi-environment plugin-environments
-	$(PYTEST) tests/plugins --long
+	$(PYTEST) tests/plugins/libraries --long
 	$(PYTEST) tests/contract tests/faults tests/launchers -m impi --long
 
 clean:

@@ -15,7 +15,7 @@ from collbench.errors import NEGATIVE
 from collbench.plugins.hunt.protocol import CONFIRMED, Options
 from collbench.plugins.hunt.strategy import hunt, promise
 from tests.cli.command import run
-from tests.hunt.made_up import MadeUp
+from tests.plugins.hunt.made_up import MadeUp
 
 NODES, MOST_ROUNDS, MOST_S = 512, 40, 10.0
 METHODS = ("pairs", "groups")

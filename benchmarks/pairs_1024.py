@@ -16,7 +16,7 @@ from benchmarks.ranks import peak_bytes
 from collbench.operations.groups import schedule
 from collbench.plugins.hunt.pairs import PairEffects, PairFinding
 from collbench.plugins.hunt.records import PairMatrix, PairRound, matrix_of
-from tests.analysis.pair_matrices import suspects
+from tests.plugins.hunt.pair_matrices import suspects
 
 RANKS, MOST_S, MOST_BYTES = 1024, 20.0, 10**9
 SIZE, RATE, LATENCY_S, NOISE = 1 << 20, 10e9, 20e-6, 0.01

@@ -23,7 +23,7 @@ from collbench.measuring.loop import Loop, Timed
 from collbench.operations.program import Program, PythonCall
 from collbench.plugins.libraries.ucc.library import CHOSEN as CHOSEN_UCC
 from collbench.results.reader import read_run
-from tests.plugins.stack import ENVIRONMENTS, python_of
+from tests.plugins.libraries.stack import ENVIRONMENTS, python_of
 
 _ROOT = Path(__file__).parents[1]
 _BYTES, _WARMUP, _BATCHES, _BATCH = 1 << 20, 100, 60, 20

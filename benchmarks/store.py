@@ -28,9 +28,9 @@ from collbench.plugins.store.folders import read_folder
 from collbench.plugins.store.query import Query, records
 from collbench.plugins.store.reading import RunSelection
 from collbench.plugins.store.writing import Writer
+from tests.plugins.store.postgresql import NoServer, server
 from tests.results.rows import make_row, make_times
 from tests.results.rows import store as write_run
-from tests.store.postgresql import NoServer, server
 
 NODES, NIGHTS, SIZES = 1000, 365, 28
 _QUERY_S, _ADD_S, _MS = 0.1, 1.0, Unit("ms", 1e3, 1)

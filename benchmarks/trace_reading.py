@@ -12,7 +12,7 @@ from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, timed
 from benchmarks.launches import LaunchFailed
 from benchmarks.trace_files import WRITERS
 from collbench.units import plural
-from tests.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
+from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace
 
 OPERATIONS = 1_000_000
 _FAST_ENOUGH_S = 10.0

@@ -43,7 +43,7 @@ class Plugin:
                of the runs that `collbench.read` returns
     backends   by name the places of classes of `collbench.backends.backend.Backend`
     hooks      by name of a hook of the core: the place of a function that the core calls there (`hooks_of` says where)
-    needs      the names of other plug-ins that it imports
+    needs      the names of other plug-ins that it imports: without one of them it is not there, either
     """
 
     name: str
@@ -185,6 +185,9 @@ def _loaded() -> tuple[dict[str, Plugin], dict[str, BrokenEntry]]:
             plugins[name] = _checked(entry)
         except BrokenEntry as error:
             broken[name] = error
+    while lacking := [name for name, plugin in plugins.items() if not plugins.keys() >= set(plugin.needs)]:
+        for name in lacking:
+            del plugins[name]
     return plugins, broken
 
 

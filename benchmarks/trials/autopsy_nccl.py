@@ -42,7 +42,7 @@ from benchmarks.trials.simulated_ranks import Batch, Collective, Execution, Inst
 from collbench.cli.version import commit
 from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyVerdict, autopsy
 from collbench.plugins.traces.reading import read_traces
-from tests.traces.dumps import pickled
+from tests.plugins.traces.dumps import pickled
 
 KINDS = (
     "healthy", "stopped", "no-dump", "stuck-kernel", "send", "recv", "ring", "additional", "skipped", "root", "network", "size", "groups",

@@ -5,7 +5,7 @@ Eight hosts joined by shaped links, `srun -N8 collbench pairs` over plain TCP, N
     pair    the path from one host to another has half the rate -> only that directed pair is named
     equal   all links are equal                             -> no host is named
 Writes to FOLDER every trial's run (only what `collbench report` needs), README.md (a table of outcomes) and trials.jsonl (a line per
-trial). `make test-all` runs the same trials (tests/launchers/test_pairs_across_hosts.py) and writes them to build/pairs-trials.
+trial). `make test-all` runs the same trials (tests/plugins/hunt/measure/test_pairs_across_hosts.py) and writes them to build/pairs-trials.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
 from collbench.units import format_size, plural
 from tests.conftest import ROOT
-from tests.plugins.stack import BY_HAND, ENVIRONMENTS
+from tests.plugins.libraries.stack import BY_HAND, ENVIRONMENTS
 
 LAUNCHES = 6  # the fewest whose interval needs no assumption on the noise (stats/launches)
 MAX_TIME_S = 3.0

@@ -51,7 +51,7 @@ def backend_class(name: str) -> type[Any]:
 
     Raises UsageError that lists the known names.
     """
-    place = _places().get(name)
+    place = BUILTIN.get(name) or _places().get(name)  # those of the core without the plug-ins
     if place:
         kind: type[Any] = loaded(place)
         return kind
@@ -61,7 +61,7 @@ def backend_class(name: str) -> type[Any]:
 
 def check_name(name: str) -> None:
     """Raise UsageError with a similar name, or all of them, if this one is unknown. Imports no backend."""
-    if name not in _places() and name not in _entries():
+    if name not in BUILTIN and name not in _places() and name not in _entries():
         raise UsageError(f"backend '{name}' is unknown: {nearest(name, backend_names())} (see 'collbench backends')")
 
 

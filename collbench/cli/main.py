@@ -201,12 +201,13 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    of_plugins = plugin_commands()
     adders: dict[str, Callable[[Any], None]] = {"OPERATION": add_collective, "run": add_run}
-    if command in of_plugins:
-        adders[command] = loaded(of_plugins[command])
-    elif command != "run" and command not in operation_commands():
-        adders |= _other_commands()
+    if command != "run" and command not in operation_commands():
+        of_plugins = plugin_commands()
+        if command in of_plugins:
+            of_plugins = {command: of_plugins[command]}
+        else:
+            adders |= _other_commands()
         adders |= {name: loaded(place) for name, place in of_plugins.items()}
     for name in sorted(adders, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
         adders[name](commands)

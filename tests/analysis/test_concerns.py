@@ -18,7 +18,7 @@ from collbench.results.flags import DOUBTFUL as DOUBTFUL_FLAGS
 from collbench.results.flags import FLAGS
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from tests.analysis.pair_matrices import SyntheticMatrix
+from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 from tests.results.rows import make_row, not_measured
 
 DONE = {"finished_utc": "2026-11-21T06:59:15.362Z"}

@@ -17,7 +17,7 @@ import collbench
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
-from tests.results.loads import PLAN, load_run, simulated_row
+from tests.plugins.load.loads import PLAN, load_run, simulated_row
 from tests.results.rows import make_row, not_measured, store
 
 pandas = pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")

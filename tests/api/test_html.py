@@ -12,8 +12,8 @@ import collbench
 from collbench.api.shown import ShownVerdict, shown
 from collbench.gating.verdict import Verdict
 from tests.cli.command import ROOT
-from tests.cli.test_autopsy import HANG
 from tests.gate.verdicts import regression
+from tests.plugins.traces.test_autopsy_command import HANG
 from tests.report.test_hostile import EVIL, check_letters
 from tests.results.rows import make_row, not_measured, store
 

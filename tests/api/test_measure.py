@@ -13,7 +13,7 @@ import pytest
 import collbench
 from tests.cli import test_check
 from tests.cli.command import environment, running
-from tests.traces.recorded import Op, write_dumps
+from tests.plugins.traces.recorded import Op, write_dumps
 
 pytestmark = pytest.mark.usefixtures("folder")
 faulty = test_check.faulty  # a fixture

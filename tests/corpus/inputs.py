@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_SAMPLES = ROOT / "tests/results/importers/samples"
+_SAMPLES = ROOT / "tests/plugins/importers/samples"
 _RUN_FILES = ("run.json", "cells.jsonl")
 
 

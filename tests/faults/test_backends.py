@@ -9,7 +9,7 @@ import pytest
 from collbench.results.reader import Run
 from tests.conftest import sample
 from tests.faults.launch import TIMEOUT_S, Launch
-from tests.plugins.stack import OWN, needs_ucc
+from tests.plugins.libraries.stack import OWN, needs_ucc
 
 LONG = ("--sizes", "8,1K,1K-64M", "-n", "20", "--out", "run", "--timeout", str(TIMEOUT_S))
 SOCKET = [("p2p", "--backend", "socket", "--streams", streams) for streams in ("1", "3")]

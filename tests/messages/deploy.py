@@ -15,9 +15,9 @@ from collbench.plugins.deploy.kinds import kinds
 from collbench.plugins.hunt import drain
 from collbench.plugins.hunt.drain import CODES, CommandOutcome, apply, check_apply, lines, lines_of, parse_cap, recommendation
 from collbench.plugins.hunt.protocol import CLEARED, INCONCLUSIVE
-from tests.hunt.test_drain import MINE, Cluster
-from tests.hunt.verdicts import about, recommended, suspect, verdict
 from tests.messages import Message
+from tests.plugins.hunt.test_drain import MINE, Cluster
+from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
 
 IMAGE = "registry/collbench:1"
 QUEUE = LauncherKind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")

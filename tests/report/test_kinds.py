@@ -12,11 +12,11 @@ import pytest
 
 from collbench.report.runs import report_run
 from collbench.results.folder import HUNT, WORKLOAD, RunFolder
-from tests.report.test_hunt import SLOW, about
-from tests.report.test_hunt import text_of as hunt_text
-from tests.report.test_workload import ROW, stored
-from tests.report.test_workload import text_of as steps_text
-from tests.results.test_rounds import a_round
+from tests.plugins.hunt.test_hunt_text import SLOW, about
+from tests.plugins.hunt.test_hunt_text import text_of as hunt_text
+from tests.plugins.hunt.test_records import a_round
+from tests.plugins.training.test_text import ROW, stored
+from tests.plugins.training.test_text import text_of as steps_text
 
 
 def hunted(path: Path) -> Path:

@@ -14,7 +14,7 @@ Places and pairs are named at a false-alarm rate of less than 1 % of the matrice
 latencies, 0.1 % for the places in each. Each rate is shared over all tests (Bonferroni) against the tails of `pair_statistics`. Only
 noticeable effects are named: 5 % of a place's bandwidth, 15 % of a pair's (a launch has modes 8 % apart), a latency a fifth (place) or a
 third (pair) longer. A pair that was measured again needs only the square root of its share, since chance must have occurred twice.
-Simulated in tests/analysis/test_pair_effects.py (4 to 64 places, noise up to σ = 1.5 % with the tails of t₄, equal noise common to
+Simulated in tests/plugins/hunt/test_pair_effects.py (4 to 64 places, noise up to σ = 1.5 % with the tails of t₄, equal noise common to
 each round, modes 8 % apart; 200 to 1,000 matrices each): false alarms in at most 1 %. A place at half rate is detected in 99 %; so is a
 directed pair from 8 places on, once measured again.
 

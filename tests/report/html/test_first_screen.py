@@ -19,13 +19,13 @@ from collbench.results.folder import HUNT, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
 from tests.gate.verdicts import regression, verdict
+from tests.plugins.hunt.test_hunt_text import CLEARED, SLOW, UNDECIDED, about
+from tests.plugins.hunt.test_records import a_round
+from tests.plugins.training.test_records import NA, ROW
 from tests.report.html.stored import material, run_of
 from tests.report.html.test_curves import hostile_rows
-from tests.report.test_hunt import CLEARED, SLOW, UNDECIDED, about
 from tests.report.verdict.hostile import hostile
 from tests.results.rows import COPY, make_row, make_times, not_measured
-from tests.results.test_rounds import a_round
-from tests.results.test_steps import NA, ROW
 
 REPORTS = Path(__file__).parents[3] / "reports"
 

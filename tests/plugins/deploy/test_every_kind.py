@@ -1,0 +1,314 @@
+"""The same job with every kind of the registry: each starts the same arguments on as many ranks, with any characters in them.
+
+A shell script is run by bash, with doubles of launchers that store their arguments; a manifest and a playbook are read by
+PyYAML; a check by Python. A new kind needs an entry in STARTS: the number of ranks that its file starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from collbench.errors import UsageError
+from collbench.plugins.deploy import files
+from collbench.plugins.deploy.files import Quoted
+from collbench.plugins.deploy.job import LauncherKind, job_of
+from collbench.plugins.deploy.kinds import kinds
+from tests.cli.command import run_here
+from tests.plugins.deploy.texts import HOSTILE, UNPRINTABLE, texts
+
+ORDINARY = ("allreduce", "--sizes", "1K-1G", "--backend", "nccl,gloo")
+NODES, RANKS = 3, 4
+# what a kind cannot do without
+NEEDED: dict[str, dict[str, str]] = {"kubernetes": {"image": "registry.example/collbench:1"}}
+LAUNCHERS = ("srun", "mpirun", "mpiexec", "torchrun", "collbench")
+IN_A_JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "n[1-3]",
+    "SLURM_JOB_NUM_NODES": "3",
+    "SLURM_NNODES": "3",
+    "SLURM_NODEID": "0",
+    "SLURM_PROCID": "0",
+}
+each_kind = pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
+
+Words = list[str]
+
+
+def emitted(kind: LauncherKind, command: Sequence[str], **said: Any) -> str:
+    settings: dict[str, Any] = {**NEEDED.get(kind.name, {}), "nodes": NODES, "ranks-per-node": RANKS, **said}
+    return kind.render(job_of(kind, tuple(command), settings))
+
+
+def started(text: str, folder: Path) -> list[Words]:
+    """Return the command lines that a launcher or a host starts, from a file in any of the languages."""
+    if text.startswith("#!"):
+        return run_by_bash(text, folder)
+    if "import reframe" in text:
+        return of_check(text)
+    playbook = "ansible" in text
+    lists = [words for document in yaml.load_all(text, Loader=Playbook) for words in lists_of_texts(document)]
+    return [[as_given(word, playbook=playbook) for word in words] for words in lists]
+
+
+def run_by_bash(text: str, folder: Path) -> list[Words]:
+    """Run it; each double stores its arguments in a file."""
+    commands = folder / "commands"
+    commands.mkdir()
+    note = f'#!/bin/bash\nprintf "%s\\0" "${{0##*/}}" "$@" >"{folder}/words.$$"\nenv -0 >"{folder}/environment"\n'
+    scripts = dict.fromkeys(LAUNCHERS, note) | {"scontrol": "#!/bin/bash\nprintf 'n%s\\n' 1 2 3\n"}
+    for name, script in scripts.items():
+        (commands / name).write_text(script)
+        (commands / name).chmod(0o755)
+    (folder / "script").write_text(text)
+    env = {"PATH": f"{commands}:{os.environ['PATH']}", "HOME": str(folder), **IN_A_JOB, "SLURM_SUBMIT_DIR": str(folder)}
+    done = subprocess.run(["bash", "script"], cwd=folder, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return [file.read_text().split("\0")[:-1] for file in folder.glob("words.*")]
+
+
+def of_check(text: str) -> list[Words]:
+    """The line that ReFrame puts into its job script, read as a shell would."""
+    return [shlex.split(" ".join([found(text, "executable"), *found(text, "executable_opts")]))]
+
+
+def found(text: str, name: str) -> Any:
+    """The value of a variable of the check."""
+    (value,) = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name)
+    return ast.literal_eval(value)
+
+
+class Playbook(yaml.SafeLoader):
+    """YAML with Ansible's tag for plain text; text without the tag must have no template, or be the playbook's own."""
+
+
+def literally(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    return "\0" + loader.construct_scalar(node)
+
+
+Playbook.add_constructor("!unsafe", literally)
+
+
+def lists_of_texts(part: Any) -> Iterator[Words]:
+    """All lists of strings of a document."""
+    if isinstance(part, list) and part and all(isinstance(each, str) for each in part):
+        yield part
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from lists_of_texts(each)
+
+
+def as_given(text: str, *, playbook: bool) -> str:
+    """Ansible fills in {{ … }} unless its tag is present; Kubernetes reads $$ as $ and $(NAME) as a variable."""
+    if playbook:
+        return "filled in by Ansible" if re.search(r"\{[{%#]", text) and not text.startswith("\0") else text.removeprefix("\0")
+    return re.sub(r"\$\$|\$\([^)]*\)", lambda match: "$" if match[0] == "$$" else "filled in by Kubernetes", text)
+
+
+def holds(lines: Sequence[Words], wanted: Words) -> bool:
+    """Return whether one of the lines has these words in sequence."""
+    return any(line[at : at + len(wanted)] == wanted for line in lines for at in range(len(line)))
+
+
+@each_kind
+def test_the_words_stand_in_the_file_as_they_were_typed(kind: LauncherKind, tmp_path: Path) -> None:
+    assert holds(started(emitted(kind, ORDINARY), tmp_path), ["collbench", *ORDINARY])
+
+
+@each_kind
+def test_hostile_words_come_through(kind: LauncherKind, tmp_path: Path) -> None:
+    command = ["allreduce", *HOSTILE]
+    lines = started(emitted(kind, command), tmp_path)
+    assert holds(lines, ["collbench", *command]), lines
+    assert not (tmp_path / "injected").exists()
+
+
+@each_kind
+def test_so_does_the_path_of_the_program(kind: LauncherKind, tmp_path: Path) -> None:
+    program = str(tmp_path / "it's a {{ path }} # $(touch injected)" / "collbench")
+    assert holds(started(emitted(kind, ORDINARY, program=program), tmp_path), [program, *ORDINARY])
+    assert not (tmp_path / "injected").exists()
+
+
+def variables(text: str, folder: Path) -> dict[str, str]:
+    """Return a rank's variables with names that begin with HOSTILE_."""
+    if text.startswith("#!"):
+        lines = run_by_bash(text, folder)
+        passed = [word for line in lines for word in line if re.match(r"HOSTILE_\d+=", word)]
+        kept = (folder / "environment").read_text().split("\0")
+        return dict(pair.split("=", 1) for pair in (*kept, *passed) if pair.startswith("HOSTILE_"))
+    if "import reframe" in text:
+        exports = "\n".join(found(text, "prerun_cmds"))
+        said = subprocess.run(["bash", "-c", f"{exports}\nenv -0"], cwd=folder, capture_output=True, text=True, check=True).stdout
+        return dict(pair.split("=", 1) for pair in said.split("\0") if pair.startswith("HOSTILE_"))
+    playbook = "ansible" in text
+    actual = [pair for document in yaml.load_all(text, Loader=Playbook) for pair in pairs(document)]
+    return {name: as_given(value, playbook=playbook) for name, value in actual}
+
+
+def pairs(part: Any) -> Iterator[tuple[str, str]]:
+    """Variables in YAML, as a mapping or as Kubernetes' list of name and value."""
+    if isinstance(part, dict):
+        if str(part.get("name", "")).startswith("HOSTILE_"):
+            yield part["name"], part["value"]
+        yield from ((name, value) for name, value in part.items() if str(name).startswith("HOSTILE_"))
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from pairs(each)
+
+
+@each_kind
+def test_and_the_values_of_variables(kind: LauncherKind, tmp_path: Path) -> None:
+    wanted = {f"HOSTILE_{number}": word for number, word in enumerate(HOSTILE)}
+    text = emitted(kind, ORDINARY, env=tuple(f"{name}={value}" for name, value in wanted.items()))
+    assert variables(text, tmp_path) == wanted
+    assert not (tmp_path / "injected").exists()
+
+
+def number(pattern: str, text: str) -> int:
+    """The one number that the pattern finds."""
+    (value,) = set(re.findall(pattern, text, re.MULTILINE))
+    return int(value)
+
+
+STARTS: dict[str, Callable[[str], int]] = {
+    "ansible": lambda text: number(r'WORLD_SIZE: "(\d+)"', text) * number(r'--ranks-per-node".*\n\s+- "(\d+)"', text),
+    "kubernetes": lambda text: number(r"^  completions: (\d+)", text) * number(r'"--ranks-per-node", "(\d+)"', text),
+    "mpirun": lambda text: number(r"^ *-n (\d+)", text),
+    "reframe": lambda text: int(found(text, "num_tasks")),
+    "slurm": lambda text: number(r"^#SBATCH --nodes=(\d+)", text) * number(r"^#SBATCH --ntasks-per-node=(\d+)", text),
+    "torchrun": lambda text: number(r"--nnodes (\d+)", text) * number(r"--nproc-per-node (\d+)", text),
+}
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ({}, NODES * RANKS),
+        ({"nodes": 1}, RANKS),
+        ({"gpus-per-node": 8, "ranks-per-node": 8}, 24),
+        ({"nodes": 512, "ranks-per-node": 8}, 4096),
+    ],
+)
+def test_as_many_ranks_as_the_job_has(kind: LauncherKind, said: dict[str, int], ranks: int) -> None:
+    assert kind.name in STARTS, f"add the number of ranks that the file of {kind.name} starts to STARTS"
+    assert STARTS[kind.name](emitted(kind, ORDINARY, **said)) == ranks
+
+
+@each_kind
+def test_the_command_line_writes_the_same_file_as_its_kind(kind: LauncherKind, tmp_path: Path) -> None:
+    said = [word for name, value in NEEDED.get(kind.name, {}).items() for word in (f"--{name}", value)]
+    actual = ["emit", kind.name, "--nodes", str(NODES), "--ranks-per-node", str(RANKS), *said]
+    done = run_here(tmp_path, *actual, "--", *ORDINARY)
+    assert (done.returncode, done.stdout, done.stderr) == (0, emitted(kind, ORDINARY), "")
+
+
+@each_kind
+def test_a_file_is_short_and_ends_with_its_line(kind: LauncherKind) -> None:
+    text = emitted(kind, ORDINARY)
+    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert "\n\n\n" not in text.replace("\n\n\n@", "\n\n@").replace("\n\n\ndef", "\n\ndef"), "too many empty lines"
+    assert not re.search(r"[ \t]$", text, re.MULTILINE)
+    assert json.dumps(text).count("#") >= 3, "a file without comments"
+
+
+@each_kind
+@pytest.mark.parametrize("where", ["command", "program", "env"])
+def test_a_line_end_never_gets_into_a_file(kind: LauncherKind, where: str) -> None:
+    from collbench.errors import UsageError
+
+    command = (*ORDINARY, "--allocation", "a\nb") if where == "command" else ORDINARY
+    said: dict[str, Any] = {"program": {"program": "a\nb"}, "env": {"env": ("A=a\nb",)}}.get(where, {})
+    with pytest.raises(UsageError, match=r"a\\nb' contains control characters"):
+        emitted(kind, command, **said)
+
+
+# What is quoted is read back as it was by the language it is quoted for: bash itself, PyYAML, Python, Ansible.
+
+HOSTILE_LIST = list(HOSTILE)
+OF_LISTS = [each for each in files.FILTERS if "words" in each.__annotations__]
+OF_TEXTS = [each for each in files.FILTERS if each not in OF_LISTS]
+
+
+def said_by_bash(quoted: str) -> list[str]:
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {quoted}"], capture_output=True, check=True)
+    assert not done.stderr
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(texts, min_size=1, max_size=20))
+@example(HOSTILE_LIST)
+def test_bash_reads_the_same_words(words: list[str]) -> None:
+    assert said_by_bash(files.line(words)) == words
+    assert said_by_bash(" ".join(files.sh(word) for word in words)) == words
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(texts, max_size=20))
+@example(HOSTILE_LIST)
+def test_yaml_reads_the_same_strings(words: list[str]) -> None:
+    assert yaml.safe_load(f"a: {files.yamls(words)}  # and a remark") == {"a": words}
+    for word in words:
+        assert yaml.safe_load(f"- {files.yaml(word)}  # and a remark") == [word]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(texts, max_size=20))
+@example(HOSTILE_LIST)
+def test_python_reads_the_same_strings(words: list[str]) -> None:
+    assert [ast.literal_eval(files.python(word)) for word in words] == words
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(texts)
+@example("a # b: '\"")
+def test_a_remark_ends_with_its_line(text: str) -> None:
+    assert yaml.safe_load(f"a: 1  # {files.remark(text)}\nb: 2\n") == {"a": 1, "b": 2}
+    assert ast.unparse(ast.parse(f"a = 1  # {files.remark(text)}\nb = 2\n")) == "a = 1\nb = 2"
+
+
+@pytest.mark.parametrize("text", UNPRINTABLE, ids=ascii)
+@pytest.mark.parametrize("quote", OF_TEXTS, ids=lambda each: each.__name__)
+def test_each_filter_rejects_line_ends_and_control_characters(quote: Callable[[str], Quoted], text: str) -> None:
+    with pytest.raises(UsageError, match="control characters"):
+        quote(text)
+
+
+@pytest.mark.parametrize("quote", OF_LISTS, ids=lambda each: each.__name__)
+def test_and_in_each_word_of_a_list(quote: Callable[[list[str]], Quoted]) -> None:
+    with pytest.raises(UsageError, match=r"'a\\nb' contains control characters"):
+        quote(["fine", "a\nb"])
+
+
+def test_text_that_is_not_fully_quoted_is_rejected() -> None:
+    quoted = files.sh("a")
+    assert isinstance(quoted, Quoted)
+    assert not isinstance(quoted + "; rm", Quoted)
+    assert not isinstance(f"{quoted}; rm", Quoted)
+
+
+@pytest.mark.parametrize(
+    ("text", "shell", "pod", "ansible"),
+    [
+        ("plain", "plain", '"plain"', '"plain"'),
+        ("a b;c", "'a b;c'", '"a b;c"', '"a b;c"'),
+        ("$(HOME)", "'$(HOME)'", '"$$(HOME)"', '"$(HOME)"'),
+        ("{{ x }}", "'{{ x }}'", '"{{ x }}"', '!unsafe "{{ x }}"'),
+        ("no", "no", '"no"', '"no"'),
+    ],
+)
+def test_how_each_language_is_quoted(text: str, shell: str, pod: str, ansible: str) -> None:
+    assert (files.sh(text), files.pod(text), files.ansible(text)) == (shell, pod, ansible)
+    assert files.line([text, "x"]) == f"{shell} x" and files.pods([text]) == f"[{pod}]"

@@ -1,0 +1,46 @@
+"""`srun -N8 collbench pairs` over links of known rates: what is slow is reported, once, and nothing else is.
+
+Of 60 seeded trials a plain run makes one; `make test-all` makes all and leaves runs and table in build/pairs-trials.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.trials.pairs import COUNT, HOSTS, RATE_MBIT, Trial, run_trial, wanted
+from benchmarks.trials.series import trials_in
+from tests.conftest import enter, sample
+from tests.testbeds import Hosts, SlurmBed
+
+pytestmark = [pytest.mark.in_turn("pairs across hosts"), pytest.mark.slurm, pytest.mark.timeout(180)]
+
+TRIALS = sample(wanted(COUNT), 1)
+KEPT = Path(__file__).parents[4] / "build/pairs-trials"
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, int], Trial]]:
+    """Plays a trial of a kind on the module's eight hosts; in the end all that were played are kept, if they are all."""
+    folder = tmp_path_factory.mktemp("trials")
+    whole = len(TRIALS) == len(wanted(COUNT))
+    if whole:
+        shutil.rmtree(KEPT, ignore_errors=True)  # what another commit left
+    with ExitStack() as stack:
+        hosts = enter(stack, Hosts(HOSTS, f"{RATE_MBIT}mbit", "64kb"))
+        slurm = enter(stack, SlurmBed(hosts))
+
+        yield lambda kind, seed: run_trial(hosts, slurm, kind, seed, folder)
+    if whole and len(trials_in(folder, Trial)) == len(TRIALS):
+        shutil.copytree(folder, KEPT)
+
+
+@pytest.mark.parametrize(("kind", "seed"), TRIALS)
+def test_exactly_the_slow_host_is_found(kind: str, seed: int, play: Callable[[str, int], Trial]) -> None:
+    found = play(kind, seed)
+    assert sorted(found.named) == sorted(found.truth), found
+    assert found.code in ((1,) if found.truth else (0, 3)), found  # inconclusive latencies: eight hosts share two cores

@@ -1,0 +1,209 @@
+"""Rank 0 of a hunt: the hunt's options, the results of its rounds, and the files and drains that follow its verdict."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collbench.errors import Interrupted, RunFailed, UsageError
+from collbench.measuring.session import Plan
+from collbench.plugins.hunt import drain
+from collbench.plugins.hunt.drain import CommandOutcome
+from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter, answer_of, options_of
+from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
+from collbench.plugins.hunt.records import HuntRound
+from tests.plugins.hunt.test_cover import FAT_TREE, nodes
+from tests.plugins.hunt.test_records import a_round
+
+NAMES = tuple(nodes(16))
+ABOUT: dict[str, Any] = {
+    "places": list(NAMES), "by": "node", "backend": "mpi", "virtual": False, "no_groups": None, "ranks_per_place": 2,
+    "nics": ["eth0", "eth1"], "nodes": [], "max_time_s": 0.5, "promised": 9, "ceiling": None,
+}  # fmt: skip
+FAULTY = HuntVerdict(NAMES, (Suspect("node", (3,), CONFIRMED, 0.5, partners=(0, 1)),), {"sweep": 8}, 20)
+
+
+def typed(**changes: Any) -> argparse.Namespace:
+    known = {
+        "method": "auto", "rounds": None, "budget": 600.0, "max_time": 0.5, "seed": None, "no_growing": False, "no_isolation": False,
+        "cover_links": None, "apply": False, "max_drain": "2%", "allocation": None, "slowed": [], "format": "table", "color": "never",
+        "quiet": True,
+    }  # fmt: skip
+    return argparse.Namespace(**{**known, **changes})
+
+
+def test_the_budget_bounds_the_rounds_of_three_measurements_each() -> None:
+    options, crossed = options_of(typed(), ABOUT)
+    assert (options.most_rounds, options.method, options.growing, options.isolate, options.seed) == (400, "auto", True, True, 0)
+    assert (options.can_inside, options.nics, options.cover, crossed) == (True, ("eth0", "eth1"), None, {})
+    assert options_of(typed(budget=0.1), ABOUT)[0].most_rounds == 1
+    assert options_of(typed(max_time=2.0, seed=7, no_growing=True, no_isolation=True), ABOUT)[0].most_rounds == 100
+
+
+def test_without_a_reduction_there_are_pairs_alone() -> None:
+    about = {**ABOUT, "no_groups": "socket has p2p only"}
+    options, _ = options_of(typed(), about)
+    assert (options.method, options.growing, options.can_inside, options.isolate) == ("pairs", False, False, True)
+    with pytest.raises(UsageError, match=r"^--method groups .*socket has p2p only"):
+        options_of(typed(method="groups"), about)
+
+
+def test_a_file_of_links_chooses_the_pairs_and_the_links_that_they_cross() -> None:
+    options, actual = options_of(typed(cover_links=FAT_TREE), ABOUT)
+    assert options.cover and all(a < b for a, b in options.cover)
+    assert options.leaf_of and len(options.leaf_of) == 16 and len(set(options.leaf_of)) > 1
+    assert "cables" in actual["crossed"][0] and actual["uncovered"] == []
+    with pytest.raises(UsageError, match=r"^--cover-links "):
+        options_of(typed(cover_links=FAT_TREE, method="groups"), ABOUT)
+
+
+def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
+    one = a_round(speed_bytes_per_s=(1e9, None), wrong=(0, 3), na=(None, "gone"), flags=("simulated",))
+    assert answer_of(one) == RoundResult(
+        (GroupFigure(1e9, 1e9, 1e-6, 1e9, 1e9, 0, None), GroupFigure(None, 1e9, 1e-6, 1e9, 1e9, 3, "gone")), ("simulated",)
+    )  # fmt: skip
+
+
+def concluded(arguments: argparse.Namespace, about: dict[str, Any] = ABOUT) -> HuntProgressPrinter:
+    """Return the listener of a hunt that has its verdict."""
+    listening = HuntProgressPrinter(arguments)
+    listening._verdict = FAULTY
+    listening.verdict([], about)
+    return listening
+
+
+def events(into: list[Any]) -> Any:
+    return lambda kind, **facts: into.append((kind, facts))
+
+
+def test_the_verdict_and_the_recommendation_are_stored(tmp_path: Path) -> None:
+    listening = concluded(typed())
+    listening.act(tmp_path, events([]))
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert (actual["result"], [each["node"] for each in actual["drains"]], actual["applied"]) == ("confirmed", [NAMES[3]], [])
+    assert any(f"scontrol update NodeName={NAMES[3]} State=DRAIN" in line for line in listening._advice)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "about", "value"),
+    [(typed(), {**ABOUT, "virtual": True, "backend": "simulated"}, "simulated"), (typed(slowed=["by=10%"]), ABOUT, "--slowed")],
+    ids=["simulated", "slowed"],
+)
+def test_simulated_and_slowed_ranks_are_not_drained(arguments: argparse.Namespace, about: Any, value: str, tmp_path: Path) -> None:
+    concluded(arguments, about).act(tmp_path, events([]))
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert value in actual["no_drain"] and actual["drains"] == []
+
+
+@pytest.mark.parametrize(("flag", "value"), [("oversubscribed", "more ranks than cores"), ("shared_gpu", "one GPU"), ("few_samples", None)])
+def test_no_node_is_drained_for_how_the_launch_was_started(flag: str, value: str | None, tmp_path: Path) -> None:
+    listening = HuntProgressPrinter(typed())
+    listening.begin(Plan(9, {"hunt": {**ABOUT, **listening.plan(ABOUT)}}), str(tmp_path))
+    last: list[HuntRound] = []
+    while asked := listening.next(last):
+        n = len(asked.groups)
+        each, none = (1e9,) * n, (None,) * n
+        last = [HuntRound(0, asked.kind, "sweep", "", asked.groups, each, each, (1e-6,) * n, none, none, (0,) * n, none,
+                          flags=() if last else (flag,))]  # fmt: skip
+        listening.record(last[0], None)
+    listening._verdict = FAULTY
+    listening.verdict([], ABOUT)
+    listening.act(tmp_path, events([]))
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert (value or "") in (actual["no_drain"] or "") and len(actual["drains"]) == (0 if value else 1)
+
+
+def test_apply_drains_and_stores_the_drains_and_their_undo_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, Any] = {}
+
+    def apply(expected: Any, cap: Any, env: Any, note: Any) -> Any:
+        there.update(stored=(tmp_path / "recommendation.json").is_file(), cap=cap.text)
+        for action in ("begun", "drained"):
+            note({"node": NAMES[3], "action": action})
+        return argparse.Namespace(lines=lambda: ["undo it with: this"], refused="")
+
+    monkeypatch.setattr("collbench.plugins.hunt.drain.apply", apply)
+    kept: list[Any] = []
+    listening = concluded(typed(apply=True, max_drain="3"))
+    listening.act(tmp_path, events(kept))
+    assert there == {"stored": True, "cap": "3"}
+    assert kept == [("drain", {"node": NAMES[3], "action": action}) for action in ("begun", "drained")]
+    assert json.loads((tmp_path / "recommendation.json").read_text())["applied"] == [{"node": NAMES[3], "action": "drained"}]
+    assert listening._advice[-1] == "undo it with: this"
+
+
+def test_the_reason_against_a_drain_is_stored_and_printed(tmp_path: Path) -> None:
+    listening = concluded(typed(apply=True, slowed=["by=10%"]))
+    listening.act(tmp_path, events([]))
+    actual = json.loads((tmp_path / "recommendation.json").read_text())
+    assert actual["applied"] == [] and "--slowed" in actual["refused"]
+    assert listening._advice[-1] == actual["refused"]
+
+
+@pytest.fixture
+def drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double of Slurm that drains the given nodes; Ctrl-C ends it before the second node."""
+    out: set[str] = set()
+
+    def ask(words: Any, env: Any) -> CommandOutcome:
+        if "update" not in words:
+            nodes = "\n".join(f"NodeName={name} State=IDLE{'+DRAIN' * (name in out)}" for name in NAMES if name in words or len(words) == 5)
+            return CommandOutcome(0, nodes)
+        if out:
+            raise Interrupted(signal.SIGINT)
+        out.add(words[2].removeprefix("NodeName="))
+        return CommandOutcome(0)
+
+    monkeypatch.setattr("collbench.plugins.hunt.drain.apply", partial(drain.apply, run=ask))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+
+TWO = HuntVerdict(NAMES, tuple(Suspect("node", (place,), CONFIRMED, 0.5, partners=(0, 1)) for place in (3, 5)), {"sweep": 8}, 20)
+
+
+def test_a_drain_before_ctrl_c_is_stored_with_its_undo_command(drained: None, tmp_path: Path) -> None:
+    listening = concluded(typed(apply=True, max_drain="3"))
+    listening._verdict = TWO
+    with pytest.raises(Interrupted):
+        listening.act(tmp_path, events([]))
+    applied = json.loads((tmp_path / "recommendation.json").read_text())["applied"]
+    assert [(each["node"], each["action"], each["undo"]) for each in applied] == [
+        (NAMES[place], action, f"scontrol update NodeName={NAMES[place]} State=RESUME") for place, action in ((3, "drained"), (5, "begun"))
+    ]
+
+
+def test_the_error_of_a_full_disk_after_a_drain_has_the_undo_command(
+    drained: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, expected: Any) -> Path:
+        if expected["applied"] and expected["applied"][-1]["action"] == "drained":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return folder / "recommendation.json"
+
+    monkeypatch.setattr("collbench.plugins.hunt.drain.store", full)
+    said = rf"No space left on device.*scontrol update NodeName={NAMES[3]} State=RESUME"
+    with pytest.raises(RunFailed, match=said):
+        concluded(typed(apply=True)).act(tmp_path, events([]))
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure_with_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"gone: .*recommendation.json"):
+        concluded(typed()).act(tmp_path / "gone", events([]))
+
+
+def test_only_apply_checks_whether_nodes_can_be_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(env: Any) -> str:
+        raise UsageError("no cluster manager")
+
+    monkeypatch.setattr("collbench.plugins.hunt.drain.check_apply", refuse)
+    planned = HuntProgressPrinter(typed()).plan(ABOUT)
+    assert planned["promised"] > 0 and planned["seed"] == 0
+    with pytest.raises(UsageError, match="no cluster manager"):
+        HuntProgressPrinter(typed(apply=True)).plan(ABOUT)

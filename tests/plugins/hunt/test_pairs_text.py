@@ -1,0 +1,375 @@
+"""A matrix of pairs for people and for programs, as measured and from disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collbench.errors import UsageError
+from collbench.plugins.hunt.pairs import PairEffects, PairFinding
+from collbench.plugins.hunt.pairs_text import (
+    ITSELF,
+    UNKNOWN,
+    WRONG,
+    classes_of,
+    external_lines,
+    heatmap,
+    place_frame,
+    place_lines,
+    write_pairs,
+)
+from collbench.plugins.hunt.records import PairMatrix, PairRound, read_pairs
+from collbench.report.cases import NOTHING
+from collbench.report.runs import report_run
+from collbench.results.flags import flag_names
+from collbench.results.folder import TOOLS, RunFolder
+from collbench.results.reader import decode_record, read_run
+from collbench.results.row import Row, Times
+from tests.plugins.hunt.pair_matrices import SyntheticMatrix, only
+from tests.results.rows import make_row, not_measured
+
+ABOUT = {"by": "node", "backend": "socket", "rounds": 7, "sampled": None}
+
+
+def even(n: int = 4, rate: float = 10e9) -> PairMatrix:
+    """All alike, without noise."""
+    off = np.where(np.eye(n, dtype=bool), np.nan, 1.0)
+    return PairMatrix(tuple(f"node{i + 1}" for i in range(n)), off * 20e-6, off * rate, off * rate, off * rate, off * 0, 1 << 20, 8)
+
+
+def half(matrix: PairMatrix, place: int) -> PairMatrix:
+    matrix.bandwidth[place] /= 2
+    matrix.bandwidth[:, place] /= 2
+    return matrix
+
+
+def text_of(matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False) -> str:
+    out = io.StringIO()
+    write_pairs(matrix, PairEffects(matrix).findings(), about, format, out, color=color, unsaid=PairEffects(matrix).doubts())
+    return out.getvalue()
+
+
+def picture(matrix: PairMatrix, width: int | None = None, color: bool = False, blocks: bool = True) -> list[str]:
+    return [line.text for line in heatmap(matrix, PairEffects(matrix).findings(), width, color, blocks)]
+
+
+def test_nodes_that_met_with_several_ranks_report_how_many() -> None:
+    assert text_of(even(5), about={**ABOUT, "ranks_per_place": 2}).startswith("pairs of 5 nodes of 2 ranks, over socket, ")
+
+
+def test_the_whole_table() -> None:
+    matrix = half(even(5), 3)
+    matrix.wrong[0, 2] = matrix.wrong[2, 0] = 7
+    assert text_of(matrix).splitlines() == [
+        "pairs of 5 nodes, over socket, bandwidth of 1 MiB, latency of 8 B, all 20 directed pairs, in 7 rounds",
+        "wrong data: node1 and node3: 7 elements are wrong",
+        "node4 sends and receives at 50 % of what the others do (8 of 8 pairs): its NIC, cable or slot",
+        "bandwidth: a single pair is named from 15 % below expectation on",
+        "latency: a single pair is named from 25 % below expectation on",
+        "",
+        "place  sends GB/s  receives GB/s  latency µs  slowest with",
+        "node1        10.0           10.0       20.00  5.00 from node4",
+        "node2        10.0           10.0       20.00  5.00 from node4",
+        "node3        10.0           10.0       20.00  5.00 from node4",
+        "node4        5.00           5.00       20.00  5.00 from node1",
+        "node5        10.0           10.0       20.00  5.00 from node4",
+        "",
+        "senders in rows, receivers in columns",
+        "        0 1 2 3 4",
+        r"0 node1 \ · !!██·",
+        r"1 node2 · \ · ██·",
+        r"2 node3 !!· \ ██·",
+        r"3 node4 ██████\ ██ ◄ node4",
+        "4 node5 · · · ██\\",
+        "· from 95 % on of the median  ░░ 90–95 %  ▒▒ 81–90 %  ▓▓ 66–81 %  ██ below 66 %  !! wrong data",
+    ]
+
+
+def test_no_slow_place_and_what_was_sampled() -> None:
+    sampled = only(even(6), [(0, 1), (2, 3), (4, 5)])
+    lines = text_of(sampled, about={**ABOUT, "rounds": 1, "sampled": "3 of 15 pairs are sampled (--sample 1)"}).splitlines()
+    assert lines[0].endswith("6 of 30 directed pairs, in one round, 3 of 15 pairs are sampled (--sample 1)")
+    assert lines[1] == "no slow endpoint or pair found"
+    assert "? not measured" in lines[-1]
+
+
+def test_two_places_give_the_reason_none_is_named() -> None:
+    lines = text_of(half(even(2), 0)).splitlines()
+    assert lines[1].startswith("two endpoints: one pair")
+    assert "no slow endpoint or pair found" not in lines
+
+
+def test_five_classes_below_the_median() -> None:
+    matrix = even(8)
+    for receiver, ratio in enumerate([0.96, 0.94, 0.85, 0.7, 0.6], start=1):
+        matrix.bandwidth[0, receiver] *= ratio
+    matrix.bandwidth[0, 6] = np.nan
+    matrix.wrong[0, 7] = 1
+    classes, step = classes_of(matrix)
+    assert classes[0].tolist() == [ITSELF, 0, 1, 2, 3, 4, UNKNOWN, WRONG]
+    assert step == pytest.approx(-np.log(0.95))
+
+
+def test_scatter_widens_the_classes_so_that_noise_stays_in_the_first() -> None:
+    classes, step = classes_of(SyntheticMatrix(32, sigma=0.02).matrix())
+    assert step > 2 * -np.log(0.95)
+    assert (classes > 0).sum() < 10
+
+
+def test_pairs_inside_a_host_are_compared_among_themselves() -> None:
+    made = SyntheticMatrix(8, hosts=[f"node{i // 4}" for i in range(8)]).across([0] * 4 + [1] * 4, 0.05)
+    assert (classes_of(made.matrix())[0] <= 0).all()
+    assert picture(made.matrix())[-1].startswith("· from 9")
+    assert "of the median of such paths" in picture(made.matrix())[-1]
+
+
+def test_letters_where_there_are_no_blocks() -> None:
+    found = picture(half(even(5), 3), blocks=False)
+    assert found[2] == r"0 node1 \ . . d ."
+    assert found[-1].startswith(". from 95 % on of the median  a 90–95 %")
+
+
+def test_colours_of_cividis() -> None:
+    found = picture(half(even(5), 3), color=True)
+    assert found[2] == "0 node1 \\ " + "\x1b[48;5;17m  \x1b[0m" * 2 + "\x1b[48;5;227m  \x1b[0m" + "\x1b[48;5;17m  \x1b[0m"
+    assert set(re.findall(r"48;5;(\d+)m", found[-1])) == {"17", "60", "102", "143", "227"}
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("n", [5, 39, 200])
+def test_the_terminals_width_is_respected(width: int, n: int) -> None:
+    matrix = replace(half(even(n), 3), places=tuple(f"a-rather-long-host-name-{i}" for i in range(n)))
+    found = PairEffects(matrix).findings()
+    shown = [line.text for line in (*heatmap(matrix, found, width, False, True), *place_lines(matrix, found, width))]
+    assert max(map(len, shown)) <= width
+
+
+def test_many_places_share_a_row_that_shows_their_slowest_pair() -> None:
+    matrix = even(1024)
+    matrix.bandwidth[700, 30] /= 4
+    found = picture(matrix)
+    assert found[1].endswith("each is 26 endpoints, and each cell their slowest pair")
+    rows = [line for line in found if "██" in line and "below" not in line]
+    assert len(rows) == 1
+    assert rows[0].startswith("676–701")
+    assert rows[0].index("██") == len("1014–1023") - 1 + 4
+    assert rows[0].endswith("◄ node701 to node31")
+
+
+def test_the_table_of_many_places_shows_the_slowest_and_the_named() -> None:
+    matrix = half(even(200), 150)
+    lines = [line.text for line in place_lines(matrix, PairEffects(matrix).findings(), None)]
+    assert lines[1].startswith("node") and len(lines) <= 23
+    assert any(line.startswith("node151 ") for line in lines)
+    assert re.fullmatch(r"medians over partners; 1[78]\d of 200 places, which are faster, are not shown", lines[-1])
+
+
+def test_csv_has_a_record_per_directed_pair() -> None:
+    matrix = replace(only(even(4), [(0, 1), (2, 3)]), places=("=cmd()", "b", "c,d", "e\x1b"))
+    rows = list(csv.DictReader(io.StringIO(text_of(matrix, "csv"))))
+    assert [(row["sender"], row["receiver"]) for row in rows] == [("'=cmd()", "b"), ("b", "'=cmd()"), ("c,d", "e?"), ("e?", "c,d")]
+    assert rows[0]["bandwidth_bytes_per_s"] == "10000000000.0"
+    assert (rows[0]["size_bytes"], rows[0]["latency_size_bytes"], rows[0]["wrong"]) == ("1048576", "8", "0")
+    assert float(rows[0]["latency_s"]) == 20e-6
+
+
+def test_json_is_one_object() -> None:
+    actual = json.loads(text_of(half(even(5), 3), "json"))
+    assert actual["schema"] == 1
+    assert actual["places"] == ["node1", "node2", "node3", "node4", "node5"]
+    assert [(each["kind"], each["places"]) for each in actual["findings"]] == [("node", [3])]
+    assert actual["findings"][0]["sentence"].startswith("node4 ")
+    assert actual["bandwidth_bytes_per_s"][0] == [None, 10e9, 10e9, 5e9, 10e9]
+    assert actual["about"]["backend"] == "socket"
+    assert np.array(actual["latency_s"], float).shape == (5, 5)
+
+
+def test_long_lists_of_findings_are_cut() -> None:
+    found = [PairFinding("pair", "bandwidth", (i, i + 1), 0.5, 1, 2) for i in range(0, 60, 2)]
+    out = io.StringIO()
+    write_pairs(even(64), found, ABOUT, "table", out, color=False, unsaid=[])
+    assert "and 10 more findings: see --format json" in out.getvalue()
+    matrix = even(16)
+    matrix.wrong[0] = matrix.wrong[:, 0] = matrix.wrong[1] = matrix.wrong[:, 1] = 3
+    assert "more pairs with wrong data: see --format json" in text_of(matrix)
+
+
+def test_an_unknown_format() -> None:
+    with pytest.raises(UsageError, match=r"'nccl-tests' .*pairs: .*table, csv, json"):
+        text_of(even(), "nccl-tests")
+
+
+def test_names_from_anywhere_cannot_move_the_cursor() -> None:
+    hostile = replace(half(even(5), 3), places=tuple(f"\x1b[31m{i}\n" for i in range(5)))
+    assert all(line.isprintable() for line in text_of(hostile).splitlines())
+
+
+def stored(folder: Path, lines: list[str], names: int = 5, finished: bool = True) -> Path:
+    folder.mkdir()
+    about = {"places": [f"node{i + 1}" for i in range(names)], "size_bytes": 1 << 20, "latency_size_bytes": 8, "by": "node"}
+    about |= {"rounds": 12} if not finished else {"measured": len(lines)}
+    end = {"finished_utc": "2026-11-21T00:00:00.000Z"} if finished else {}
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "operation": "pairs", "pairs": about, **end}))
+    (folder / "cells.jsonl").write_text("")
+    (folder / "pairs.jsonl").write_text("".join(lines))
+    return folder
+
+
+def rounds(matrix: PairMatrix) -> list[str]:
+    def one(number: int, a: int, b: int) -> str:
+        forward, backward = (matrix.size_bytes / float(matrix.bandwidth[pair]) for pair in ((a, b), (b, a)))
+        time = float(matrix.latency_s[a, b])
+        made = PairRound(number, ((a, b),), (time,), ((time, time),), (forward,), ((forward, forward),), (backward,),
+                         ((backward, backward),), (0,), (None,))  # fmt: skip
+        return json.dumps(made.as_json()) + "\n"
+
+    return [one(number, a, b) for number, (a, b) in enumerate((a, b) for a in range(matrix.n) for b in range(a + 1, matrix.n))]
+
+
+def test_a_stored_run_reads_as_it_was_measured(tmp_path: Path) -> None:
+    matrix = half(even(5), 3)
+    folder, out, err = stored(tmp_path / "run", rounds(matrix)), io.StringIO(), io.StringIO()
+    assert report_run([folder], None, "table", out, err=err) == 0
+    head, *rest = out.getvalue().splitlines()
+    assert head == "run (10 rounds)"
+    assert rest == text_of(matrix, about={"by": "node", "rounds": 10}).splitlines()
+    assert err.getvalue() == ""
+
+
+def test_a_stored_run_as_csv(tmp_path: Path) -> None:
+    folder, out = stored(tmp_path / "run", rounds(even(5))), io.StringIO()
+    assert report_run([folder], Path("-"), "table", out) == 0
+    assert report_run([folder], tmp_path / "pairs.csv", "json", io.StringIO()) == 0
+    assert out.getvalue() == (tmp_path / "pairs.csv").read_bytes().decode()
+    assert len(out.getvalue().splitlines()) == 21
+    with pytest.raises(UsageError, match="cannot be written"):
+        report_run([folder], tmp_path / "no" / "pairs.csv", "json", io.StringIO())
+
+
+def test_several_stored_runs_are_one_csv_with_one_header_and_a_column_that_distinguishes_them(tmp_path: Path) -> None:
+    runs, out = [stored(tmp_path / name, rounds(even(5))) for name in ("before", "=after")], io.StringIO()
+    assert report_run(runs, tmp_path / "pairs.csv", "csv", out, err=io.StringIO()) == 0
+    records = list(csv.DictReader(io.StringIO(out.getvalue())))
+    assert [record["run"] for record in records] == ["before"] * 20 + ["'=after"] * 20
+    assert {record["sender"] for record in records} == {f"node{i + 1}" for i in range(5)}
+    assert (tmp_path / "pairs.csv").read_bytes().decode() == out.getvalue()
+
+
+def test_what_ctrl_c_stopped_is_not_finished(tmp_path: Path) -> None:
+    folder, out = stored(tmp_path / "run", rounds(even(5)), finished=False), io.StringIO()
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "finished_utc": "2026-11-21T00:00:00.000Z", "exit_code": 130}))
+    assert report_run([folder], None, "table", out) == 0
+    assert out.getvalue().startswith("run (10 of 12 rounds, not finished)\n")
+
+
+def test_what_cannot_be_read_is_a_warning(tmp_path: Path) -> None:
+    lines = [*rounds(even(5)), "{}\n", '{"round": 3']
+    folder, out, err = stored(tmp_path / "run", lines, finished=False), io.StringIO(), io.StringIO()
+    assert report_run([folder], None, "table", out, err=err) == 0
+    assert out.getvalue().startswith("run (10 of 12 rounds, not finished)")
+    assert "the middle of line 12" in err.getvalue()
+    assert "1 line is left out" in err.getvalue()
+
+
+def test_a_run_stopped_before_its_first_round(tmp_path: Path) -> None:
+    out = io.StringIO()
+    assert report_run([stored(tmp_path / "run", [], finished=False)], None, "table", out) == 2
+    assert "0 of 20 directed pairs" in out.getvalue()
+    assert report_run([stored(tmp_path / "other", [], finished=False)], None, "json", io.StringIO()) == 2
+
+
+def test_a_run_json_that_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="places or sizes"):
+        report_run([stored(tmp_path / "run", rounds(even(5)), names=0)], None, "table", io.StringIO())
+
+
+def test_a_latency_that_no_network_has_is_not_a_figure() -> None:
+    matrix = even(5)
+    matrix.latency_s[:] = 1e305
+    assert [row[3] for row in place_frame(matrix, []).records] == [NOTHING] * 5
+
+
+# Other tools' rows below a matrix of pairs: this tool in the last column, doubts on the line, untrusted text escaped.
+
+MIB = 1 << 20
+FLAGS = ("their_tool", "unverified")
+EXTERNAL = {"by": "node", "backend": "socket", "places": ["n1", "n2"], "size_bytes": MIB, "latency_size_bytes": 8}
+
+
+def two_nodes() -> PairMatrix:
+    off = np.where(np.eye(2, dtype=bool), np.nan, 1.0)
+    return PairMatrix(("n1", "n2"), off * 36e-6, np.array([[np.nan, 0.1199e9], [0.1e9, np.nan]]), off, off, off * 0, MIB, 8)
+
+
+def theirs(operation: str, time_s: float, size: int, ends: tuple[str, str] = ("n1", "n2"), **changes: Any) -> Row:
+    actual = {"from": ends[0], "to": ends[1], "tool": {"name": "x", "version": "3.12"}, "statistic": "mean over 1.00 s of it"}
+    values: dict[str, Any] = {"backend": "iperf3", "flags": FLAGS, "evidence": actual, "wrong": None, "checked": 0, **changes}
+    rate = size / time_s
+    times = Times(time_s, None, None, None, None, None, None)
+    return make_row(size, operation=operation, time_s=times, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, **values)
+
+
+def text(*rows: Row) -> list[str]:
+    return [line.text for line in external_lines(rows, two_nodes(), "socket")]
+
+
+def test_theirs_are_beside_ours() -> None:
+    around = theirs("p2p_bandwidth", MIB / 7.07e9, MIB, ("n2", "n1"), backend="ucx_perftest", flags=(*FLAGS, "other_path"))
+    lines = text(theirs("p2p_bandwidth", MIB / 0.1194e9, MIB), around, theirs("p2p_latency", 23.6e-6, 8, backend="fi_pingpong"))
+    assert lines[:6] == [
+        "",
+        "external tools compared with collbench over socket",
+        "from  to  tool          of               theirs      ours        flags",
+        "n1    n2  iperf3        1 MiB bandwidth  0.119 GB/s  0.120 GB/s",
+        "n2    n1  ucx_perftest  1 MiB bandwidth  7.07 GB/s   0.100 GB/s  other path",
+        "n1    n2  fi_pingpong   8 B latency      23.60 µs    36.00 µs",
+    ]
+    assert "iperf3 3.12: mean over 1.00 s of it" in lines
+    assert [line.split(":")[0] for line in lines[-3:]] == flag_names(["their_tool", "other_path", "unverified"])
+
+
+def test_a_reason_and_what_has_no_figure_of_ours() -> None:
+    failed = not_measured(
+        "iperf3 did\x1b not end", operation="p2p_bandwidth", backend="iperf3", flags=FLAGS, evidence={"from": "n1", "to": 7}
+    )
+    lines = text(failed, theirs("p2p_bandwidth", 1e-3, 4096, ("n1", "n2")))
+    assert lines[3].split("  ")[4:] and "n/a (iperf3 did? not end)" in lines[3] and lines[3].endswith("–")
+    assert lines[4].endswith("–")  # of another size
+
+
+def test_nothing_without_rows_and_not_too_many() -> None:
+    assert text() == []
+    lines = text(*[theirs("p2p_bandwidth", 1e-3, MIB)] * 45)
+    assert "and 5 more: see --format json" in lines and sum("iperf3  " in line for line in lines) == 40
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "table"])
+def test_programs_get_the_rows(format: str) -> None:
+    row, out = theirs("p2p_bandwidth", 1e-3, MIB), io.StringIO()
+    write_pairs(two_nodes(), [], EXTERNAL, format, out, color=False, unsaid=[], external=[row])
+    if format == "json":
+        assert [decode_record(each, Row) for each in json.loads(out.getvalue())["theirs"]] == [row]
+    else:
+        assert ("iperf3" in out.getvalue()) is (format == "table")
+
+
+def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> None:
+    folder, row = RunFolder.create(tmp_path / "run", "pairs", {"pairs": EXTERNAL}), theirs("p2p_bandwidth", 1e-3, MIB)
+    one = ((1e-6,), ((None, None),))
+    folder.append_round(PairRound(0, ((0, 1),), *one, *one, *one, (0,), (None,)).as_json())
+    folder.append_round(row.as_json(), TOOLS)
+    folder.finish()
+    with (tmp_path / "run" / TOOLS).open("a") as file:
+        file.write('{"operation": 7}\n{"oper')
+    found = read_pairs(read_run(tmp_path / "run"))
+    assert found and found.external == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1
+    assert len(found.warnings) == 2 and "the middle of line 3" in found.warnings[0], found.warnings

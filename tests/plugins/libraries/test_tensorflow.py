@@ -1,0 +1,233 @@
+"""TensorFlow's collectives, in an environment of their own: right to the last element, or n/a with the reason; and its parameter server."""
+
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import numpy as np
+import pytest
+
+from collbench.backends.backend import Available, Unavailable
+from collbench.backends.registry import backend_class
+from collbench.backends.unavailable import NotInstalled, UnknownVersion, WrongBuild
+from collbench.operations.dtypes import DTYPES
+from collbench.operations.registry import operations
+from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported
+from collbench.plugins.libraries import tensorflow
+from collbench.plugins.libraries.tensorflow import TensorFlowBackend
+from collbench.plugins.training.records import read_workload
+from collbench.plugins.training.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
+from collbench.plugins.training.workloads.parameter_server import REGIME
+from collbench.plugins.training.workloads.shape import shape_of
+from tests.cli.command import one_sentence, run
+from tests.conftest import sample
+from tests.contract.launch import launch
+from tests.contract.test_every_case import assert_as_promised, cases_of, launched
+from tests.helpers import make_case
+from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
+
+GET = tensorflow._GET
+TOO_LARGE = LimitExceeded("gRPC of tensorflow", "per message", 2**31 - 1, bytes=True)
+SUMS = ["float64", "float32", "float16", "bfloat16", "int32", "int64"]
+WIDE = [*SUMS, "uint32", "uint64"]
+MOVES = ["broadcast", "allgather", "alltoall"]
+in_turn = pytest.mark.in_turn
+
+
+def test_it_is_found_under_its_name():
+    assert backend_class("tensorflow") is TensorFlowBackend
+
+
+@pytest.mark.parametrize(
+    ("found", "installed", "answer"),
+    [
+        (None, None, NotInstalled("tensorflow", GET)),
+        (True, "1.15.5", UnknownVersion("tensorflow", "1.15.5", "2.x", GET)),
+        (True, "3.0.0", UnknownVersion("tensorflow", "3.0.0", "2.x", GET)),
+        (True, None, WrongBuild),
+    ],
+)
+def test_why_it_is_not_available(monkeypatch, *, found, installed, answer):
+    there(monkeypatch, found, {"tensorflow": installed} if installed else {})
+    answered = TensorFlowBackend.probe()
+    assert isinstance(answered, Unavailable)
+    assert answered.fact == answer or (isinstance(answer, type) and isinstance(answered.fact, answer))
+
+
+def test_a_build_of_another_name_is_tensorflow_too(monkeypatch):
+    there(monkeypatch, True, {"tensorflow-cpu": "2.20.0"})
+    assert TensorFlowBackend.probe() == Available("TensorFlow 2.20.0, ring over gRPC")
+
+
+def there(monkeypatch, found, versions):
+    """Python finds a package, and pip knows these."""
+
+    def version(name):
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(tensorflow, "find_spec", lambda name: found)
+    monkeypatch.setattr(tensorflow, "version", version)
+    monkeypatch.setattr(tensorflow, "packages_distributions", lambda: {"tensorflow": list(versions)} if versions else {})
+
+
+@pytest.mark.parametrize(
+    ("operation", "case", "reason"),
+    [
+        ("allreduce", make_case(), None),
+        ("allreduce", make_case(redop="band", dtype="int32"), RedopUnsupported("tensorflow", "band")),
+        ("allreduce", make_case("int8"), DtypeUnsupported("tensorflow", "int8")),
+        ("broadcast", make_case("uint8", redop=None, root=0), DtypeUnsupported("tensorflow", "uint8", "send", "its collectives")),
+        ("broadcast", make_case("uint32", 2**29 - 1, redop=None, root=0), None),
+        ("broadcast", make_case("uint32", 2**29, redop=None, root=0), TOO_LARGE),
+        ("allreduce", make_case("float32", 2**29), None),  # in two parts
+        ("reducescatter", make_case(), OperationUnsupported),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_do(operation, case, reason):
+    backend = TensorFlowBackend()
+    backend.ranks = 2
+    answered = backend.supports(operations()[operation], case)
+    assert answered == reason or (isinstance(reason, type) and isinstance(answered, reason))
+
+
+def test_an_installation_that_does_not_import_is_one_sentence_and_exit_code_2(tmp_path):
+    package = tmp_path / "broken" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ValueError('libtensorflow_cc.so.2: undefined symbol')\n")
+    (tmp_path / "broken" / "tensorflow-2.21.0.dist-info").mkdir()
+    (tmp_path / "broken" / "tensorflow-2.21.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n"
+    )
+    path = {"PYTHONPATH": f"{tmp_path / 'broken'}:{':'.join(sys.path)}"}
+    done = run(tmp_path, "allreduce", "--backend", "tensorflow", "--ranks", "1", "--sizes", "8", env=path)
+    assert done.returncode == 2
+    assert one_sentence(done).startswith(
+        "tensorflow 2.21.0 is installed, but does not load (libtensorflow_cc.so.2: undefined symbol): install it anew, pip install "
+    )
+
+
+@in_turn
+def test_a_cluster_that_the_environment_names_is_not_taken_for_the_launch(tmp_path):
+    words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "8")
+    done = collbench_of("tensorflow", tmp_path, *words, env={"TF_CONFIG": "{}"})
+    assert (done.returncode, one_sentence(done)) == (
+        2,
+        "TF_CONFIG is set, and tensorflow's cluster is formed of the ranks of this launch: unset it",
+    )
+
+
+@in_turn
+@pytest.mark.parametrize("n", [2, *sample([3], 0)])
+def test_every_operation_is_right_or_not_applicable(n):
+    asked, outcome = launched("tensorflow", n, environment_of("tensorflow"))
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stderr == ""
+    for row, case in zip(outcome.rows, cases_of(asked, "tensorflow", n), strict=True):
+        assert_as_promised(row, case, "tensorflow", n)
+
+
+@in_turn
+@pytest.mark.parametrize("n", [2, 3])
+def test_every_type_and_reduction_that_it_has(tmp_path, n):
+    asked = [
+        {"operations": ["allreduce"], "sizes": [1003], "dtypes": SUMS, "redops": ["sum", "prod", "min", "max"]},
+        {"operations": ["allreduce"], "sizes": [1003], "dtypes": SUMS[:4], "redops": ["avg"]},
+        {"operations": MOVES, "sizes": [1003], "dtypes": WIDE, "roots": [0, n - 1]},
+        {"operations": ["allreduce"], "sizes": [300_001], "dtypes": ["int32"], "mode": "pipelined", "buffers": "rotating"},
+    ]
+    found = launch(tmp_path, "tensorflow", n, asked, python=environment_of("tensorflow"))
+    assert (found.code, len(found.rows)) == (0, 4 * 6 + 4 + 8 * 4 + 1), found.stderr
+    assert {(row.na, row.checked, row.wrong) for row in found.rows} == {(None, 1, 0)}
+
+
+@in_turn
+def test_groups_side_by_side_and_what_the_rows_report_of_the_library(tmp_path):
+    asked = [{"operations": ["allreduce", *MOVES], "sizes": [1003], "dtypes": ["float32"], "roots": [1], "split": "MOD 2"}]
+    found = launch(tmp_path, "tensorflow", 4, asked, python=environment_of("tensorflow"))
+    assert (found.code, {(row.na, row.wrong, row.group) for row in found.rows}) == (0, {(None, 0, "MOD 2")}), found.stderr
+    assert {row.evidence["libraries"]["tensorflow_communication"] for row in found.rows} == {"ring over gRPC"}
+    assert all(row.evidence["libraries"]["tensorflow"].startswith("2.") for row in found.rows)
+
+
+@in_turn
+def test_it_reports_nothing_of_its_own_on_either_stream(tmp_path):
+    words = ("allreduce", "--backend", "tensorflow", "--ranks", "2", "--sizes", "1K", "--dtype", "float16", "--format", "json", "--quiet")
+    done = collbench_of("tensorflow", tmp_path, *words)
+    assert (done.returncode, [row["wrong"] for row in rows_of(done)]) == (0, [0])
+    assert all(line.startswith(("collbench: ", "run folder: ")) for line in done.stderr.splitlines()), done.stderr
+
+
+# Of the link's payload, seen with 16 MiB: .74, .68, .67, .49. Each part goes as one message, and the next when that has come.
+@in_turn
+@pytest.mark.hosts
+@pytest.mark.parametrize(("operation", "least"), [("allreduce", 0.5), ("allgather", 0.45), ("broadcast", 0.45), ("alltoall", 0.3)])
+def test_two_hosts_use_most_of_the_link_between_them_and_never_more(hosts, tmp_path, operation, least):
+    words = [operation, "--backend", "tensorflow", "--sizes", "8M", "--iterations", "4", "--warmup", "1"]
+    (row,) = across(hosts(2, "1gbit"), "tensorflow", tmp_path / operation, words).rows
+    assert (row.na, row.wrong, row.nodes) == (None, 0, 2)
+    assert least <= row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S) <= 1.0
+
+
+@in_turn
+@pytest.mark.hosts
+def test_its_parameter_server_on_another_host_uses_the_link_one_way_at_a_time(hosts, tmp_path):
+    words = ["workload", "parameter-server", "--backend", "tensorflow", "--model", "2M", "--max-time", "1"]
+    across(hosts(2, "1gbit"), "tensorflow", tmp_path / "run", words)
+    (row,) = read_workload(tmp_path / "run")[1]
+    assert (row.na, row.wrong, row.nodes, row.moved_bytes) == (None, 0, 2, 16e6)
+    assert 0.3 <= row.busbw_bytes_per_s / (PAYLOAD * LINK_BYTES_PER_S) <= 1.0
+
+
+def trained(folder, *words):
+    """A parameter-server step on TensorFlow's own servers: its one row."""
+    words = ("--backend", "tensorflow", "--model", "1M", "--max-time", "0.3", "--out", str(folder / "run"), *words)
+    done = collbench_of("tensorflow", folder, "workload", "parameter-server", *words)
+    assert done.returncode == 0, done.stderr
+    (row,) = read_workload(folder / "run")[1]
+    return row
+
+
+@in_turn
+def test_its_parameter_server_adds_up_every_workers_gradients_exactly(tmp_path):
+    row = trained(tmp_path, "--ranks", "3", "--bucket", "1M")
+    assert (row.na, row.checked, row.wrong, row.evidence["parameter_server"]) == (None, 1, 0, "tf.distribute.Server")
+    assert row.n > 0 and row.moved_bytes == 2 * 2 * 4_000_000  # in from two workers, and out to them
+    assert row.busbw_bytes_per_s == pytest.approx(row.moved_bytes / row.time_s.p50)
+
+
+@in_turn
+def test_the_model_in_shards_on_two_servers_of_16_bit_numbers(tmp_path):
+    row = trained(tmp_path, "--ranks", "4", "--bucket", "1M", "--update", "sharded", "--dtype", "bfloat16")
+    assert (row.na, row.checked, row.wrong, row.dtype) == (None, 1, 0, "bfloat16")
+    assert row.moved_bytes == 2 * 2 * 1_000_000  # of each server: half of the model from and to each of two workers
+
+
+def test_a_server_that_adds_up_wrong_is_found():
+    served = ServedTraining(JobRoles((0,), (1, 2), (((0, 60), (60, 40)),), (((0, 60), (60, 40)),), DTYPES["float32"]))
+    right = np.resize(total(0, [1, 1]), 100).astype(np.float32)
+    assert _compared(served, 0, [right[:60], right[60:]], (1, "the sum")) == []
+    right[61] += 1
+    (wrong,) = _compared(served, 0, [right[:60], right[60:]], (1, "the sum"))
+    assert (wrong.rank, wrong.wrong, wrong.index, float(wrong.got) - float(wrong.wanted)) == (1, 1, 61, 1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "defect"),
+    [
+        ({"model": "30K", "update": "asynchronous"}, ("asynchronous", CAPABLE)),
+        ({"model": "600M", "bucket": "3G"}, ("message size",)),
+    ],
+)
+def test_what_its_parameter_servers_are_not_asked_for(typed, defect):
+    answered = served_of(shape_of(REGIME, typed, (0, 0, 0)), REGIME, 3)
+    assert answered == ServersUnsupported("tensorflow", *defect)
+
+
+def test_the_servers_are_those_of_other_backends():
+    shape = shape_of(REGIME, {"model": "30K", "bucket": "50000", "update": "sharded"}, (0, 0, 1, 1))
+    served = served_of(shape, REGIME, 4)
+    layout = served.layout
+    assert (layout.servers, layout.workers, layout.dtype) == ((0, 2), (1, 3), "float32")
+    assert [sum(counts) for counts in layout.counts] == [15_000, 15_000]
+    assert [served.bytes_at(rank) for rank in range(4)] == [60_000, 3 * 120_000] * 2

@@ -1,0 +1,165 @@
+"""Rows of training's traffic: stored, read back, and invalid rows of untrusted files left out."""
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.training.kind import TRAINING
+from collbench.plugins.training.records import (
+    WORKLOAD,
+    Estimate,
+    RoutedStep,
+    RoutingResult,
+    StepRow,
+    TimeQuantiles,
+    WayBytes,
+    part_ends,
+    read_workload,
+    routing_of,
+    step_from_json,
+)
+from collbench.results.folder import RunFolder
+from collbench.results.reader import read_run
+from collbench.results.row import Times
+from collbench.results.store import parse_object, to_line
+
+CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
+TIMES = Times(0.02, 0.019, 0.021, 0.018, 0.022, 0.023, 0.024)
+PART = {
+    "what": "gradients, buckets 1 to 3 of 3", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 1 << 20, "times": 3,
+    "moved_bytes": 3.0 * (1 << 20), "time_s": asdict(TIMES), "busbw_bytes_per_s": 1e8, "ceiling": CEILING.as_json(),
+    "percent_of_ceiling": 80.0,
+}  # fmt: skip
+ROW = StepRow(
+    "data-parallel", "bert-large", "mpi", "cpu", 2, 2, "float32", 340_000_000, 25 << 20, 1_360_000_000, 1.36e9, {"update": "sharded"},
+    "flat", None, 60, TIMES, "precision", 1e8, CEILING, 0.016, 80.0, [PART], 0.06, 1, 0, None, ("drift",),
+    {"p50": 1.0, "p95": 2.0, "max": 3.0, "workers": [{"rank": 1, "steps": 4}], "servers": [{"rank": 0, "updates": 4}],
+     "steps_per_s": 4.0, "duration_s": 1.0}, {"loop": "native"},
+)  # fmt: skip
+ROUTED = RoutingResult(
+    "zipf:1.2, seed 0:1f2e3d4c", 16, 4, 12,
+    TimeQuantiles(
+        Estimate(0.010, 0.009, 0.011), Estimate(0.012, 0.0118, 0.0124), Estimate(0.015, 0.014, 0.016), Estimate(0.016, 0.015, 0.018)
+    ),
+    Estimate(0.008, 0.0079, 0.0081), Estimate(1.5, 1.48, 1.53), WayBytes("float8_e4m3fn", 8 * 2.0**20), WayBytes("bfloat16", 16 * 2.0**20),
+    (
+        RoutedStep(3, Estimate(0.010, 0.009, 0.011), Estimate(1.25, 1.2, 1.3), 1.3, 2, 0.31, 2.0**20, 1e8, 1.25e8, 80.0),
+        RoutedStep(4, Estimate(0.016, 0.015, 0.018), Estimate(2.0, 1.99, 2.005), 2.1, 0, 0.5, 2.0**21),
+    ),
+)  # fmt: skip
+MOE = replace(
+    ROW, regime="expert-parallel", backend="gloo", parts=[], staleness={}, options={"routing": "zipf:1.2"}, routing=asdict(ROUTED)
+)
+NA_FACT = {"kind": "text", "text": "no GPU here"}
+NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here", na_fact=NA_FACT)
+
+
+def test_a_row_comes_back_as_it_was() -> None:
+    for row in (ROW, NA):
+        assert step_from_json(parse_object(to_line(row.as_json()).encode())) == row
+
+
+def test_the_result_over_routings_comes_back_as_it_was() -> None:
+    assert routing_of(step_from_json(parse_object(to_line(MOE.as_json()).encode()))) == ROUTED
+    assert routing_of(ROW) is None
+
+
+def test_a_run_s_rows_and_what_it_reports_of_them(tmp_path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "workload", {"workload": {"ranks": 2}})
+    folder.append_round(ROW.as_json(), WORKLOAD)
+    folder.append_round(NA.as_json(), WORKLOAD)
+    folder.finish(exit_code=0)
+    assert TRAINING.holds(read_run(tmp_path / "run"))
+    assert read_workload(tmp_path / "run") == ({"ranks": 2}, [ROW, NA], [])
+
+
+def test_a_run_of_other_things_holds_none(tmp_path) -> None:
+    RunFolder.create(tmp_path / "run", "allreduce", {}).finish(exit_code=0)
+    assert not TRAINING.holds(read_run(tmp_path / "run"))
+    assert read_workload(tmp_path / "run") == ({}, [], [])
+
+
+def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
+    folder = RunFolder.create(tmp_path / "run", "workload", {})
+    folder.append_round(ROW.as_json(), WORKLOAD)
+    folder.finish(exit_code=0)
+    with (tmp_path / "run" / WORKLOAD).open("a") as file:
+        file.write(to_line({**ROW.as_json(), "payload_bytes": -1}) + "\n")
+        file.write(to_line({**ROW.as_json(), "parts": [{**PART, "times": "3"}]}) + "\n")
+        file.write('{"regime":"data-par')
+    _, rows, warnings = read_workload(tmp_path / "run")
+    assert rows == [ROW]
+    assert any("line 2: 'payload_bytes' is '-1'" in warning for warning in warnings)
+    assert any("in the middle of line 4" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"regime": None}, "'regime' is 'None'"),
+        ({"time_s": {**asdict(TIMES), "p50": None}}, "'time_s.p50' is 'None'"),
+        ({"time_s": {**asdict(TIMES), "max": -1}}, "'time_s.max' is '-1"),
+        ({"time_s": 3}, "'time_s' is '3'"),
+        ({"ceiling": {**CEILING.as_json(), "limited_by": 4}}, "'ceiling.limited_by' is '4'"),
+        ({"flags": [1]}, "'flags' is"),
+        ({"options": {"a": 1}}, "'options' is"),
+        ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers' is"),
+        ({"staleness": {"p50": "much"}}, "'staleness.p50' is"),
+        ({"routing": {"name": "zipf"}}, "fields are missing"),
+        (
+            {"routing": {**asdict(ROUTED), "steps": [{**asdict(ROUTED.steps[0]), "busiest_rank": -1}]}},
+            "'routing.steps[0].busiest_rank' is '-1'",
+        ),
+        ({"routing": {**asdict(ROUTED), "tax": {"value": "high"}}}, "'routing.tax.value' is 'high'"),
+        ({"parts": [{}]}, "fields are missing"),
+        ({"parts": [{**PART, "ends": ["x"]}]}, "'parts[0].ends' is"),
+        ({"parts": [{**PART, "times": "3"}]}, "'parts[0].times' is '3'"),
+        ({"parts": [{**PART, "times": -3}]}, "'parts.times' is '-3'"),
+        *[({"parts": [{key: PART[key] for key in PART if key != name}]}, f"missing required field `{name}`") for name in PART],
+        ({"wrong": True}, "'wrong' is 'True'"),
+        ({"na_fact": "x"}, "'na_fact' is 'x'"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, why) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        step_from_json({**json.loads(json.dumps(ROW.as_json())), **changes})
+
+
+def test_the_first_and_the_last_exchange_of_a_part_are_fields() -> None:
+    assert part_ends({"what": "a … b … c", "ends": ["a … b", "c"]}) == ("a … b", "c")
+
+
+def test_a_part_of_an_earlier_version_has_its_ends_in_its_name() -> None:
+    assert part_ends({"what": "bucket 1 of 4 … bucket 3 of 4"}) == ("bucket 1 of 4", "bucket 3 of 4")
+    _, rows, warnings = read_workload(Path(__file__).parents[3] / "reports/training")
+    assert (warnings, [part_ends(part) for part in rows[0].parts]) == ([], [(part["what"],) * 2 for part in rows[0].parts])
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    with pytest.raises(ValueError, match="fields are missing"):
+        step_from_json({"regime": "fsdp"})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from([*ROW.as_json(), "made up"])
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4), st.dictionaries(st.sampled_from([*PART]), VALUES, max_size=2))
+def test_any_line_is_a_row_or_a_value_error(changes, of_part) -> None:
+    values = {**ROW.as_json(), "parts": [{**PART, **of_part}], **changes}
+    try:
+        found = step_from_json(values)
+    except ValueError:
+        return
+    assert isinstance(found, StepRow) and isinstance(replace(found).as_json(), dict)
+    assert all(isinstance(part["size_bytes"], int) for part in found.parts)
