@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page
-from tests.analysis.pair_matrices import SyntheticMatrix
 
 from collbench.plugins.hunt.pairs_page import COLORS, grouped
 from collbench.plugins.hunt.pairs_text import classes_of
@@ -18,7 +17,8 @@ from collbench.report.html.chart import Chart, Section
 from collbench.report.html.first_screen import FirstScreen
 from collbench.units import format_rate, format_time
 from tests.browser.pages import ObservedPage
-from tests.plugins.hunt.html.matrices import cell_texts, drawn, even, slowed
+from tests.plugins.hunt.html.matrices import drawn, even, slowed
+from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 
 PLACES = 100
 OPEN = "for (const part of document.querySelectorAll('.folded')) part.open = true"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collbench.plugins.hunt.pairs_page import cut
-from tests.plugins.hunt.html.matrices import drawn, even, slowed, texts_in
+from tests.plugins.hunt.html.matrices import cell_classes, drawn, even, slowed, texts_in
 
 CLEAR, WRONG = -1, 5
 

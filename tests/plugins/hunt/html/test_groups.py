@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.plugins.hunt.pairs_page import MOST_ROWS, grouped
-from tests.plugins.hunt.html.matrices import drawn, even, slowed, texts_in
+from tests.plugins.hunt.html.matrices import cell_classes, drawn, even, slowed, texts_in
 
 
 def test_of_few_places_each_has_its_own_row() -> None:

@@ -14,7 +14,7 @@ from collbench.report.html.chart import Section
 from collbench.report.material import Material
 from collbench.results.flags import explain
 from collbench.results.reader import read_run
-from tests.plugins.hunt.html.matrices import drawn, even, slowed, texts_in
+from tests.plugins.hunt.html.matrices import cell_values, drawn, even, slowed, texts_in
 
 TRIALS = Path(__file__).parents[4] / "reports" / "pairs-trials"
 EVIL = "<script>$x$\u202e"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collbench.plugins.hunt.pairs import PairEffects
 from collbench.plugins.hunt.pairs_page import MatrixInput, charts
 from collbench.units import format_rate, format_time
-from tests.plugins.hunt.html.matrices import drawn, even, slowed
+from tests.plugins.hunt.html.matrices import cell_values, drawn, even, slowed
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 
 ANY = st.floats() | st.just(0.0) | st.floats(1e-9, 1e12)
