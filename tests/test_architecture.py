@@ -1,11 +1,17 @@
-"""Packages import only packages above them in ARCHITECTURE.md's table; heavy libraries are imported where they are used."""
+"""Packages import only packages above them in ARCHITECTURE.md's table; heavy libraries are imported where they are used.
+
+The core, all that is not in `collbench/plugins`, imports no plug-in; a plug-in imports the core and the plug-ins that it needs.
+"""
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from collbench.plugin import BUILTIN, plugins
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "collbench"
@@ -17,6 +23,38 @@ AT_START = {"numpy", "rich", "torch", "mpi4py", "zmq", "psutil", "hostlist", "ml
 ROOT_MODULES = {path.stem for path in PACKAGE.glob("*.py")}
 PACKAGES = re.findall(r"^\| `(\w+)/` \| ", PAGE.split("\n## ")[1], re.MULTILINE)
 MODULES = sorted(PACKAGE.rglob("*.py"))
+CORE = [module for module in MODULES if module.relative_to(PACKAGE).parts[0] != "plugins"]
+# Imports of plug-ins that the core still has, to be removed: by module the plug-ins.
+KNOWN_IMPORTS_OF_PLUGINS = {
+    "api/frames.py": {"hunt", "kv", "load", "training"},
+    "api/functions.py": {"predict", "traces"},
+    "api/runs.py": {"hunt", "importers", "kv", "load", "training"},
+    "api/shown.py": {"predict", "traces"},
+    "backends/nccl/backend.py": {"overlap"},
+    "cli/gate.py": {"predict", "store"},
+    "cli/machine.py": {"channels", "libraries", "training"},
+    "cli/results.py": {"importers", "store"},
+    "device/platform.py": {"libraries"},
+    "gating/allocation.py": {"importers"},
+    "gating/predicted.py": {"predict"},
+    "measuring/tasks/cases.py": {"overlap"},
+    "report/blocks.py": {"overlap"},
+    "report/compare.py": {"load", "overlap"},
+    "report/html/provenance.py": {"importers"},
+    "report/runs.py": {"importers", "store"},
+    "report/writers.py": {"overlap"},
+    "testing/network.py": {"store"},
+}
+# Circles of imports in the core, which an import does not run into: one of their imports is for typing only.
+KNOWN_CIRCLES = [
+    {"backends/backend.py", "backends/host.py", "backends/nonblocking.py"},
+    {"backends/nccl/backend.py", "backends/nccl/binding.py", "backends/nccl/creation.py"},
+    {"control/inquiry.py", "control/server.py"},
+    {"machine/model.py", "machine/readers/text.py"},
+    {"machine/peak/collective.py", "machine/peak/time_model.py"},
+    {"report/html/first_screen.py", "report/kinds.py", "report/material.py"},
+    {"testing/network.py", "testing/plugin.py"},
+]
 
 
 def _package(module: Path) -> str:
@@ -36,7 +74,9 @@ def _imports(module: Path, *, at_import_only: bool = False) -> Iterator[str]:
 
 def test_architecture_lists_every_package_and_no_other() -> None:
     assert PACKAGES[0] == "collbench"
-    assert set(PACKAGES[1:]) == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert set(PACKAGES[1:]) == folders | {"plugins"}  # `make test-core` runs without it
+    assert PACKAGES[-1] == "plugins"
     assert len(PACKAGES) == len(set(PACKAGES))
 
 
@@ -44,8 +84,107 @@ def test_architecture_lists_every_package_and_no_other() -> None:
 def test_a_package_imports_only_packages_above_it(module: Path) -> None:
     above = set(PACKAGES[1 : PACKAGES.index(_package(module)) + 1]) | ROOT_MODULES
     for name in _imports(module):
-        if name.startswith("collbench."):
+        if name.startswith("collbench.") and not name.startswith("collbench.plugins"):
             assert name.split(".")[1] in above, f"{module.name} in {_package(module)} imports {name}"
+
+
+def _imported_plugins(module: Path) -> set[str]:
+    """Return the plug-ins that a module imports, also lazily and for typing."""
+    return {name.split(".")[2] for name in _imported_modules(module)["anywhere"] if name.startswith("collbench.plugins.")}
+
+
+@cache
+def _imported_modules(module: Path) -> Mapping[str, set[str]]:
+    """Return the modules of collbench that a module imports: "at run time" outside of functions, "for typing" or so, "anywhere".
+
+    `from collbench.units import rates` counts as both collbench.units and collbench.units.rates: the latter may be a module.
+    """
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    statements = {
+        "at run time": _outside_functions(tree.body, typing=False),
+        "for typing": _outside_functions(tree.body, typing=True),
+        "anywhere": ast.walk(tree),
+    }
+    return {when: {name for node in nodes for name in _names(node) if name.startswith("collbench.")} for when, nodes in statements.items()}
+
+
+def _names(node: ast.AST) -> list[str]:
+    """Return the names of modules, and of what may be modules, of an import."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def _outside_functions(statements: list[ast.stmt], *, typing: bool) -> Iterator[ast.stmt]:
+    """Yield the statements that an import of their module runs; if `typing`, also those for typing."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, ast.FunctionDef):
+            continue
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING" and not typing:
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from _outside_functions(getattr(statement, part, []), typing=typing)
+        for handler in getattr(statement, "handlers", []):
+            yield from _outside_functions(handler.body, typing=typing)
+
+
+def test_the_core_imports_no_plugin() -> None:
+    imports = {str(module.relative_to(PACKAGE)): _imported_plugins(module) for module in CORE}
+    assert {module: plugins for module, plugins in imports.items() if plugins} == KNOWN_IMPORTS_OF_PLUGINS
+
+
+@pytest.mark.parametrize("name", [name for name in BUILTIN if name in plugins()])
+def test_a_plugin_imports_only_the_core_and_what_it_needs(name: str) -> None:
+    imported = set[str]().union(*(_imported_plugins(module) for module in (PACKAGE / "plugins" / name).rglob("*.py")))
+    assert imported - {name} == set(plugins()[name].needs)
+
+
+def test_every_folder_of_plugins_is_a_builtin_plugin() -> None:
+    assert {path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")} <= set(BUILTIN)
+
+
+def _imported_by(when: str) -> dict[str, set[str]]:
+    """Return by module of the core the modules of the core that it imports outside of functions.
+
+    Without `collbench/__init__.py`, which names the Python API.
+    """
+    modules = {".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): module for module in CORE}
+    del modules["collbench"]
+    files = {name: str(module.relative_to(PACKAGE)) for name, module in modules.items()}
+    return {files[name]: {files[other] for other in _imported_modules(module)[when] if other in files} for name, module in modules.items()}
+
+
+def _circles(imported_by: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return the largest sets of modules that import one another, directly or not."""
+    reached = {module: _reached(module, imported_by) for module in imported_by}
+    circles: list[set[str]] = []
+    for module in sorted(imported_by):
+        circle = {other for other in reached[module] if module in reached[other]}
+        if circle and circle not in circles:
+            circles.append(circle)
+    return circles
+
+
+def _reached(module: str, imported_by: Mapping[str, set[str]]) -> set[str]:
+    """Return the modules that an import of a module imports, itself only in a circle."""
+    reached = set[str]()
+    waiting = set(imported_by[module])
+    while waiting:
+        other = waiting.pop()
+        reached.add(other)
+        waiting |= imported_by[other] - reached
+    return reached
+
+
+def test_no_import_of_the_core_is_a_circle() -> None:
+    assert _circles(_imported_by("at run time")) == []
+
+
+def test_imports_of_the_core_for_typing_are_no_new_circle() -> None:
+    assert _circles(_imported_by("for typing")) == KNOWN_CIRCLES
 
 
 @pytest.mark.parametrize("package", sorted(LIGHT))

@@ -7,4 +7,5 @@ PLUGIN = Plugin(
     summary="files that start a command on a cluster",
     commands={"emit": "collbench.plugins.deploy.command:add_emit"},
     hooks={"completed_words": "collbench.plugins.deploy.command:completed_words"},
+    needs=("importers", "training"),
 )

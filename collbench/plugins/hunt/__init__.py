@@ -12,4 +12,5 @@ PLUGIN = Plugin(
     concerns=("collbench.plugins.hunt.kind:concerns",),
     tables=("collbench.plugins.hunt.api:PAIRS_TABLE", "collbench.plugins.hunt.api:HUNTS_TABLE"),
     api={"Runs.pairs": "collbench.plugins.hunt.api:pairs", "Runs.hunts": "collbench.plugins.hunt.api:hunts"},
+    needs=("channels",),
 )

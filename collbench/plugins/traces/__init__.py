@@ -12,4 +12,5 @@ PLUGIN = Plugin(
     },
     resumed=("replay",),
     api={"autopsy": "collbench.plugins.traces.api:autopsy", "replay": "collbench.plugins.traces.api:replay"},
+    needs=("training",),
 )

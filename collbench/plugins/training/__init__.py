@@ -13,4 +13,5 @@ PLUGIN = Plugin(
     hooks={"completed_words": "collbench.plugins.training.command:completed_words"},
     tables=("collbench.plugins.training.api:WORKLOADS_TABLE",),
     api={"Runs.workloads": "collbench.plugins.training.api:workloads"},
+    needs=("libraries", "overlap", "traces"),
 )
