@@ -3,7 +3,7 @@
 #   make run SIZES=8-1M:x2 …      other sizes
 
 PYTHON ?= python3
-SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/path scripts/words
+SCRIPTS = scripts/dist scripts/gpu_check scripts/gallery scripts/long_table scripts/man_page scripts/mutants scripts/path scripts/test_core scripts/words
 PYTEST = .venv/bin/python -m pytest
 # Folders with tests that measure times, or whose ranks wait busily: they run alone. All others run in two processes.
 ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure testbeds timing) $(wildcard tests/plugins/*/measure)
@@ -11,12 +11,13 @@ ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-core test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
+	@echo 'make test-core  the quick tests of the core, in a copy without the plug-ins'
 	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod, oneCCL, NIXL and Intel MPI, in separate environments (part of test-all)'
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
@@ -31,6 +32,9 @@ run: run-environment
 test: lint docs-environment openmpi-environment cuda-environment
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	$(PYTEST) $(ALONE)
+
+test-core: test-environment openmpi-environment cuda-environment
+	.venv/bin/python scripts/test_core
 
 test-long: test-all # the former name
 
@@ -57,6 +61,7 @@ lint: test-environment
 	.venv/bin/mypy scripts/path
 	MYPYPATH=scripts .venv/bin/mypy scripts/gpu_check scripts/gpu_path
 	MYPYPATH=scripts .venv/bin/mypy scripts/mutants scripts/mutation
+	MYPYPATH=scripts .venv/bin/mypy scripts/test_core
 	MYPYPATH=scripts .venv/bin/mypy scripts/site_hook.py scripts/site_pages
 	.venv/bin/python scripts/words --count
 	.venv/bin/python scripts/path --count

@@ -13,7 +13,6 @@ from collbench.api.shown import ShownVerdict, shown
 from collbench.gating.verdict import Verdict
 from tests.cli.command import ROOT
 from tests.gate.verdicts import regression
-from tests.plugins.traces.test_autopsy_command import HANG
 from tests.report.test_hostile import EVIL, check_letters
 from tests.results.rows import make_row, not_measured, store
 
@@ -90,22 +89,6 @@ def test_ceilings_show_their_limits_and_sizes() -> None:
     assert repr(found).startswith("<CollectiveCeilings: ") and len(repr(found)) < 200
     without_sizes = collbench.peak("allreduce", gpus_per_node=8, nvlink_bytes_per_s=450e9)
     assert "size" not in check_fragment(without_sizes._repr_html_())  # type: ignore[attr-defined]
-
-
-def test_a_prediction_shows_its_cases(tmp_path: Path) -> None:
-    counts = (2, 4, 8)
-    paths = [store(tmp_path / str(nodes), [make_row(1 << 20, nodes=nodes, ranks=nodes)]) for nodes in counts]
-    found = collbench.predict(paths, nodes=16)
-    texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
-    assert "1 MiB" in texts and repr(found) == f"<Prediction: {found.predicted} of 1 time on 16 nodes>"
-
-
-def test_an_autopsy_shows_its_findings() -> None:
-    found = collbench.autopsy(*HANG)
-    assert (found.code, len(found.findings)) == ("autopsy_verdict", 1)
-    texts = check_fragment(found._repr_html_())  # type: ignore[attr-defined]
-    assert texts[0] == found.render() and found.findings[0].cause.value in texts
-    assert repr(found) == f"<AutopsyVerdict: {found.render()}>"
 
 
 def test_rows_and_machines_have_a_short_repr() -> None:

@@ -1,11 +1,9 @@
-"""What a launcher's command wrote: a summary of its run, or the dumps of a job."""
+"""What a launcher's command wrote: a summary of its run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from collbench.plugins.traces.record import RANKS
 from collbench.results.reader import Run, read_run
 from tests.cli.command import Finished
 
@@ -29,9 +27,3 @@ def nic_busbw(found: Run, backend: str, size: int) -> float:
     (row,) = (row for row in found.rows if (row.backend, row.size_bytes) == (backend, size))
     assert row.ceiling and row.ceiling.limited_by == "NIC eth0 1 Gb/s, TCP" and row.busbw_bytes_per_s
     return row.busbw_bytes_per_s / 125e6
-
-
-def dump_reason(folder: Path, rank: int) -> str:
-    """Why `collbench trace` has written the dump of a rank, "" without one."""
-    path = folder / RANKS / f"rank_{rank}.json"
-    return str(json.loads(path.read_text())["why"]) if path.exists() else ""

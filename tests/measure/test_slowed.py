@@ -10,7 +10,6 @@ from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.records import read_pairs
 from collbench.results.flags import FLAGS
 from collbench.results.reader import read_run
 from tests.cli.command import one_sentence, run_here
@@ -67,17 +66,9 @@ def test_a_spec_without_a_case_or_a_rank_measures_nothing(measured, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("command", [["allreduce"], ["run", "quick"], ["pairs"]])
+@pytest.mark.parametrize("command", [["allreduce"], ["run", "quick"]])
 def test_every_measuring_command_has_it_and_its_twin(tmp_path, command):
     said = "--slowed 'by=10': by=10 is not a valid slowdown: use by=10%, by=5-15% or by=10±3% (up to 1000 %)"
     asked = [*command, "--backend", "simulated"]
     assert one_sentence(run_here(tmp_path, *asked, "--slowed", "by=10")) == said
     assert one_sentence(run_here(tmp_path, *asked, env={"COLLBENCH_SLOWED": "by=10"})) == said
-
-
-def test_pairs_report_it_too(tmp_path):
-    line = ["pairs", "--backend", "simulated", "--ranks", "2", "--max-time", "0.05", "--out", "run", "--slowed", "by=100% sizes=1M"]
-    assert run_here(tmp_path, *line).returncode == 0
-    found = read_run(tmp_path / "run")
-    assert found.info["slowed"] == ["by=100% sizes=1M"]
-    assert ["slowed" in one.flags for one in read_pairs(found).rounds] == [True]

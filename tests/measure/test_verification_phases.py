@@ -10,7 +10,6 @@ import pytest
 from collbench.measuring.prepared_case import slots_checked, verify_case
 from collbench.operations.case import Case
 from collbench.operations.dtypes import DTYPES
-from collbench.plugins.training.step_task import verify_step
 
 CASE = Case("allreduce", "mpi", DTYPES["float32"], 1 << 20, buffers="rotating")
 
@@ -56,12 +55,3 @@ def test_each_slot_and_call_of_a_case_is_progress(calls: int) -> None:
     slots = len(list(slots_checked(CASE)))
     assert slots > 1
     assert world.phases == [["fill"], ["call"], ["compare"]] * slots * calls
-
-
-@pytest.mark.parametrize("calls", [1, 3])
-def test_each_part_and_call_of_a_step_is_progress(calls: int) -> None:
-    world, slots = Watched(), 2
-    parts = [SimpleNamespace(ready=prepared(world), part=SimpleNamespace(slots=slots, what="x"), adding=None) for _ in range(3)]
-    step = SimpleNamespace(parts=parts, ready=prepared(world))
-    assert verify_step(step, world, calls) == []  # type: ignore[arg-type]
-    assert world.phases == ([["fill"] * slots] * 3 + [["call"]] + [["compare"] * slots] * 3) * calls

@@ -1,4 +1,4 @@
-"""Every message of collbench, rendered once: a module per family, with examples of its facts and errors.
+"""Every message of collbench, rendered once: a module per family, with examples of its facts and errors. Plug-ins have modules, too.
 
 `MESSAGES` of a family maps the name of an example to a fact, or to a function that returns a text, such as that of an error.
 tests/test_messages.py compares them with tests/golden/messages/FAMILY.txt; `COLLBENCH_GOLDEN=1` writes those files. This is the only place
@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 
 from collbench.errors import CollbenchError
 from collbench.reason import Fact
 
+TESTS = Path(__file__).parents[1]
 Message = Fact | Callable[[], object]
 
 
 def families() -> list[tuple[str, Mapping[str, Message]]]:
     """The name of each family, and its examples."""
-    modules = iter_modules([str(Path(__file__).parent)])
-    return [(module.name, import_module(f"{__name__}.{module.name}").MESSAGES) for module in modules]
+    files = [file for file in (*TESTS.glob("messages/*.py"), *TESTS.glob("plugins/*/messages/*.py")) if file.stem != "__init__"]
+    modules = {file.stem: ".".join(file.relative_to(TESTS.parent).with_suffix("").parts) for file in files}
+    return [(family, import_module(module).MESSAGES) for family, module in sorted(modules.items())]
 
 
 def rendered(message: Message) -> str:

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.rows import operation_named
 from collbench.report.cases import name_of, value_of
 from collbench.report.formats import FORMATS
 from collbench.report.runs import report_run
@@ -284,4 +283,3 @@ def test_an_operation_is_read_by_both_of_its_names() -> None:
             "neighbor-alltoall",
             "neighbor-alltoall 64 MiB",
         )
-        assert operation_named(name).name == "neighbor_alltoall"

@@ -16,6 +16,7 @@ from collbench.plugins.importers.rows import (
     RankRange,
     is_size,
     is_time,
+    operation_named,
     rank_range,
     ranks_and_nodes,
     rate_mismatch,
@@ -117,3 +118,8 @@ def test_the_output_is_kept_and_the_user_fills_what_it_lacks(
 def test_times_and_sizes_that_can_be() -> None:
     assert is_time(1e-6) and not is_time(0.0) and not is_time(float("nan")) and not is_time(float("inf"))
     assert is_size(1) and not is_size(0) and not is_size(-1)
+
+
+@pytest.mark.parametrize("name", ["neighbor_alltoall", "neighbor-alltoall"])
+def test_an_operation_has_two_names(name: str) -> None:
+    assert operation_named(name).name == "neighbor_alltoall"

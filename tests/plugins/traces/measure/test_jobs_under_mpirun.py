@@ -13,7 +13,8 @@ import pytest
 from collbench.errors import FINE
 from collbench.plugins.traces.record import FLIGHT, RANKS
 from tests.cli.command import BIN, PROGRAM, environment, run, start, until
-from tests.launchers.stored import dump_reason, stored
+from tests.launchers.stored import stored
+from tests.plugins.traces.measure.written import dump_reason
 from tests.testbeds import Hosts
 from tests.testbeds.bed import Finished
 

@@ -12,7 +12,8 @@ import pytest
 from collbench.errors import FINE
 from collbench.plugins.traces.record import RANKS
 from tests.cli.command import PROGRAM, environment, run, until
-from tests.launchers.stored import dump_reason, stored
+from tests.launchers.stored import stored
+from tests.plugins.traces.measure.written import dump_reason
 from tests.testbeds import SlurmBed
 from tests.testbeds.bed import Finished
 
