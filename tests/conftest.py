@@ -16,6 +16,7 @@ from typing import NoReturn, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from collbench.plugin import BUILTIN, plugins
 from tests.fake_gpu import Missing as NoDouble
 from tests.testbeds import Hosts, Missing, SlurmBed
 from tests.testbeds.bed import Bed
@@ -37,6 +38,26 @@ settings.load_profile("untimed")
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Bed)
+# By command of a plug-in its name: tests of the core that run these commands are skipped where the plug-in is absent.
+PLUGIN_OF = {
+    "pairs": "hunt", "hunt": "hunt", "workload": "training", "load": "load", "kv": "kv", "trace": "traces", "replay": "traces",
+    "autopsy": "traces", "predict": "predict", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy",
+}  # fmt: skip
+
+
+def needs_plugin(name: str) -> pytest.MarkDecorator:
+    """Return the mark of a test of the core that needs a plug-in: it is skipped where the plug-in is absent (`make test-core`)."""
+    assert name in BUILTIN
+    return pytest.mark.skipif(name not in plugins(), reason=f"the plug-in '{name}' is absent")
+
+
+UCC = "COLLBENCH_UCC"
+needs_ucc = pytest.mark.skipif(UCC not in os.environ, reason=f"no UCC here: set {UCC} to the libucc.so.1 of an installed UCC")
+
+
+def needs_command(command: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test that runs a command: that of its plug-in, or none."""
+    return [needs_plugin(PLUGIN_OF[command])] if command in PLUGIN_OF else []
 
 
 def level() -> str:

@@ -27,9 +27,24 @@ from collbench.backends.socket import LinkedBackend
 from collbench.machine.sources import read_paths
 from collbench.operations.registry import commands
 from collbench.report.machine_picture import picture
-from tests.conftest import cannot, enter
+from tests.conftest import cannot, enter, needs_command
 from tests.fake_gpu import environment
-from tests.pages import BIN, PAGES, README, ROOT, Command, anchors, blocks, links, name_of, outputs, print_output, text_of, write_output
+from tests.pages import (
+    BIN,
+    PAGES,
+    README,
+    ROOT,
+    Command,
+    Output,
+    anchors,
+    blocks,
+    links,
+    name_of,
+    outputs,
+    print_output,
+    text_of,
+    write_output,
+)
 from tests.testbeds import Hosts, SlurmBed
 
 # The commands unchanged, with short measurements: these variables of the options have lower precedence than the command line.
@@ -91,12 +106,18 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
     assert {"make run", "make test"} <= {command.line for block in blocks(README) for command in block}
 
 
+def _needs(line: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a line of bash with commands of plug-ins."""
+    return [mark for command in re.findall(r"collbench ([a-z]+)", line) for mark in needs_command(command)]
+
+
 def _block(item: tuple[Path, tuple[Command, ...]]) -> Any:
     """1 to 10 s for each command, in turn."""
     page, block = item
     marks = [pytest.mark.in_turn, pytest.mark.timeout(30 + 110 * len(block))]
     if any(nodes_of(command) for command in block):
         marks.append(pytest.mark.slurm)
+    marks += [mark for command in block for mark in _needs(command.line)]
     return pytest.param(block, marks=marks, id=f"{name_of(page)}: {block[0].line}")
 
 
@@ -193,7 +214,11 @@ def test_make_run_measures_on_every_cpu_backend(tmp_path: Path) -> None:
 OUTPUTS = [output for page in PAGES for output in outputs(page)]
 
 
-@pytest.mark.parametrize("shown", OUTPUTS, ids=[f"{name_of(each.page)}: {each.command}" for each in OUTPUTS])
+def _output(shown: Output) -> Any:
+    return pytest.param(shown, marks=_needs(shown.command), id=f"{name_of(shown.page)}: {shown.command}")
+
+
+@pytest.mark.parametrize("shown", map(_output, OUTPUTS))
 def test_the_shown_output_is_that_of_the_command(shown: Any) -> None:
     now = print_output(shown.command)
     if os.environ.get("COLLBENCH_GOLDEN"):

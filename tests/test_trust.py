@@ -9,7 +9,6 @@ import pytest
 
 from collbench import errors
 from collbench.operations.registry import commands
-from collbench.plugins.training.workloads.registry import every_regime
 
 ROOT = Path(__file__).parents[1]
 DOCS, REPORTS = ROOT / "docs", ROOT / "reports"
@@ -87,14 +86,6 @@ def test_the_fault_sets_are_counted_right() -> None:
 def test_every_operation_has_a_bus_factor_on_the_page() -> None:
     named = {name.strip(" `") for row in _rows("explanation/bus-bandwidth.md") for name in re.sub(r"\(.*?\)", "", row[0]).split(",")}
     assert named >= set(commands())
-
-
-def test_every_regime_has_its_command() -> None:
-    pages = (DOCS / "regimes.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"collbench workload ([a-z0-9-]+)", pages)) - {"all"} == set(every_regime())
-    assert {row[0].strip("`") for row in _rows("guides/replay-my-training.md") if row[0].startswith("`") and "`--" not in row[0]} == set(
-        every_regime()
-    )
 
 
 def test_the_exit_codes_are_complete() -> None:

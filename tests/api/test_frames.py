@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ import collbench
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
-from tests.plugins.load.loads import PLAN, load_run, simulated_row
 from tests.results.rows import make_row, not_measured, store
 
 pandas = pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
@@ -145,25 +143,6 @@ def test_pairs_hunts_and_workloads() -> None:
     assert workloads["time_p50_s"].notna().any() and set(workloads["regime"]) >= {"data-parallel"}
     others = collbench.read(REPORTS / "first-run")
     assert [len(table()) for table in (others.pairs, others.hunts, others.workloads)] == [0, 0, 0]
-
-
-def test_loads_as_a_frame_and_as_typed_values(tmp_path: Path) -> None:
-    made = [simulated_row(1, 2.0), simulated_row(2, 3.0, plan=replace(PLAN, level=0.5))]
-    runs = collbench.read(load_run(tmp_path / "a", *made))
-    frame = runs.loads()
-    ascending = [made[1][0], made[0][0]]
-    assert runs.load_rows == ascending
-    assert frame["level"].to_list() == [0.5, 1.0] and frame["p50_factor"].to_list() == [row.factor.value for row in ascending]
-    assert frame["flags"].to_list() == [row.flags for row in ascending]  # the names of flags, as in the other tables
-    assert set(frame["verdict"]) == {"interference"} and frame["aggressor_nodes"].to_list() == [2, 2]
-    assert [row.mode for row in runs.rows] == ["isolated", "load"] * 2 and runs.rows[1].interference["factor"] == made[0][0].factor.value
-    assert len(collbench.read(REPORTS / "first-run").loads()) == 0
-    with (tmp_path / "a/load.jsonl").open("a") as lines:
-        lines.write("{}\n")
-    with pytest.raises(collbench.UnreadableRun, match=r"load\.jsonl"):
-        collbench.read(tmp_path / "a").loads()
-    allowed = collbench.read(tmp_path / "a", strict=False)
-    assert len(allowed.load_rows) == 2 and any("load.jsonl" in text for text in allowed.warnings)
 
 
 def test_an_arrow_table_and_a_parquet_file_keep_types_and_descriptions(run: Path, tmp_path: Path) -> None:

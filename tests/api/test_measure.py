@@ -13,7 +13,6 @@ import pytest
 import collbench
 from tests.cli import test_check
 from tests.cli.command import environment, running
-from tests.plugins.traces.recorded import Op, write_dumps
 
 pytestmark = pytest.mark.usefixtures("folder")
 faulty = test_check.faulty  # a fixture
@@ -35,19 +34,6 @@ def test_a_measurement_is_a_stored_run(folder: Path) -> None:
     assert runs.paths[0].parent == Path("runs") and runs[0].info["exit_code"] == 0
     command = runs[0].info["command"]
     assert command[:2] == ["collbench", "allreduce"] and "--sizes=8,1K" in command
-
-
-@pytest.mark.in_turn
-def test_a_replay_is_a_stored_run(folder: Path) -> None:
-    operations = [Op("allreduce", sent=256, start_ms=0, end_ms=1), Op("broadcast", sent=64, root=0, start_ms=3, end_ms=4)]
-    traces = write_dumps(folder / "dumps", {"world": (0, 1)}, {0: operations, 1: operations})
-    runs = collbench.replay(traces, step="all", backend="simulated", iterations=20, out=folder / "out")
-    (row,) = runs.rows
-    assert (row.operation, row.ranks, row.wrong, row.n) == ("replay", 2, 0, 20)
-    table = runs.workloads()
-    assert list(table["trace_format"]) == ["flight-recorder"] and list(table["recorded_step_time_s"]) == [pytest.approx(0.004)]
-    with pytest.raises(collbench.UsageError, match="--step all"):
-        collbench.replay(traces, step="median", backend="simulated")
 
 
 @pytest.mark.in_turn  # starts two launches

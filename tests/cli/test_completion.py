@@ -16,7 +16,6 @@ from collbench.cli.completion import SHELLS, script
 from collbench.cli.main import all_parsers
 from collbench.cli.parser import actions_of
 from collbench.operations.registry import commands
-from collbench.plugins.deploy.kinds import kinds
 from tests.cli.command import one_sentence, run, run_here
 from tests.cli.test_help import imported
 from tests.conftest import cannot
@@ -80,10 +79,9 @@ def test_bash_completes(line: str, words: set[str], bash_script: Path) -> None:
     assert offered(bash_script, line) == words
 
 
-def test_bash_offers_every_command_every_backend_and_every_kind(bash_script: Path) -> None:
+def test_bash_offers_every_command_and_every_backend(bash_script: Path) -> None:
     assert offered(bash_script, "collbench ") >= {*all_parsers()[1]} > {*commands()}
     assert offered(bash_script, "collbench allreduce --backend ") == {*backend_names()}
-    assert offered(bash_script, "collbench emit ") == {*kinds()}
 
 
 def test_options_that_are_filled_in_late_are_there(bash_script: Path) -> None:

@@ -21,6 +21,7 @@ from collbench.cli.parser import actions_of
 from collbench.errors import UsageError
 from collbench.operations.registry import commands as operation_commands
 from tests.cli.command import BIN, ROOT, run
+from tests.conftest import needs_command
 
 GOLDEN = ROOT / "tests" / "golden" / "help"
 COMMANDS = (
@@ -73,8 +74,13 @@ COMMANDS = (
 )
 
 
+def of_plugin(command: str) -> object:
+    """Return a command, skipped where its plug-in is absent."""
+    return pytest.param(command, marks=needs_command(command), id=command)
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", map(of_plugin, COMMANDS))
 def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as ended:
@@ -86,7 +92,7 @@ def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert (ended.value.code, said.out, said.err) == (0, golden.read_text(), "")
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name])
+@pytest.mark.parametrize("command", [of_plugin(name) for name in COMMANDS if name])
 def test_the_common_help_is_short_and_the_other_page_has_every_option(command: str) -> None:
     _, parsers = main.all_parsers()
     parser = parsers[command]
@@ -101,7 +107,7 @@ def test_the_common_help_is_short_and_the_other_page_has_every_option(command: s
 
 
 @pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", map(of_plugin, COMMANDS))
 def test_no_line_is_wider_than_the_terminal(
     command: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,7 +118,7 @@ def test_no_line_is_wider_than_the_terminal(
         assert [line for line in capsys.readouterr().out.splitlines() if len(line) > width] == []
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name])
+@pytest.mark.parametrize("command", [of_plugin(name) for name in COMMANDS if name])
 def test_each_command_has_three_examples_that_are_accepted(command: str) -> None:
     found = examples(command, operation_commands())
     assert len(found) == 3

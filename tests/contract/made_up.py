@@ -29,11 +29,12 @@ from collbench.operations.builtin.sendrecv import SENDRECV
 from collbench.operations.builtin.vector import ALLGATHERV, GATHERV, REDUCESCATTERV, SCATTERV
 from collbench.operations.operation import Operation, Place, in_place_only
 from collbench.operations.program import NativeCall, PythonCall
-from collbench.plugins.libraries.oneccl.backend import STEPS as ONECCL_STEPS
-from collbench.plugins.libraries.ucc.backend import STEPS as UCC_STEPS
+from collbench.plugin import loaded, plugins
 
 BAD_ELEMENT, TOP_BIT = 3, 0x80
-OWN_STEPS = {"oneccl": ONECCL_STEPS, "ucc": UCC_STEPS}  # by library: the operations that are not defined by their own file
+_LIBRARIES = ("oneccl", "ucc") if "libraries" in plugins() else ()
+# By library: the operations that are not defined by their own file.
+OWN_STEPS = {library: loaded(f"collbench.plugins.libraries.{library}.backend:STEPS") for library in _LIBRARIES}
 SPOILT = {
     one.name: one
     for one in (

@@ -21,13 +21,11 @@ from collbench.operations.dtypes import DTYPES
 from collbench.operations.operation import Place
 from collbench.operations.traffic import EVEN, Traffic, skewed
 from collbench.operations.unsupported import OperationUnsupported, decode_reason
-from collbench.plugins.libraries.ucc.backend import STEPS as UCC_STEPS
 from collbench.results.reader import read_run
-from tests.conftest import INTEL_MPI, ROOT, sample
+from tests.conftest import INTEL_MPI, ROOT, needs_plugin, needs_ucc, sample
 from tests.contract.launch import launch
-from tests.contract.made_up import BAD_ELEMENT, SPOILT, TOP_BIT, dropped_rank, spoilt_rank
+from tests.contract.made_up import BAD_ELEMENT, OWN_STEPS, SPOILT, TOP_BIT, dropped_rank, spoilt_rank
 from tests.contract.rank import take_part
-from tests.plugins.libraries.stack import needs_ucc
 
 FAULTS = ("dropped", "swapped", "flipped")
 PYTHONS = {"openmpi": ROOT / ".venv-openmpi/bin/python", "impi": INTEL_MPI}
@@ -102,7 +100,7 @@ BACKENDS = [
         pytest.mark.impi, pytest.mark.in_turn("faults on Intel MPI"),
         pytest.mark.skipif(not INTEL_MPI.exists(), reason="no Intel MPI here: make impi-environment"),
     ]),
-    pytest.param("ucc", marks=[pytest.mark.in_turn("faults on UCC"), needs_ucc]),
+    pytest.param("ucc", marks=[pytest.mark.in_turn("faults on UCC"), needs_ucc, needs_plugin("libraries")]),
 ]  # fmt: skip
 
 
@@ -122,7 +120,7 @@ def row_of(backend, spoilt, fault=""):
     """The row of an operation, spoilt by a fault; skipped where the library has it not in this placing."""
     name = f"{fault}_{spoilt.name}" if fault else spoilt.name
     row = next(row for row in outcome(backend, 1).rows if row.operation == name and spoilt.is_of(row))
-    if backend == "ucc" and spoilt.name in SPOILT and spoilt.name not in UCC_STEPS:
+    if backend == "ucc" and spoilt.name in SPOILT and spoilt.name not in OWN_STEPS["ucc"]:
         assert decode_reason(row.na_fact) == OperationUnsupported(backend, name)
         pytest.skip(row.na)
     if spoilt.in_place and spoilt.name in OF_MPI_ALONE and backend in ("gloo", "nccl", "ucc") and fault not in lacks(backend):

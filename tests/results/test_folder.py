@@ -20,7 +20,6 @@ import pytest
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed, UsageError
-from collbench.plugins.importers.rows import RowKind
 from collbench.results.folder import FinishedRun, RunFolder, write_all
 from collbench.results.reader import read_run
 from collbench.results.row import Row
@@ -234,7 +233,7 @@ def test_a_finished_folder_without_references_holds_no_file_open(tmp_path):
 
 
 def row() -> Row:
-    return RowKind("allreduce", "mpi", "mpi", "float32", 2, 1, "the mean").row(1024, 1e-6, count=256)
+    return make_row(1024)
 
 
 def test_it_reads_back_as_a_run_that_came_to_its_end(tmp_path: Path) -> None:

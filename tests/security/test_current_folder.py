@@ -14,7 +14,9 @@ import pytest
 
 from benchmarks import trace_files
 from collbench.cli.main import all_parsers
+from collbench.plugin import plugins
 from tests.cli.command import BIN, ROOT, Finished, environment
+from tests.conftest import PLUGIN_OF, needs_command
 from tests.slurm.hooks import copies
 from tests.slurm.made_up import SLURM, doubles
 from tests.testbeds import SlurmBed
@@ -103,11 +105,12 @@ def start(folder: Path, *line: str, env: Mapping[str, str] | None = None) -> Fin
 
 
 def _sample(name: str) -> object:
-    return name if name in ALWAYS else pytest.param(name, marks=pytest.mark.in_turn)
+    return name if name in ALWAYS else pytest.param(name, marks=[pytest.mark.in_turn, *needs_command(name)])
 
 
 def test_the_table_has_every_command() -> None:
-    assert set(COMMANDS) == set(all_parsers()[1])
+    absent = {command for command, plugin in PLUGIN_OF.items() if plugin not in plugins()}
+    assert set(COMMANDS) - absent == set(all_parsers()[1])
 
 
 def test_the_modules_would_run_if_python_searched_the_folder(hostile: Path) -> None:

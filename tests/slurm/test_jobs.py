@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from collbench.gating.allocation import NAME
-from collbench.plugins.hunt.records import read_pairs
 from collbench.results.reader import read_run
 from tests.cli.command import environment, run_here, until
+from tests.conftest import needs_plugin
 from tests.slurm.made_up import SLOWER, SLURM, Cluster, doubles, said, settings, suite
 from tests.testbeds import SlurmBed
 
@@ -67,7 +67,10 @@ class TestSweep:
 class TestPairs:
     pytestmark = ON_SLURM
 
+    @needs_plugin("hunt")
     def test_every_node_meets_every_other_one(self, bed: SlurmBed, tmp_path: Path) -> None:
+        from collbench.plugins.hunt.records import read_pairs
+
         words = ["--backend", "simulated", "--max-time", "0.1"]
         job = sbatch(bed, tmp_path, "pairs.sbatch", *words, options=("--nodes=4",))
         code, talk = ended(bed, job, tmp_path)

@@ -10,7 +10,6 @@ from collbench.backends.nccl.binding import Communicators
 from collbench.backends.nccl.library import CREATIONS, DEVICE_APIS, NCCL, REGISTRATIONS, features_of
 from collbench.operations.sweep import REGISTRATIONS as NAMES
 from collbench.operations.unsupported import DeviceApiUnsupported, OperationUnsupported, OptionUnsupported, VersionNeeded
-from collbench.plugins.libraries.rccl import RCCL
 from tests.fake_gpu import environment
 
 OF_INIT = {"init_create", "init_first", "init_halves", "init_alternate", "init_nodes", "init_reform"}
@@ -78,14 +77,6 @@ def test_parts_of_the_library_are_known_by_a_function_or_by_the_version():
     parts = {part.name: part.available for part in features_of(Library("ncclCommSplit", version=(2, 28, 3)))}
     assert (parts["split of a communicator"], parts["device API"], parts["network calls of kernels (GIN)"]) == (True, False, False)
     assert {part.available for part in features_of(Library()) if "GIN" in part.name} == {True}
-
-
-def test_parts_of_rccl_are_known_by_its_functions_alone():
-    found = features_of(Library("ncclCommRevoke", version=(2, 30, 7), dialect=RCCL))
-    parts = {part.name: part.available for part in found}
-    assert {part.since for part in found} == {""}
-    assert (parts["revoked communicator"], parts["device API"]) == (True, False)
-    assert not {"network calls of kernels (GIN)", "collectives by copy engines"} & set(parts)
 
 
 def test_memory_of_an_uncounted_communicator_is_what_is_no_longer_free():

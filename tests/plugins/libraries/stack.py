@@ -29,7 +29,6 @@ ENVIRONMENTS = {
 }
 BY_HAND = {"torchcomms": ".venv-torchcomms"}  # no recipe installs it: its backend's file describes the build
 _FOLDERS = ENVIRONMENTS | BY_HAND
-needs_ucc = pytest.mark.skipif(CHOSEN not in os.environ, reason=f"no UCC here: set {CHOSEN} to the libucc.so.1 of an installed UCC")
 OWN = {"ucc": {CHOSEN: os.environ.get(CHOSEN, "")}}  # those that this Python runs, and the variables that they need
 PAYLOAD = 1448 / 1514  # bytes of TCP's payload in a full Ethernet frame, as the beds' shaper counts frames
 LINK_BYTES_PER_S = 125e6  # 1 Gbit/s

@@ -12,8 +12,8 @@ from benchmarks.stacks.loop import Place
 from benchmarks.trials.stacks import STACKS, launches_in, main, measure, page, reasons_in, schedule
 from collbench.operations.unsupported import OperationUnsupported
 from collbench.stats.launches import over_launches
-from tests.conftest import ROOT
-from tests.plugins.libraries.stack import ENVIRONMENTS, environment_of, needs_ucc
+from tests.conftest import ROOT, needs_ucc
+from tests.plugins.libraries.stack import ENVIRONMENTS, environment_of
 from tests.results.rows import make_row, make_times, store
 
 REPORTS = ROOT / "reports/stacks"

@@ -24,10 +24,10 @@ from collbench.plugins.libraries.ucc.choice import ChoiceLog, read_choices, read
 from collbench.plugins.overlap.records import overlap_of
 from collbench.results.reader import read_run
 from tests.cli.command import run
-from tests.conftest import ROOT, sample
+from tests.conftest import ROOT, needs_ucc, sample
 from tests.contract.launch import launch
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched
-from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across, needs_ucc
+from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across
 
 in_turn = pytest.mark.in_turn
 FOUR = ("--sizes", "4M", "--iterations", "4", "--warmup", "2")

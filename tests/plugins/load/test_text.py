@@ -26,8 +26,8 @@ from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
 from collbench.results.folder import LOAD
 from collbench.results.reader import read_run
+from tests.plugins.hunt.test_kinds import sections
 from tests.plugins.load.loads import PLAN, load_run, simulated_row
-from tests.report.test_kinds import sections
 
 P50 = LoadQuantile(Estimate(1e-5, 0.9e-5, 1.1e-5), Estimate(2e-5, 1.9e-5, 2.1e-5), Estimate(2.0, 1.9, 2.1))
 ROW = LoadRow(

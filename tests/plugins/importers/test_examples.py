@@ -11,7 +11,7 @@ from collbench.plugins.importers import store
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.store import reader_for
 from tests.conftest import ROOT
-from tests.docs.examples.netpipe import NETPIPE
+from tests.plugins.importers.examples.netpipe import NETPIPE
 
 EXAMPLES = Path(__file__).parent / "examples"
 DEVELOP = ROOT / "docs/develop"
