@@ -25,7 +25,6 @@ from collbench.analysis.health import (
     WrongDataReceived,
 )
 from collbench.analysis.stragglers import Role, SlowLink, Straggler
-from collbench.plugins.hunt.pairs import PairFinding
 from collbench.results.quality import QualityReason, RunQuality
 from collbench.stats.launches import Ratio
 from tests.results.rows import make_row
@@ -42,11 +41,6 @@ def effect(size_bytes: int, low: float, high: float, over_launches: bool = True)
 
 def gpudirect(*found: Effect, used: bool | None = None, used_without: bool | None = None) -> Callable[[], str]:
     return lambda: "\n".join(sentences(found, used, used_without))
-
-
-def pair(kind: str, quantity: str, places: tuple[int, ...], **more: object) -> Callable[[], str]:
-    finding = PairFinding(kind, quantity, places, 0.51, 2, 4)
-    return lambda: replace(finding, **more).sentence(NAMES)  # type: ignore[arg-type]
 
 
 MIB = 1 << 20
@@ -92,15 +86,6 @@ MESSAGES = {
     "slow link": LINK.sentence,
     "link became slower": lambda: LinkChange("node2", "eth0", 1e9, 0.5e9).sentence(),
     "ceiling fell": lambda: ceiling_sentences([FALLEN])[0],
-    "slow node": pair("node", "bandwidth", (1,)),
-    "slow node, all of its places": pair("node", "bandwidth", (0, 1)),
-    "slow sender": pair("sender", "bandwidth", (1,), where="to other hosts"),
-    "slow receiver": pair("receiver", "bandwidth", (1,), where="inside its host", latency=0.5),
-    "node with slow small messages": pair("node", "latency", (2,)),
-    "slow pair": pair("pair", "bandwidth", (0, 2), latency=0.5),
-    "slow pair, both ways": pair("pair", "bandwidth", (0, 2), both_ways=True),
-    "slow pair or end": pair("pair", "bandwidth", (0, 2), unknown=(2,)),
-    "pair with slow small messages": pair("pair", "latency", (0, 2)),
     "GPUDirect RDMA is faster": gpudirect(effect(MIB, 1.9, 2.1), effect(4 * MIB, 1.8, 2.0)),
     "GPUDirect RDMA is faster, one launch": gpudirect(effect(MIB, 1.9, 2.1, over_launches=False)),
     "GPUDirect RDMA is faster for some": gpudirect(effect(1024, 1.0, 1.01), effect(2048, 1.0, 1.5), effect(MIB, 1.9, 2.1), used=False),

@@ -26,7 +26,6 @@ from collbench.machine.peak.node import UserOverride, node_from_user
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, Sweep
-from collbench.plugins.hunt import hunt_strategy
 from tests.cli.command import environment
 from tests.machine.machines import dgx
 from tests.messages import Message
@@ -74,16 +73,6 @@ def unavailable() -> None:
 
 def advised(info: LaunchInfo) -> Message:
     return lambda: "; ".join(each.render() for each in request.with_ranks(info, 8).advice)
-
-
-def hunting(method: str, **about: Any) -> Message:
-    arguments = Namespace(method=method, rounds=None, budget=600.0, max_time=0.5, seed=None, no_growing=False, no_isolation=False,
-                          cover_links=Path("links"))  # fmt: skip
-    return lambda: hunt_strategy.options_of(arguments, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
-
-
-def no_drain(*flags: str, virtual: bool = False, slowed: tuple[str, ...] = ()) -> Message:
-    return lambda: hunt_strategy._no_drain(Namespace(slowed=slowed), {"virtual": virtual, "backend": "simulated"}, flags)
 
 
 def used(file: str) -> Message:
@@ -398,12 +387,5 @@ MESSAGES: dict[str, Message] = {
     "nodes, unknown": lambda: job_on([dgx()], 8, None, "cuda"),
     "nodes, uneven": lambda: job_on([dgx()], 9, 2, "cuda"),
     "nodes, too few GPUs": lambda: job_on([dgx()], 16, 1, "cuda"),
-    "hunt, groups without all-reduce": hunting("groups", no_groups="socket does not support allreduce"),
-    "hunt, groups beside links": hunting("groups"),
-    "hunt, recommendation not written": lambda: hunt_strategy._stored(Path("/nowhere/run"), {}),
-    "hunt, simulated": no_drain(virtual=True),
-    "hunt, slowed": no_drain(slowed=("by=10%",)),
-    "hunt, oversubscribed": no_drain("oversubscribed"),
-    "hunt, shared GPU": no_drain("shared_gpu"),
     "output not written": no_output,
 }

@@ -11,30 +11,12 @@ from collbench.measuring.prepared_case import LeftEarly, MoreWrongData, WrongDat
 from collbench.measuring.resume import CasesRemoved, LineCut, LockTakenOver, RunResumed
 from collbench.measuring.session import CoresShared, IdleRank, WrongDataStop
 from collbench.measuring.tasks.cases import TimeWasOver
-from collbench.operations.unsupported import RedopUnsupported
-from collbench.plugins.hunt.places import IdleRanks, PairsSampled
-from collbench.plugins.hunt.tasks import NoRecommendation, SuspectsAgain, ToolFailed, ToolsCutShort, ToolsRun
-from collbench.plugins.kv.records import CostsInconclusive
-from collbench.plugins.load.interference import LoadInconclusive
-from collbench.plugins.training.computing import ComputingUnsupported
-from collbench.plugins.training.framework_steps import Exchanged, TrafficDiffers, TrafficEqual
-from collbench.plugins.training.routed import RoutingsDiffer
-from collbench.plugins.training.step_task import PartNotPrepared
-from collbench.plugins.training.task import WrongStepData
 
 CASE = "allreduce 64 MiB on mpi"
-GATHER, SCATTER = Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")
 WRONG = "rank 3: 7 wrong elements, first at 0: wanted 1, got 0"
 OLD, NEW = Build(1, "0.1.0", "abc"), Build(2, "0.2.0", "def")
 
 MESSAGES = {
-    "no computing in a training": ComputingUnsupported("pipeline", ("data-parallel", "fsdp")),
-    "load on shared cores": LoadInconclusive("cores", 8),
-    "load with few blocks": LoadInconclusive("blocks", 3),
-    "load with a wide interval": LoadInconclusive("wide", 8, 0.7, 1.3),
-    "kv with one size": CostsInconclusive("mpi-type", "grid"),
-    "kv with few rows": CostsInconclusive("packed", "points"),
-    "part not prepared": PartNotPrepared("gradients, bucket 1 of 4", RedopUnsupported("MPI", "avg")),
     "backend skipped": BackendSkipped("gloo", "torch is not installed: pip install 'collbench[torch]'"),
     "backend not measured": BackendNotMeasured("nccl", "no GPU"),
     "no backend": lambda: NO_BACKEND,
@@ -45,7 +27,6 @@ MESSAGES = {
     "large sizes left out": LargeSizesLeftOut(64 << 20),
     "one core shared": CoresShared("node0", 8, 1),
     "idle rank": IdleRank(5),
-    "idle ranks": IdleRanks(2, 1),
     "link flapped": CaseDisturbed(CASE, (LinkFlapped("node1", "eth0", 1),)),
     "link flapped, alone": LinkFlapped("node1", "eth0", 2),
     "segments retransmitted": SegmentsRetransmitted("node1", 70, 4000),
@@ -61,29 +42,12 @@ MESSAGES = {
     "wrong data inside one": WrongDataFound(("node0",), 1, 1),
     "wrong data among many": WrongDataFound(("node0", "node1", "node2", "node3"), 6, 2),
     "more wrong data": MoreWrongData(2, "pair"),
-    "routings differ": RoutingsDiffer(3, "node2"),
-    "traffic equal": TrafficEqual("DistributedDataParallel of torch 2.13.0", 4, 80 << 20, "data-parallel", 80 << 20),
-    "traffic equal, with other padding": TrafficEqual("FSDP2 of torch 2.13.0", 14, 18 << 20, "fsdp", 17 << 20),
-    "traffic differs": TrafficDiffers(
-        "FSDP2 of torch 2.13.0", 1, 3, Exchanged("allgather", 4096, "float32"), Exchanged("reducescatter", 4096, "float32")
-    ),
-    "traffic differs at its end": TrafficDiffers("FSDP2 of torch 2.13.0", 0, 14, None, Exchanged("allreduce", 4, "float32")),
-    "exchanged": Exchanged("allreduce", 25 << 20, "float32"),
-    "wrong step data": WrongStepData("fsdp", "mpi", WRONG),
     "stopped in a case": WrongDataStop(CASE, 5, WRONG),
     "stopped in a round": WrongDataStop("round 3 of 7"),
     "stopped": WrongDataStop(),
     "time over": TimeWasOver(3, 16, "allreduce 64 MiB on gloo (float32, sum)", 15.0, (("allreduce", "gloo"),)),
     "time over for one case": TimeWasOver(1, 16, "allreduce 64 MiB on gloo (float32, sum)", 15.0, (("allreduce", "gloo"),)),
     "left a barrier early": lambda: LeftEarly(1, 0, 210e-6, 0.01).sentence(),
-    "no recommendation": NoRecommendation(),
-    "suspects again": SuspectsAgain(),
-    "sampled by --sample": PairsSampled(8, 28, 600.0, sample=2),
-    "sampled by --budget": PairsSampled(6, 15, 6.5, needed_s=15.0),
-    "sampled, time used up": PairsSampled(4, 28, 120.0),
-    "tools": ToolsRun(("iperf3 3.16", "ucx_perftest 1.15")),
-    "tools cut short": ToolsCutShort(3, 28),
-    "tool failed": ToolFailed("iperf3", "node0", "node1", "iperf3 did not end within 10 s"),
     "resumed": RunResumed("runs/x", 3, 8),
     "resumed, one left": RunResumed("runs/x", 7, 8),
     "resumed, complete": RunResumed("runs/x", 8, 8),

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from collbench.plugins.overlap.records import (
-    AssistanceMissing,
-    ComputationMissed,
-    ComputationUnsteady,
-    CoresSharedWithProgress,
-    OverlapWide,
-    StepTimeMissed,
-    TooFewBlocks,
-)
 from collbench.report.answer import Answer, CommunicatorMemory, HeadlineRate, Latency, NextCommand, Verification
 from collbench.results.expectation import (
     FromNcclConstants,
@@ -76,15 +67,6 @@ MESSAGES = {
     "not verified by another tool": Verification(12, 0, imported=True),
     "wrong data": Verification(12, 12, 1),
     "next command": NextCommand("runs/my run"),
-    "overlap: few blocks": TooFewBlocks(3),
-    "overlap: cores shared with threads": CoresSharedWithProgress("node1", 2, 2, 2),
-    "overlap: cores shared by ranks": CoresSharedWithProgress("node1", 4, 0, 2),
-    "overlap: computation": ComputationMissed(1.2e-3, 4e-3),
-    "overlap: step time": StepTimeMissed(0.18, 0.4),
-    "overlap: computation faster": ComputationUnsteady(0.7),
-    "overlap: wide": OverlapWide(-12.3, 80.2),
-    "overlap: no test calls": AssistanceMissing("gloo"),
-    "overlap: no test calls on GPUs": AssistanceMissing("nccl", "kernels"),
     "quality ok": RunQuality(22, 0, 0),
     "quality noisy": RunQuality(2, 20, 0, (QualityReason("idle", 20),)),
     "quality mixed": RunQuality(9, 10, 3, (IDLE, TIME)),

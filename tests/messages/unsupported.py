@@ -6,7 +6,6 @@ from collbench.backends import unavailable as backend
 from collbench.device import unavailable as gpu
 from collbench.operations import unsupported as case
 from collbench.plugin import BrokenEntry
-from collbench.plugins.libraries import hip
 
 _INSTALL = "pip install 'collbench[mpich]'"
 MESSAGES = {
@@ -65,9 +64,6 @@ MESSAGES = {
     "broken plug-in: backend": backend.BrokenPlugin("fast", "pack:Kind", "does not load (ImportError: no rings)", "fix or uninstall pack"),
     "broken plug-in: operation": lambda: BrokenEntry("swap", "pack:SWAP", "contains no Operation", "fix or uninstall pack"),
     "no driver": gpu.NoDriver(),
-    "no HIP": hip.NoHip(),
-    "HIP fails": hip.HipFailed("hipGetDeviceCount: HIP error 3: initialization error"),
-    "no AMD GPU": hip.NoAmdGpu(),
     "another library": backend.WrongBuild("COLLBENCH_NCCL", "/opt/rocm/lib/librccl.so.1", "is RCCL, not NCCL", "use --backend rccl"),
     "no cupy": gpu.NoCupy(),
     "several cupys": gpu.SeveralCupys(("cupy-cuda12x", "cupy-cuda13x")),
