@@ -11,8 +11,8 @@ import pytest
 import collbench
 from collbench.api.runs import paths_of
 from collbench.results.flags import FLAGS
-from collbench.results.row import IMPORTED
 from tests.cli.command import ROOT
+from tests.conftest import needs_plugin
 from tests.machines import captures
 from tests.results.rows import make_row, store
 
@@ -53,11 +53,12 @@ def test_a_run_is_read_when_it_is_used(three: Path) -> None:
         runs[0]
 
 
+@needs_plugin("importers")
 def test_logs_of_other_tools_are_imported(tmp_path: Path) -> None:
     logs = sorted(captures.folder("ndv4-8xa100-nccl-tests").glob("*.log"))
     runs = collbench.read(*logs)
     assert (len(runs), len(runs.rows)) == (1, 84)
-    assert all(IMPORTED in row.flags for row in runs.rows) and IMPORTED in FLAGS
+    assert all("imported" in row.flags for row in runs.rows) and "imported" in FLAGS
     folder = runs.paths[0]
     assert any("mean" in text for text in runs.warnings)
     part = runs[:1]
@@ -67,6 +68,7 @@ def test_logs_of_other_tools_are_imported(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@needs_plugin("importers")
 def test_what_a_log_lacks_can_be_given(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("# Collective test starting: all_reduce_perf_mpi\n  1073741824  268435456  float  sum  -1  5000.00  214.75  375.81  0\n")

@@ -17,7 +17,6 @@ from collbench.machine.gather import Mask, Parts, collect, write
 from collbench.machine.readers import nccl_log
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.sources import READERS, text_of
-from collbench.plugins.importers import nccl_tests
 from tests.machines.captures import FOLDER
 from tests.machines.lstopo import lstopo_facts
 
@@ -55,6 +54,8 @@ def renamed(text: str, names: Sequence[Sequence[str]]) -> str:
 
 def reduce(text: str, name: str) -> str:
     """Return the text without the parts that its reader ignores. Tables of results, and texts without a reader, stay whole."""
+    from collbench.plugins.importers import nccl_tests
+
     read = reader_of(text, name)
     if read is None or nccl_tests.knows(text.splitlines()):
         return text

@@ -25,10 +25,6 @@ from collbench.machine.doctor.finding import pages as findings
 from collbench.operations.dtypes import DTYPES, REDOPS
 from collbench.operations.registry import commands, operations
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
-from collbench.plugins.hunt import pairs_text as pairs
-from collbench.plugins.hunt.drain import CODES
-from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.plugins.training import text as training
 from collbench.report import blocks
 from collbench.report.cases import COLUMNS
 from collbench.report.explain import GROUPS, TOPICS, lines_about, page, pages, plain, topic_lines
@@ -46,9 +42,7 @@ def titles() -> set[str]:
     calls = [node for file in Path(collbench.__path__[0], "report").glob("*.py") for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     columns = [node for node in calls if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Column"]
     second = [node.args[1] for node in columns if len(node.args) > 1]
-    constants = {str(node.value) for node in second if isinstance(node, ast.Constant)}
-    steps = [*training.step_columns("step"), *training.step_columns("round"), *training.WORKERS]
-    return {*constants, *pairs.TITLES, *pairs._TITLES, *(column.title for column in steps)}
+    return {str(node.value) for node in second if isinstance(node, ast.Constant)}
 
 
 def glossary() -> list[str]:
@@ -88,7 +82,6 @@ VOCABULARY = {
     "fits and slow ranks": [*FIT_TITLES, "alpha", "α", "n1/2", *Role],
     "answers": [*CheckOutcome, *Reach, *Doubt, "doubtful", "thin", "exit-codes"],
     "distances": [*ORDER, "PCIE", "XGMI", "NV12"],
-    "hunt": [*CODES, CLEARED, CONFIRMED, INCONCLUSIVE],
     "gate": [*CLASSES, *MODELS, gate.SUSPECTED, gate.ACCEPTED, *get_args(plausible.PathCause), plausible.UNCLEAR],
     "glossary": glossary(),
 }

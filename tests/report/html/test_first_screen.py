@@ -11,17 +11,12 @@ from hypothesis import given, settings
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.plugins.training.records import WORKLOAD
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, PLAIN, FirstScreen, LargeFigure, first_screen
 from collbench.report.html.page import html
 from collbench.report.material import Material
-from collbench.results.folder import HUNT, RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
 from tests.gate.verdicts import regression, verdict
-from tests.plugins.hunt.test_hunt_text import CLEARED, SLOW, UNDECIDED, about
-from tests.plugins.hunt.test_records import a_round
-from tests.plugins.training.test_records import NA, ROW
 from tests.report.html.stored import material, run_of
 from tests.report.html.test_curves import hostile_rows
 from tests.report.verdict.hostile import hostile
@@ -191,68 +186,6 @@ class TestGate:
         every = [found.title, found.circumstances, *found.more, *(figure.label for figure in found.figures)]
         assert not any("\x1b" in text or "\u202e" in text for text in every)
         assert len(found.title) <= 400
-
-
-class TestHunt:
-    @staticmethod
-    def of(folder: Path, hunt: dict[str, Any]) -> FirstScreen:
-        run = RunFolder.create(folder / "run", "hunt", {"hunt": hunt})
-        for number in range(5):
-            run.append_round(a_round(number).as_json(), HUNT)
-        run.finish(exit_code=0)
-        return screen_of(material(read_run(folder / "run")))
-
-    def test_a_confirmed_suspect_is_the_answer(self, tmp_path: Path) -> None:
-        found = self.of(tmp_path, about(SLOW, CLEARED, UNDECIDED))
-        assert (found.badge, found.title) == ((BAD, "FAULTY"), "b sends and receives at 50 % of the others (49 % to 52 %)")
-        assert found.figures == [LargeFigure("50 %", "of the others: b"), LargeFigure("4", "nodes searched")]
-
-    def test_no_suspect_is_healthy(self, tmp_path: Path) -> None:
-        assert self.of(tmp_path, about(result="nobody")).badge == (GOOD, "HEALTHY")
-
-    def test_inconclusive_suspects_have_no_verdict(self, tmp_path: Path) -> None:
-        assert self.of(tmp_path, about(UNDECIDED, result="no verdict")).badge == (DOUBT, "NO VERDICT")
-
-    def test_a_hunt_that_stopped_early_has_no_verdict(self, tmp_path: Path) -> None:
-        found = self.of(tmp_path, {**about(), "verdict": None})
-        assert (found.badge, found.title) == ((DOUBT, "NO VERDICT"), "the hunt stopped early, without a verdict")
-
-    def test_a_host_that_became_slow_is_faulty_in_a_stored_hunt(self) -> None:
-        found = screen_of(Material([read_run(REPORTS / "hunt-host")], Path("x.html")))
-        assert found.badge == (BAD, "FAULTY")
-        assert found.more[0].startswith("to drain cb1h7: `scontrol update NodeName=cb1h7 State=DRAIN Reason=")
-
-
-class TestTraining:
-    @staticmethod
-    def of(folder: Path, *rows: Any) -> FirstScreen:
-        run = RunFolder.create(folder / "run", "workload", {"workload": {"ranks": 2}})
-        for row in rows:
-            run.append_round(row.as_json(), WORKLOAD)
-        run.finish(exit_code=0)
-        return screen_of(material(read_run(folder / "run")))
-
-    def test_a_step_has_its_time_its_share_and_what_limits(self, tmp_path: Path) -> None:
-        found = self.of(tmp_path, ROW)
-        assert found.title == (
-            "data-parallel training of bert-large on 2 nodes, 2 ranks: a step's exchange takes 20.00 ms over mpi, "
-            "0.100 of 0.125 GB/s (80 %), limited by NIC eth0 1 Gb/s"
-        )
-        assert [figure.value for figure in found.figures] == ["20.00 ms", "80 %"]
-
-    def test_wrong_data_is_bad(self, tmp_path: Path) -> None:
-        assert self.of(tmp_path, replace(ROW, wrong=3)).badge == (BAD, "WRONG DATA")
-
-    def test_a_step_that_was_not_measured_has_its_reason(self, tmp_path: Path) -> None:
-        found = self.of(tmp_path, NA)
-        assert found.badge == (DOUBT, "NOT MEASURED") and "no GPU here" in found.title
-
-
-def test_pairs_name_the_slow_host() -> None:
-    found = screen_of(Material([read_run(REPORTS / "pairs-trials/host-0")], Path("x.html")))
-    assert found.badge == (BAD, "SLOW")
-    assert found.title.startswith("cb1h2 sends and receives at 50 % ")
-    assert found.figures[0] == LargeFigure("50 %", "of the others: cb1h2")
 
 
 @settings(max_examples=30, deadline=None)
