@@ -218,7 +218,7 @@ def _output(shown: Output) -> Any:
     return pytest.param(shown, marks=_needs(shown.command), id=f"{name_of(shown.page)}: {shown.command}")
 
 
-@pytest.mark.parametrize("shown", map(_output, OUTPUTS))
+@pytest.mark.parametrize("shown", [_output(shown) for shown in OUTPUTS])
 def test_the_shown_output_is_that_of_the_command(shown: Any) -> None:
     now = print_output(shown.command)
     if os.environ.get("COLLBENCH_GOLDEN"):

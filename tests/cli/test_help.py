@@ -80,7 +80,7 @@ def of_plugin(command: str) -> object:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse of Python 3.13 writes options in another way")
-@pytest.mark.parametrize("command", map(of_plugin, COMMANDS))
+@pytest.mark.parametrize("command", [of_plugin(command) for command in COMMANDS])
 def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as ended:
@@ -107,7 +107,7 @@ def test_the_common_help_is_short_and_the_other_page_has_every_option(command: s
 
 
 @pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("command", map(of_plugin, COMMANDS))
+@pytest.mark.parametrize("command", [of_plugin(command) for command in COMMANDS])
 def test_no_line_is_wider_than_the_terminal(
     command: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,10 @@ from functools import cache
 import pytest
 
 from tests.cli.command import ROOT
+from tests.conftest import needs_plugin
 
 _HERE = "tests/security/"
+_EMIT = "tests/plugins/deploy/test_security.py"
 _STRANGERS = "tests/control/test_strangers.py::"
 _TARBALLS = f"{_HERE}test_files.py::TestTarballs::"
 _OURS = f"{_HERE}test_control_plane.py::"
@@ -57,7 +59,7 @@ TESTS: dict[int, str] = {
     71: f"{_HERE}test_reports.py::test_71_no_terminal_is_steered_and_no_command_of_ci_begins",
     **dict.fromkeys((72, 73), f"{_HERE}test_reports.py::test_72_and_73_no_line_of_a_hunt_runs_another_command"),
     **dict.fromkeys((74, 93), f"{_HERE}test_current_folder.py::test_no_module_of_the_current_folder_runs"),
-    **dict.fromkeys(range(75, 93), f"{_HERE}test_emit.py::test_no_word_runs"),
+    **dict.fromkeys(range(75, 93), f"{_EMIT}::test_no_word_runs"),
     94: f"{_HERE}test_current_folder.py::test_none_runs_in_a_hook_that_starts_there",
     **dict.fromkeys((95, 96, 97), f"{_HERE}test_slurm_scripts.py::test_the_job_runs_its_own_program_in_any_folder"),
     98: f"{_HERE}test_current_folder.py::test_a_program_of_the_current_folder_is_not_found_by_a_hook",
@@ -79,11 +81,15 @@ def names(path: str) -> set[str]:
     return found
 
 
+def _listed(test: str) -> object:
+    return pytest.param(test, marks=[needs_plugin("deploy")] if test.startswith(_EMIT) else [], id=test)
+
+
 def test_every_attack_has_a_test() -> None:
     assert sorted(TESTS) == list(range(1, 105))
 
 
-@pytest.mark.parametrize("test", sorted(set(TESTS.values())))
+@pytest.mark.parametrize("test", [_listed(test) for test in sorted(set(TESTS.values()))])
 def test_it_exists(test: str) -> None:
     path, _, name = test.partition("::")
     assert name in names(path)
