@@ -12,5 +12,5 @@ PLUGIN = Plugin(
     concerns=("collbench.plugins.kv.kind:concerns",),
     tables=("collbench.plugins.kv.api:KV_TABLE",),
     api={"Runs.kv": "collbench.plugins.kv.api:kv", "Runs.kv_rows": "collbench.plugins.kv.api:kv_rows"},
-    needs=("libraries", "training"),
+    needs=("libraries",),
 )

@@ -13,5 +13,5 @@ PLUGIN = Plugin(
     tables=("collbench.plugins.load.api:LOADS_TABLE",),
     api={"Runs.loads": "collbench.plugins.load.api:loads", "Runs.load_rows": "collbench.plugins.load.api:load_rows"},
     hooks={"compared_load": "collbench.plugins.load.text:compared_sentences"},
-    needs=("channels", "training"),
+    needs=("channels",),
 )

@@ -14,5 +14,4 @@ PLUGIN = Plugin(
         "overlap_values": "collbench.plugins.overlap.records:flat_values",
         "compared_overlap": "collbench.plugins.overlap.text:exposed_sentences",
     },
-    needs=("training",),
 )

@@ -8,5 +8,4 @@ PLUGIN = Plugin(
     commands={"predict": "collbench.plugins.predict.command:add_predict"},
     api={"predict": "collbench.plugins.predict.api:predict"},
     hooks={"gate_options": "collbench.plugins.predict.gate:add_option", "gate": "collbench.plugins.predict.gate:hold"},
-    needs=("store",),
 )

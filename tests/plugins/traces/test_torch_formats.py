@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collbench.traces import chakra, chakra_protobuf, json_records, kineto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugins.traces import chakra, chakra_protobuf, json_records, kineto
 from collbench.plugins.traces.model import DTYPES, KINDS, REDOPS, UNKNOWN, Part, RankTrace
 from collbench.plugins.traces.reading import read_traces
 from tests.plugins.traces.torch_files import Call, Node, execution_trace, kineto_trace, protobuf_trace, varint

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import RunFailed
-from collbench.measuring import wire_tools
+from collbench.plugins.channels import wire_tools
 from collbench.plugins.channels.wire_tools import ToolServer, Writes, complaint, free_port, rate_in, why_not, write_to
 from tests.cli.command import running, until
 
