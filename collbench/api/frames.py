@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from collbench.api.runs import Runs
-
 
 # Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
 
@@ -303,9 +301,9 @@ def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
 
 
-def frame_of(table: RecordTable, runs: Runs) -> pandas.DataFrame:
-    """Return the records of all runs in a table. Raises UnreadableRun for damaged records, unless the runs were read without `strict`."""
-    return _frame(table.name, (record for run in runs for record in table.records(run, runs.strict)))
+def frame_of(table: RecordTable, runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+    """Return the records of all runs in a table. Raises UnreadableRun for damaged records, unless not `strict`."""
+    return _frame(table.name, (record for run in runs for record in table.records(run, strict)))
 
 
 def check_records(warnings: Sequence[str], strict: bool = True) -> None:

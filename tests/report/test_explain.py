@@ -39,7 +39,9 @@ EXIT_CODES = [
 
 def titles() -> set[str]:
     """The titles of the columns of all tables, as the source has them."""
-    calls = [node for file in Path(collbench.__path__[0], "report").glob("*.py") for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    package = Path(collbench.__path__[0])
+    files = [*package.glob("report/*.py"), *package.glob("plugins/*/*.py")]
+    calls = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     columns = [node for node in calls if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Column"]
     second = [node.args[1] for node in columns if len(node.args) > 1]
     return {str(node.value) for node in second if isinstance(node, ast.Constant)}

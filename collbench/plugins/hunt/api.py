@@ -82,7 +82,7 @@ def pairs(self: Runs) -> pandas.DataFrame:
     A pair that was measured again has its faster figures, as in the matrix that the command prints.
     Raises UsageError without pandas, and for an invalid run.json.
     """
-    return frame_of(PAIRS_TABLE, self)
+    return frame_of(PAIRS_TABLE, self, self.strict)
 
 
 def hunts(self: Runs) -> pandas.DataFrame:
@@ -90,4 +90,4 @@ def hunts(self: Runs) -> pandas.DataFrame:
 
     Raises UsageError without pandas, and for an invalid run.json.
     """
-    return frame_of(HUNTS_TABLE, self)
+    return frame_of(HUNTS_TABLE, self, self.strict)

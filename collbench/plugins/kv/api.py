@@ -76,7 +76,7 @@ def kv(self: Runs) -> pandas.DataFrame:
 
     Raises UsageError without pandas, and UnreadableRun for damaged records.
     """
-    return frame_of(KV_TABLE, self)
+    return frame_of(KV_TABLE, self, self.strict)
 
 
 def _kv_rows(self: Runs) -> list[KvRow]:

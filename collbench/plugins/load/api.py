@@ -79,7 +79,7 @@ def loads(self: Runs) -> pandas.DataFrame:
 
     Raises UsageError without pandas, and UnreadableRun for damaged records.
     """
-    return frame_of(LOADS_TABLE, self)
+    return frame_of(LOADS_TABLE, self, self.strict)
 
 
 def _load_rows(self: Runs) -> list[LoadRow]:

@@ -109,4 +109,4 @@ def workloads(self: Runs) -> pandas.DataFrame:
 
     Raises UsageError without pandas, and for an invalid run.json.
     """
-    return frame_of(WORKLOADS_TABLE, self)
+    return frame_of(WORKLOADS_TABLE, self, self.strict)
