@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.errors import FAILED, UsageError, code_of_signal
-from collbench.launch.guard import END_ALL, run_guarded
 from collbench.launch.shared_memory import shortage_behind
 from collbench.launch.signals import heeded_signals, settle
 
@@ -50,6 +49,8 @@ class SupervisedProcess:
 
     def start(self) -> int:
         """Start the process and return a pidfd of it. Raises UsageError if the program cannot be started."""
+        from collbench.launch.guard import run_guarded  # before the fork, and not in ranks, which start nothing
+
         parent = os.getpid()
 
         def before_exec() -> None:
@@ -87,6 +88,8 @@ class SupervisedProcess:
     def kill(self) -> None:
         """Kill the process and its session's group at once, and, through the guard, all processes of a launcher."""
         if self.launches:
+            from collbench.launch.guard import END_ALL
+
             self.send(END_ALL)
         else:
             self.send(signal.SIGKILL, group=True)
