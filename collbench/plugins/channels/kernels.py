@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from collbench.control.world import World
-from collbench.device.bandwidth import Arrays, KernelFigure, fitting_size, memory_figures, peer_figures, pingpong, without_peer
+from collbench.device.bandwidth import (
+    Arrays,
+    KernelFigure,
+    fitting_size,
+    memory_figures,
+    peer_figures,
+    pingpong,
+    without_peer,
+)
 from collbench.device.gpu import OpenGpu, gpu_count
 from collbench.device.unavailable import gpu_obstacle
 from collbench.errors import FINE, RunFailed, UsageError

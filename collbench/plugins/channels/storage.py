@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed
-from collbench.machine.storage import IN_MEMORY, OWN_CACHE, read_bytes, storage_of
 from collbench.measuring.sync import at_once
+from collbench.plugins.channels.storage_devices import IN_MEMORY, OWN_CACHE, read_bytes, storage_of
 from collbench.units import format_bytes
 
 # The file. It has no name from the moment it is open, so that the kernel removes it however the process ends.

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed
-from collbench.machine.storage import Storage
 from collbench.plugins.channels.records import Channel
 from collbench.plugins.channels.storage import WRITE_S, HostReader, ReadPlan, ReadResult, ScratchFile, read_file
+from collbench.plugins.channels.storage_devices import Storage
 from collbench.plugins.channels.task import ChannelJob, against, from_rates, from_times
 from collbench.plugins.channels.tcp_streams import COUNTED
 from collbench.units import format_size, format_time

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from collbench.plugins.load.blocks import FEWEST_GROUPS, Blocks, QuantileEstimate, block_quantile, block_ratio
 from collbench.plugins.load.records import SHARES, LoadQuantile, Verdict
 from collbench.reason import Fact
 from collbench.results.estimate import Estimate
-from collbench.stats.blocks import FEWEST_GROUPS, Blocks, QuantileEstimate, block_quantile, block_ratio
 from collbench.units import plural
 
 FEWEST_BLOCKS = FEWEST_GROUPS

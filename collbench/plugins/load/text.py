@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from collbench.analysis.launches import known as known_number
+from collbench.plugins.load.blocks import FEWEST_GROUPS, fewest_samples
 from collbench.plugins.load.interference import LoadInconclusive, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
 from collbench.reason import decode_or_text
@@ -19,7 +20,6 @@ from collbench.results.estimate import Estimate
 from collbench.results.flags import explain, flag_names
 from collbench.results.row import UNDER_LOAD
 from collbench.results.store import to_line
-from collbench.stats.blocks import FEWEST_GROUPS, fewest_samples
 from collbench.units import first_of, format_percent, format_size, format_time, plural
 
 if TYPE_CHECKING:
