@@ -83,11 +83,16 @@ def _busbw_at(row: Row, *, fast: bool) -> float:
 def _reference_change(smaller: Row, larger: Row) -> float | None:
     """Return by which factor a measured reference (memory copy) falls between both sizes, at most 1; 1 for links, which do not change.
 
-    None: the reference was disturbed, so the machine itself may have become slower.
+    None: the reference was disturbed, so the machine itself may have become slower; or sizes inside a host have none, where a smaller
+    message may fit into a cache.
     """
     before, after = smaller.ceiling, larger.ceiling
-    if before is None or after is None or before.kind != "measured" or after.kind != "measured":
+    if before is None or after is None:
         return 1.0
+    kinds = {before.kind, after.kind}
+    if kinds != {"measured"}:
+        has_caches = larger.nodes == 1 and larger.device == "cpu" and kinds <= {"measured", "none"}
+        return None if has_caches else 1.0
     highest_before = before.high_bytes_per_s or before.bytes_per_s
     lowest_after = after.low_bytes_per_s or after.bytes_per_s
     if not highest_before or not lowest_after:

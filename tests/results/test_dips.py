@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collbench.machine.peak.ceiling import Ceiling
+from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.results.dips import dips, with_dips
 from collbench.results.row import Row
 from tests.results.rows import make_row, make_times
@@ -16,6 +16,7 @@ KIB, MIB = 1 << 10, 1 << 20
 DISTURBED = Ceiling(kind="measured", bytes_per_s=None, limited_by="memory copy", disturbed=True)
 NO_INTERVAL = replace(make_times(1e-3), ci_low=None, ci_high=None)
 WIDE = replace(make_times(4 * MIB / 4e9), ci_low=4 * MIB / 7e9)
+IN_CACHE: dict[str, Any] = {"ceiling": no_ceiling("the references are measured from 4 MiB on"), "nodes": 1, "device": "cpu"}
 LINK = Ceiling(kind="topology", bytes_per_s=12.5e9, limited_by="NIC 1×100 Gb/s", model="ring")
 
 
@@ -60,6 +61,8 @@ def test_a_size_that_moves_less_than_a_smaller_one_is_a_dip() -> None:
         pytest.param([moving(MIB, 6e9), moving(4 * MIB, 3e9, dtype="bfloat16")], id="another series"),
         pytest.param([moving(MIB, 6e9, ceiling=FAST_COPY), moving(64 * MIB, 3e9, ceiling=SLOW_COPY)], id="memory copy falls alike"),
         pytest.param([moving(MIB, 6e9, ceiling=FAST_COPY), moving(64 * MIB, 3e9, ceiling=DISTURBED)], id="reference disturbed"),
+        pytest.param([moving(64 * KIB, 6e9, **IN_CACHE), moving(64 * MIB, 3e9, ceiling=SLOW_COPY, nodes=1, device="cpu")], id="a cache"),
+        pytest.param([moving(64 * KIB, 6e9, **IN_CACHE), moving(MIB, 3e9, **IN_CACHE)], id="two caches"),
     ],
 )  # fmt: skip
 def test_what_proves_no_dip(rows: list[Row]) -> None:
