@@ -8,7 +8,7 @@ page sections are absent, and everything else works.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +25,7 @@ BUILTIN = (
     "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy", "libraries",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Plugin:
     tables     places of tables of `collbench.read`'s runs: objects of `collbench.api.frames.RecordTable`
     api        by name the places of what it adds to the Python API: "autopsy" is `collbench.autopsy`; "Runs.kv" is a method or property
                of the runs that `collbench.read` returns
-    backends   by name the places of classes of `collbench.backends.backend.Backend`
+    backends   by name the places of classes of `collbench.backends.backend.Backend`; those of other packages have an entry point each
     hooks      by name of a hook of the core: the place of a function that the core calls there (`hooks_of` says where)
     needs      the names of other plug-ins that it imports: without one of them it is not there, either
     """
@@ -230,9 +231,28 @@ def api() -> Mapping[str, str]:
 
 
 def loaded(place: str) -> Any:
-    """Return the object at "module:object". Imports its module."""
+    """Return the object at "module:object". Imports its module. Raises BrokenEntry if that of another package cannot be imported."""
     module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except (Exception, SystemExit) as error:
+        package = module.partition(".")[0]
+        if package == "collbench":
+            raise
+        raise BrokenEntry(package, place, f"does not load ({_line(error)})", f"fix or uninstall {package}") from error
+
+
+def loaded_parts(places: Iterable[str]) -> Iterator[Any]:
+    """Yield the objects at these places. One that is broken is left out, with a warning that names it, once."""
+    for place in places:
+        try:
+            part = loaded(place)
+        except BrokenEntry as error:
+            if place not in _warned:
+                _warned.add(place)
+                sys.stderr.write(f"collbench: warning: {error}\n")
+            continue
+        yield part
 
 
 def hooks_of(hook: str) -> list[Callable[..., Any]]:
@@ -259,4 +279,4 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     compared_overlap(a, b)            -> sentences of `compare` about the overlap in the rows of both sides
     compared_load(cases)              -> sentences of `compare` about cases under load
     """
-    return [loaded(plugin.hooks[hook]) for plugin in plugins().values() if hook in plugin.hooks]
+    return list(loaded_parts(plugin.hooks[hook] for plugin in plugins().values() if hook in plugin.hooks))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
-from collbench.plugin import loaded, plugins
+from collbench.plugin import loaded_parts, plugins
 from collbench.report.explain import word_table
 from collbench.report.plan import in_print_order
 from collbench.report.writers import csv_columns, row_values
@@ -179,7 +179,7 @@ def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
         "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
     }
     columns = {table: {name: TableColumn(_kind(name), _description(name)) for name in each} for table, each in names.items()}
-    tables: list[RecordTable] = [loaded(place) for plugin in plugins().values() for place in plugin.tables]
+    tables: list[RecordTable] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
     for table in tables:
         columns[table.name] = {
             name: TableColumn(table.kinds.get(name) or _kind(name), _description(name, table.texts.get(name))) for name in table.columns()

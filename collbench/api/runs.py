@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from collbench.analysis.launches import Launches, combined_rows, sentence, together
 from collbench.api import frames
 from collbench.errors import UsageError
-from collbench.plugin import api, hooks_of, loaded
+from collbench.plugin import api, hooks_of, loaded_parts
 from collbench.report.frame import html_paragraph, html_text, printable
 from collbench.report.kinds import kinds
 from collbench.report.run_list import list_run, runs_frame
@@ -274,5 +274,5 @@ def paths_of(runs: Runs) -> Iterator[Path]:
 
 for _name, _place in api().items():
     _owner, _, _member = _name.rpartition(".")
-    if _owner == Runs.__name__:
-        setattr(Runs, _member, loaded(_place))
+    for _part in loaded_parts([_place] if _owner == Runs.__name__ else []):
+        setattr(Runs, _member, _part)

@@ -10,6 +10,7 @@ from typing import Any
 from collbench.errors import UsageError, nearest
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults
+from collbench.plugin import BUILTIN as PLUGINS
 from collbench.plugin import BrokenEntry, EntryPoint, entries, loaded, plugins
 
 # Entry points of this package may be stale in a checkout, since pip writes them only when it installs.
@@ -30,9 +31,9 @@ def _places() -> dict[str, str]:
     """Return the places of the core's and the plug-ins' backends by name; slowed, which wraps others, is last."""
     places = dict(BUILTIN)
     slowed = places.pop("slowed")
-    for plugin in plugins().values():
-        for name, place in plugin.backends.items():
-            places.setdefault(name, place)
+    for name in PLUGINS:
+        if name in plugins():
+            places |= plugins()[name].backends
     return places | {"slowed": slowed}
 
 

@@ -21,7 +21,7 @@ from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 from collbench.plugin import commands as plugin_commands
-from collbench.plugin import loaded, plugins
+from collbench.plugin import loaded_parts, plugins
 
 # Errors about unknown commands and options: similar names, or the command that has the option.
 
@@ -208,7 +208,7 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
             of_plugins = {command: of_plugins[command]}
         else:
             adders |= _other_commands()
-        adders |= {name: loaded(place) for name, place in of_plugins.items()}
+        adders |= {name: add for name, place in of_plugins.items() for add in loaded_parts([place])}
     for name in sorted(adders, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
         adders[name](commands)
     return parser, dict(commands.choices)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from collbench.errors import UsageError
-from collbench.plugin import loaded, plugins
+from collbench.plugin import loaded_parts, plugins
 from collbench.report.frame import Line, printable
 from collbench.report.screen import print_lines, write_line
 from collbench.results.reader import Run
@@ -95,7 +95,7 @@ class RunKind(ABC):
 @cache
 def kinds() -> dict[str, RunKind]:
     """Return the kinds of runs that the plug-ins bring, by name, in the order in which they answer a page."""
-    found: list[RunKind] = [loaded(place) for plugin in plugins().values() for place in plugin.kinds]
+    found: list[RunKind] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.kinds))
     return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.answers_last)}
 
 

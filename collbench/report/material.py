@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.plugin import loaded, plugins
+from collbench.plugin import loaded_parts, plugins
 from collbench.report.kinds import kind_of, kinds
 from collbench.report.plan import in_print_order
 from collbench.results.reader import Run
@@ -148,7 +148,8 @@ class Material:
         findings = [concern for kind in kinds().values() for concern in kind.findings(self)]
         ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
         found = concerns(self.runs, ordered, self.compared, findings, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
-        more = [concern for plugin in plugins().values() for place in plugin.concerns for concern in loaded(place)(self)]
+        yielding = loaded_parts(place for plugin in plugins().values() for place in plugin.concerns)
+        more = [concern for concerns_of in yielding for concern in concerns_of(self)]
         return sorted([*found, *more], key=lambda each: SEVERITIES.index(each.severity))
 
     def rows(self, table: Launches) -> list[Row]:

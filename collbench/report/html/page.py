@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
-from collbench.plugin import loaded, plugins
+from collbench.plugin import loaded_parts, plugins
 from collbench.report.html import (
     against,
     consistency,
@@ -49,7 +49,7 @@ def sections() -> Iterator[Callable[[Material], Section | None]]:
     for name, section in _SECTIONS.items():
         yield section
         for plugin in plugins().values():
-            yield from (loaded(place) for place, after in plugin.sections.items() if after == name)
+            yield from loaded_parts(place for place, after in plugin.sections.items() if after == name)
 
 
 def write_html(material: Material) -> None:
