@@ -200,7 +200,7 @@ def _checked(entry: EntryPoint) -> Plugin:
     return plugin
 
 
-def plugins() -> Mapping[str, Plugin]:
+def plugins() -> dict[str, Plugin]:
     """Return the plug-ins that are there, by name."""
     return _loaded()[0]
 
@@ -221,8 +221,8 @@ def broken_plugins() -> Mapping[str, BrokenEntry]:
 
 
 def commands() -> Mapping[str, str]:
-    """Return by command the place of the function that adds it to the parser."""
-    return {command: place for plugin in plugins().values() for command, place in plugin.commands.items()}
+    """Return by command the place of the function that adds it to the parser. Of two plug-ins with a command the first one has it."""
+    return {command: place for plugin in reversed(plugins().values()) for command, place in plugin.commands.items()}
 
 
 def api() -> Mapping[str, str]:

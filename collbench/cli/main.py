@@ -208,7 +208,8 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
             of_plugins = {command: of_plugins[command]}
         else:
             adders |= _other_commands()
-        adders |= {name: add for name, place in of_plugins.items() for add in loaded_parts([place])}
+        free = {name: place for name, place in of_plugins.items() if name not in adders and name not in operation_commands()}
+        adders |= {name: add for name, place in free.items() for add in loaded_parts([place])}
     for name in sorted(adders, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
         adders[name](commands)
     return parser, dict(commands.choices)

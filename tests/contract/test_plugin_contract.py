@@ -18,7 +18,8 @@ from collbench.plugin import Plugin
 def add(commands):
     from collbench.cli.parser import add_command
     add_command(commands, "greet", "say hello", lambda arguments, argv: print("hello") or 0)
-GOOD = Plugin(name="good", summary="greets", commands={"greet": "pack:add"}, api={"greeting": "pack:add"})
+COMMANDS = {"greet": "pack:add", "report": "pack:add", "hunt": "pack:add"}
+GOOD = Plugin(name="good", summary="greets", commands=COMMANDS, api={"greeting": "pack:add"})
 LATE = Plugin(name="late", summary="breaks when it is used", commands={"late": "pack.missing:add"}, kinds=("pack.missing:KIND",))
 LONELY = Plugin(name="lonely", summary="needs another one", commands={"lonely": "pack:add"}, needs=("friend",))
 WORD = 3
@@ -44,7 +45,10 @@ def test_a_plugin_of_another_package_brings_its_command_and_is_listed(site: Path
     assert "greet" in collbench(site, "help", "more").stdout
     listed = [json.loads(line) for line in collbench(site, "plugins", "--format", "jsonl").stdout.splitlines()]
     (good,) = (plugin for plugin in listed if plugin["name"] == "good")
-    assert (good["package"], good["commands"], good["api"]) == ("pack 1", ["greet"], ["greeting"])
+    assert (good["package"], good["commands"], good["api"]) == ("pack 1", ["greet", "report", "hunt"], ["greeting"])
+    assert (
+        "hello" not in collbench(site, "report", "--help").stdout + collbench(site, "hunt", "--help").stdout
+    )  # commands of collbench stay
 
 
 def test_a_broken_one_is_a_warning_that_names_it(site: Path) -> None:
