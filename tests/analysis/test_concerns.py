@@ -13,12 +13,10 @@ from collbench.analysis import concerns as module
 from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, NOTE, SEVERITIES, WRONG, Concern, concerns
 from collbench.analysis.launches import Launches
 from collbench.analysis.stragglers import Compared
-from collbench.plugins.hunt.pairs import PairEffects
 from collbench.results.flags import DOUBTFUL as DOUBTFUL_FLAGS
 from collbench.results.flags import FLAGS
 from collbench.results.reader import Run
 from collbench.results.row import Row
-from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 from tests.results.rows import make_row, not_measured
 
 DONE = {"finished_utc": "2026-11-21T06:59:15.362Z"}
@@ -130,17 +128,6 @@ def test_slow_ranks_are_findings() -> None:
     (found,) = of([make_row()], compared=[cases])
     assert found.severity == FINDING
     assert found.sentence().startswith("rank 1 ends last in 100 % ")
-
-
-def test_pairs_show_slow_places_and_pairs_with_wrong_data() -> None:
-    sick = SyntheticMatrix(8, seed=1).slow(2).matrix()
-    wrong = np.zeros((8, 8))
-    wrong[1, 3] = wrong[3, 1] = 5
-    effect = PairEffects(replace(sick, wrong=wrong))
-    found = of(effects=[effect])
-    assert found[0] == Concern(WRONG, f"wrong data between {sick.places[1]} and {sick.places[3]}: 5 elements are wrong")
-    assert (found[1].severity, found[1].what.split()[0]) == (FINDING, sick.places[2])
-    assert {each.severity for each in found[2:]} <= {NOTE}
 
 
 def test_findings_of_pairs_come_from_the_matrix_and_not_from_the_events(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_a_kernel_left_out_is_counted() -> None:
 
 BATCHES = """
 import time
-from collbench.plugins.channels import gpu_bandwidth as stopwatch
+from collbench.device import bandwidth as stopwatch
 from collbench.device.buffers import kernels_of
 from collbench.device.gpu import OpenGpu
 from collbench.errors import RunFailed

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "hunt": ("hunt", "--backend", "socket", "--max-time", "0.02"),
     "workload": ("workload", "data-parallel", "--max-time", "1"),
     "backends": ("backends",),
+    "plugins": ("plugins",),
     "probe": ("probe",),
     "peak": ("peak", "allreduce", "--nodes", "2", "--nic", "1x100Gb/s"),
     "doctor": ("doctor",),

@@ -310,4 +310,4 @@ def test_json_of_other_sources_is_read_in_one_place() -> None:
     """The named modules read the package's own schemas, and what a library has just written."""
     package = ROOT / "collbench"
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if re.search(r"\bjson\.loads?\(", path.read_text())}
-    assert found == OWN_JSON | {"untrusted.py", "traces/hook/_collbench_recorder.py"}
+    assert found == OWN_JSON | {"untrusted.py", "plugins/traces/hook/_collbench_recorder.py"}

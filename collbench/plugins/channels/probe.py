@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from collbench.cli.options import tools
 from collbench.cli.parser import Parser, duration
 from collbench.errors import UsageError
-from collbench.plugins.channels.wire_tools import requested_tools
 
 if TYPE_CHECKING:
     from collbench.plugins.channels.records import Channel
@@ -50,6 +49,8 @@ def add_options(parser: Parser, what: Any) -> None:
 
 def probe(arguments: argparse.Namespace) -> int | None:
     """Measure the channels and print them, with --measure. Return the exit code; None without the option."""
+    from collbench.plugins.channels.wire_tools import requested_tools
+
     if not arguments.measure:
         for option in ("tools", "scratch", "scratch_size"):
             if getattr(arguments, option):

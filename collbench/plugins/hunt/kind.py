@@ -196,7 +196,7 @@ class PairsKind(RunKind):
     def findings(self, material: Material) -> Iterator[Concern]:
         """Yield wrong data, slow places and pairs, and doubts."""
         for _, pairs in material.of_kind(self.name):
-            yield from _findings_of(pairs.effects)
+            yield from findings_of(pairs.effects)
 
     def unread(self, material: Material) -> Iterator[str]:
         """Yield what could not be read of the rounds."""
@@ -232,7 +232,8 @@ def _stored_pairs(run: Run) -> StoredPairs:
     return stored
 
 
-def _findings_of(effect: PairEffects) -> Iterator[Concern]:
+def findings_of(effect: PairEffects) -> Iterator[Concern]:
+    """Yield wrong data, slow places and pairs, and doubts."""
     import numpy as np
 
     from collbench.analysis.concerns import FINDING, NOTE, WRONG, Concern
