@@ -49,8 +49,6 @@ def add_options(parser: Parser, what: Any) -> None:
 
 def probe(arguments: argparse.Namespace) -> int | None:
     """Measure the channels and print them, with --measure. Return the exit code; None without the option."""
-    from collbench.plugins.channels.wire_tools import requested_tools
-
     if not arguments.measure:
         for option in ("tools", "scratch", "scratch_size"):
             if getattr(arguments, option):
@@ -59,6 +57,7 @@ def probe(arguments: argparse.Namespace) -> int | None:
         return None
     from collbench.plugins.channels.storage_task import Scratch
     from collbench.plugins.channels.task import measure_channels
+    from collbench.plugins.channels.wire_tools import requested_tools
 
     seconds = arguments.max_time
     if arguments.format == "matrix" or arguments.svg or arguments.html:
