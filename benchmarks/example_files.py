@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-REPORTS, PEERS = ROOT / "reports", ROOT / "tests" / "results" / "importers" / "samples"
+REPORTS, PEERS = ROOT / "reports", ROOT / "tests" / "plugins" / "importers" / "samples"
 _ROWS, _SAMPLES = 4, 1 << 16
 _RUNS = (
     "first-run",
