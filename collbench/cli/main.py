@@ -111,6 +111,15 @@ _ORDER = (
     "explain", "emit", "import", "report", "runs", "compare", "predict", "baseline", "history", "gate", "kernels", "store",
     "trace", "plugins", "completion",
 )  # fmt: skip
+# Where the commands of the core are that do not measure, but for `check`; those of plug-ins have the same form.
+_PLACES = {
+    "check": "collbench.cli.check:add_health_check", "backends": "collbench.cli.machine:add_backends",
+    "probe": "collbench.cli.machine:add_probe", "peak": "collbench.cli.machine:add_peak", "doctor": "collbench.cli.machine:add_doctor",
+    "explain": "collbench.cli.machine:add_explain", "report": "collbench.cli.results:add_report",
+    "runs": "collbench.cli.results:add_runs", "compare": "collbench.cli.results:add_compare",
+    "baseline": "collbench.cli.gate:add_baseline", "history": "collbench.cli.gate:add_history", "gate": "collbench.cli.gate:add_gate",
+    "plugins": "collbench.cli.plugins:add_plugins", "completion": "collbench.cli.completion:add_completion",
+}  # fmt: skip
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -203,32 +212,14 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     adders: dict[str, Callable[[Any], None]] = {"OPERATION": add_collective, "run": add_run}
     if command != "run" and command not in operation_commands():
-        of_plugins = plugin_commands()
-        if command in of_plugins:
-            of_plugins = {command: of_plugins[command]}
-        else:
-            adders |= _other_commands()
-        free = {name: place for name, place in of_plugins.items() if name not in adders and name not in operation_commands()}
-        adders |= {name: add for name, place in free.items() for add in loaded_parts([place])}
+        places = {name: place for name, place in plugin_commands().items() if name not in operation_commands()}
+        places |= _PLACES
+        if command in places and command not in _PLACES:
+            places = {command: places[command]}
+        adders |= {name: add for name, place in places.items() for add in loaded_parts([place])}
     for name in sorted(adders, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
         adders[name](commands)
     return parser, dict(commands.choices)
-
-
-def _other_commands() -> dict[str, Callable[[Any], None]]:
-    """Return the functions that add the commands of the core that do not measure."""
-    from collbench.cli.check import add_health_check
-    from collbench.cli.completion import add_completion
-    from collbench.cli.gate import add_baseline, add_gate, add_history
-    from collbench.cli.machine import add_backends, add_doctor, add_explain, add_peak, add_probe
-    from collbench.cli.plugins import add_plugins
-    from collbench.cli.results import add_compare, add_report, add_runs
-
-    return {
-        "check": add_health_check, "backends": add_backends, "probe": add_probe, "peak": add_peak, "doctor": add_doctor,
-        "explain": add_explain, "report": add_report, "runs": add_runs, "compare": add_compare,
-        "baseline": add_baseline, "history": add_history, "gate": add_gate, "plugins": add_plugins, "completion": add_completion,
-    }  # fmt: skip
 
 
 def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:
