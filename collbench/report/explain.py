@@ -218,10 +218,13 @@ def _of_findings() -> Iterator[WordPage]:
 
 def _of_facts() -> Iterator[WordPage]:
     """Yield a page for each kind of fact, from its docstring."""
+    from collbench.plugin import plugins
     from collbench.reason import Fact, Text
 
     for module in walk_packages(collbench.__path__, "collbench."):
         parts = module.name.split(".")[1:]
+        if parts[0] == "plugins" and len(parts) > 1 and parts[1] not in plugins():  # it lacks a plug-in that it needs
+            continue
         file = Path(collbench.__path__[0], *parts).with_suffix(".py")
         # Other modules are not imported, since some need missing libraries.
         if parts[0] not in ("cli", "__main__") and file.is_file() and "collbench.reason import" in file.read_text(encoding="utf-8"):
