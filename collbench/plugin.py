@@ -1,4 +1,4 @@
-"""The contract of plug-ins: what a capability beside the core brings, each part as "module:object", so that a start imports none of them.
+"""The contract of plug-ins: what a capability outside the core brings, each part as "module:object", so that a start imports none of them.
 
 Built-in plug-ins are the packages of `collbench.plugins`. Other packages name their Plugin in the entry point "collbench.plugins";
 single backends and operations have entry points of their own. A built-in plug-in may be deleted: then its commands, kinds of runs and
@@ -30,7 +30,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class Plugin:
-    """A capability beside the core. Places are "module:object".
+    """A capability outside the core. Places are "module:object".
 
     name       of the plug-in; a built-in one is the package collbench.plugins.NAME
     summary    what it is for, in one line

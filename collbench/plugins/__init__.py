@@ -1,1 +1,1 @@
-"""The plug-ins that come with collbench: each folder is a capability beside the core, and may be deleted."""
+"""The plug-ins that come with collbench: each folder is a capability outside the core, and may be deleted."""

@@ -77,15 +77,15 @@ class HuntKind(RunKind):
         if not verdict:
             title = "the hunt stopped early, without a verdict"
             return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [text.describe_hunt(about)], "hunt")
-        confirmed = [each for each in verdict["suspects"] if each["state"] == "confirmed"]
+        confirmed = [suspect for suspect in verdict["suspects"] if suspect["state"] == "confirmed"]
         badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
-        sentences = [text.finding(each, places) for each in confirmed]
+        sentences = [text.finding(suspect, places) for suspect in confirmed]
         figures = [
             LargeFigure(
-                format_percent(100 * each["ratio"]), short(f"of the others: {' and '.join(places[at] for at in each['places'])}", 80)
+                format_percent(100 * suspect["ratio"]), short(f"of the others: {' and '.join(places[at] for at in suspect['places'])}", 80)
             )
-            for each in confirmed[: MOST_FIGURES - 1]
-            if isinstance(each.get("ratio"), int | float) and isfinite(each["ratio"])
+            for suspect in confirmed[: MOST_FIGURES - 1]
+            if isinstance(suspect.get("ratio"), int | float) and isfinite(suspect["ratio"])
         ]
         figures.append(LargeFigure(str(len(places)), f"{about.get('by', 'endpoint')}s searched"))
         rest = [f"and {len(sentences) - 2} more"] if len(sentences) > 2 else []
@@ -111,7 +111,7 @@ def _drains(run: Run) -> list[str]:
         drains = (read(run.path) or {"drains": []})["drains"]
     except UsageError:
         return []  # the section has the error
-    return [f"to drain {each['node']}: `{each['line']}`" for each in drains[: MOST_FIGURES - 1] if each["line"]]
+    return [f"to drain {drain['node']}: `{drain['line']}`" for drain in drains[: MOST_FIGURES - 1] if drain["line"]]
 
 
 # Runs of pairs.

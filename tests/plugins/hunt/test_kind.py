@@ -13,11 +13,11 @@ from tests.plugins.hunt.pair_matrices import SyntheticMatrix
 
 
 def test_slow_places_and_pairs_with_wrong_data_are_concerns() -> None:
-    sick = SyntheticMatrix(8, seed=1).slow(2).matrix()
+    slowed = SyntheticMatrix(8, seed=1).slow(2).matrix()
     wrong = np.zeros((8, 8))
     wrong[1, 3] = wrong[3, 1] = 5
-    effect = PairEffects(replace(sick, wrong=wrong))
+    effect = PairEffects(replace(slowed, wrong=wrong))
     found = concerns([], [], [], findings_of(effect))
-    assert found[0] == Concern(WRONG, f"wrong data between {sick.places[1]} and {sick.places[3]}: 5 elements are wrong")
-    assert (found[1].severity, found[1].what.split()[0]) == (FINDING, sick.places[2])
+    assert found[0] == Concern(WRONG, f"wrong data between {slowed.places[1]} and {slowed.places[3]}: 5 elements are wrong")
+    assert (found[1].severity, found[1].what.split()[0]) == (FINDING, slowed.places[2])
     assert {each.severity for each in found[2:]} <= {NOTE}
