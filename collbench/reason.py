@@ -1,15 +1,26 @@
 """Facts as values: a reason, limit, finding or note with fields that code decides on, and one method that renders it as text.
 
 A `Fact` is an immutable record with a stable code and typed fields. It travels between ranks and is stored as JSON with its code under
-`kind`; `decode` reads it back. Its text is only in its own `render`: no code compares, splits or searches a rendered text.
+`kind`; `decode` reads it back. Its text is only in its own class: no code compares, splits or searches a rendered text.
+
+A class has its text as a template, the class attribute `text`, with its fields in braces and their units after a colon:
+
+    text = "{baseline} has {allocations:allocation}, but the gate needs {needed}: add good ones"
+
+After the colon stands the name of a unit (`UNITS`), a noun that follows a count ("1 allocation", "2 allocations"), or a format of Python
+(".1f"). Only where the text needs logic, a class has a method `render` instead.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
+
+from collbench.units import format_bytes, format_duration, format_percent, format_rate, format_size, format_time, listed, plural
 
 T = TypeVar("T")
 
@@ -19,8 +30,44 @@ def _code(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name.rpartition(".")[2]).lower()
 
 
+# By name in a template: how a field is written.
+UNITS: Mapping[str, Callable[[Any], str]] = {
+    "size": format_size,  # of a message, exact: "64 KiB"
+    "bytes": format_bytes,  # of memory, rounded: "20.9 GiB"
+    "micros": format_time,  # seconds as microseconds, without the unit: "12.35"
+    "duration": format_duration,  # seconds: "2 min 05 s"
+    "rate": format_rate,  # bytes per second as GB/s, without the unit: "42.0"
+    "percent": format_percent,  # "84 %"
+    "share": lambda share: format_percent(100 * share),  # of 1: "84 %"
+    "list": lambda names: listed(list(map(str, names))),  # "a, b and c"
+    "or": lambda names: listed(list(map(str, names)), word="or"),  # "a, b or c"
+}
+_NOUN = re.compile(r"[a-z]{2}[a-z -]*")
+
+
+class _Template(Formatter):
+    """Fills a template with the fields of a fact."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return the value in its unit, with its noun, or as Python formats it."""
+        if format_spec in UNITS:
+            return UNITS[format_spec](value)
+        if _NOUN.fullmatch(format_spec):
+            return plural(value, format_spec)
+        return format(value, format_spec)
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a field of the fact."""
+        return getattr(args[0], str(key))
+
+
+_TEMPLATE = _Template()
+
+
 class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
     """Base of all facts. The first line of a subclass's docstring explains the fact to users (`collbench explain CODE`)."""
+
+    text: ClassVar[str]
 
     @property
     def code(self) -> str:
@@ -29,7 +76,7 @@ class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
 
     def render(self) -> str:
         """Return the text for users: English, one sentence without a final period, or a few words for a table."""
-        raise NotImplementedError
+        return _TEMPLATE.vformat(self.text, (self,), {})
 
     def __str__(self) -> str:
         return self.render()
@@ -38,7 +85,7 @@ class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
 class Text(Fact, frozen=True):
     """A sentence from a plug-in or from a run of an earlier version, without fields."""
 
-    text: str
+    text: str  # type: ignore[misc]  # a field here, as it is stored, and no template
 
     def render(self) -> str:
         """Return the text unchanged."""
