@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from collbench.analysis.launches import Launches
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugin import loaded_parts, plugins
+from collbench.records import R, RecordKind
 from collbench.report.explain import word_table
+from collbench.report.kinds import RunKind
 from collbench.report.plan import in_print_order
 from collbench.report.writers import csv_columns, row_values
 from collbench.results.reader import Damage, Run
@@ -50,6 +52,7 @@ FLAG = ValueKind("boolean", "bool_", (bool,))
 FLOAT = ValueKind("float64", "float64", (int, float))
 TIME = ValueKind("datetime64[us, UTC]", "timestamp", (str,))
 OBJECT = ValueKind("object", "string", (object,))
+_OF_TYPES = {str: TEXT, int: COUNT, bool: FLAG, float: FLOAT, object: OBJECT}
 # Seconds, and bytes per second, are FLOAT by the ends of their names; all others are TEXT.
 _KINDS = {
     COUNT: (
@@ -170,6 +173,52 @@ class RecordTable:
     kinds: Mapping[str, ValueKind] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
 
+    def described(self) -> dict[str, TableColumn]:
+        """Return its columns."""
+        return {name: TableColumn(self.kinds.get(name) or _kind(name), _description(name, self.texts.get(name))) for name in self.columns()}
+
+
+@dataclass(frozen=True)
+class DeclaredTable(Generic[R]):
+    """A table of the declared records of a kind of runs, as `RecordTable`."""
+
+    name: str
+    kind: RecordKind[R]
+    runs: RunKind
+
+    def described(self) -> dict[str, TableColumn]:
+        """Return its columns."""
+        columns = {"run": TableColumn(TEXT, _description("run"))}
+        for column in self.kind.values:
+            unit = f" Unit: {column.unit.name}." if column.unit.name else ""
+            columns[column.name] = TableColumn(_OF_TYPES[column.type], f"{column.about}{unit}")
+        return columns
+
+    def records_of(self, run: Run, strict: bool) -> Sequence[R]:
+        """Return the records of a run in their order. Raises UnreadableRun for damaged ones, unless not `strict`."""
+        if not self.runs.holds(run):
+            return []
+        records, warnings = self.kind.read(run.path)
+        check_records(warnings, strict)
+        return self.kind.order(records)
+
+    def records(self, run: Run, strict: bool) -> Iterator[Sequence[Any]]:
+        """Yield the values of each record of a run in the order of the columns."""
+        name = run.path.resolve().name
+        for record in self.records_of(run, strict):
+            yield [name, *(column.value(record) for column in self.kind.values)]
+
+    def all_records(self) -> property:
+        """Return a property of `Runs` with the records of all runs."""
+
+        def records(runs: Any) -> list[R]:
+            return [record for run in runs for record in self.records_of(run, runs.strict)]
+
+        records.__doc__ = (
+            f"The rows of all runs of `collbench {self.kind.name}`, as typed values. Raises UnreadableRun for damaged records."
+        )
+        return property(records)
+
 
 @cache
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
@@ -179,11 +228,9 @@ def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
         "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
     }
     columns = {table: {name: TableColumn(_kind(name), _description(name)) for name in each} for table, each in names.items()}
-    tables: list[RecordTable] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
+    tables: list[RecordTable | DeclaredTable[Any]] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
     for table in tables:
-        columns[table.name] = {
-            name: TableColumn(table.kinds.get(name) or _kind(name), _description(name, table.texts.get(name))) for name in table.columns()
-        }
+        columns[table.name] = table.described()
     return columns
 
 
@@ -301,7 +348,7 @@ def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
 
 
-def frame_of(table: RecordTable, runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+def frame_of(table: RecordTable | DeclaredTable[Any], runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
     """Return the records of all runs in a table. Raises UnreadableRun for damaged records, unless not `strict`."""
     return _frame(table.name, (record for run in runs for record in table.records(run, strict)))
 

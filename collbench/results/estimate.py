@@ -7,6 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from collbench.records import column
+
 _NotNegative = Annotated[float, Meta(ge=0)] | None
 
 
@@ -14,6 +16,6 @@ _NotNegative = Annotated[float, Meta(ge=0)] | None
 class Estimate:
     """A value with its 95 % confidence interval; None where it is unknown."""
 
-    value: _NotNegative = None
-    low: _NotNegative = None
-    high: _NotNegative = None
+    value: Annotated[_NotNegative, column("{}", key="")] = None
+    low: Annotated[_NotNegative, column("{} The lower end of its 95 % confidence interval.")] = None
+    high: Annotated[_NotNegative, column("{} The upper end of its 95 % confidence interval.")] = None

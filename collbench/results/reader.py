@@ -150,7 +150,9 @@ def misfit(name: str, value: Any) -> ValueError:
 
 def check_signs(record: Any, path: str) -> None:
     """Raise ValueError for a negative number in a record, or in a time or ceiling of it. path: what comes before the field's name."""
-    for name, value in vars(record).items():
+    names = record.__struct_fields__ if isinstance(record, msgspec.Struct) else vars(record)
+    for name in names:
+        value = getattr(record, name)
         if isinstance(value, int | float) and value < 0:
             raise misfit(path + name, value)
         if isinstance(value, Times | Ceiling):

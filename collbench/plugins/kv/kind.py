@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.kv.records import FILE, KvRow, read_kv
-from collbench.plugins.kv.text import FORMATS, blocks_text, title, write_kv
+from collbench.plugins.kv.records import FILE, KvRow
+from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, title
+from collbench.report.forms import FORMATS, write
 from collbench.report.kinds import Destination, RunKind
 from collbench.report.screen import check_format
 from collbench.units import format_percent, format_rate, plural
@@ -25,18 +26,18 @@ class KvKind(RunKind):
 
     def read(self, run: Run) -> list[KvRow]:
         """Return the rows."""
-        return read_kv(run)[1]
+        return BLOCK_TRANSFERS.read(run.path)[0]
 
     def warnings(self, run: Run) -> Sequence[str]:
         """Return what could not be read of the rows."""
-        return read_kv(run)[2]
+        return BLOCK_TRANSFERS.read(run.path)[1]
 
     def show(self, run: Run, material: Material, to: Destination) -> bool:
         """Print the rows; a CSV without rows has no header."""
         check_format(to.format, FORMATS, " for kv")
-        _, rows, warnings = read_kv(run)
+        rows, warnings = BLOCK_TRANSFERS.read(run.path)
         to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
-        write_kv(rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        write(BLOCK_TRANSFERS, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
         return to.headed or bool(rows)
 
     def screen(self, material: Material) -> FirstScreen | None:
@@ -56,8 +57,8 @@ class KvKind(RunKind):
         figures = [
             LargeFigure(f"{format_rate(first.bytes_per_s or 0.0)} GB/s", f"{first.method}: all blocks, until the last target has them")
         ]
-        if first.percent is not None:
-            figures.append(LargeFigure(format_percent(first.percent), f"of the rate of {first.limited_by}"))
+        if first.percent_of_link is not None:
+            figures.append(LargeFigure(format_percent(first.percent_of_link), f"of the rate of {first.limited_by}"))
         if first.first_token_percent is not None:
             figures.append(LargeFigure(format_percent(first.first_token_percent), "of the time to first token"))
         badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD, "MEASURED")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from collbench.analysis.concerns import MISSING, WRONG, Concern
 from collbench.plugins.kv.records import KvRow
-from collbench.plugins.kv.text import blocks_text, frame_of, remarks, sorted_rows, title
+from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, remarks, sorted_rows, title
 from collbench.report.cases import rate
+from collbench.report.forms import frame_of
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
@@ -38,7 +39,7 @@ def section(material: Material) -> Section | None:
         if not rows:
             continue
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
-        tables.append((f"{name}{title(rows)}", Table.of(frame_of(rows))))
+        tables.append((f"{name}{title(rows)}", Table.of(frame_of(BLOCK_TRANSFERS, rows))))
         texts += [f"{name}{text}" for text in remarks(rows)]
         charts += [chart for chart in [_chart(f"kv-{number}", name, rows)] if chart]
     return Section("kv", "Block transfers", list(dict.fromkeys(texts)), tables, charts) if tables else None
@@ -108,6 +109,6 @@ def _gigabytes(row: KvRow, seconds: float | None) -> float:
 
 def result(row: KvRow) -> str:
     """Return "0.117 GB/s, 98 % of the link, 17950 µs"."""
-    share = "" if row.percent is None else f", {format_percent(row.percent)} of the link"
+    share = "" if row.percent_of_link is None else f", {format_percent(row.percent_of_link)} of the link"
     time = "" if row.time_s.value is None else f", {format_time(row.time_s.value)} µs"
     return f"{rate(row.bytes_per_s)} GB/s{share}{time}"

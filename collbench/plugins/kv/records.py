@@ -3,99 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import field
 
 from collbench.reason import Fact
+from collbench.records import BYTES, COUNT, FLAGS, NUMBER, PERCENT, RATE, SECONDS, Record, column, figure
 from collbench.results.estimate import Estimate
-from collbench.results.reader import Run, decode_record, read_lines, read_run
 from collbench.stats.median import t_quantile
 from collbench.units import format_size
 
 FILE = "kv.jsonl"  # in a run's folder
 
 
-@dataclass(frozen=True)
-class KvRow:
+class KvRow(Record, frozen=True, kw_only=True):
     """The time of one transfer of blocks by one method.
 
-    method, backend      of `measure.block_transfer.METHODS`, and the backend that it needs
-    pattern, layout      "prefill-decode" or "broadcast"; layout: of the memory, "plain" without a model
-    model, tokens, block_tokens, cache_dtype   of the cache; "" and 0 for plain blocks
-    sources, targets     ranks that send and that receive
-    blocks, block_bytes  blocks of all ranks, after those of a token block are split by layers and heads; busiest: of the busiest rank
-    size_bytes           of all blocks
-    n, time_s            samples, and the median seconds until the last target has all blocks
-    expected_s           seconds that the limiting link needs for its bytes; None inside one host. limited_by: its name and source
-    copy_s               for "packed": seconds of the copies of the slowest source and target, in order, measured alone
-    prefill_s            the user's time of prefill, or None
-    checked, wrong, wrong_detail   as in a row of cases
+    method and backend are of `block_transfer.METHODS`; blocks counts those of all ranks, after those of a token block are split by layers
+    and heads. na_fact is `na` as fields, prefill_s the user's time of prefill; checked, wrong and wrong_detail are as in a row of cases.
     """
 
-    method: str
-    backend: str
-    pattern: str
-    layout: str
-    sources: int
-    targets: int
-    blocks: int
-    block_bytes: int
-    busiest: int
-    size_bytes: int
-    model: str = ""
-    tokens: int = 0
-    block_tokens: int = 0
-    cache_dtype: str = ""
-    nodes: int = 1
-    na: str | None = None
+    method: Annotated[str, column("How the blocks were moved.", title="method")]
+    backend: Annotated[str, column("The backend that the method needs.")]
+    pattern: Annotated[str, column("prefill-decode or broadcast.")]
+    layout: Annotated[str, column("The memory of the cache: layer-first or block-first; plain without a model.")]
+    model: Annotated[str, column("The model of the cache.")] = ""
+    tokens: Annotated[int, column("The tokens of the request; 0 without a model.")] = 0
+    block_tokens: Annotated[int, column("The tokens of a block of the cache; 0 without a model.")] = 0
+    cache_dtype: Annotated[str, column("The type of the elements of the cache.")] = ""
+    sources: Annotated[int, column("The ranks that send.")]
+    targets: Annotated[int, column("The ranks that receive.")]
+    nodes: Annotated[int, column("The number of hosts.")] = 1
+    blocks: Annotated[int, column("The blocks of all ranks.", unit=COUNT, title="blocks")]
+    block_bytes: Annotated[int, column("The size of a block.", unit=BYTES, title="block")]
+    busiest: Annotated[int, column("The blocks of the rank that sends or receives most.")]
+    size_bytes: Annotated[int, column("The size of all blocks together.", unit=BYTES)]
+    na: Annotated[str | None, column("Why it was not measured.")] = None
     na_fact: dict[str, Any] | None = None
-    n: int = 0
-    time_s: Estimate = field(default_factory=Estimate)
-    expected_s: float | None = None
-    limited_by: str = ""
-    copy_s: float | None = None
+    n: Annotated[int, column("The number of samples.")] = 0
+    time_s: Annotated[
+        Estimate,
+        column(
+            "The median time until the last target has all blocks.",
+            unit=SECONDS,
+            title="time µs",
+            interval="95 % CI µs",
+            drop_interval=4,
+        ),
+    ] = Estimate()
+    expected_s: Annotated[
+        float | None, column("The time that the limiting link needs for its bytes; missing inside one host.", unit=SECONDS)
+    ] = None
+    limited_by: Annotated[str, column("The limiting link, with the source of its rate.")] = ""
+    copy_s: Annotated[
+        float | None, column("Of `packed`: the time of packing and unpacking alone.", unit=SECONDS, title="copies µs", drop=3)
+    ] = None
     prefill_s: float | None = None
-    checked: int = 0
-    wrong: int | None = None
-    wrong_detail: str | None = None
-    flags: tuple[str, ...] = ()
+    checked: Annotated[int, column("The number of transfers of which every byte was verified.")] = 0
+    wrong: Annotated[
+        int | None, column("The number of wrong bytes in these transfers; missing if none was verified.", unit=NUMBER, title="wrong")
+    ] = None
+    wrong_detail: Annotated[str | None, column("The first wrong byte.")] = None
+    flags: Annotated[tuple[str, ...], column("The flags of the row.", unit=FLAGS, title="flags", wrap=True)] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
 
-    @property
+    @figure("The bytes of all blocks divided by the median time.", after="time_s", unit=RATE, title="GB/s")
     def bytes_per_s(self) -> float | None:
         """The bytes of all blocks per second."""
         return self.size_bytes / self.time_s.value if self.time_s.value else None
 
-    @property
+    @figure("The median time divided by `busiest`.", after="bytes_per_s", unit=SECONDS, title="µs per block")
     def s_per_block(self) -> float | None:
         """Seconds per block of the busiest rank."""
         return self.time_s.value / self.busiest if self.time_s.value is not None else None
 
-    @property
-    def percent(self) -> float | None:
+    @figure("The rate of the transfer as a share of that of the limiting link.", after="expected_s", unit=PERCENT, title="of link", drop=1)
+    def percent_of_link(self) -> float | None:
         """The rate as a percentage of that of the limiting link; None without one, and where it would mislead."""
         return 100 * self.expected_s / self.time_s.value if self.expected_s and self.time_s.value else None
 
-    @property
-    def start_skew_s(self) -> float | None:
-        """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""
-        skew = self.evidence.get("exit_skew_s")
-        value = skew.get("p50") if isinstance(skew, dict) else None
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf") else None
-
-    @property
+    @figure(
+        "The transfer as a share of `--prefill-time` and the transfer, one after the other.",
+        after="copy_s", unit=PERCENT, title="of first token", drop=2,
+    )  # fmt: skip
     def first_token_percent(self) -> float | None:
         """The transfer as a percentage of prefill and transfer one after the other; None without the time of prefill."""
         if self.prefill_s is None or self.time_s.value is None:
             return None
         return 100 * self.time_s.value / (self.prefill_s + self.time_s.value)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the row as values for JSON."""
-        return asdict(self)
+    @figure(
+        "The median time between the first and the last rank of a host to begin a sample; missing with one rank per host.",
+        after="first_token_percent", unit=SECONDS,
+    )  # fmt: skip
+    def start_skew_s(self) -> float | None:
+        """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""
+        skew = self.evidence.get("exit_skew_s")
+        value = skew.get("p50") if isinstance(skew, dict) else None
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf") else None
 
 
 CASE = "kv"  # the operation of a row's case in cells.jsonl, which `compare`, `gate` and `baseline` use
@@ -105,19 +112,6 @@ def series_of(row: KvRow) -> str:
     """Return what identifies the series of a row's case besides its size: "mpi-type prefill-decode 4:2 64KiB blocks, llama-3.1-8b …"."""
     name = f"{row.method} {row.pattern} {row.sources}:{row.targets} blocks of {format_size(row.block_bytes)}"
     return f"{name} {row.model} {row.cache_dtype} {row.block_tokens} tokens {row.layout}" if row.model else name
-
-
-def kv_from_json(values: dict[str, Any]) -> KvRow:
-    """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
-    return decode_record(values, KvRow)
-
-
-def read_kv(run: Run | Path) -> tuple[dict[str, Any], list[KvRow], list[str]]:
-    """Return (run.json's "kv", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
-    run = read_run(run) if isinstance(run, Path) else run
-    about, warnings = run.info.get("kv"), list[str]()
-    rows = list(read_lines(run.path / FILE, kv_from_json, warnings))
-    return about if isinstance(about, dict) else {}, rows, warnings
 
 
 # Costs: time = transfer + blocks × (block + bytes × byte), by least squares of relative errors over the rows of a method.

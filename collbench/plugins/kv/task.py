@@ -35,7 +35,8 @@ from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import SharedMemoryTooSmall
 from collbench.plugins.kv.block_transfer import METHODS, BlockPattern, TransferMethod
 from collbench.plugins.kv.models import BlockPlan, ModelBlocks, Pattern, PlainBlocks, make_plan
-from collbench.plugins.kv.records import CASE, KvRow, read_kv, series_of
+from collbench.plugins.kv.records import CASE, KvRow, series_of
+from collbench.plugins.kv.text import BLOCK_TRANSFERS
 from collbench.reason import Fact, Text, as_json, decode_or_text
 from collbench.results.estimate import Estimate
 from collbench.results.folder import KV
@@ -177,7 +178,7 @@ class KvTask(Task):
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rows by their place in the request."""
-        _, rows, _ = read_kv(run)
+        rows, _ = BLOCK_TRANSFERS.read(run.path)
         stored = {(row.method, row.block_bytes, row.blocks): row for row in rows}
         found = {}
         for place, (method, blocks) in enumerate(self.request.rows):
@@ -212,28 +213,29 @@ class KvTask(Task):
         world, plan = session.world, self.plans[blocks]
         sources, targets = self.request.sides(world.size)
         row = KvRow(
-            kind.name, kind.backend, self.request.pattern, "plain", sources, targets, plan.count, plan.block_bytes, plan.busiest,
-            plan.size_bytes, nodes=len(world.hosts), prefill_s=self.request.prefill_s,
+            method=kind.name, backend=kind.backend, pattern=self.request.pattern, layout="plain", sources=sources, targets=targets,
+            nodes=len(world.hosts), blocks=plan.count, block_bytes=plan.block_bytes, busiest=plan.busiest, size_bytes=plan.size_bytes,
+            prefill_s=self.request.prefill_s,
         )  # fmt: skip
         if isinstance(blocks, ModelBlocks):
-            row = replace(row, layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
+            row = row.replace(layout=blocks.layout, model=blocks.model.name, tokens=blocks.tokens, block_tokens=blocks.block_tokens,
                           cache_dtype=blocks.dtype)  # fmt: skip
         if isinstance(opened, Fact):
-            return replace(row, na=str(opened), na_fact=as_json(opened))
+            return row.replace(na=str(opened), na_fact=as_json(opened))
         backend = opened.of.running
         method = kind(plan, world, backend)
         what = f"kv by {kind.name}"
         refusal = method.refusal()
         if reason := world.first_error(None if refusal is None else as_json(refusal), f"{what}: asking for memory"):
             fact = decode_or_text(reason, SharedMemoryTooSmall)
-            return replace(row, na=str(fact), na_fact=reason)
+            return row.replace(na=str(fact), na_fact=reason)
         programs: list[Program] = []
         steps = (method.allocate, method.meet, lambda: programs.append(method.bind()))
         for number, step in enumerate(steps):
             if reason := self._failing(session, step, what):
                 if number or not method.frees_together:  # else some ranks lack what all must free
                     self._failing(session, method.free, what)
-                return replace(row, na=reason, na_fact=as_json(Text(reason)))
+                return row.replace(na=reason, na_fact=as_json(Text(reason)))
         ready = self._prepared(row, plan, programs[0], opened, session)
         watched = session.measured(ready, backend, session.request.budget)
         copies = world.gather(self._copies(method), f"{what}: timing the copies")
@@ -246,7 +248,7 @@ class KvTask(Task):
             session.note_once(f"other path of {kind.name}", watched.other_path)
         copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
         copy_s += max((max(times) for times in copies[sources:] if times), default=0.0)
-        row = replace(row, copy_s=copy_s or None, **check_fields(session.request.check, mismatches))
+        row = row.replace(copy_s=copy_s or None, **check_fields(session.request.check, mismatches))
         return self._stored(row, _Taken(ready, backend, watched, wrong_evidence(mismatches)), session)
 
     def _failing(self, session: LaunchSession, step: Callable[[], object], what: str) -> str | None:
@@ -286,8 +288,8 @@ class KvTask(Task):
         if session.folder:
             session.folder.append(case, arrays)
         limit, times = ceiling.bytes_per_s, case.time_s
-        return replace(
-            row, n=case.n, time_s=Estimate(times.p50, times.ci_low, times.ci_high) if times else Estimate(),
+        return row.replace(
+            n=case.n, time_s=Estimate(times.p50, times.ci_low, times.ci_high) if times else Estimate(),
             expected_s=case.size_bytes / limit if limit and case.percent_of_ceiling is not None else None,
             limited_by=f"{ceiling.limited_by} ({ceiling.source})" if limit else "", flags=case.flags, evidence=case.evidence,
         )  # fmt: skip

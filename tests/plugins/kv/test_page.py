@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from collbench.plugins.kv.page import most_bytes, section
@@ -17,9 +16,9 @@ from collbench.results.reader import read_run
 from tests.plugins.kv.test_text import ROW
 from tests.results.rows import make_row
 
-SLOW = replace(ROW, method="packed", time_s=Estimate(1e-4, 9e-5, 1.1e-4), copy_s=2e-5)
-SMALL = replace(ROW, blocks=8, busiest=8, size_bytes=8 * 4096, time_s=Estimate(1e-6))
-MISSING = replace(ROW, method="nixl", backend="nixl", na="nixl-cu13 is not installed", time_s=Estimate(), n=0, wrong=None, limited_by="")
+SLOW = ROW.replace(method="packed", time_s=Estimate(1e-4, 9e-5, 1.1e-4), copy_s=2e-5)
+SMALL = ROW.replace(blocks=8, busiest=8, size_bytes=8 * 4096, time_s=Estimate(1e-6))
+MISSING = ROW.replace(method="nixl", backend="nixl", na="nixl-cu13 is not installed", time_s=Estimate(), n=0, wrong=None, limited_by="")
 
 
 def stored(path: Path, *rows: KvRow) -> Path:
@@ -58,8 +57,8 @@ def test_the_first_screen_names_the_fastest_method(tmp_path: Path) -> None:
 def test_methods_whose_intervals_overlap_are_equally_fast(tmp_path: Path) -> None:
     time = ROW.time_s
     assert time.value is not None and time.high is not None
-    near = replace(ROW, method="mpi-put", time_s=Estimate(time.high * 1.1, time.high, time.high * 1.2))
-    apart = replace(near, time_s=Estimate(time.high * 1.1, time.high * 1.01, time.high * 1.2))
+    near = ROW.replace(method="mpi-put", time_s=Estimate(time.high * 1.1, time.high, time.high * 1.2))
+    apart = near.replace(time_s=Estimate(time.high * 1.1, time.high * 1.01, time.high * 1.2))
     for other, equal in ((near, True), (apart, False)):
         screen = first_screen(material(tmp_path / str(equal), ROW, other))
         assert screen is not None
@@ -68,7 +67,7 @@ def test_methods_whose_intervals_overlap_are_equally_fast(tmp_path: Path) -> Non
 
 
 def test_wrong_data_is_on_the_first_screen(tmp_path: Path) -> None:
-    screen = first_screen(material(tmp_path, replace(ROW, wrong=1, wrong_detail="rank 1: 1 wrong element")))
+    screen = first_screen(material(tmp_path, ROW.replace(wrong=1, wrong_detail="rank 1: 1 wrong element")))
     assert screen is not None and screen.badge == ("bad", "WRONG DATA")
 
 
@@ -80,7 +79,7 @@ def test_a_run_without_a_measured_row_has_a_page_with_the_reason(tmp_path: Path)
 
 
 def test_rates_that_no_machine_has_are_not_drawn() -> None:
-    assert most_bytes([replace(ROW, time_s=Estimate(1e-300))]) == []
+    assert most_bytes([ROW.replace(time_s=Estimate(1e-300))]) == []
 
 
 def test_markdown_and_openmetrics_have_the_cases(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, kv_from_json, series_of
+from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known, series_of
+from collbench.plugins.kv.text import BLOCK_TRANSFERS
 from collbench.results.estimate import Estimate
+
+
+def row_of(**figures: Any) -> KvRow:
+    return KvRow(method="packed", backend="mpi", pattern="prefill-decode", layout="plain", sources=1, targets=1, n=60, **figures)
 
 
 def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.001) -> list[KvRow]:
@@ -19,7 +23,7 @@ def rows_of(counts: tuple[int, ...], sizes: tuple[int, ...], noise: float = 0.00
         time_s = (20e-6 + 0.5e-6 * n + n * size / 10e9) * (1 + noise * float(errors.standard_normal()))
         half = 2 * noise * time_s
         times = Estimate(time_s, time_s - half, time_s + half)
-        found.append(KvRow("packed", "mpi", "prefill-decode", "plain", 1, 1, n, size, n, n * size, n=60, time_s=times))
+        found.append(row_of(blocks=n, block_bytes=size, busiest=n, size_bytes=n * size, time_s=times))
     return found
 
 
@@ -42,22 +46,22 @@ def test_rows_that_cannot_separate_the_costs_are_inconclusive() -> None:
 
 
 def test_wrong_rows_have_no_costs() -> None:
-    rows = [KvRow(**{**row.__dict__, "wrong": 3}) for row in rows_of((8, 64), (4096, 32768))]
+    rows = [row.replace(wrong=3) for row in rows_of((8, 64), (4096, 32768))]
     assert costs_of(rows) == []
 
 
 def test_what_cannot_be_compared_is_another_series() -> None:
     (row,) = rows_of((8,), (4096,))
-    model = replace(row, model="m", cache_dtype="fp8", block_tokens=16, layout="block-first")
+    model = row.replace(model="m", cache_dtype="fp8", block_tokens=16, layout="block-first")
     changes: list[dict[str, Any]] = [
         {"method": "writev"}, {"pattern": "broadcast"}, {"sources": 2}, {"targets": 2}, {"block_bytes": 8192}, {"model": "n"},
         {"cache_dtype": "bf16"}, {"block_tokens": 32}, {"layout": "layer-first"},
     ]  # fmt: skip
-    assert len({series_of(row), series_of(model), *(series_of(replace(model, **change)) for change in changes)}) == 2 + len(changes)
-    assert series_of(replace(model, tokens=9, blocks=9, size_bytes=9)) == series_of(model)
+    assert len({series_of(row), series_of(model), *(series_of(model.replace(**change)) for change in changes)}) == 2 + len(changes)
+    assert series_of(model.replace(tokens=9, blocks=9, size_bytes=9)) == series_of(model)
 
 
 def test_a_row_is_stored_and_read() -> None:
     (row,) = rows_of((8,), (4096,))
-    assert kv_from_json(row.as_json()) == row
-    assert row.bytes_per_s is not None and row.first_token_percent is None and row.percent is None
+    assert BLOCK_TRANSFERS.decoded(row.as_json()) == row
+    assert row.bytes_per_s is not None and row.first_token_percent is None and row.percent_of_link is None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from io import StringIO
 
 import pytest
 
-from collbench.plugins.kv.records import KvRow, kv_from_json
-from collbench.plugins.kv.text import FORMATS, remarks, write_kv
+from collbench.plugins.kv.records import KvRow
+from collbench.plugins.kv.text import BLOCK_TRANSFERS, remarks
+from collbench.report.forms import FORMATS, write
 from collbench.results.estimate import Estimate
 
 ROW = KvRow(
-    "mpi-type", "mpi", "prefill-decode", "plain", 1, 1, 64, 4096, 64, 262144, nodes=2, n=60, time_s=Estimate(5e-5, 4e-5, 6e-5),
+    method="mpi-type", backend="mpi", pattern="prefill-decode", layout="plain", sources=1, targets=1, blocks=64, block_bytes=4096,
+    busiest=64, size_bytes=262144, nodes=2, n=60, time_s=Estimate(5e-5, 4e-5, 6e-5),
     expected_s=2.5e-5, limited_by="eth0 on n1 (sysfs)", prefill_s=1.5e-4, checked=1, wrong=0,
 )  # fmt: skip
 
@@ -22,7 +23,7 @@ ROW = KvRow(
 def written(format: str, *rows: KvRow) -> str:
     """Return what is printed."""
     out = StringIO()
-    write_kv(rows, format, out, color=False, run="r")
+    write(BLOCK_TRANSFERS, rows, format, out, color=False, run="r")
     return out.getvalue()
 
 
@@ -33,19 +34,19 @@ def test_figures_follow_from_the_time() -> None:
 
 
 def test_json_reads_back_as_the_row() -> None:
-    assert kv_from_json(json.loads(written("json", ROW))) == ROW
+    assert BLOCK_TRANSFERS.decoded(json.loads(written("json", ROW))) == ROW
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_rows_without_figures_are_printed(format: str) -> None:
-    row = replace(ROW, na="socket is missing", time_s=Estimate(), n=0, wrong=None, expected_s=None)
+    row = ROW.replace(na="socket is missing", time_s=Estimate(), n=0, wrong=None, expected_s=None)
     assert "socket is missing" in written(format, ROW, row)
 
 
 def test_methods_without_costs_share_one_sentence() -> None:
-    rows = [replace(ROW, method=method, blocks=blocks, busiest=blocks) for method in ("packed", "writev") for blocks in (8, 64)]
+    rows = [ROW.replace(method=method, blocks=blocks, busiest=blocks) for method in ("packed", "writev") for blocks in (8, 64)]
     assert sum("packed, writev" in text for text in remarks(rows)) == 1
 
 
 def test_wrong_data_is_named() -> None:
-    assert "mpi-type: rank 1: 1 wrong element" in remarks([replace(ROW, wrong=1, wrong_detail="rank 1: 1 wrong element")])
+    assert "mpi-type: rank 1: 1 wrong element" in remarks([ROW.replace(wrong=1, wrong_detail="rank 1: 1 wrong element")])

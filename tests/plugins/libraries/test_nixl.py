@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.backend import Available, Unavailable
-from collbench.plugins.kv.records import KvRow, read_kv
+from collbench.plugins.kv.records import KvRow
+from collbench.plugins.kv.text import BLOCK_TRANSFERS
 from collbench.plugins.libraries.nixl import NixlBackend, wheel
 from tests.cli.command import run, run_here, start
 from tests.conftest import enter
@@ -23,7 +24,7 @@ of_plugin = [pytest.mark.in_turn, pytest.mark.timeout(120)]
 
 
 def rows_in(folder: Path) -> list[KvRow]:
-    return read_kv(folder)[1]
+    return BLOCK_TRANSFERS.read(folder)[0]
 
 
 @pytest.mark.skipif(wheel() is not None, reason="NIXL is installed in this environment")

@@ -14,8 +14,9 @@ import pytest
 from collbench.operations.program import Program
 from collbench.plugins.kv.block_transfer import METHODS, BlockPattern, Nixl, TransferMethod
 from collbench.plugins.kv.models import PlainBlocks, make_plan
-from collbench.plugins.kv.records import KvRow, read_kv
+from collbench.plugins.kv.records import KvRow
 from collbench.plugins.kv.task import must_cross
+from collbench.plugins.kv.text import BLOCK_TRANSFERS
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here, start
 from tests.conftest import enter
@@ -130,7 +131,7 @@ def measured(folder: Path, *words: str) -> dict[str, KvRow]:
     options = ["--oversubscribe", "-n", "3", "-w", "1", "--max-time", "5", "--out", str(folder / "run")]
     done = run(folder, "kv", *options, *words, timeout=100)
     assert done.returncode == 0, done.stderr
-    return {row.method: row for row in read_kv(folder / "run")[1]}
+    return {row.method: row for row in BLOCK_TRANSFERS.read(folder / "run")[0]}
 
 
 def as_torchrun(rank: int, port: int) -> dict[str, str]:
@@ -173,7 +174,7 @@ def test_wrong_blocks_of_a_library_end_with_4(fault: str, method: str, tmp_path:
     what = ["--blocks", "5", "--block-bytes", "4K", "--method", method, "-n", "3", "-w", "1"]
     done = run(tmp_path, fault, "kv", *what, "--out", "run", program=(str(MPICH), "-n", "2", *SPOILT), timeout=100)
     assert done.returncode == 4
-    (row,) = read_kv(tmp_path / "run")[1]
+    (row,) = BLOCK_TRANSFERS.read(tmp_path / "run")[0]
     wrong = row.evidence["wrong_data"]["first"][0]
     assert row.wrong == (1 if fault == "flipped" else row.wrong) and row.wrong and wrong["rank"] == 1
 
@@ -185,7 +186,7 @@ def test_what_a_method_holds_is_freed_where_a_rank_cannot_use_it(tmp_path: Path)
     methods = ["mpi-messages", "mpi-type", "mpi-put", "writev"]
     what = ["--blocks", "5", "--block-bytes", "4K", "--method", ",".join(methods), "-n", "3", "-w", "1"]
     done = run(tmp_path, "unmade", "kv", *what, "--out", "run", program=(str(MPICH), "-n", "2", *SPOILT), timeout=100)
-    rows = read_kv(tmp_path / "run")[1]
+    rows = BLOCK_TRANSFERS.read(tmp_path / "run")[0]
     assert done.returncode == 2 and {row.method for row in rows} == set(methods)
     assert all(row.na and "no calls" in row.na for row in rows)
     assert {f"freed {name} {rank}" for name in methods for rank in (0, 1)} <= set(done.stderr.splitlines())
@@ -217,7 +218,7 @@ def test_every_method_reads_the_rate_of_a_link(tmp_path: Path) -> None:
         line = [str(MPICH), *reach, *passed, *PROGRAM, "kv", *what, "--out", str(tmp_path / "run")]
         done = bed.run(0, line, 100, environment())
     assert done.returncode == 0, done.stderr
-    _, rows, _ = read_kv(tmp_path / "run")
+    rows, _ = BLOCK_TRANSFERS.read(tmp_path / "run")
     assert {row.method for row in rows} == set(methods)
     for row in rows:
         assert (row.nodes, row.wrong) == (2, 0) and row.percent is not None and 50 < row.percent < 103, (

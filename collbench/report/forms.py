@@ -1,0 +1,57 @@
+"""Forms of records of any kind: CSV, JSON lines and a table, from what `collbench.records` declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from collbench.records import R, RecordKind
+from collbench.report.frame import Column, Frame, Line, csv_table, printable, table_lines, without_empty
+from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.results.store import to_line
+
+FORMATS = ("table", "csv", "json")
+
+
+def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
+    """Return the table of records for people; columns that are empty in all records are left out."""
+    ordered = kind.order(records)
+    columns = [
+        Column("", shown.title, shown.text, right=shown.spec.unit.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
+        for shown in kind.shown
+    ]
+    return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
+
+
+def _reason(record: object) -> str | None:
+    """Return why a record has no figures; None if it has."""
+    reason = getattr(record, "na", None)
+    return f"n/a ({reason})" if reason else None
+
+
+def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -> Iterator[Line]:
+    """Yield the headline, the table, and the sentences below it; nothing without records."""
+    if not records:
+        return
+    yield Line(printable(kind.title(records)), "head")
+    yield from table_lines(frame_of(kind, records), width)
+    yield from (Line(printable(sentence), "foot") for sentence in kind.remarks(records))
+
+
+def write(kind: RecordKind[R], records: Sequence[R], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
+    """Print records in one of FORMATS. Raises UsageError for another one.
+
+    run     the name of their folder, in a CSV's first column
+    headed  whether records were printed before: a CSV has its header
+    """
+    check_format(format, FORMATS, f" for {kind.name}")
+    if format == "csv":
+        names = ("run", *(value.name for value in kind.values))
+        values = ((run, *kind.fields_of(record).values()) for record in kind.order(records))
+        found = list(csv_table(names, values, headed)) if records else []
+    elif format == "json":
+        found = [Line(to_line(record.as_json())) for record in kind.order(records)]
+    else:
+        width = width_of(out)
+        found = list(wrapped(lines(kind, records, width), width))
+    print_lines(found, out, color)
