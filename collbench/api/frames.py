@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 from collbench.analysis.launches import Launches
+from collbench.columns import UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugin import loaded_parts, plugins
 from collbench.records import R, RecordKind
-from collbench.report.explain import word_table
 from collbench.report.kinds import RunKind
 from collbench.report.plan import in_print_order
-from collbench.report.writers import csv_columns, row_values
+from collbench.report.writers import row_values
 from collbench.results.reader import Damage, Run
+from collbench.results.row import Row
 from collbench.results.store import to_line
 
 if TYPE_CHECKING:
@@ -53,98 +54,15 @@ FLOAT = ValueKind("float64", "float64", (int, float))
 TIME = ValueKind("datetime64[us, UTC]", "timestamp", (str,))
 OBJECT = ValueKind("object", "string", (object,))
 _OF_TYPES = {str: TEXT, int: COUNT, bool: FLAG, float: FLOAT, object: OBJECT}
-# Seconds, and bytes per second, are FLOAT by the ends of their names; all others are TEXT.
-_KINDS = {
-    COUNT: (
-        "root", "size_bytes", "count", "ranks", "nodes", "window", "streams", "n", "launches", "checked", "wrong", "groups_count",
-        "overlap_blocks", "groups_ranks", "row", "sample", "slowest_rank",
-    ),
-    FLAG: ("in_place", "reached", "ceiling_disturbed"),
-    FLOAT: (
-        "overlap_percent", "overlap_percent_low", "overlap_percent_high", "overlap_slowdown", "overlap_slowdown_low",
-        "overlap_slowdown_high", "overlap_assisted_percent",
-        "target", "n_eff", "message_rate", "percent_of_ceiling", "percent_of_hard_bound", "percent_of_expected_time",
-        "percent_of_expected_time_low", "percent_of_expected_time_high",
-    ),
-    OBJECT: ("modes", "flags", "evidence", "slowest_ranks", "groups_p50_s", "groups_busbw_bytes_per_s"),
-}  # fmt: skip
-_OF_RUN = {
-    "path": "The run folder.",
-    "started_utc": "When the run began.",
-    "allocation": "The name of the allocation: launches with the same name repeat one another.",
-    "collbench": "The version that measured.",
+RUN_COLUMN = {"run": column("The name of the run's folder, so that rows of several runs can be in one table.")}
+_RUN_COLUMNS = {
+    **RUN_COLUMN,
+    "path": column("The run folder."),
+    "started_utc": column("When the run began."),
+    "allocation": column("The name of the allocation: launches with the same name repeat one another."),
+    "collbench": column("The version that measured."),
 }
-# Descriptions of columns for which `collbench explain` has a page together with other columns, or none.
-_TEXTS = {
-    "target": "The half-width of the confidence interval that was aimed at, as a share of the median.",
-    "reached": "Whether the interval became as narrow as that.",
-    "stopped": "Why the sampling stopped: precision, out_of_reach, max_time, most_samples or iterations.",
-    "n": "The number of samples.",
-    "n_eff": "How many independent samples they are worth.",
-    "time_p50_s": "The median time per message of the slowest rank; of an imported row the statistic of its tool.",
-    "time_ci_low_s": "The lower end of the 95 % confidence interval of the median.",
-    "time_ci_high_s": "The upper end of the 95 % confidence interval of the median.",
-    "time_min_s": "The shortest sample.",
-    "time_p95_s": "The 95th percentile of the samples.",
-    "time_p99_s": "The 99th percentile of the samples.",
-    "time_max_s": "The longest sample.",
-    "time_rank_mean_s": "The mean over all ranks and samples.",
-    "message_rate": "Of multipair: messages per second of all pairs together.",
-    "groups_count": "The number of groups that ran at the same time.",
-    "groups_ranks": "The number of ranks of each of these groups.",
-    "groups_p50_s": "The median time of each group.",
-    "groups_busbw_bytes_per_s": "The bus bandwidth of each group.",
-    "groups_total_busbw_bytes_per_s": "The bus bandwidth of all groups together, until the last one is done.",
-    "overlap_communication_s": "The time of the communication alone (`--overlap`).",
-    "overlap_computation_s": "The time of the computation alone.",
-    "overlap_percent": "100 · (1 − (both − computation) / communication), not limited to 0–100.",
-    "overlap_percent_low": "The lower end of the 95 % confidence interval of `overlap_percent`.",
-    "overlap_percent_high": "The upper end of the 95 % confidence interval of `overlap_percent`.",
-    "overlap_exposed_s": "The time that the communication adds to the computation.",
-    "overlap_exposed_low_s": "The lower end of the 95 % confidence interval of `overlap_exposed_s`.",
-    "overlap_exposed_high_s": "The upper end of the 95 % confidence interval of `overlap_exposed_s`.",
-    "overlap_slowdown": "The time of the computation during the communication, divided by its time alone.",
-    "overlap_slowdown_low": "The lower end of the 95 % confidence interval of `overlap_slowdown`.",
-    "overlap_slowdown_high": "The upper end of the 95 % confidence interval of `overlap_slowdown`.",
-    "overlap_assisted_percent": "The overlap with test calls between slices of the computation.",
-    "overlap_payer": "What takes the exposed time: computation, waiting or none.",
-    "overlap_progress": "What moves data while a rank computes: threads or calls of the library.",
-    "overlap_blocks": "The number of blocks of one sample of each state.",
-    "overlap_outcome": "hidden, partial, exposed or inconclusive.",
-    "ceiling_kind": "The kind of expected bandwidth: measured, network, topology, given, simulated or none.",
-    "ceiling_bytes_per_s": "The expected bus bandwidth: what a healthy system approaches.",
-    "ceiling_limited_by": "The link or resource that sets the expected bandwidth; without a rate, the reason.",
-    "ceiling_model": "The algorithm of the expected bandwidth: ring, tree, nvls, nvls_tree or direct; or bound.",
-    "ceiling_source": "The origin of its rate.",
-    "ceiling_low_bytes_per_s": "The lower end of the interval of a measured reference.",
-    "ceiling_high_bytes_per_s": "The upper end of the interval of a measured reference.",
-    "ceiling_disturbed": "Whether the repetitions of a measured reference did not agree; the row then lacks a percentage.",
-    "ceiling_efficiency": "The share of the links' rate that the algorithm reaches by the library's constants.",
-    "ceiling_constants": "The origin of this share.",
-    "hard_bound_kind": "The kind of hard limit.",
-    "hard_bound_bytes_per_s": "The hard limit: the bus bandwidth that no algorithm can exceed on these links.",
-    "hard_bound_limited_by": "The link or resource that sets the hard limit.",
-    "hard_bound_model": "How the hard limit was computed.",
-    "hard_bound_source": "The origin of the rate of the hard limit.",
-    "percent_of_ceiling": "The measured bus bandwidth as a share of the expected one.",
-    "percent_of_hard_bound": "The measured bus bandwidth as a share of the hard limit.",
-    "expected_time_s": "The time that a model expects of the row's size.",
-    "percent_of_expected_time": "The expected time as a share of the measured one: below 100 the row is slower.",
-    "percent_of_expected_time_low": "The lower end of its interval, from the interval of the measured time.",
-    "percent_of_expected_time_high": "The upper end of its interval.",
-    "expected_time_origin": "The model of the expected time; or why there is none.",
-    "checked": "The number of iterations of which the data was verified.",
-    "wrong": "The number of wrong elements in these iterations; missing if none was verified.",
-    "wrong_detail": "The first wrong element, with the expected and the received value.",
-    "canary_before_s": "The time of the state probe, which is fixed work, before the case.",
-    "canary_after_s": "The time of the state probe after the case.",
-    "row": "The index of the case in the rows of its run.",
-    "sample": "The number of the sample, from 0, in the order in which they were taken.",
-    "time_s": "The time per message of the slowest rank.",
-    "mean_s": "The mean over the ranks of the time per message.",
-    "slowest_rank": "The rank that took longest.",
-}
-_UNITS = (("_bytes_per_s", "bytes per second"), ("_bytes", "bytes"), ("_s", "seconds"), ("_utc", "UTC"))
+_QUALITY = {"quality": column("How far the figures of a row can be trusted, in one word.")}
 
 
 @dataclass(frozen=True)
@@ -154,28 +72,42 @@ class TableColumn:
     kind: ValueKind
     description: str
 
+    @classmethod
+    def of(cls, name: str, spec: ColumnSpec) -> TableColumn:
+        """Return the column of a declaration; without a type it is that of the unit, which follows from the end of its name."""
+        unit = spec.unit or unit_of(name)
+        kind = TIME if unit is UTC else _OF_TYPES[spec.type or unit.type]
+        return cls(kind, described(spec.about, unit))
+
+    @classmethod
+    def of_value(cls, value: ValueColumn) -> TableColumn:
+        """Return the column of a field of a record."""
+        return cls(_OF_TYPES[value.type], described(value.about, value.unit))
+
+
+def row_columns(*names: str) -> dict[str, ColumnSpec]:
+    """Return the declarations of these columns of rows, for tables that have them, too."""
+    columns = {value.name: column(value.about, unit=value.unit, type=value.type) for value in value_columns(Row)}
+    return {name: columns[name] for name in names}
+
 
 @dataclass(frozen=True)
 class RecordTable:
     """A table of runs of one kind, which a plug-in brings.
 
     name     of the method of `Runs` that returns it
-    columns  returns the names of its columns
+    columns  returns the declarations of its columns, in order
     records  yields the values of each record of a run in the order of the columns, nothing for runs of other kinds; its second argument:
              whether damaged records raise UnreadableRun
-    kinds    by column the kind of its values, where it differs from that of the core's column and does not follow from the end of its name
-    texts    by column its description, where it differs from that of the core's column
     """
 
     name: str
-    columns: Callable[[], Iterable[str]]
+    columns: Callable[[], Mapping[str, ColumnSpec]]
     records: Callable[[Run, bool], Iterable[Sequence[Any]]]
-    kinds: Mapping[str, ValueKind] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
 
     def described(self) -> dict[str, TableColumn]:
         """Return its columns."""
-        return {name: TableColumn(self.kinds.get(name) or _kind(name), _description(name, self.texts.get(name))) for name in self.columns()}
+        return {name: TableColumn.of(name, spec) for name, spec in self.columns().items()}
 
 
 @dataclass(frozen=True)
@@ -188,11 +120,8 @@ class DeclaredTable(Generic[R]):
 
     def described(self) -> dict[str, TableColumn]:
         """Return its columns."""
-        columns = {"run": TableColumn(TEXT, _description("run"))}
-        for column in self.kind.values:
-            unit = f" Unit: {column.unit.name}." if column.unit.name else ""
-            columns[column.name] = TableColumn(_OF_TYPES[column.type], f"{column.about}{unit}")
-        return columns
+        columns = {name: TableColumn.of(name, spec) for name, spec in RUN_COLUMN.items()}
+        return columns | {value.name: TableColumn.of_value(value) for value in self.kind.values}
 
     def records_of(self, run: Run, strict: bool) -> Sequence[R]:
         """Return the records of a run in their order. Raises UnreadableRun for damaged ones, unless not `strict`."""
@@ -206,7 +135,7 @@ class DeclaredTable(Generic[R]):
         """Yield the values of each record of a run in the order of the columns."""
         name = run.path.resolve().name
         for record in self.records_of(run, strict):
-            yield [name, *(column.value(record) for column in self.kind.values)]
+            yield [name, *(value.value(record) for value in self.kind.values)]
 
     def all_records(self) -> property:
         """Return a property of `Runs` with the records of all runs."""
@@ -223,38 +152,14 @@ class DeclaredTable(Generic[R]):
 @cache
 def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     """Return the columns of each table, by the name of the method of `Runs` that makes it."""
-    names = {
-        "frame": ("run", *_OF_RUN, *csv_columns()[1:]),
-        "samples": ("run", "row", "operation", "backend", "size_bytes", "ranks", "sample", "time_s", "mean_s", "slowest_rank"),
-    }
-    columns = {table: {name: TableColumn(_kind(name), _description(name)) for name in each} for table, each in names.items()}
+    of_run = {name: TableColumn.of(name, spec) for name, spec in _RUN_COLUMNS.items()}
+    of_row = {value.name: TableColumn.of_value(value) for value in value_columns(Row)}
+    quality = {name: TableColumn.of(name, spec) for name, spec in _QUALITY.items()}
+    columns: dict[str, Mapping[str, TableColumn]] = {"frame": of_run | of_row | quality, "samples": _SAMPLES.described()}
     tables: list[RecordTable | DeclaredTable[Any]] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
     for table in tables:
         columns[table.name] = table.described()
     return columns
-
-
-def _kind(name: str) -> ValueKind:
-    found = next((kind for kind, names in _KINDS.items() if name in names), None)
-    return found or (TIME if name.endswith("_utc") else FLOAT if name.endswith("_s") else TEXT)
-
-
-def _description(name: str, text: str | None = None) -> str:
-    """Return the text, or that of the core's column, with the unit."""
-    text = text or (_OF_RUN | _TEXTS).get(name) or _words().get(name, "")
-    unit = "percent" if name.startswith("percent") else next((unit for end, unit in _UNITS if name.endswith(end)), "")
-    return f"{text} Unit: {unit}." if unit else text
-
-
-@cache
-def _words() -> Mapping[str, str]:
-    """Return the first sentence of `collbench explain`, by column and by field of CSV."""
-    found: dict[str, str] = {}
-    for page in word_table():
-        if page.group == "column":
-            first, dot, _ = " ".join(page.means.split()).partition(". ")
-            found |= dict.fromkeys((page.word, *page.names), first + dot.strip())
-    return found
 
 
 # DataFrames.
@@ -296,9 +201,7 @@ def of_rows(tables: Sequence[Launches], columns: Sequence[str] | None = None) ->
     Raises UsageError for an unknown name.
     """
     names = [_known(name) for name in ([columns] if isinstance(columns, str) else columns or ())]
-    records = (
-        [*of_run, *(value for _, value in row_values(row))] for table, of_run in _heads(tables) for row in in_print_order(table.rows)
-    )
+    records = ([*of_run, *row_values(row)] for table, of_run in _heads(tables) for row in in_print_order(table.rows))
     frame = _frame("frame", records)
     if columns is None:
         return frame
@@ -329,10 +232,10 @@ def _known(name: str) -> str:
 
 def of_samples(runs: Iterable[Run]) -> pandas.DataFrame:
     """Return a row per stored sample."""
-    return _frame("samples", (record for run in runs for record in _samples_of(run)))
+    return frame_of(_SAMPLES, runs, strict=True)
 
 
-def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
+def _samples_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
     name = run.path.resolve().name
     index_of = {id(row): index for index, row in enumerate(run.rows)}
     for row in in_print_order(run.rows):
@@ -346,6 +249,21 @@ def _samples_of(run: Run) -> Iterator[Sequence[Any]]:
             raise UsageError(f"{run.path}: the samples of {row.operation} have different lengths: the run was altered")
         about = (name, index_of[id(row)], row.operation, row.backend, row.size_bytes, row.ranks)
         yield from ((*about, number, *each) for number, each in enumerate(zip(times, means, ranks, strict=True)))
+
+
+_SAMPLES = RecordTable(
+    "samples",
+    lambda: {
+        **RUN_COLUMN,
+        "row": column("The index of the case in the rows of its run.", type=int),
+        **row_columns("operation", "backend", "size_bytes", "ranks"),
+        "sample": column("The number of the sample, from 0, in the order in which they were taken.", type=int),
+        "time_s": column("The time per message of the slowest rank."),
+        "mean_s": column("The mean over the ranks of the time per message."),
+        "slowest_rank": column("The rank that took longest.", type=int),
+    },
+    _samples_of,
+)
 
 
 def frame_of(table: RecordTable | DeclaredTable[Any], runs: Iterable[Run], strict: bool) -> pandas.DataFrame:

@@ -24,7 +24,7 @@ from collbench.cli.parser import (
 )
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
-from collbench.report.formats import FORMATS
+from collbench.report import FORMATS
 
 if TYPE_CHECKING:
     pass

@@ -15,9 +15,11 @@ FORMATS = ("table", "csv", "json")
 
 def frame_of(kind: RecordKind[R], records: Sequence[R]) -> Frame[R]:
     """Return the table of records for people; columns that are empty in all records are left out."""
+    if kind.frame:
+        return kind.frame(records)
     ordered = kind.order(records)
     columns = [
-        Column("", shown.title, shown.text, right=shown.spec.unit.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
+        Column("", shown.title, shown.text, right=shown.right, drop=shown.drop, cut=shown.spec.cut, wrap=shown.spec.wrap)
         for shown in kind.shown
     ]
     return Frame(without_empty(columns, ordered), ordered, style=kind.style, instead=_reason, names_hidden=True)
@@ -39,19 +41,23 @@ def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -
 
 
 def write(kind: RecordKind[R], records: Sequence[R], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
-    """Print records in one of FORMATS. Raises UsageError for another one.
+    """Print records in one of FORMATS; the table has them in the order of their kind. Raises UsageError for another format.
 
     run     the name of their folder, in a CSV's first column
     headed  whether records were printed before: a CSV has its header
     """
     check_format(format, FORMATS, f" for {kind.name}")
     if format == "csv":
-        names = ("run", *(value.name for value in kind.values))
-        values = ((run, *kind.fields_of(record).values()) for record in kind.order(records))
-        found = list(csv_table(names, values, headed)) if records else []
+        found = list(csv_lines(kind, records, run, headed)) if records else []
     elif format == "json":
-        found = [Line(to_line(record.as_json())) for record in kind.order(records)]
+        found = [Line(to_line(record.as_json())) for record in records]
     else:
         width = width_of(out)
         found = list(wrapped(lines(kind, records, width), width))
     print_lines(found, out, color)
+
+
+def csv_lines(kind: RecordKind[R], records: Sequence[R], run: str, headed: bool) -> Iterator[Line]:
+    """Yield records as CSV. run, headed: as in `write`."""
+    names = ["run", *(value.name for value in kind.values)]
+    yield from csv_table(names, ([run, *kind.fields_of(record).values()] for record in records), headed)

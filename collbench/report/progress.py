@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from collbench.report import FORMATS
 from collbench.report.blocks import DEFAULT_VIEW, View, parse_columns
-from collbench.report.formats import FORMATS
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import check_format, is_terminal, make_screen

@@ -15,10 +15,10 @@ from collbench.analysis.concerns import SEVERITIES
 from collbench.analysis.launches import Launches, check_once, estimate_of, figure_of, read_all, rows_by_launch
 from collbench.analysis.launches import sentence as resumed_sentence
 from collbench.errors import FINE, INTERRUPTED, NO_VERDICT, TERMINATED, USAGE, UsageError
+from collbench.report import FORMATS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, View
 from collbench.report.cases import CaseColumn, doubtful, not_available, placing, shown_columns
-from collbench.report.formats import FORMATS
 from collbench.report.frame import Line, escaped, items, markdown_table, printable, text_lines
 from collbench.report.frame import markdown_lines as markdown_of
 from collbench.report.guidelines import consistency_frame

@@ -5,28 +5,28 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
+from collbench.columns import value_columns
 from collbench.errors import UsageError
-from collbench.machine.peak.ceiling import CSV_FIELDS
 from collbench.plugin import hooks_of
+from collbench.report import FORMATS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
 from collbench.report.cases import choice_sentences, not_available
-from collbench.report.formats import FORMATS
-from collbench.report.frame import Line, csv_record, csv_text, flattened, printable, text_lines
+from collbench.report.frame import Line, csv_record, csv_text, printable, text_lines
 from collbench.report.plan import PlanSummary
 from collbench.report.screen import write_line
 from collbench.results.flags import explain, flag_name
 from collbench.results.quality import SHOWN_FLAGS, quality_of, run_quality
 from collbench.results.reader import Run
-from collbench.results.row import Row, Times
+from collbench.results.row import Row
 from collbench.results.store import to_line
 
 _FEWEST_SIZES = 4  # two ends, a size on the line between them, and one that is not
@@ -172,31 +172,6 @@ def stopped_by(rows: Iterable[Row]) -> list[str]:
 
 # Rows as CSV (RFC 4180): a column for each field of a row. Units are in the names; lists and objects are JSON.
 
-_PARTS = {
-    "time_s": ("time_{}_s", [field.name for field in fields(Times)]),
-    "ceiling": ("ceiling_{}", CSV_FIELDS),
-    "hard_bound": ("hard_bound_{}", ("kind", "bytes_per_s", "limited_by", "model", "source")),  # never measured, so without an interval
-    "canary_s": ("canary_{}_s", ("before", "after")),
-    "groups": ("groups_{}", ("count", "ranks", "p50_s", "busbw_bytes_per_s", "total_busbw_bytes_per_s")),
-}
-# Offsets into samples.bin are only valid in the run's folder; `na` has the text of na_fact.
-_PARTS["overlap"] = (
-    "overlap_{}",
-    ("communication_s", "computation_s", "percent", "percent_low", "percent_high", "exposed_s", "exposed_low_s", "exposed_high_s",
-     "slowdown", "slowdown_low", "slowdown_high", "assisted_percent", "payer", "progress", "blocks", "outcome"),
-)  # fmt: skip
-_PARTS["expectation"] = (
-    "{}",
-    (
-        "expected_time_s",
-        "percent_of_expected_time",
-        "percent_of_expected_time_low",
-        "percent_of_expected_time_high",
-        "expected_time_origin",
-    ),
-)
-_LEFT_OUT = {"samples", "na_fact", "interference"}  # the latter is of runs with a CSV of their own
-
 
 class CsvWriter(RowWriter):
     """A header and one record per row. The first column is the name of the run, so that files can be joined."""
@@ -210,25 +185,18 @@ class CsvWriter(RowWriter):
 
     def row(self, row: Row) -> list[Line]:
         """Return the record."""
-        return [csv_record([csv_text(self._run), *(csv_text(value) for _, value in row_values(row))])]
+        return [csv_record(map(csv_text, [self._run, *row_values(row)]))]
 
 
 def csv_columns() -> list[str]:
     """Return the names in the header."""
-    return ["run", *(name for name, _ in row_values(None))]
+    return ["run", *(column.name for column in value_columns(Row)), "quality"]
 
 
-def row_values(row: Row | None) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of CSV besides `run`, with the row's values; None: all values are None."""
-    names = [field.name for field in fields(Row) if field.name not in _LEFT_OUT]
-    names.insert(names.index("percent_of_ceiling") + 1, "percent_of_hard_bound")
-    values = {name: getattr(row, name, None) for name in names}
-    if values["overlap"]:
-        flat = [flat_values(values["overlap"]) for flat_values in hooks_of("overlap_values")]
-        values["overlap"] = next(iter(flat), {})
-    yield from flattened(values.items(), _PARTS)
-    quality = quality_of(row) if row is not None else None
-    yield "quality", quality.word if quality else None
+def row_values(row: Row) -> list[Any]:
+    """Return the row's values of the columns besides `run`."""
+    quality = quality_of(row)
+    return [*(column.value(row) for column in value_columns(Row)), quality.word if quality else None]
 
 
 # Gauges in OpenMetrics, for Prometheus and for node_exporter's textfile collector.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from collbench.records import column
+from collbench.columns import column
 
 _NotNegative = Annotated[float, Meta(ge=0)] | None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from collbench.columns import column, figure
 from collbench.machine.peak.ceiling import Ceiling, percent_of
+from collbench.plugin import hooks_of
 from collbench.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -70,13 +72,81 @@ class Times:
     In a row of an external tool p50 is the tool's statistic, and values that it does not print are None.
     """
 
-    p50: float
-    ci_low: float | None
-    ci_high: float | None
-    min: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
+    p50: Annotated[float, column("The median time per message of the slowest rank; of an imported row the statistic of its tool.")]
+    ci_low: Annotated[float | None, column("The lower end of the 95 % confidence interval of the median.")]
+    ci_high: Annotated[float | None, column("The upper end of the 95 % confidence interval of the median.")]
+    min: Annotated[float | None, column("The shortest sample.")]
+    p95: Annotated[float | None, column("The 95th percentile of the samples.")]
+    p99: Annotated[float | None, column("The 99th percentile of the samples.")]
+    max: Annotated[float | None, column("The longest sample.")]
+
+
+def _overlap_figures(row: Row) -> dict[str, Any]:
+    """Return the figures of `Row.overlap` by name; empty without overlap, and without the plug-in that reads it."""
+    if not row.overlap:
+        return {}
+    for figures_of in hooks_of("overlap_values"):
+        figures: dict[str, Any] = figures_of(row.overlap)
+        return figures
+    return {}
+
+
+# The columns of nested records in CSV, by their keys.
+_CEILING = {
+    "kind": column("The kind of expected bandwidth: measured, network, topology, given, simulated or none."),
+    "bytes_per_s": column("The expected bus bandwidth: what a healthy system approaches."),
+    "limited_by": column("The link or resource that sets the expected bandwidth; without a rate, the reason."),
+    "model": column("The algorithm of the expected bandwidth: ring, tree, nvls, nvls_tree or direct; or bound."),
+    "source": column("The origin of its rate."),
+    "low_bytes_per_s": column("The lower end of the interval of a measured reference."),
+    "high_bytes_per_s": column("The upper end of the interval of a measured reference."),
+    "disturbed": column("Whether the repetitions of a measured reference did not agree; the row then lacks a percentage."),
+    "efficiency": column("The share of the links' rate that the algorithm reaches by the library's constants."),
+    "constants": column("The origin of this share."),
+}
+_HARD_BOUND = {
+    "kind": column("The kind of hard limit."),
+    "bytes_per_s": column("The hard limit: the bus bandwidth that no algorithm can exceed on these links."),
+    "limited_by": column("The link or resource that sets the hard limit."),
+    "model": column("How the hard limit was computed."),
+    "source": column("The origin of the rate of the hard limit."),
+}
+_GROUPS = {
+    "count": column("The number of groups that ran at the same time.", type=int),
+    "ranks": column("The number of ranks of each of these groups.", type=int),
+    "p50_s": column("The median time of each group."),
+    "busbw_bytes_per_s": column("The bus bandwidth of each group."),
+    "total_busbw_bytes_per_s": column("The bus bandwidth of all groups together, until the last one is done.", type=float),
+}
+_OVERLAP = {
+    "communication_s": column("The time of the communication alone (`--overlap`).", type=float),
+    "computation_s": column("The time of the computation alone.", type=float),
+    "percent": column("100 · (1 − (both − computation) / communication), not limited to 0–100.", type=float),
+    "percent_low": column("The lower end of the 95 % confidence interval of `overlap_percent`.", type=float),
+    "percent_high": column("The upper end of the 95 % confidence interval of `overlap_percent`.", type=float),
+    "exposed_s": column("The time that the communication adds to the computation.", type=float),
+    "exposed_low_s": column("The lower end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
+    "exposed_high_s": column("The upper end of the 95 % confidence interval of `overlap_exposed_s`.", type=float),
+    "slowdown": column("The time of the computation during the communication, divided by its time alone.", type=float),
+    "slowdown_low": column("The lower end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
+    "slowdown_high": column("The upper end of the 95 % confidence interval of `overlap_slowdown`.", type=float),
+    "assisted_percent": column("The overlap with test calls between slices of the computation.", type=float),
+    "payer": column("What takes the exposed time: computation, waiting or none.", type=str),
+    "progress": column("What moves data while a rank computes: threads or calls of the library.", type=str),
+    "blocks": column("The number of blocks of one sample of each state.", type=int),
+    "outcome": column("hidden, partial, exposed or inconclusive.", type=str),
+}
+_STATE_PROBE = {
+    "before": column("The time of the state probe, which is fixed work, before the case.", type=float),
+    "after": column("The time of the state probe after the case.", type=float),
+}
+_EXPECTATION = {
+    "expected_time_s": column("The time that a model expects of the row's size.", type=float),
+    "percent_of_expected_time": column("The expected time as a share of the measured one: below 100 the row is slower.", type=float),
+    "percent_of_expected_time_low": column("The lower end of its interval, from the interval of the measured time.", type=float),
+    "percent_of_expected_time_high": column("The upper end of its interval.", type=float),
+    "expected_time_origin": column("The model of the expected time; or why there is none.", type=str),
+}
 
 
 @dataclass(frozen=True)
@@ -107,57 +177,85 @@ class Row:
     expectation is what a model expects of the row's size, of rows that a report shows; it is not stored.
     """
 
-    operation: str
-    backend: str
-    api: str
-    device: str
-    dtype: str
-    redop: str | None
-    root: int | None
-    mode: str
-    in_place: bool
-    buffers: str
-    group: str
-    window: int | None
-    size_bytes: int
-    count: int
-    ranks: int
-    nodes: int | None
-    registration: str | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
-    traffic: str | None = None
-    streams: int | None = None
-    call: str | None = None
-    na: str | None = None
+    operation: Annotated[
+        str, column("What is measured: a collective (allreduce), point-to-point (p2p_latency) or one-sided (put) operation, or a barrier.")
+    ]
+    backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
+    api: Annotated[str, column("The call of the library that the operation uses: `MPI_Allreduce`, `ncclAllReduce`, `allreduce`.")]
+    device: Annotated[str, column("Where the buffers are: `cpu` (host memory) or `cuda` (GPU memory).")]
+    dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
+    redop: Annotated[
+        str | None, column("The reduction operation: sum, product, minimum, maximum, average, or the bitwise and, or, exclusive or.")
+    ]
+    root: Annotated[int | None, column("The rank that has the data before a broadcast or scatter, or after a reduce or gather.")]
+    mode: Annotated[str, column("How iterations are timed.")]
+    in_place: Annotated[bool, column("Whether the result overwrites the input (in place) or has a buffer of its own (out of place).")]
+    buffers: Annotated[str, column("`fixed`: the same buffers in each iteration, so small sizes stay in the cache.")]
+    group: Annotated[str, column("The ranks that take part: `all`, pairs such as `0-2,1-3`, or the split into groups such as `MOD 8`.")]
+    window: Annotated[int | None, column("How many messages of a bandwidth test are in flight at a time.")]
+    size_bytes: Annotated[int, column("Bytes per rank, as nccl-tests counts them: the larger of what a rank sends and what it receives.")]
+    count: Annotated[int, column("The number of elements per call of the library, as nccl-tests prints it.")]
+    ranks: Annotated[int, column("The number of ranks that take part in an operation, in each group.")]
+    nodes: Annotated[int | None, column("The number of hosts on which these ranks run.")]
+    registration: Annotated[
+        str | None, column("How NCCL knows the buffers: `none`, `registered`, in a `window`, in a `symmetric` window.")
+    ] = None
+    algorithm: Annotated[str | None, column("The algorithm that `--algorithms` selected.")] = None
+    protocol: Annotated[str | None, column("The NCCL protocol that `--protocols` selected (LL, LL128, Simple).")] = None
+    traffic: Annotated[
+        str | None,
+        column(
+            "The sizes of the parts of uneven operations (alltoallv, allgatherv, gatherv, scatterv, reducescatterv): `even`, `skew X`, "
+            "or the name of a file."
+        ),
+    ] = None
+    streams: Annotated[int | None, column("The number of TCP connections per pair of ranks.")] = None
+    call: Annotated[str | None, column("How an operation is called (`--calls`).")] = None
+    na: Annotated[
+        str | None, column("Why a case was not measured: the backend, the data type or the number of ranks does not support it.")
+    ] = None
     na_fact: dict[str, Any] | None = None
-    target: float | None = None
-    reached: bool | None = None
-    stopped: str | None = None
-    n: int = 0
-    n_eff: float | None = None
-    time_s: Times | None = None
-    modes: list[dict[str, float]] = field(default_factory=list)
-    launches: int = 1
-    time_rank_mean_s: float | None = None
-    algbw_bytes_per_s: float | None = None
-    busbw_bytes_per_s: float | None = None
-    message_rate: float | None = None
-    groups: dict[str, Any] = field(default_factory=dict)
-    overlap: dict[str, Any] = field(default_factory=dict)
+    target: Annotated[float | None, column("The half-width of the confidence interval that was aimed at, as a share of the median.")] = None
+    reached: Annotated[bool | None, column("Whether the interval became as narrow as that.")] = None
+    stopped: Annotated[str | None, column("Why the sampling stopped: precision, out_of_reach, max_time, most_samples or iterations.")] = (
+        None
+    )
+    n: Annotated[int, column("The number of samples.")] = 0
+    n_eff: Annotated[float | None, column("How many independent samples they are worth.")] = None
+    time_s: Annotated[Times | None, column("")] = None
+    modes: Annotated[
+        list[dict[str, float]], column("The two values around which the samples of a bimodal case gather, with the share of each.")
+    ] = field(default_factory=list)
+    launches: Annotated[int, column("How many launches are behind a row.")] = 1
+    time_rank_mean_s: Annotated[float | None, column("The mean over all ranks and samples.")] = None
+    algbw_bytes_per_s: Annotated[float | None, column("Algorithm bandwidth: size divided by time.")] = None
+    busbw_bytes_per_s: Annotated[
+        float | None,
+        column(
+            "Bus bandwidth: algbw times a factor of the operation, so that it can be compared with the speed of a link for any number "
+            "of ranks."
+        ),
+    ] = None
+    message_rate: Annotated[float | None, column("Of multipair: messages per second of all pairs together.")] = None
+    groups: Annotated[dict[str, Any], column("", parts=_GROUPS)] = field(default_factory=dict)
+    overlap: Annotated[dict[str, Any], column("", parts=_OVERLAP, value=_overlap_figures)] = field(default_factory=dict)
     interference: dict[str, Any] = field(default_factory=dict)
-    ceiling: Ceiling | None = None
-    hard_bound: Ceiling | None = None
-    percent_of_ceiling: float | None = None
-    checked: int = 0
-    wrong: int | None = None
-    wrong_detail: str | None = None
-    flags: tuple[str, ...] = ()
-    evidence: dict[str, Any] = field(default_factory=dict)
-    canary_s: dict[str, float | None] = field(default_factory=dict)
-    slowest_ranks: dict[str, Any] = field(default_factory=dict)
+    ceiling: Annotated[Ceiling | None, column("", parts=_CEILING)] = None
+    hard_bound: Annotated[Ceiling | None, column("", parts=_HARD_BOUND)] = None
+    percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
+    checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
+    wrong: Annotated[int | None, column("The number of wrong elements in these iterations; missing if none was verified.")] = None
+    wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
+    flags: Annotated[tuple[str, ...], column("Codes of what makes a row less reliable.")] = ()
+    evidence: Annotated[
+        dict[str, Any], column("What was observed while the case ran: counters of NICs and GPUs, CPU time, paths, clocks.")
+    ] = field(default_factory=dict)
+    canary_s: Annotated[dict[str, float | None], column("", parts=_STATE_PROBE)] = field(default_factory=dict)
+    slowest_ranks: Annotated[dict[str, Any], column("Which ranks were the slowest, and in how many iterations.")] = field(
+        default_factory=dict
+    )
     samples: dict[str, Any] = field(default_factory=dict)
-    expectation: Expectation | None = None
+    expectation: Annotated[Expectation | None, column("", parts=_EXPECTATION, key="")] = None
 
     def __repr__(self) -> str:
         """Return what identifies the case, and its main figures; `vars` has all fields."""
@@ -189,6 +287,7 @@ class Row:
         return values
 
     @property
+    @figure("The measured bus bandwidth as a share of the hard limit.", after="percent_of_ceiling")
     def percent_of_hard_bound(self) -> float | None:
         """Return the percentage of the hard limit; None if `percent_of_ceiling` is."""
         return None if self.percent_of_ceiling is None else percent_of(self.busbw_bytes_per_s, self.hard_bound)

@@ -29,9 +29,9 @@ from collbench.analysis.launches import (
 )
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.report import FORMATS as REPORTED
 from collbench.report.compare import FORMATS as COMPARED
 from collbench.report.compare import compare_runs
-from collbench.report.formats import FORMATS as REPORTED
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.report import FORMATS
 from collbench.report.cases import name_of, value_of
-from collbench.report.formats import FORMATS
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run, row_from_json

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.api.frames import COUNT, FLOAT, TEXT, RecordTable, check_records, frame_of
+from collbench.api.frames import RUN_COLUMN, RecordTable, check_records, frame_of
+from collbench.columns import column
 from collbench.plugins.hunt.kind import HUNT
-from collbench.plugins.hunt.pairs_text import PAIR_COLUMNS, pair_records
+from collbench.plugins.hunt.pairs_text import pair_records
 from collbench.plugins.hunt.records import read_hunt, read_pairs
 from collbench.plugins.hunt.text import HUNT_COLUMNS, hunt_records
 
@@ -40,39 +41,39 @@ def _suspects_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
 
 PAIRS_TABLE = RecordTable(
     "pairs",
-    lambda: PAIR_COLUMNS,
-    _pairs_of,
-    kinds={"latency_size_bytes": COUNT},
-    texts={
-        "size_bytes": "The size of the messages of the bandwidth.",
-        "wrong": "The number of wrong elements of the pair, in both directions; missing if nothing was verified.",
-        "sender": "The place (rank or node) that sends.",
-        "receiver": "The place (rank or node) that receives.",
-        "bandwidth_bytes_per_s": "The bandwidth of messages from the sender to the receiver, the median.",
-        "bandwidth_low_bytes_per_s": "The lower end of the 95 % interval of the bandwidth.",
-        "bandwidth_high_bytes_per_s": "The upper end of the 95 % interval of the bandwidth.",
-        "latency_size_bytes": "The size of the messages of the latency.",
-        "latency_s": "Half of the round trip, the median.",
+    lambda: {
+        **RUN_COLUMN,
+        "sender": column("The place (rank or node) that sends."),
+        "receiver": column("The place (rank or node) that receives."),
+        "size_bytes": column("The size of the messages of the bandwidth."),
+        "bandwidth_bytes_per_s": column("The bandwidth of messages from the sender to the receiver, the median."),
+        "bandwidth_low_bytes_per_s": column("The lower end of the 95 % interval of the bandwidth."),
+        "bandwidth_high_bytes_per_s": column("The upper end of the 95 % interval of the bandwidth."),
+        "latency_size_bytes": column("The size of the messages of the latency."),
+        "latency_s": column("Half of the round trip, the median."),
+        "wrong": column("The number of wrong elements of the pair, in both directions; missing if nothing was verified.", type=int),
     },
+    _pairs_of,
 )
 HUNTS_TABLE = RecordTable(
     "hunts",
-    lambda: ("run", "result", *HUNT_COLUMNS[1:]),
-    _suspects_of,
-    kinds={"evidence": TEXT, **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), FLOAT)},
-    texts={
-        "evidence": "The evidence, as sentences.",
-        "result": "The result of the hunt: `confirmed`, `nobody` (no slow endpoint or path) or `no verdict`; missing if it stopped early.",
-        "state": "The state of the suspect: confirmed, cleared or inconclusive.",
-        "code": "The code of the finding; `collbench explain CODE` explains it.",
-        "kind": "What is slow.",
-        "places": "The suspects: ranks or nodes.",
-        "ratio": "The speed of the suspect as a share of that of the others.",
-        "ratio_low": "The lower end of the interval of the ratio.",
-        "ratio_high": "The upper end of the interval of the ratio.",
-        "partners": "The partners with which the suspect was measured.",
-        "part": "The interface or part that is slow.",
+    lambda: {
+        **RUN_COLUMN,
+        "result": column(
+            "The result of the hunt: `confirmed`, `nobody` (no slow endpoint or path) or `no verdict`; missing if it stopped early."
+        ),
+        "state": column("The state of the suspect: confirmed, cleared or inconclusive."),
+        "code": column("The code of the finding; `collbench explain CODE` explains it."),
+        "kind": column("What is slow."),
+        "places": column("The suspects: ranks or nodes."),
+        "ratio": column("The speed of the suspect as a share of that of the others.", type=float),
+        "ratio_low": column("The lower end of the interval of the ratio.", type=float),
+        "ratio_high": column("The upper end of the interval of the ratio.", type=float),
+        "partners": column("The partners with which the suspect was measured."),
+        "part": column("The interface or part that is slow."),
+        "evidence": column("The evidence, as sentences."),
     },
+    _suspects_of,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from collbench.plugins.kv.records import FILE, KvRow
-from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, title
+from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, sorted_rows, title
 from collbench.report.forms import FORMATS, write
 from collbench.report.kinds import Destination, RunKind
 from collbench.report.screen import check_format
@@ -37,7 +37,7 @@ class KvKind(RunKind):
         check_format(to.format, FORMATS, " for kv")
         rows, warnings = BLOCK_TRANSFERS.read(run.path)
         to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
-        write(BLOCK_TRANSFERS, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        write(BLOCK_TRANSFERS, sorted_rows(rows), to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
         return to.headed or bool(rows)
 
     def screen(self, material: Material) -> FirstScreen | None:

@@ -14,11 +14,11 @@ class KvProgressPrinter(RecordsProgressPrinter):
 
     def end(self) -> None:
         """Print the rows, and the run's folder."""
-        from collbench.plugins.kv.text import BLOCK_TRANSFERS
+        from collbench.plugins.kv.text import BLOCK_TRANSFERS, sorted_rows
         from collbench.report.forms import write
 
         self.close()
         color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        write(BLOCK_TRANSFERS, self._rows, self._arguments.format, sys.stdout, color=color, run=name)
+        write(BLOCK_TRANSFERS, sorted_rows(self._rows), self._arguments.format, sys.stdout, color=color, run=name)
         sys.stdout.flush()
         super().end()

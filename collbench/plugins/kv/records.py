@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import field
 
+from collbench.columns import COUNT, FLAGS, NUMBER, SECONDS, column, figure
 from collbench.reason import Fact
-from collbench.records import BYTES, COUNT, FLAGS, NUMBER, PERCENT, RATE, SECONDS, Record, column, figure
+from collbench.records import Record
 from collbench.results.estimate import Estimate
 from collbench.stats.median import t_quantile
 from collbench.units import format_size
@@ -29,17 +30,17 @@ class KvRow(Record, frozen=True, kw_only=True):
     backend: Annotated[str, column("The backend that the method needs.")]
     pattern: Annotated[str, column("prefill-decode or broadcast.")]
     layout: Annotated[str, column("The memory of the cache: layer-first or block-first; plain without a model.")]
-    model: Annotated[str, column("The model of the cache.")] = ""
-    tokens: Annotated[int, column("The tokens of the request; 0 without a model.")] = 0
-    block_tokens: Annotated[int, column("The tokens of a block of the cache; 0 without a model.")] = 0
-    cache_dtype: Annotated[str, column("The type of the elements of the cache.")] = ""
     sources: Annotated[int, column("The ranks that send.")]
     targets: Annotated[int, column("The ranks that receive.")]
-    nodes: Annotated[int, column("The number of hosts.")] = 1
     blocks: Annotated[int, column("The blocks of all ranks.", unit=COUNT, title="blocks")]
-    block_bytes: Annotated[int, column("The size of a block.", unit=BYTES, title="block")]
+    block_bytes: Annotated[int, column("The size of a block.", title="block")]
     busiest: Annotated[int, column("The blocks of the rank that sends or receives most.")]
-    size_bytes: Annotated[int, column("The size of all blocks together.", unit=BYTES)]
+    size_bytes: Annotated[int, column("The size of all blocks together.")]
+    model: Annotated[str, column("The model of the cache.", after="layout")] = ""
+    tokens: Annotated[int, column("The tokens of the request; 0 without a model.", after="model")] = 0
+    block_tokens: Annotated[int, column("The tokens of a block of the cache; 0 without a model.", after="tokens")] = 0
+    cache_dtype: Annotated[str, column("The type of the elements of the cache.", after="block_tokens")] = ""
+    nodes: Annotated[int, column("The number of hosts.", after="targets")] = 1
     na: Annotated[str | None, column("Why it was not measured.")] = None
     na_fact: dict[str, Any] | None = None
     n: Annotated[int, column("The number of samples.")] = 0
@@ -47,19 +48,14 @@ class KvRow(Record, frozen=True, kw_only=True):
         Estimate,
         column(
             "The median time until the last target has all blocks.",
-            unit=SECONDS,
             title="time µs",
             interval="95 % CI µs",
             drop_interval=4,
         ),
     ] = Estimate()
-    expected_s: Annotated[
-        float | None, column("The time that the limiting link needs for its bytes; missing inside one host.", unit=SECONDS)
-    ] = None
+    expected_s: Annotated[float | None, column("The time that the limiting link needs for its bytes; missing inside one host.")] = None
     limited_by: Annotated[str, column("The limiting link, with the source of its rate.")] = ""
-    copy_s: Annotated[
-        float | None, column("Of `packed`: the time of packing and unpacking alone.", unit=SECONDS, title="copies µs", drop=3)
-    ] = None
+    copy_s: Annotated[float | None, column("Of `packed`: the time of packing and unpacking alone.", title="copies µs", drop=3)] = None
     prefill_s: float | None = None
     checked: Annotated[int, column("The number of transfers of which every byte was verified.")] = 0
     wrong: Annotated[
@@ -69,24 +65,28 @@ class KvRow(Record, frozen=True, kw_only=True):
     flags: Annotated[tuple[str, ...], column("The flags of the row.", unit=FLAGS, title="flags", wrap=True)] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
 
-    @figure("The bytes of all blocks divided by the median time.", after="time_s", unit=RATE, title="GB/s")
+    @property
+    @figure("The bytes of all blocks divided by the median time.", after="time_s", title="GB/s")
     def bytes_per_s(self) -> float | None:
         """The bytes of all blocks per second."""
         return self.size_bytes / self.time_s.value if self.time_s.value else None
 
+    @property
     @figure("The median time divided by `busiest`.", after="bytes_per_s", unit=SECONDS, title="µs per block")
     def s_per_block(self) -> float | None:
         """Seconds per block of the busiest rank."""
         return self.time_s.value / self.busiest if self.time_s.value is not None else None
 
-    @figure("The rate of the transfer as a share of that of the limiting link.", after="expected_s", unit=PERCENT, title="of link", drop=1)
+    @property
+    @figure("The rate of the transfer as a share of that of the limiting link.", after="expected_s", title="of link", drop=1)
     def percent_of_link(self) -> float | None:
         """The rate as a percentage of that of the limiting link; None without one, and where it would mislead."""
         return 100 * self.expected_s / self.time_s.value if self.expected_s and self.time_s.value else None
 
+    @property
     @figure(
         "The transfer as a share of `--prefill-time` and the transfer, one after the other.",
-        after="copy_s", unit=PERCENT, title="of first token", drop=2,
+        after="copy_s", title="of first token", drop=2,
     )  # fmt: skip
     def first_token_percent(self) -> float | None:
         """The transfer as a percentage of prefill and transfer one after the other; None without the time of prefill."""
@@ -94,9 +94,10 @@ class KvRow(Record, frozen=True, kw_only=True):
             return None
         return 100 * self.time_s.value / (self.prefill_s + self.time_s.value)
 
+    @property
     @figure(
         "The median time between the first and the last rank of a host to begin a sample; missing with one rank per host.",
-        after="first_token_percent", unit=SECONDS,
+        after="first_token_percent",
     )  # fmt: skip
     def start_skew_s(self) -> float | None:
         """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""

@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.load.records import LoadRow, read_load
-from collbench.plugins.load.text import (
-    FORMATS,
-    factor_text,
-    frame_of,
-    remarks,
-    row_name,
-    sorted_rows,
-    times_frame,
-    times_text,
-    title,
-    write_load,
-)
+from collbench.plugins.load.records import LoadRow
+from collbench.plugins.load.text import INTERFERENCE, factor_text, remarks, row_name, sorted_rows, times_frame, times_text, title
+from collbench.report.forms import FORMATS, frame_of, write
 from collbench.report.frame import escaped, escaped_line, items, markdown_lines
 from collbench.report.headlines import short
 from collbench.report.kinds import Destination, RunKind
@@ -39,18 +29,18 @@ class LoadKind(RunKind):
 
     def read(self, run: Run) -> list[LoadRow]:
         """Return the rows."""
-        return read_load(run)[1]
+        return INTERFERENCE.read(run.path)[0]
 
     def warnings(self, run: Run) -> Sequence[str]:
         """Return what could not be read of the rows."""
-        return read_load(run)[2]
+        return INTERFERENCE.read(run.path)[1]
 
     def show(self, run: Run, material: Material, to: Destination) -> bool:
         """Print the rows; a CSV without rows has no header."""
         check_format(to.format, FORMATS, " for load")
-        _, rows, warnings = read_load(run)
+        rows, warnings = INTERFERENCE.read(run.path)
         to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
-        write_load(rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        write(INTERFERENCE, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
         return to.headed or bool(rows)
 
     def markdown(self, material: Material) -> Iterator[str]:
@@ -58,7 +48,7 @@ class LoadKind(RunKind):
         for run, rows in material.of_kind(self.name):
             if rows:
                 yield from ("", f"## {escaped(short(run.path.resolve().name, 80))}", "", escaped_line(title(rows)), "")
-                yield from (line.text for line in markdown_lines(frame_of(rows)))
+                yield from (line.text for line in markdown_lines(frame_of(INTERFERENCE, rows)))
                 yield from ("", *(line.text for line in markdown_lines(times_frame(rows))), "", *items(remarks(rows)))
 
     def screen(self, material: Material) -> FirstScreen | None:

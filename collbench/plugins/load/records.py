@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
+import msgspec
+
+from collbench.columns import FLAGS, column, figure
+from collbench.reason import decode_or_text
+from collbench.records import Record
 from collbench.results.estimate import Estimate
-from collbench.results.folder import LOAD
-from collbench.results.reader import Run, decode_record, read_lines, read_run
 
 Verdict = Literal["interference", "no interference", "inconclusive"]
 Side = Literal["victims", "aggressors"]
@@ -23,9 +25,12 @@ class LoadQuantile:
     times with 95 % each. Values are None where the samples are not enough.
     """
 
-    off: Estimate = field(default_factory=Estimate)
-    on: Estimate = field(default_factory=Estimate)
-    factor: Estimate = field(default_factory=Estimate)
+    off: Annotated[Estimate, column("{} of the victims' times with aggressors off.", key="off_s")] = field(default_factory=Estimate)
+    on: Annotated[Estimate, column("{} of the victims' times with aggressors on.", key="on_s")] = field(default_factory=Estimate)
+    factor: Annotated[
+        Estimate,
+        column("{} of the victims' times, on divided by off: the geometric mean over the pairs of blocks."),
+    ] = field(default_factory=Estimate)
 
 
 @dataclass(frozen=True)
@@ -50,56 +55,80 @@ class SharedLink:
         return len(self.senders) == len(self.receivers) == 1 and self.senders != self.receivers
 
 
-@dataclass(frozen=True)
-class LoadRow:
+_QUANTILES = {
+    "p50": column("The median"),
+    "p99": column("The 99th percentile"),
+    "p99_9": column("The 99.9th percentile"),
+}
+
+
+class LoadRow(Record, frozen=True, kw_only=True):
     """The victims' times with one pattern and level of aggressors off and on.
 
-    victim, size_bytes    the victims' operation and its size
-    aggressors            the patterns that run at the same time, separated by "+"
-    message_bytes         the size of an aggressor's message
-    level                 the aggressors' target rate as a fraction of their own full rate: 0 (none: the control) to 1 (unpaced)
-    preset                the name of the published test that was asked for, or ""
-    victims, others       the ranks of the victims and of the aggressors; other_nodes: the nodes of the aggressors
-    split                 how the ranks were divided: the text of --split, "" by node
-    blocks                measured pairs of blocks; n_off, n_on: samples in all of them
-    quantiles             by name ("p50", "p99", "p99_9")
-    achieved              mean of the aggressors' rate while on, as a fraction of their full rate
-    rate_bytes_per_s      that of the busiest host's aggressors, in the direction that moves more; full_bytes_per_s: alone and unpaced
-    shared                the links that both use
-    verdict, reason       the outcome, and why it is inconclusive (a fact as JSON)
-    checked, wrong, wrong_detail   as in a row of cases
+    victims and others are the ranks of the victims and of the aggressors; split is "" by node, preset "" without a published test. level is
+    1 for aggressors that are not paced. verdict is "inconclusive" for an n/a row, reason and na_fact are facts as JSON. checked, wrong
+    and wrong_detail are as in a row of cases.
     """
 
-    victim: str
-    backend: str
-    dtype: str
-    size_bytes: int
-    aggressors: str
-    message_bytes: int
-    level: float
-    nodes: int
-    preset: str = ""
-    victims: tuple[int, ...] = ()
-    others: tuple[int, ...] = ()
-    other_nodes: int = 0
-    split: str = ""
-    na: str | None = None
+    victim: Annotated[str, column("The operation that the victims time.")]
+    backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
+    dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
+    size_bytes: Annotated[int, column("The size of the victims' operation.")]
+    aggressors: Annotated[str, column("The patterns that the aggressors send at the same time, separated by +.")]
+    message_bytes: Annotated[int, column("The size of a message of the aggressors.")]
+    level: Annotated[float, column("The target rate of the aggressors as a share of what they reach alone; 0: none, the control.")]
+    nodes: Annotated[int, column("The number of hosts on which these ranks run.")]
+    preset: Annotated[str, column("The name of the published test.")] = ""
+    victims: Annotated[tuple[int, ...], column("The number of victim ranks.", value=lambda row: len(row.victims), type=int)] = ()
+    others: Annotated[
+        tuple[int, ...], column("The number of aggressor ranks.", key="aggressor_ranks", value=lambda row: len(row.others), type=int)
+    ] = ()
+    other_nodes: Annotated[int, column("The number of nodes with aggressor ranks.", key="aggressor_nodes")] = 0
+    split: Annotated[str, column("How the ranks were divided: the text of --split; missing: by node.")] = ""
+    na: Annotated[str | None, column("Why it was not measured.")] = None
     na_fact: dict[str, Any] | None = None
-    blocks: int = 0
-    n_off: int = 0
-    n_on: int = 0
-    quantiles: dict[str, LoadQuantile] = field(default_factory=dict)
-    achieved: float | None = None
-    rate_bytes_per_s: float | None = None
-    full_bytes_per_s: float | None = None
-    shared: tuple[SharedLink, ...] = ()
-    verdict: Verdict = "inconclusive"
-    reason: dict[str, Any] | None = None
-    checked: int = 0
-    wrong: int | None = None
-    wrong_detail: str | None = None
-    flags: tuple[str, ...] = ()
-    evidence: dict[str, Any] = field(default_factory=dict)
+    blocks: Annotated[int, column("The number of pairs of blocks, with aggressors off and on.")] = 0
+    n_off: Annotated[int, column("The number of samples with aggressors off.")] = 0
+    n_on: Annotated[int, column("The number of samples with aggressors on.")] = 0
+    quantiles: Annotated[dict[str, LoadQuantile], column("", key="", parts=_QUANTILES)] = msgspec.field(default_factory=dict)
+    achieved: Annotated[float | None, column("The rate of the aggressors while they sent, as a share of what they reach alone.")] = None
+    rate_bytes_per_s: Annotated[float | None, column("The rate of the aggressors of the busiest host.")] = None
+    full_bytes_per_s: Annotated[float | None, column("The rate that they reach alone.")] = None
+    shared: Annotated[tuple[SharedLink, ...], column("The links that both sides use.", value=lambda row: row.shared_text, type=str)] = ()
+    verdict: Annotated[
+        Verdict,
+        column(
+            "The outcome: interference, no interference or inconclusive; missing for n/a.",
+            value=lambda row: row.verdict if row.na is None else None,
+            after="na",
+        ),
+    ] = "inconclusive"
+    reason: Annotated[
+        dict[str, Any] | None,
+        column(
+            "The reason why the row is inconclusive.",
+            value=lambda row: row.reason_text,
+            after="verdict",
+            type=str,
+        ),
+    ] = None
+    checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
+    wrong: Annotated[int | None, column("The number of wrong elements in these iterations; missing if none was verified.")] = None
+    wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
+    flags: Annotated[tuple[str, ...], column("Codes of what makes a row less reliable.", unit=FLAGS)] = ()
+    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def reason_text(self) -> str:
+        """The reason why the row is inconclusive, in words; "" without one."""
+        from collbench.plugins.load.interference import LoadInconclusive
+
+        return str(decode_or_text(self.reason, LoadInconclusive)) if self.reason else ""
+
+    @property
+    def shared_text(self) -> str:
+        """The links that both sides use, in words; "" for none."""
+        return ", ".join(f"{link.place} {link.name}".strip() or link.kind for link in self.shared)
 
     @property
     def factor(self) -> Estimate:
@@ -107,24 +136,8 @@ class LoadRow:
         return self.quantiles["p50"].factor if "p50" in self.quantiles else Estimate()
 
     @property
+    @figure("The rate of the aggressors as a share of the slowest shared link.", after="full_bytes_per_s")
     def percent_of_link(self) -> float | None:
         """The aggressors' rate as a percentage of the slowest shared link; None where no rate of one is known."""
         known = [link.bytes_per_s for link in self.shared if link.bytes_per_s]
         return 100 * self.rate_bytes_per_s / min(known) if known and self.rate_bytes_per_s is not None else None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row as values for JSON."""
-        return asdict(self)
-
-
-def load_from_json(values: dict[str, Any]) -> LoadRow:
-    """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
-    return decode_record(values, LoadRow)
-
-
-def read_load(run: Run | Path) -> tuple[dict[str, Any], list[LoadRow], list[str]]:
-    """Return (run.json's "load", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
-    run = read_run(run) if isinstance(run, Path) else run
-    about, warnings = run.info.get("load"), list[str]()
-    rows = list(read_lines(run.path / LOAD, load_from_json, warnings))
-    return about if isinstance(about, dict) else {}, rows, warnings

@@ -38,7 +38,8 @@ from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import decode_reason
 from collbench.plugins.channels.task import links_of
 from collbench.plugins.load.interference import judge, quantiles_of
-from collbench.plugins.load.records import LoadRow, SharedLink, Side, read_load
+from collbench.plugins.load.records import LoadRow, SharedLink, Side
+from collbench.plugins.load.text import INTERFERENCE
 from collbench.reason import Fact, as_json
 from collbench.results.folder import LOAD
 from collbench.results.reader import Run
@@ -247,7 +248,7 @@ class LoadTask(Task):
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rows by their place."""
-        _, rows, _ = read_load(run)
+        rows, _ = INTERFERENCE.read(run.path)
         places = {("+".join(mix), level): place for place, (mix, level) in enumerate(self.request.rows)}
         found = {places[row.aggressors, row.level]: row for row in rows if (row.aggressors, row.level) in places}
         return found, len(found) == len(places)
@@ -357,8 +358,8 @@ class Measuring:
         wrong = of_victim + self._wrong([each.ready for each in found])
         if self.world.rank == 0:
             row = self._figures(self._blank(mix, level), mix, level, blocks, found)
-            row = replace(row, shared=self._shared(found), **check_fields(self.check, wrong))
-            row = replace(row, evidence=row.evidence | wrong_evidence(wrong))
+            row = row.replace(shared=self._shared(found), **check_fields(self.check, wrong))
+            row = row.replace(evidence=row.evidence | wrong_evidence(wrong))
             self._store(place, row, blocks, probes, of_victim)
         return bool(wrong)
 
@@ -548,9 +549,10 @@ class Measuring:
     def _blank(self, mix: tuple[str, ...], level: float) -> LoadRow:
         request, case = self.request, self.task.case(self.request.victim, self.request.size_bytes, len(self.sides.victims), self.session)
         return LoadRow(
-            request.victim.name, self.backend.name, case.dtype.name, case.size_bytes, "+".join(mix), request.message_bytes, level,
-            len(self.world.hosts), request.preset, self.sides.victims, self.sides.others,
-            len({self.sides.hosts[rank] for rank in self.sides.others}), str(request.split or ""),
+            victim=request.victim.name, backend=self.backend.name, dtype=case.dtype.name, size_bytes=case.size_bytes,
+            aggressors="+".join(mix), message_bytes=request.message_bytes, level=level, nodes=len(self.world.hosts), preset=request.preset,
+            victims=self.sides.victims, others=self.sides.others,
+            other_nodes=len({self.sides.hosts[rank] for rank in self.sides.others}), split=str(request.split or ""),
         )  # fmt: skip
 
     def _figures(self, row: LoadRow, mix: tuple[str, ...], level: float, blocks: RowBlocks, found: Sequence[Pressure]) -> LoadRow:
@@ -563,8 +565,8 @@ class Measuring:
         each = self._busiest(found, rates), self._busiest(found, full)
         fell_back = not self.loop.native and self.loop.could_be_native
         flags = (*self.backend.flags, *self.session.flags(self.backend, [self.victim.case], fell_back))
-        return replace(
-            row, blocks=len(on), n_off=sum(map(len, off)), n_on=sum(map(len, on)), quantiles=quantiles,
+        return row.replace(
+            blocks=len(on), n_off=sum(map(len, off)), n_on=sum(map(len, on)), quantiles=quantiles,
             achieved=float(np.mean(rates / np.where(full > 0, full, 1))), rate_bytes_per_s=each[0], full_bytes_per_s=each[1],
             verdict=verdict, reason=as_json(reason) if reason else None, flags=tuple(dict.fromkeys(flags)),
             evidence={"libraries": dict(self.backend.versions()), "conditions": self.session.conditions, "block_s": self.block_s},
@@ -598,7 +600,7 @@ class Measuring:
         """Store the rows that cannot be measured, with the reason."""
         for place, (mix, level) in rows.items():
             if self.world.rank == 0:
-                self.session.store(replace(self._blank(mix, level), na=str(why), na_fact=as_json(why)), LOAD, place)
+                self.session.store(self._blank(mix, level).replace(na=str(why), na_fact=as_json(why)), LOAD, place)
 
     def _store(
         self, place: int, row: LoadRow, blocks: RowBlocks, probes: Mapping[str, float | None], of_victim: Sequence[DataError]

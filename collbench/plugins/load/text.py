@@ -6,18 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple
 
 from collbench.analysis.launches import known as known_number
 from collbench.plugins.load.blocks import FEWEST_GROUPS, fewest_samples
 from collbench.plugins.load.interference import LoadInconclusive, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
 from collbench.reason import decode_or_text
+from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, rate
-from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, printable, table_lines, without_empty
-from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.report.forms import FORMATS, csv_lines
+from collbench.report.frame import Column, Frame, Line, TextLayout, printable, without_empty
+from collbench.report.screen import check_format, wrapped
 from collbench.results.estimate import Estimate
-from collbench.results.flags import explain, flag_names
+from collbench.results.flags import explain
+from collbench.results.folder import LOAD
 from collbench.results.row import UNDER_LOAD
 from collbench.results.store import to_line
 from collbench.units import first_of, format_percent, format_size, format_time, plural
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from collbench.analysis.compare import CaseRatio
     from collbench.results.row import Row
 
-FORMATS = ("table", "csv", "json")
 _MOST_NAMED, _MOST_COMPARED = 4, 16
 _TITLES = {"p50": "p50", "p99": "p99", "p99_9": "p99.9"}
 _LEAST = {"target": 13, "achieved": 8, "GB/s": 27, "wrong": 5, "result": 15} | {
@@ -209,36 +211,7 @@ def _factor_of(row: Row) -> str:
     return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else times_text(known[0])
 
 
-def lines(rows: Sequence[LoadRow], width: int | None = None) -> Iterator[Line]:
-    """Yield the headline, the table and the sentences below it."""
-    if not rows:
-        return
-    yield Line(printable(title(rows)), "head")
-    yield from table_lines(frame_of(rows), width)
-    yield from (Line(printable(text), "foot") for text in remarks(rows))
-
-
-def load_values(row: LoadRow) -> dict[str, Any]:
-    """Return the row without nested records, by field of CSV."""
-    found: dict[str, Any] = {
-        "victim": row.victim, "backend": row.backend, "dtype": row.dtype, "size_bytes": row.size_bytes, "aggressors": row.aggressors,
-        "message_bytes": row.message_bytes, "level": row.level, "nodes": row.nodes, "preset": row.preset or None,
-        "victims": len(row.victims), "aggressor_ranks": len(row.others), "aggressor_nodes": row.other_nodes, "split": row.split or None,
-        "na": row.na, "verdict": row.verdict if row.na is None else None,
-        "reason": str(decode_or_text(row.reason, LoadInconclusive)) if row.reason else None, "blocks": row.blocks, "n_off": row.n_off,
-        "n_on": row.n_on,
-    }  # fmt: skip
-    for name in SHARES:
-        for part, unit in (("off", "_s"), ("on", "_s"), ("factor", "")):
-            each = getattr(row.quantiles[name], part) if name in row.quantiles else Estimate()
-            for end in ("value", "low", "high"):
-                found[f"{name}_{part}{'' if end == 'value' else f'_{end}'}{unit}"] = getattr(each, end)
-    links = ", ".join(f"{link.place} {link.name}".strip() or link.kind for link in row.shared)
-    return found | {
-        "achieved": row.achieved, "rate_bytes_per_s": row.rate_bytes_per_s, "full_bytes_per_s": row.full_bytes_per_s,
-        "percent_of_link": row.percent_of_link, "shared": links or None, "checked": row.checked, "wrong": row.wrong,
-        "wrong_detail": row.wrong_detail, "flags": " ".join(flag_names(row.flags)),
-    }  # fmt: skip
+INTERFERENCE = RecordKind("load", LoadRow, LOAD, title, remarks, sorted_rows, style, frame_of)
 
 
 class LoadWriter:
@@ -262,7 +235,7 @@ class LoadWriter:
         self._rows.append(row)
         first = len(self._rows) == 1
         if self._format == "csv":
-            return list(csv_of([{"run": self._run, **load_values(row)}], not first))
+            return list(csv_lines(INTERFERENCE, [row], self._run, not first))
         if self._format == "json":
             return [Line(to_line(row.as_json()))]
         head = [Line(printable(title([row])), "head"), Line(self._layout.heading(), "head")] if first else []
@@ -274,16 +247,3 @@ class LoadWriter:
             return []
         sentences = [*self._layout.hidden(), *remarks(self._rows)]
         return list(wrapped([Line(printable(text), "foot") for text in sentences], self._width))
-
-
-def write_load(rows: Sequence[LoadRow], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
-    """Print rows: as a table, csv or json (a record per row). run, headed: see `training.write_steps`. Raises UsageError."""
-    check_format(format, FORMATS, " for load")
-    if format == "csv":
-        found = list(csv_of([{"run": run, **load_values(row)} for row in rows], headed))
-    elif format == "json":
-        found = [Line(to_line(row.as_json())) for row in rows]
-    else:
-        width = width_of(out)
-        found = list(wrapped(lines(rows, width), width))
-    print_lines(found, out, color)

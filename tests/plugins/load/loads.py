@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from collbench.results.row import Row
 VICTIM = operations()["allreduce"]
 *_, CASE = Sweep((VICTIM,), (8,), (dtype_named("float32"),), redops=("max",), buffers="fixed").cases("mpi", 2)
 PLAN = LoadRow(
-    "allreduce", "mpi", "float32", 8, "incast", 4096, 1.0, 4, victims=(0, 2), others=(1, 3), other_nodes=2, checked=1, wrong=0
+    victim="allreduce", backend="mpi", dtype="float32", size_bytes=8, aggressors="incast", message_bytes=4096, level=1.0, nodes=4,
+    victims=(0, 2), others=(1, 3), other_nodes=2, checked=1, wrong=0,
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def simulated_row(
     quantiles = quantiles_of(off, on)
     verdict, reason = judge(quantiles, blocks, crowded)
     flags = ("oversubscribed",) if crowded else ()
-    row = replace(plan, blocks=blocks, n_off=40 * blocks, n_on=40 * blocks, quantiles=quantiles, verdict=verdict,
+    row = plan.replace(blocks=blocks, n_off=40 * blocks, n_on=40 * blocks, quantiles=quantiles, verdict=verdict,
                   reason=as_json(reason) if reason else None, flags=flags)  # fmt: skip
     return row, [victims_case(row, VICTIM, CASE, "mpi", np.concatenate(each), on=is_on) for is_on, each in ((False, off), (True, on))]
 

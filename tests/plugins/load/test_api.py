@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ REPORTS = ROOT / "reports"
 
 
 def test_loads_as_a_frame_and_as_typed_values(tmp_path: Path) -> None:
-    made = [simulated_row(1, 2.0), simulated_row(2, 3.0, plan=replace(PLAN, level=0.5))]
+    made = [simulated_row(1, 2.0), simulated_row(2, 3.0, plan=PLAN.replace(level=0.5))]
     runs = collbench.read(load_run(tmp_path / "a", *made))
     frame = runs.loads()
     ascending = [made[1][0], made[0][0]]

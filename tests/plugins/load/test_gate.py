@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -129,15 +128,15 @@ def keys(plan: LoadRow) -> list[CaseKey]:
     ],
 )  # fmt: skip
 def test_whatever_changes_the_meaning_is_another_case(change: dict[str, object]) -> None:
-    other = keys(replace(PLAN, **change))  # type: ignore[arg-type]
+    other = keys(PLAN.replace(**change))  # type: ignore[arg-type]
     if "victim" in change:  # the operation comes from the request
         other = [each._replace(operation="reduce") for each in other]
     assert len({*keys(PLAN), *other}) == 4
-    assert keys(replace(PLAN, preset="gpcnet-allreduce")) == keys(PLAN)
+    assert keys(PLAN.replace(preset="gpcnet-allreduce")) == keys(PLAN)
 
 
 def test_cases_that_differ_in_the_aggressors_have_names_of_their_own() -> None:
-    cases = [case for change in ({}, {"level": 0.5}, {"aggressors": "ring"}) for case in keys(replace(PLAN, **change))]  # type: ignore[arg-type]
+    cases = [case for change in ({}, {"level": 0.5}, {"aggressors": "ring"}) for case in keys(PLAN.replace(**change))]  # type: ignore[arg-type]
     assert len(set(map(name_of, cases))) == 6
     assert name_of(cases[0]._replace(mode="isolated", traffic="even")) == "allreduce 8 B mpi"
 

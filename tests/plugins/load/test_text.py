@@ -17,9 +17,10 @@ from collbench.measuring.session import Plan
 from collbench.plugins.load.interference import LoadInconclusive
 from collbench.plugins.load.page import section
 from collbench.plugins.load.progress import LoadProgressPrinter
-from collbench.plugins.load.records import LoadQuantile, LoadRow, SharedLink, load_from_json
-from collbench.plugins.load.text import FORMATS, LoadWriter, load_values, remarks, write_load
+from collbench.plugins.load.records import LoadQuantile, LoadRow, SharedLink
+from collbench.plugins.load.text import INTERFERENCE, LoadWriter, remarks
 from collbench.reason import as_json
+from collbench.report.forms import FORMATS, write
 from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
 from collbench.report.runs import report_run
@@ -31,11 +32,12 @@ from tests.plugins.load.loads import PLAN, load_run, simulated_row
 
 P50 = LoadQuantile(Estimate(1e-5, 0.9e-5, 1.1e-5), Estimate(2e-5, 1.9e-5, 2.1e-5), Estimate(2.0, 1.9, 2.1))
 ROW = LoadRow(
-    "allreduce", "mpi", "float32", 8, "incast", 4096, 1.0, 4, victims=(0, 2), others=(1, 3), blocks=8, n_off=800, n_on=400,
+    victim="allreduce", backend="mpi", dtype="float32", size_bytes=8, aggressors="incast", message_bytes=4096, level=1.0, nodes=4,
+    victims=(0, 2), others=(1, 3), blocks=8, n_off=800, n_on=400,
     quantiles={"p50": P50, "p99": LoadQuantile(), "p99_9": LoadQuantile()}, achieved=0.9, rate_bytes_per_s=6e6, full_bytes_per_s=7e6,
     shared=(SharedLink("host", "n1", "NIC eth0", 12e6),), verdict="interference", checked=1, wrong=0,
 )  # fmt: skip
-CONTROL = replace(ROW, level=0.0, verdict="inconclusive", reason=as_json(LoadInconclusive("wide", 8, 0.9, 1.2)))
+CONTROL = ROW.replace(level=0.0, verdict="inconclusive", reason=as_json(LoadInconclusive("wide", 8, 0.9, 1.2)))
 
 
 class Pipe(io.StringIO):
@@ -50,7 +52,7 @@ class Pipe(io.StringIO):
 
 def shown(*rows: LoadRow, format: str) -> str:
     out = io.StringIO()
-    write_load(rows, format, out, color=False, run="a")
+    write(INTERFERENCE, rows, format, out, color=False, run="a")
     return out.getvalue()
 
 
@@ -69,8 +71,8 @@ def stored(folder: Path, *rows: LoadRow) -> Path:
 
 
 def test_a_row_is_the_same_when_it_is_read_again() -> None:
-    assert load_from_json(json.loads(json.dumps(CONTROL.as_json()))) == CONTROL
-    assert load_from_json(json.loads(shown(ROW, format="json"))) == ROW
+    assert INTERFERENCE.decoded(json.loads(json.dumps(CONTROL.as_json()))) == CONTROL
+    assert INTERFERENCE.decoded(json.loads(shown(ROW, format="json"))) == ROW
     assert ROW.percent_of_link == pytest.approx(50)
 
 
@@ -78,7 +80,7 @@ def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None
     there = SharedLink("host", "n1", "NIC eth0", 12e6, senders=("victims",), receivers=("aggressors",))
     both = replace(there, senders=("victims", "aggressors"))
     assert there.opposite and not both.opposite and not SharedLink("fabric").opposite
-    first, second = (remarks([replace(ROW, shared=(link,))]) for link in (there, both))
+    first, second = (remarks([ROW.replace(shared=(link,))]) for link in (there, both))
     assert "shared link: NIC eth0 on n1: victims send, aggressors receive" in first
     assert "shared link: NIC eth0 on n1: victims and aggressors send, aggressors receive" in second
     assert sum("opposite" in text for text in first) == 1 and not any("opposite" in text for text in second)
@@ -87,14 +89,14 @@ def test_links_that_both_sides_use_in_opposite_directions_are_reported() -> None
 @pytest.mark.parametrize(("key", "value"), [("verdict", "perhaps"), ("level", "high"), ("quantiles", {"p50": {"factor": {"low": -1}}})])
 def test_a_row_that_does_not_fit_is_rejected(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=key):
-        load_from_json(ROW.as_json() | {key: value})
+        INTERFERENCE.decoded(ROW.as_json() | {key: value})
 
 
 def test_csv_has_the_figures_with_their_intervals() -> None:
     (found,) = csv.DictReader(io.StringIO(shown(ROW, format="csv")))
     assert (float(found["p50_factor"]), float(found["p50_factor_low"]), float(found["p50_off_s"])) == (2.0, 1.9, 1e-5)
     assert (found["p99_factor"], found["verdict"], found["run"]) == ("", "interference", "a")
-    assert list(load_values(ROW)) == list(load_values(LoadRow("", "", "", 0, "", 0, 0.0, 0, na="why")))
+    assert set(INTERFERENCE.fields_of(ROW)) == set(INTERFERENCE.fields_of(ROW.replace(quantiles={}, na="why"))) == found.keys() - {"run"}
 
 
 def test_a_table_has_each_row_and_the_shared_link() -> None:
@@ -133,12 +135,12 @@ class TestRowsAtOnce:
 
     def test_columns_are_aligned_although_rows_are_not_known_before(self) -> None:
         writer = LoadWriter("table", "a", ["incast", "alltoall+incast"], None)
-        texts = [line.text for row in (CONTROL, replace(ROW, aggressors="alltoall+incast")) for line in writer.row(row)]
+        texts = [line.text for row in (CONTROL, ROW.replace(aggressors="alltoall+incast")) for line in writer.row(row)]
         assert texts[1].index("result") == texts[2].index("inconclusive") == texts[3].index("interference")
 
 
 def test_sentences_that_hold_for_many_rows_are_printed_once() -> None:
-    rows = [replace(CONTROL, level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
+    rows = [CONTROL.replace(level=level) for level in (0.0, 0.25, 0.5)] + [ROW]
     found = remarks(rows)
     assert sum("no interval of p99:" in text for text in found) == 1
     (text,) = (text for text in found if text.startswith("inconclusive"))
@@ -146,7 +148,7 @@ def test_sentences_that_hold_for_many_rows_are_printed_once() -> None:
 
 
 def test_openmetrics_and_markdown_have_the_factor(tmp_path: Path) -> None:
-    run = load_run(tmp_path / "a", simulated_row(1, 2.0), simulated_row(2, 3.0, crowded=True, plan=replace(PLAN, aggressors="ring")))
+    run = load_run(tmp_path / "a", simulated_row(1, 2.0), simulated_row(2, 3.0, crowded=True, plan=PLAN.replace(aggressors="ring")))
     out = io.StringIO()
     assert report_run([run], None, "table", out, markdown=tmp_path / "a.md", openmetrics=tmp_path / "a.om", err=io.StringIO()) == 0
     metrics = (tmp_path / "a.om").read_text()
@@ -165,7 +167,7 @@ def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_answer_and_a_line_for_each_measured_factor(tmp_path: Path) -> None:
-    missing = replace(ROW, level=0.5, quantiles={}, verdict="inconclusive", na="no")
+    missing = ROW.replace(level=0.5, quantiles={}, verdict="inconclusive", na="no")
     material = Material([read_run(stored(tmp_path / "run", ROW, missing, CONTROL))], tmp_path / "page.html")
     screen, found = first_screen(material), section(material)
     assert screen is not None and found is not None

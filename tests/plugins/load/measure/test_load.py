@@ -18,8 +18,9 @@ from collbench.operations.case import parse_split
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.plugins.load.command import load_request
-from collbench.plugins.load.records import LoadRow, read_load
+from collbench.plugins.load.records import LoadRow
 from collbench.plugins.load.task import LoadRequest, sets_of, sides_of
+from collbench.plugins.load.text import INTERFERENCE
 from collbench.results.reader import read_run
 from collbench.results.store import LOCK
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run_here
@@ -123,7 +124,7 @@ def test_the_directions_of_shared_links_are_stored(words: list[str], opposite: b
         load = ["load", "--split", "MOD 2", "--max-time", "1", "--blocks", "4", "--out", str(tmp_path / "run")]
         done = bed.run(0, [*start, "-n", "4", *PROGRAM, *load, *words], 100, environment())
     assert done.returncode == 0, done.stderr
-    (row,) = read_load(tmp_path / "run")[1]
+    (row,) = INTERFERENCE.read(tmp_path / "run")[0]
     assert row.na is None and row.wrong == 0 and row.blocks == 4
     assert {link.place: link.receivers for link in row.shared} == (
         {bed.names[0]: ("aggressors",), bed.names[1]: ("victims",)}
@@ -149,12 +150,12 @@ def test_a_killed_run_has_its_finished_rows_and_is_resumed(tmp_path: Path) -> No
         first = process.stdout.readline()
         os.kill(json.loads((folder / LOCK).read_text())["pid"], signal.SIGKILL)
         process.communicate(timeout=60)
-        (row, *_) = found = read_load(folder)[1]
+        (row, *_) = found = INTERFERENCE.read(folder)[0]
         assert len(found) < 3 and f",{row.level}," in first
         assert len(read_run(folder).rows) >= 2 * len(found)
         done = bed.run(0, [*command(bed, None, *words), "--resume", str(folder)], 120, environment())
     assert done.returncode == 0, done.stderr
-    assert sorted(each.level for each in read_load(folder)[1]) == [0, 0.5, 1] and read_load(folder)[1][0] == row
+    assert sorted(each.level for each in INTERFERENCE.read(folder)[0]) == [0, 0.5, 1] and INTERFERENCE.read(folder)[0][0] == row
     assert read_run(folder).info["rows"] == 3
 
 
@@ -171,4 +172,4 @@ def launched(bed: Bottleneck, folder: Path, *words: str) -> list[LoadRow]:
     """Return the rows of a run with a rank on each host, over MPI: messages of 64 KiB one way against a ring."""
     done = bed.run(0, command(bed, folder, *words), 100, environment())
     assert done.returncode == 0, done.stderr
-    return read_load(folder)[1]
+    return INTERFERENCE.read(folder)[0]

@@ -1,0 +1,234 @@
+"""Columns: what a field of a record means is declared once, in its annotation, and all forms of output derive from it.
+
+    class KvRow(Record, frozen=True, kw_only=True):
+        method: Annotated[str, column("How the blocks were moved.", title="method")]
+        block_bytes: Annotated[int, column("The size of a block.", title="block")]
+        time_s: Annotated[Estimate, column("The median time.", title="time µs", interval="95 % CI µs")] = Estimate()
+
+        @property
+        @figure("The bytes of all blocks divided by the median time.", title="GB/s", after="time_s")
+        def bytes_per_s(self) -> float | None: ...
+
+`report.forms` makes tables, CSV and JSON lines of the records of any kind (`collbench.records`), `api.frames` makes DataFrames. A field
+without `column` in its annotation is stored, and is in JSON only. Without a `unit`, it follows from the end of the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from collbench.results.flags import flag_names
+from collbench.units import format_percent, format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    pass
+
+F = TypeVar("F", bound=Callable[..., Any])
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of values.
+
+    name    for descriptions: "bytes per second"; "" for texts and plain numbers
+    text    a value for people; tables have the unit in their headings
+    type    of its values, where no annotation says it
+    right   whether tables align it to the right
+    field   a value for a field of CSV, where that differs
+    """
+
+    name: str
+    text: Callable[[Any], str]
+    type: type
+    right: bool = True
+    field: Callable[[Any], Any] | None = None
+
+
+TEXT = Unit("", str, str, right=False)
+NUMBER = Unit("", str, int)
+COUNT = Unit("", "{:,}".format, int)
+BYTES = Unit("bytes", format_size, int)
+SECONDS = Unit("seconds", format_time, float)  # in µs for people
+RATE = Unit("bytes per second", format_rate, float)  # in GB/s for people
+PERCENT = Unit("percent", format_percent, float)
+UTC = Unit("UTC", str, str)
+FLAGS = Unit("", lambda flags: ", ".join(flag_names(flags)) or NOTHING, object, right=False, field=lambda flags: tuple(flag_names(flags)))
+# By the end of a name: these stay at the end when the name of a part is added.
+_BY_SUFFIX = {"_bytes_per_s": RATE, "_bytes": BYTES, "_s": SECONDS}
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """The declaration of a column; `column` describes its fields."""
+
+    about: str
+    unit: Unit | None = None
+    title: str = ""
+    text: Callable[[Any], str] | None = None
+    key: str | None = None
+    value: Callable[[Any], Any] | None = None
+    parts: Mapping[str, ColumnSpec] | None = None
+    type: type | None = None
+    interval: str = ""
+    drop: int = 0
+    drop_interval: int = 0
+    cut: bool = False
+    wrap: bool = False
+    after: str = ""
+
+
+def column(about: str, **declared_values: Any) -> ColumnSpec:
+    """Return the annotation of a field that CSV, DataFrames and tables have as a column.
+
+    about     what it is, in a sentence, without its unit
+    unit      of its values, where it does not follow from the end of the name
+    title     its heading in tables, with the unit for people; "": only programs have the column
+    text      a record's text in tables, where it is not the value in its unit
+    value     a record's value for programs, where it is not the field's
+    key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
+    parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
+    type      of its values, where the annotation does not say it: str, int, float, bool or object
+    interval  of an estimate: the heading of its interval in tables; "": they have none
+    drop, drop_interval, cut, wrap   as in `report.frame.Column`
+    after     the field or figure that the column follows, where that is not the field before it
+    """
+    return ColumnSpec(about, **declared_values)
+
+
+def figure(about: str, *, after: str, **declared_values: Any) -> Callable[[F], F]:
+    """Return the decorator of a property's function, below `@property`, that makes it a column with the arguments of `column`."""
+
+    def mark(function: F) -> F:
+        function.column = ColumnSpec(about, after=after, **declared_values)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+@dataclass(frozen=True)
+class ValueColumn:
+    """A column for programs, of a field, a part of a field, or a figure.
+
+    name    with the unit: "time_low_s"
+    about   what it is, without the unit
+    unit    of its values
+    type    of its values: str, int, float, bool, or object for all others
+    value   of a record; None if it is unknown
+    """
+
+    name: str
+    about: str
+    unit: Unit
+    type: type
+    value: Callable[[Any], Any]
+
+
+def described(about: str, unit: Unit) -> str:
+    """Return what a column is, with its unit."""
+    return f"{about} Unit: {unit.name}." if unit.name else about
+
+
+@cache
+def value_columns(record: Any) -> tuple[ValueColumn, ...]:
+    """Return the columns for programs that a class declares, in their order."""
+    columns: list[ValueColumn] = []
+    for name, spec, hint in declared(record):
+        columns.extend(_values_of([], name, spec, hint, _itself))
+    return tuple(columns)
+
+
+@cache
+def declared(record: Any) -> tuple[tuple[str, ColumnSpec, Any], ...]:
+    """Return (name, declaration, type without None) of each column of a class of records, in order."""
+    in_class_order: list[tuple[str, ColumnSpec, Any]] = []
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        for part in getattr(hint, "__metadata__", ()):
+            if isinstance(part, ColumnSpec):
+                in_class_order.append((name, part, _plain_type(hint)))
+    for name, value in vars(record).items():
+        getter: Any = getattr(value, "fget", None)
+        if getter is not None and hasattr(getter, "column"):
+            in_class_order.append((name, getter.column, _plain_type(get_type_hints(getter)["return"])))
+    columns = [entry for entry in in_class_order if not entry[1].after]
+    for entry in in_class_order:
+        if entry[1].after:
+            place = [name for name, _, _ in columns].index(entry[1].after)
+            columns.insert(place + 1, entry)
+    return tuple(columns)
+
+
+def _plain_type(hint: Any) -> Any:
+    """Return the type without None and without annotations: `float` for `Annotated[float | None, …]`, `str` for a choice of words."""
+    if get_origin(hint) is Annotated:
+        return _plain_type(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return str
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return _plain_type(kinds[0]) if len(kinds) == 1 else object
+    return hint
+
+
+def _itself(record: Any) -> Any:
+    return record
+
+
+def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, outer: Callable[[Any], Any]) -> Iterator[ValueColumn]:
+    """Yield the columns for programs of a field: one, or those of its parts. before: the names of what it is a part of."""
+    value_of = spec.value or _part_of(outer, name)
+    names = [*before, name if spec.key is None else spec.key]
+    parts = _parts_of(spec, hint)
+    if not parts:
+        joined_name = joined(names)
+        unit = spec.unit or unit_of(joined_name)
+        kind = spec.type or (hint if hint in (str, int, float, bool) else object)
+        yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
+    for part_name, part, part_hint in parts:
+        about = part.about.format(spec.about)
+        yield from _values_of(names, part_name, ColumnSpec(**{**vars(part), "about": about}), part_hint, value_of)
+
+
+def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
+    """Return the columns of a nested record: those of the declaration, else those of its class."""
+    if spec.parts is None:
+        return declared(hint) if isinstance(hint, type) and hasattr(hint, "__annotations__") else ()
+    if get_origin(hint) is dict:
+        inner = _plain_type(get_args(hint)[1])
+        return [(name, part, inner) for name, part in spec.parts.items()]
+    hints = get_type_hints(hint) if isinstance(hint, type) and hint is not object else {}
+    return [(name, part, _plain_type(hints.get(name, object))) for name, part in spec.parts.items()]
+
+
+def _part_of(outer: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
+    """Return the function of a record's field, or of the part of its nested value; None where there is none."""
+
+    def value(record: Any) -> Any:
+        whole = outer(record)
+        return whole.get(name) if isinstance(whole, dict) else getattr(whole, name, None)
+
+    return value
+
+
+def joined(names: Iterable[str]) -> str:
+    """Return the name of a part of a field, with the unit at its end: "time_low_s" for "time_s" and "low"; "" leaves no trace."""
+    stems: list[str] = []
+    suffix = ""
+    for name in names:
+        ending = next((ending for ending in _BY_SUFFIX if f"_{name}".endswith(ending)), "")
+        suffix = ending or suffix
+        stems.append(f"_{name}".removesuffix(ending).lstrip("_"))
+    return ("_".join(filter(None, stems)) + suffix).lstrip("_")
+
+
+def unit_of(name: str) -> Unit:
+    """Return the unit of a column, which follows from the end of its name; TEXT for names without one."""
+    if name.startswith("percent") or name.endswith("_percent"):
+        return PERCENT
+    if name.endswith("_utc"):
+        return UTC
+    return next((unit for suffix, unit in _BY_SUFFIX.items() if f"_{name}".endswith(suffix)), TEXT)
