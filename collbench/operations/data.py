@@ -29,12 +29,6 @@ _ABOVE_SUBNORMAL = 16  # factor by which a float's exact range can be multiplied
 Values = NDArray[Any]
 
 
-def _mix(count: int, seed: int) -> NDArray[np.int64]:
-    """Return a fixed, irregular integer per element, so that neighboring elements differ."""
-    size = min(count, PERIOD)
-    return _mixed(min(1 << (size - 1).bit_length(), PERIOD), seed % PERIOD)[:size]
-
-
 @lru_cache(maxsize=8)
 def _mixed(size: int, seed: int) -> NDArray[np.int64]:
     index = np.arange(size, dtype=np.uint64) + np.uint64(seed)
@@ -98,7 +92,8 @@ def holders_of_average(n: int, exact: int) -> int:
 
 def _period(rank: int, count: int, place: Place) -> Values:
     """Return one period of a rank's send elements, or fewer, in the case's data type."""
-    dtype, mixed = place.case.dtype, _mix(count, place.case.seed)
+    size = min(count, PERIOD)
+    dtype, mixed = place.case.dtype, _mixed(min(1 << (size - 1).bit_length(), PERIOD), place.case.seed % PERIOD)[:size]
     if place.case.redop:
         return _reducible(rank, place, mixed).astype(dtype.numpy)
     if dtype.exact >= _LARGEST or dtype.kind == "int":
@@ -298,16 +293,12 @@ def _guess_source(place: Place, at: int, expected: NDArray[Any], got: NDArray[An
         return ""
     missing = _as_floats(expected) - _as_floats(got)
     for rank in place.ranks[:WINDOW]:
-        other = _sent_by(rank, at, len(got), place)
+        other = spread(arriving([rank], at + len(got), place), at, len(got))
         if place.case.redop is None and other.tobytes() == got.tobytes():
             return f"that is what rank {rank} sends"
         if place.case.redop == "sum" and np.array_equal(missing, _as_floats(other)):
             return f"rank {rank}'s share is missing"
     return ""
-
-
-def _sent_by(rank: int, at: int, count: int, place: Place) -> NDArray[Any]:
-    return spread(arriving([rank], at + count, place), at, count)
 
 
 def _as_floats(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:

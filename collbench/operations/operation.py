@@ -152,10 +152,6 @@ class Binding(Protocol):
 Steps = Callable[[Any], Iterable[Call]]  # a generator function, or a function that returns a list
 
 
-def _no_need(_n: int, _case: Case) -> Reason | None:
-    return None
-
-
 def needs_two_ranks(operation: str) -> Callable[[int, Case], Reason | None]:
     """Return a `needs` for an operation that has no meaning on one rank."""
 
@@ -242,7 +238,7 @@ class Operation:
     bidirectional: bool = False
     windowed: bool = False
     aggregate: bool = False
-    needs: Callable[[int, Case], Reason | None] = _no_need
+    needs: Callable[[int, Case], Reason | None] = lambda n, case: None
     command: str = ""
     cpu_model: str = "copy"
     summary: str = ""

@@ -28,11 +28,6 @@ def _in(module: ModuleType) -> Iterator[Operation]:
     return (value for value in vars(module).values() if isinstance(value, Operation))
 
 
-def _own() -> Iterator[Operation]:
-    for module in iter_modules(builtin.__path__):
-        yield from _in(import_module(f"{builtin.__name__}.{module.name}"))
-
-
 def _inside(plugin: EntryPoint, known: Mapping[str, Operation], commands: frozenset[str]) -> list[Operation]:
     """Return a plug-in's own operations: an Operation, or those of a module. Raises BrokenEntry."""
     found: Any = plugin.load()
@@ -51,7 +46,8 @@ def _inside(plugin: EntryPoint, known: Mapping[str, Operation], commands: frozen
 @cache
 def _found() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
     """Return (operations by name, errors of broken plug-ins by name)."""
-    found = {operation.name: operation for operation in _own()}
+    modules = (import_module(f"{builtin.__name__}.{module.name}") for module in iter_modules(builtin.__path__))
+    found = {operation.name: operation for module in modules for operation in _in(module)}
     wrong: dict[str, BrokenEntry] = {}
     taken = _reserved | {name for one in found.values() for name in (one.name, one.command)}
     for name, plugin in entries("collbench.operations", ()).items():

@@ -41,8 +41,13 @@ def check_form(document: Mapping[str, Any], file: str) -> None:
     """Raise UsageError for the first part of the document that violates the schema; `file` is its name in the message."""
     from jsonschema import Draft202012Validator, validators
 
-    _check_version(document, file)
-    _check_number(document, file)
+    version, sweeps = document.get("schema"), document.get("sweeps")
+    if version is None:
+        raise UsageError(f"suite {file} has no schema version: write schema = {VERSION} as its first line")
+    if isinstance(version, int) and version > VERSION:
+        raise UsageError(f"suite {file} has schema = {version}, and this collbench knows up to {VERSION}: update collbench")
+    if isinstance(sweeps, list) and len(sweeps) > _MOST_SWEEPS:
+        raise UsageError(f"suite {file} has {len(sweeps):,} sweeps, the most is {_MOST_SWEEPS:,}: put what is alike into one")
     extend: Any = validators.extend
     validator = extend(Draft202012Validator, {"uniqueItems": _unique_items})(schema())
     found = sorted(validator.iter_errors(document), key=_order)
@@ -53,20 +58,6 @@ def check_form(document: Mapping[str, Any], file: str) -> None:
 def place_of(number: int, name: str | None) -> str:
     """Return the name of a sweep in messages, counted from 1: "sweeps[2] 'large'"."""
     return f"sweeps[{number}]" + (f" {name!r}" if name else "")
-
-
-def _check_version(document: Mapping[str, Any], file: str) -> None:
-    version = document.get("schema")
-    if version is None:
-        raise UsageError(f"suite {file} has no schema version: write schema = {VERSION} as its first line")
-    if isinstance(version, int) and version > VERSION:
-        raise UsageError(f"suite {file} has schema = {version}, and this collbench knows up to {VERSION}: update collbench")
-
-
-def _check_number(document: Mapping[str, Any], file: str) -> None:
-    sweeps = document.get("sweeps")
-    if isinstance(sweeps, list) and len(sweeps) > _MOST_SWEEPS:
-        raise UsageError(f"suite {file} has {len(sweeps):,} sweeps, the most is {_MOST_SWEEPS:,}: put what is alike into one")
 
 
 def _unique_items(validator: Any, unique: bool, items: Any, _schema: Any) -> Iterator[ValidationError]:
@@ -114,17 +105,12 @@ def _unknown_key(error: ValidationError, path: list[Any]) -> str:
     known: Mapping[str, Any] = error.schema["properties"]  # type: ignore[index]
     word = next(key for key in error.instance if key not in known)  # type: ignore[union-attr]
     here = path[0] if path else None
-    for level, keys in _levels():
+    properties = schema()["properties"]
+    levels = {"run": properties["run"]["properties"], "sweeps": properties["sweeps"]["items"]["properties"], None: properties}
+    for level, keys in levels.items():
         if word in keys and level != here:
             return f"{word!r} is unknown here: it belongs {f'below {_LEVELS[level]}' if level in _LEVELS else 'above all tables'}"
     return f"key {word!r} is unknown: {nearest(word, known)}"
-
-
-def _levels() -> Iterator[tuple[str | None, Mapping[str, Any]]]:
-    properties = schema()["properties"]
-    yield "run", properties["run"]["properties"]
-    yield "sweeps", properties["sweeps"]["items"]["properties"]
-    yield None, properties
 
 
 def _misfit(key: str, value: Any, error: ValidationError, path: list[Any]) -> str:
@@ -135,7 +121,13 @@ def _misfit(key: str, value: Any, error: ValidationError, path: list[Any]) -> st
     repeated = error.validator == "uniqueItems" or any(inner.validator == "uniqueItems" for inner in error.context or ())
     if repeated:
         return f"{key} = {_shown(value)} contains a value twice: remove one"
-    described = _description(key, path[0] if path else None)
+    level = path[0] if path else None
+    properties = schema()["properties"]
+    if level == "run":
+        properties = properties["run"]["properties"]
+    elif level in ("defaults", "sweeps"):
+        properties = {"name": properties["sweeps"]["items"]["properties"]["name"], **schema()["$defs"]}
+    described = str(properties[key]["description"])
     return f"{key} = {_shown(value)} does not fit: {described[:1].lower()}{described[1:]}"
 
 
@@ -144,15 +136,6 @@ def _unknown_word(error: ValidationError) -> tuple[str, list[str]] | None:
     if error.validator == "enum" and isinstance(error.instance, str):
         return error.instance, [json.dumps(word).strip('"') for word in error.schema["enum"]]  # type: ignore[index]
     return next(filter(None, (_unknown_word(inner) for inner in error.context or ())), None)
-
-
-def _description(key: str, level: Any) -> str:
-    properties = schema()["properties"]
-    if level == "run":
-        properties = properties["run"]["properties"]
-    elif level in ("defaults", "sweeps"):
-        properties = {"name": properties["sweeps"]["items"]["properties"]["name"], **schema()["$defs"]}
-    return str(properties[key]["description"])
 
 
 def _shown(value: Any) -> str:
@@ -258,7 +241,13 @@ def _read_into(draft: _Draft, name: str, folder: Path, chain: tuple[str, ...], t
     draft.title = document.get("title", draft.title)
     draft.run |= document.get("run", {})
     draft.defaults |= _with_absolute_paths(document.get("defaults", {}), path.parent)
-    _add_sweeps(draft, _sweeps_of(document, file, path.parent))
+    # a sweep replaces the one of its name
+    places = {sweep.name: place for place, sweep in enumerate(draft.sweeps) if sweep.name}
+    for sweep in _sweeps_of(document, file, path.parent):
+        if sweep.name in places:
+            draft.sweeps[places[sweep.name]] = sweep
+        else:
+            draft.sweeps.append(sweep)
 
 
 def _path(name: str, folder: Path) -> Path:
@@ -304,16 +293,6 @@ def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[Sui
             raise UsageError(f"suite {file}, {where}: {place_of(first[name], None)} has that name: choose another")
         found.append(SuiteSweep(file, where, name, tuple(own), own))
     return found
-
-
-def _add_sweeps(draft: _Draft, sweeps: Sequence[SuiteSweep]) -> None:
-    """Replace sweeps of the same name in place; append the others."""
-    places = {sweep.name: place for place, sweep in enumerate(draft.sweeps) if sweep.name}
-    for sweep in sweeps:
-        if sweep.name in places:
-            draft.sweeps[places[sweep.name]] = sweep
-        else:
-            draft.sweeps.append(sweep)
 
 
 def _with_absolute_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:

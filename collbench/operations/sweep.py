@@ -119,9 +119,12 @@ class Sweep:
             redops = self.redops if operation.reduces else (None,)
             roots = self.roots if operation.rooted else (None,)
             group = 2 if operation.pair else len(self.split.groups(n)[0]) if self.split else n
-            pairs = self._pairs(operation, n)
+            dtypes = (dtype_named("uint8"),) if operation.is_barrier else self.dtypes  # a barrier moves no data
+            pairs: list[int | None] = [None]
+            if operation.aggregate:
+                pairs = list(dict.fromkeys(number or max(n // 2, 1) for number in self.pairs or (0,)))
             calls = [None if call == CALLS[0] else call for call in self.calls]
-            chosen = product(self._dtypes(operation), redops, roots, self._tunings(default), calls, pairs)
+            chosen = product(dtypes, redops, roots, self._tunings(default), calls, pairs)
             for dtype, redop, root, tuning, call, at_once in chosen:
                 for size, rounded in self._sizes(operation, backend, dtype, group):
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size, operation.by_rank)
@@ -132,10 +135,6 @@ class Sweep:
                         traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, default),
                         call=call, pairs=at_once,
                     )  # fmt: skip
-
-    def _dtypes(self, operation: Operation) -> Sequence[DType]:
-        """Return the data types; an operation that moves no data has none, and its case uses bytes."""
-        return (dtype_named("uint8"),) if operation.is_barrier else self.dtypes
 
     def _sizes(self, operation: Operation, backend: str, dtype: DType, n: int) -> Iterator[tuple[int, bool]]:
         """Yield each size over a group of n ranks, and whether it was rounded; 0 for an operation that moves no data."""
@@ -162,10 +161,6 @@ class Sweep:
         if default.streamed and operation.pair:
             return self.streams or 1
         return None if self.streams == 1 else self.streams
-
-    def _pairs(self, operation: Operation, n: int) -> list[int | None]:
-        """Return the numbers of pairs of n ranks, each once; [None] for an operation that does not aggregate pairs."""
-        return list(dict.fromkeys(number or max(n // 2, 1) for number in self.pairs or (0,))) if operation.aggregate else [None]
 
     def _window(self, size: int) -> int:
         return self.window or max(1, min(_WINDOW, _IN_FLIGHT_BYTES // size))
@@ -249,31 +244,22 @@ class Sweeps:
         """Yield (sweep, test case). Raises UsageError as `cases` does."""
         places: dict[Case, str] = {}
         for sweep in self.each:
-            for case in self._of(sweep, backend, n):
-                key = self._key(case)
+            backends = sweep.backends or self.default_backends
+            for case in sweep.cases(backend, n) if not backends or backend in backends else ():
+                # the case as its row identifies it: with its placement, without flags
+                in_place = case.in_place
+                if in_place is None:
+                    in_place = self.defaults(case.backend).in_place_only(self._by_name[case.operation])
+                key = replace(case, in_place=in_place, flags=())
                 if key not in places:
                     places[key] = sweep.place
                     yield sweep, case
                 elif places[key] != sweep.place and not self.once:
-                    raise UsageError(_twice(case, places[key], sweep.place))
-
-    def _of(self, sweep: Sweep, backend: str, n: int) -> Iterator[Case]:
-        return sweep.cases(backend, n) if backend in (sweep.backends or self.default_backends or (backend,)) else iter(())
-
-    def _key(self, case: Case) -> Case:
-        """Return the case as its row identifies it: with its placement, without flags."""
-        in_place = case.in_place
-        if in_place is None:
-            in_place = self.defaults(case.backend).in_place_only(self._by_name[case.operation])
-        return replace(case, in_place=in_place, flags=())
+                    raise UsageError(f"{sweep.place} and {places[key]} both define {case.title()}: remove it from one of them")
 
     @cached_property
     def _by_name(self) -> dict[str, Operation]:
         return {operation.name: operation for operation in self.operations}
-
-
-def _twice(case: Case, first: str, second: str) -> str:
-    return f"{second} and {first} both define {case.title()}: remove it from one of them"
 
 
 def rounding_note(sweeps: Sweep | Sweeps) -> Fact | None:

@@ -46,10 +46,6 @@ def _received(x: Binding) -> object:
     return x.recv if _own(x) or x.case.in_place else x.scratch
 
 
-def _mpi_allgatherv(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Allgatherv", x.unless_in_place(x.send), _own(x), x.type, x.recv, *_arrays(x), x.comm)
-
-
 def _mpi_gatherv(x: Binding) -> Iterator[Call]:
     send = x.unless_in_place(x.send) if x.rank == x.root else x.send
     yield x.call("MPI_Gatherv", send, _own(x), x.type, x.recv, *_arrays(x), x.root, x.comm)
@@ -58,10 +54,6 @@ def _mpi_gatherv(x: Binding) -> Iterator[Call]:
 def _mpi_scatterv(x: Binding) -> Iterator[Call]:
     recv = x.unless_in_place(_received(x)) if x.rank == x.root else _received(x)
     yield x.call("MPI_Scatterv", x.send, *_arrays(x), recv, _own(x), x.type, x.root, x.comm)
-
-
-def _mpi_reduce_scatter(x: Binding) -> Iterator[Call]:
-    yield x.call("MPI_Reduce_scatter", x.unless_in_place(x.send), _received(x), x.array(_parts(x)), x.type, x.redop, x.comm)
 
 
 # Messages, posted together. `itself`: whether a rank sends its own part to itself, out of place.
@@ -98,7 +90,10 @@ ALLGATHERV = Operation(
     bus_factor=lambda n: (n - 1) / n,  # as nccl-tests' all-gather, doc/PERFORMANCE.md; exact for even parts
     sends=_own,
     expected_blocks=_blocks,
-    steps={"mpi": _mpi_allgatherv, "nccl": lambda x: _gathered(x, range(x.n), itself=not x.case.in_place)},
+    steps={
+        "mpi": lambda x: [x.call("MPI_Allgatherv", x.unless_in_place(x.send), _own(x), x.type, x.recv, *_arrays(x), x.comm)],
+        "nccl": lambda x: _gathered(x, range(x.n), itself=not x.case.in_place),
+    },
     by_messages=in_place_only(lambda x: _gathered(x, range(x.n), itself=False)),
     uneven=True,
     by_rank=True,
@@ -134,7 +129,11 @@ REDUCESCATTERV = Operation(
     bus_factor=lambda n: (n - 1) / n,  # as nccl-tests' reduce-scatter, doc/PERFORMANCE.md; exact for even parts
     sends=lambda x: x.count,
     expected_blocks=lambda x: [Block(x.ranks, at=_starts(x)[x.rank], count=_own(x))],
-    steps={"mpi": result_first(_mpi_reduce_scatter)},
+    steps={
+        "mpi": result_first(
+            lambda x: [x.call("MPI_Reduce_scatter", x.unless_in_place(x.send), _received(x), x.array(_parts(x)), x.type, x.redop, x.comm)]
+        ),
+    },
     uneven=True,
     by_rank=True,
     cpu_model="sum",
