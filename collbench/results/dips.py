@@ -47,21 +47,18 @@ def dips(rows: Iterable[Row]) -> Iterator[Dip]:
         if row.size_bytes >= LEAST_BYTES and row.ranks > 1 and row.busbw_bytes_per_s and is_sound(row):
             series.setdefault(tuple(getattr(row, name) for name in SERIES), []).append(row)
     for members in series.values():
-        yield from _dips_of(sorted(members, key=lambda row: row.size_bytes))
+        ascending = sorted(members, key=lambda row: row.size_bytes)
+        for place, row in enumerate(ascending):
+            losses = [Dip(row, smaller, _loss(smaller, row)) for smaller in ascending[:place] if smaller.size_bytes < row.size_bytes]
+            worst = max(losses, key=lambda dip: dip.loss, default=None)
+            if worst is not None and worst.loss >= LEAST_LOSS:
+                yield worst
 
 
 def with_dips(rows: Sequence[Row]) -> list[Row]:
     """Return the rows in their order; those of `dips` have the flag `dip`."""
     flagged = {id(dip.row) for dip in dips(rows)}
     return [replace(row, flags=(*row.flags, DIP)) if id(row) in flagged and DIP not in row.flags else row for row in rows]
-
-
-def _dips_of(rows: Sequence[Row]) -> Iterator[Dip]:
-    for place, row in enumerate(rows):
-        losses = [Dip(row, smaller, _loss(smaller, row)) for smaller in rows[:place] if smaller.size_bytes < row.size_bytes]
-        worst = max(losses, key=lambda dip: dip.loss, default=None)
-        if worst is not None and worst.loss >= LEAST_LOSS:
-            yield worst
 
 
 def _loss(smaller: Row, larger: Row) -> float:

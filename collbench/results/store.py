@@ -279,7 +279,13 @@ class Lock:
         except FileExistsError:
             self._descriptor = self._left_behind()
         else:
-            self._hold_new()
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._close()
+                raise UsageError(_in_use("another process", self._path.parent)) from error
+            except OSError:  # a file system without locks: the file alone is used
+                pass
         self._write(to_line({"host": socket.gethostname(), "pid": os.getpid()}).encode() + b"\n")
 
     def release(self) -> None:
@@ -310,16 +316,6 @@ class Lock:
     def _close(self) -> None:
         os.close(self._descriptor)
         self._descriptor = -1
-
-    def _hold_new(self) -> None:
-        """Lock the new file. Raises UsageError if another process was faster, which took it for one left behind."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._close()
-            raise UsageError(_in_use("another process", self._path.parent)) from error
-        except OSError:  # a file system without locks: the file alone is used
-            pass
 
     def _left_behind(self) -> int:
         """Open the file of an ended process of this host. Raises UsageError for any other."""
