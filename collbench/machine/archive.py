@@ -259,17 +259,6 @@ def open_archive(path: Path) -> Archive:
     left_out: Counter[str] = Counter()
     found = list(members(path, left_out))
     name = printable(path.name)
-    top = _top(found, name)
-    doubts = [f"{name}: {count} members left out: {reason}" for reason, count in sorted(left_out.items())]
-    archive = Archive(_below(top, found), tuple(doubts))
-    if any(archive.text(file) == "" for file in _NEVER_EMPTY):
-        why = "/proc gives the size of its files as 0, and tar copies by size; `collbench probe --gather` does not"
-        archive.doubts += (f"{name}: its files of /proc are empty: {why}",)
-    return archive
-
-
-def _top(found: Iterable[ArchiveMember], name: str) -> str:
-    """Return the folder above `sys` and `proc`, such as "" or "/16em64t". Raises Unreadable for none or several."""
     paths = [member.path.split("/") for member in found]
     tops = {"/".join(parts[: next(index for index, part in enumerate(parts) if part in _TOPS)]) for parts in paths if _TOPS & {*parts}}
     highest = min((top.count("/") for top in tops), default=0)
@@ -279,7 +268,13 @@ def _top(found: Iterable[ArchiveMember], name: str) -> str:
     if len(chosen) > 1:
         shown = ", ".join(printable(top.lstrip("/"), 40) for top in chosen[:3])
         raise Unreadable(f"{name} holds {len(chosen)} machines ({shown}): give one tarball per machine")
-    return chosen[0]
+    top = chosen[0]
+    doubts = [f"{name}: {count} members left out: {reason}" for reason, count in sorted(left_out.items())]
+    archive = Archive(_below(top, found), tuple(doubts))
+    if any(archive.text(file) == "" for file in _NEVER_EMPTY):
+        why = "/proc gives the size of its files as 0, and tar copies by size; `collbench probe --gather` does not"
+        archive.doubts += (f"{name}: its files of /proc are empty: {why}",)
+    return archive
 
 
 def _below(top: str, found: Iterable[ArchiveMember]) -> Iterator[ArchiveMember]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collbench.machine.model import Machine, Nic, Port
+from collbench.machine.model import Machine
 from collbench.machine.readers.text import printable
 
 _MOST_VALUES = 8  # values of one fact in one sentence
@@ -85,16 +85,12 @@ def _nics(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "firmware", _listed("NIC firmware", (f"{nic.firmware} ({nic.model})" if nic.model else nic.firmware for nic in real))
     for nic in machine.nics:
         for port in nic.ports:
-            yield from _port(nic, port)
-
-
-def _port(nic: Nic, port: Port) -> Iterator[tuple[str, str]]:
-    where = nic.name if len(nic.ports) == 1 else f"{nic.name} port {port.number}"
-    rate = f"{port.rate_bits_per_s / 1e9:g} Gb/s" if port.rate_bits_per_s else None
-    shaped = f"shaped to {port.shaped_bits_per_s / 1e9:g} Gb/s" if port.shaped_bits_per_s else None
-    for label, value in (("state", port.state), ("rate", rate), ("shape", shaped), ("layer", port.link_layer)):
-        yield f"{where} {label}", f"{where} {f'at {value}' if label == 'rate' else value}" if value else ""
-    yield f"{where} mtu", f"{where} with MTU {port.mtu_bytes}" if port.mtu_bytes else ""
+            where = nic.name if len(nic.ports) == 1 else f"{nic.name} port {port.number}"
+            rate = f"{port.rate_bits_per_s / 1e9:g} Gb/s" if port.rate_bits_per_s else None
+            shaped = f"shaped to {port.shaped_bits_per_s / 1e9:g} Gb/s" if port.shaped_bits_per_s else None
+            for label, value in (("state", port.state), ("rate", rate), ("shape", shaped), ("layer", port.link_layer)):
+                yield f"{where} {label}", f"{where} {f'at {value}' if label == 'rate' else value}" if value else ""
+            yield f"{where} mtu", f"{where} with MTU {port.mtu_bytes}" if port.mtu_bytes else ""
 
 
 def _counted(machine: Machine, path: str, count: int, what: str) -> str:

@@ -164,7 +164,9 @@ class Routes:
         for leaf, distance in self._distance.items():
             reached = [start for start in leaves if start != leaf and start in distance]
             found |= set(self._all_ways(reached, leaf))
-        met = [port for port in self.ports if self._meets(port)]
+        met = [
+            port for port in self.ports if any(other.end != port.end and other.leaf in self._distance[port.leaf] for other in self.ports)
+        ]
         return found | {way for port in met for way in (port.up, port.down)}
 
     def between(self, leaf: str, target: Attached, routing: int = 0) -> tuple[Way, ...] | None:
@@ -233,9 +235,6 @@ class Routes:
                     distance[peer] = distance[switch] + 1
                     waiting.append(peer)
         return distance
-
-    def _meets(self, port: Attached) -> bool:
-        return any(other.end != port.end and other.leaf in self._distance[port.leaf] for other in self.ports)
 
 
 def slower(fabric: Fabric) -> list[Cable]:

@@ -6,10 +6,8 @@ import math
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from collbench.addresses import Family, family_of
 from collbench.machine.files import Files, Folder
@@ -106,18 +104,13 @@ def shapes(*which: str) -> dict[str, float]:
         return {}
     try:
         found = subprocess.run([tc, "-j", "qdisc", "show", *which], capture_output=True, text=True, timeout=5, check=True)
-        return _slowest(parse_json(found.stdout or "[]"), which[-1] if which else None)
+        rates: dict[str, float] = {}
+        for qdisc in parse_json(found.stdout or "[]"):
+            rate = qdisc.get("options", {}).get("rate")
+            number = rate["rate"] if isinstance(rate, dict) else rate  # netem reports more than the number
+            name = which[-1] if which else str(qdisc.get("dev"))  # tc may omit the name of the interface that was queried
+            if number:
+                rates[name] = min(rates.get(name, math.inf), number * 8.0)
+        return rates
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _slowest(qdiscs: list[Mapping[str, Any]], only: str | None) -> dict[str, float]:
-    """Return bits per second by interface. `only`: the interface that was queried; tc may omit its name from the answer."""
-    rates: dict[str, float] = {}
-    for qdisc in qdiscs:
-        rate = qdisc.get("options", {}).get("rate")
-        number = rate["rate"] if isinstance(rate, dict) else rate  # netem reports more than the number
-        name = only or str(qdisc.get("dev"))
-        if number:
-            rates[name] = min(rates.get(name, math.inf), number * 8.0)
-    return rates

@@ -117,13 +117,19 @@ def summarize(log: NcclLog) -> LogSummary:
     release, job = log.release, log.job
     layers = hcas_in(log)
     ranks = job.ranks if job else log.ranks or sum(log.ranks_of_hosts.values()) or None
+    plugins: dict[str, str] = {}
+    for plugin in log.startup_of(NcclPlugin):
+        if plugin.state is PluginState.LOADED:
+            plugins[plugin.kind.value] = f"{plugin.name} (v{plugin.api})"
+        elif plugin.kind.value not in plugins:
+            plugins[plugin.kind.value] = plugin.state.value
     return LogSummary(
         log.name, log.library.value, log.version, release.text if release else None, log.net,
         tuple(next(iter(layers.values()), ())), log.interfaces, log.hosts,
         ranks, None if ranks else log.ranks_at_least,
         job.nodes if job else len(log.ranks_of_hosts) or None, job.local_ranks if job else None,
         gpudirect_of(log), log.nvls_available, job.multi_node_nvlink if job else None, log.collnet, dict(log.stated),
-        dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices_in(log), log.settings, _plugins(log),
+        dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices_in(log), log.settings, plugins,
         next((each.path for each in log.startup_of(TopologyFile)), None), next((each.name for each in log.startup_of(Platform)), None),
         len(log.warnings), log.provider,
         {release.name: release.version for release in log.startup_of(PluginRelease)}, next(iter(log.startup_of(RingPaths)), None),
@@ -212,14 +218,3 @@ def _network(summary: LogSummary) -> str:
         return f"{name} on {'; '.join(f'{listed(names, _MOST_NAMES)} ({layer.value})' for layer, names in layers.items() if names)}{sharp}"
     sockets = f" on {listed(summary.interfaces, _MOST_NAMES)}" if summary.network == "Socket" and summary.interfaces else ""
     return f"{name}{sockets}"
-
-
-def _plugins(log: NcclLog) -> dict[str, str]:
-    """Return the loaded plug-in by kind, else its state."""
-    found: dict[str, str] = {}
-    for plugin in log.startup_of(NcclPlugin):
-        if plugin.state is PluginState.LOADED:
-            found[plugin.kind.value] = f"{plugin.name} (v{plugin.api})"
-        elif plugin.kind.value not in found:
-            found[plugin.kind.value] = plugin.state.value
-    return found

@@ -8,7 +8,7 @@ from statistics import median
 
 from collbench.machine.distance import CLOSE
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down
-from collbench.machine.model import Nic, PciDevice, Port, is_nccl_topology
+from collbench.machine.model import Nic, PciDevice, is_nccl_topology
 from collbench.machine.ports import nvlink_management
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
@@ -154,7 +154,13 @@ def nvlink_bridges(view: MachineView) -> Iterator[Finding]:
 
 def no_subnet_manager(view: MachineView) -> Iterator[Finding]:
     """CB2203: InfiniBand links that are up but not configured by a subnet manager."""
-    found = [(nic, port) for nic in view.rdma for port in nic.ports if port.link_layer == "infiniband" and _unmanaged(port)]
+    found = [
+        (nic, port)
+        for nic in view.rdma
+        for port in nic.ports
+        if port.link_layer == "infiniband"
+        and (port.state == "init" or (port.sm_lid == 0 and (port.state in {"active", "armed"} or port.phys_state == "linkup")))
+    ]
     if found:
         nic, port = found[0]
         what = f"no subnet manager has set up {listed([f'{nic.name} port {port.number}' for nic, port in found])}"
@@ -267,10 +273,6 @@ def _rates(nics: list[Nic]) -> list[str]:
 
 def _card(nic: Nic) -> str:
     return nic.address.rpartition(".")[0] if nic.address else nic.name
-
-
-def _unmanaged(port: Port) -> bool:
-    return port.state == "init" or (port.sm_lid == 0 and (port.state in {"active", "armed"} or port.phys_state == "linkup"))
 
 
 def _loss(view: MachineView, nic: Nic) -> Severity:

@@ -95,7 +95,9 @@ def ceilings(operation: str, cluster: Job) -> CollectiveCeilings:
         bound, expected = (replace(each, bytes_per_s=2 * (each.bytes_per_s or 0.0)) for each in (bound, expected))
     if not _has_ring(operation, cluster) and expected.efficiency is None and expected.bytes_per_s == bound.bytes_per_s:
         return CollectiveCeilings(bound, bound)
-    return CollectiveCeilings(expected, _no_less(bound, expected), _ring(cluster) if _has_ring(operation, cluster) else None)
+    # rounding could put the bound slightly below the expected rate
+    bound = replace(bound, bytes_per_s=max(bound.bytes_per_s or 0.0, expected.bytes_per_s or 0.0))
+    return CollectiveCeilings(expected, bound, _ring(cluster) if _has_ring(operation, cluster) else None)
 
 
 def _none(operation: str, job: Job, why: Ceiling) -> CollectiveCeilings:
@@ -126,11 +128,6 @@ def _why_none(job: Job) -> str | None:
         return f"the rate between nodes is unknown: {_at(silent.host)}{silent.egress.name}" if silent else None
     node = job.nodes[0]
     return f"{_at(node.host)}{node.injection.name}" if node.injection.bytes_per_s is None else None
-
-
-def _no_less(bound: Ceiling, expected: Ceiling) -> Ceiling:
-    """Return the bound, at least the expected rate: rounding could put it slightly below."""
-    return replace(bound, bytes_per_s=max(bound.bytes_per_s or 0.0, expected.bytes_per_s or 0.0))
 
 
 def _at(host: str | None) -> str:
@@ -179,7 +176,8 @@ def _with_efficiency(job: Job, found: Ceiling, on_wires: float) -> Ceiling:
     share = (found.bytes_per_s or 0.0) / on_wires
     if not 0 < share < 1 - _ROUNDING:
         return found
-    return replace(found, efficiency=share, constants=f"{_library(job)}'s constants")
+    library = next((node.injection.library for node, _ in job.kinds if node.injection.library != NCCL), NCCL)
+    return replace(found, efficiency=share, constants=f"{library}'s constants")
 
 
 def _messages(operation: str, job: Job, as_expected: bool) -> tuple[Link, int]:
@@ -247,11 +245,6 @@ def _with_nvls(job: Job, node: Node, side: Side) -> LeastTime:
     return LeastTime(1 / (inside + nics), replace(side, links=links))
 
 
-def _library(job: Job) -> str:
-    """Return the library for the links between the GPUs: RCCL on AMD's."""
-    return next((node.injection.library for node, _ in job.kinds if node.injection.library != NCCL), NCCL)
-
-
 def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceiling:
     if isinf(rate) or not links:
         return replace(no_ceiling("nothing is known of the links"), model=model)
@@ -280,15 +273,11 @@ def uneven(operation: str, job: Job) -> tuple[float, Side | None]:
         own = node_of == index
         if job.several:
             needs.append((max(crossing(own)) / job.egress(node).known, Side(node.gpus, job.egress(node).known, (job.egress(node),))))
-        needs += _of_gpus(job.of_gpus(node), single[own, 0], single[own, 1])
+        sides, sent, received = job.of_gpus(node), single[own, 0], single[own, 1]
+        needs += [(max(out, into) / side.bytes_per_s, side) for side, out, into in zip(sides, sent, received, strict=True)]
+        needs.append((max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0]))
     time, side = max(needs, key=lambda need: need[0])
     return (float((job.ranks - 1) / job.ranks * size / time), side) if time > 0 else (inf, None)
-
-
-def _of_gpus(sides: Sequence[Side], sent: np.ndarray, received: np.ndarray) -> list[tuple[float, Side]]:
-    """Return (seconds, set) of each GPU of a node, and of all of them together. `sides`: in the order of the ranks."""
-    busiest = [(max(one, other) / side.bytes_per_s, side) for side, one, other in zip(sides, sent, received, strict=True)]
-    return [*busiest, (max(sent.sum(), received.sum()) / sum(side.all_at_once for side in sides), sides[0])]
 
 
 def _crossing(operation: str, job: Job) -> tuple[float, Callable[[np.ndarray], tuple[float, float]]]:

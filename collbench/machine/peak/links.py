@@ -336,11 +336,23 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
     for key in keys:
         row = rows.get(key, [])
         if row:
-            wires.one[key] = _one(machine, gpus[key], row, _distinct(row))
+            # a matrix lists a switch's links once per peer
+            total = sum(link.count for link in row)
+            wires.one[key] = _one(machine, gpus[key], row, total if total <= _MOST_LINKS else max(link.count for link in row))
             _place(wires, machine, gpus[key], row, chosen)
-    _mirror(wires)
+    # the other direction of links that only one end lists (a matrix with a missing row)
+    for a, peers in list(wires.mesh.items()):
+        for b, rate in peers.items():
+            back = wires.mesh.setdefault(b, {})
+            if a not in back:
+                back[a] = rate
+                wires.one.setdefault(b, wires.one[a])
+                one = wires.one[b].bytes_per_s
+                wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 1)
     if len(wires.switch) == 1:
-        _alone(wires, *wires.switch)
+        (gpu,) = wires.switch  # links into a switch to which no other GPU of the job is connected
+        del wires.switch[gpu]
+        wires.count[gpu] -= wires.into_switch.pop(gpu)
     return wires
 
 
@@ -361,12 +373,6 @@ def _links_of_pair(link: GpuLink, gpu: Gpu | None) -> int:
 
 def _kind(row: Sequence[GpuLink]) -> Literal["NVLink", "xGMI"]:
     return _KINDS[row[0].kind] if row else "NVLink"
-
-
-def _distinct(row: Sequence[GpuLink]) -> int:
-    """Return the number of links of one GPU. A matrix lists a switch's links once per peer."""
-    total = sum(link.count for link in row)
-    return total if total <= _MOST_LINKS else max(link.count for link in row)
 
 
 def _one(machine: Machine, gpu: Gpu, row: Sequence[GpuLink], count: int) -> Link:
@@ -417,24 +423,6 @@ def _reaches_all(wires: Wires, gpu: Gpu, count: int, own: bool, gpus: int) -> bo
         return False
     wires.doubts.append(f"no source shows where the {wires.kind}s lead; assumed: to every GPU")
     return True
-
-
-def _alone(wires: Wires, gpu: str) -> None:
-    """Remove links into a switch to which no other GPU of the job is connected."""
-    del wires.switch[gpu]
-    wires.count[gpu] -= wires.into_switch.pop(gpu)
-
-
-def _mirror(wires: Wires) -> None:
-    """Add the missing direction of links that only one end lists (a matrix with a missing row)."""
-    for a, peers in list(wires.mesh.items()):
-        for b, rate in peers.items():
-            back = wires.mesh.setdefault(b, {})
-            if a not in back:
-                back[a] = rate
-                wires.one.setdefault(b, wires.one[a])
-                one = wires.one[b].bytes_per_s
-                wires.count[b] = wires.count.get(b, 0) + (round(rate / one) if one else 1)
 
 
 # TCP rate of a host: its interface's rate without the headers.

@@ -333,7 +333,8 @@ def node_of(
     """
     chosen = _chosen(machine, gpus)
     tree = PcieTree(machine)
-    clique = _clique(chosen)
+    cliques = {gpu.clique for gpu in chosen}
+    clique = cliques.pop() if len(cliques) == 1 else None
     beyond = None if domain_known or clique else _beyond(machine, chosen)
     egress = Egress(nics) if nics else beyond or egress_of(machine, tree)
     if not chosen:
@@ -344,9 +345,10 @@ def node_of(
     keys = list(own)
     wires, silent = wires_of(machine, keys), None if pcie else uncounted(machine, keys)
     inside = _silent(silent, own) if silent and len(keys) > 1 else _inside(chosen, wires, tree, own, egress.nics)
+    amd = any(gpu.vendor == "amd" or (gpu.architecture or "").startswith("gfx") for gpu in chosen)
     return replace(
         inside,
-        injection=replace(inside.injection, library=_library(chosen)),
+        injection=replace(inside.injection, library=RCCL if amd else NCCL),  # over PCIe as well
         egress=capped(egress.link, list(own.values())) if nics else reachable(egress, tree, own),
         own_nic=own_nic(egress.link, len(machine.gpus)),
         nics=egress.nics,
@@ -386,17 +388,6 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if missing:
         raise UsageError(f"no GPU {missing[0]} on {machine.hostname or 'this machine'}: it has {', '.join(by_key) or 'none'}")
     return [by_key[key] for key in gpus]
-
-
-def _library(chosen: Sequence[Gpu]) -> str:
-    """Return the library that runs on these GPUs, over PCIe as well."""
-    return RCCL if any(gpu.vendor == "amd" or (gpu.architecture or "").startswith("gfx") for gpu in chosen) else NCCL
-
-
-def _clique(chosen: Sequence[Gpu]) -> str | None:
-    """Return the NVLink domain of all these GPUs; None if one has none or they are in several."""
-    cliques = {gpu.clique for gpu in chosen}
-    return cliques.pop() if len(cliques) == 1 else None
 
 
 def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
@@ -464,20 +455,16 @@ def _way(wires: Wires, a: str, b: str, own: dict[str, Link], tree: PcieTree) -> 
         return narrowest([wires.out_of(a), wires.out_of(b)])
     rate, one = wires.between(a, b), wires.one.get(a)
     if one and b in wires.mesh.get(a, {}):
-        return _of_pair(wires, rate, one)
+        if not rate or not one.bytes_per_s:
+            return unknown(one.name)
+        count = round(rate / one.bytes_per_s)
+        nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
+        part = GpuLinkLimit(link=wires.kind, count=count, bytes_per_s=one.bytes_per_s, way="pair")
+        return Link.of(rate, part, one.source, nccl, one.library)
     direct = narrowest([own[a], own[b], *tree.between(a, b)])
     around = wires.around(a, b)
     through = GpuLinkLimit(link=wires.kind, bytes_per_s=around, way="third_gpu")
     return Link.of(around, through, one.source) if one and around > direct.known else direct
-
-
-def _of_pair(wires: Wires, rate: float, one: Link) -> Link:
-    if not rate or not one.bytes_per_s:
-        return unknown(one.name)
-    count = round(rate / one.bytes_per_s)
-    nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
-    part = GpuLinkLimit(link=wires.kind, count=count, bytes_per_s=one.bytes_per_s, way="pair")
-    return Link.of(rate, part, one.source, nccl, one.library)
 
 
 def capped(egress: Link, own: Sequence[Link]) -> Link:

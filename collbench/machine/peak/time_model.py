@@ -190,16 +190,11 @@ def _on_nvlink(job: Job) -> bool:
     return all(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
 
 
-def _latencies(algorithm: Algorithm) -> AlgorithmLatency:
-    constants = rates().time
-    tables = {"ring": constants.ring, "tree": constants.tree, "nvls": constants.nvls, "nvls_tree": constants.nvls_tree}
-    return tables[algorithm]
-
-
 def _latency_us(algorithm: Algorithm, protocol: int, operation: str, job: Job) -> float:
     """Return the latency in microseconds: the base, and each hop inside the nodes and between them."""
     constants = rates().time
-    table = _latencies(algorithm)
+    tables = {"ring": constants.ring, "tree": constants.tree, "nvls": constants.nvls, "nvls_tree": constants.nvls_tree}
+    table: AlgorithmLatency = tables[algorithm]
     column = protocol if len(table.base) > 1 else 0
     inside = (table.nvlink if _on_nvlink(job) else table.pcie)[column]
     nodes = len(job.nodes)

@@ -85,7 +85,9 @@ def read_processors(files: Files) -> Processors:
     """Return sockets, cores, online threads, memory and NUMA nodes of the processors (not of GPUs). Never raises."""
     text = files.text("/proc/cpuinfo") or ""
     first = _fields(text.partition("\n\n")[0])
-    online = _online(files)
+    present = frozenset(int(name[3:]) for name in files.names(_CPUS) if re.fullmatch(r"cpu\d{1,5}", name))
+    listed = cpu_list(files.text(f"{_CPUS}/online"))
+    online = listed & present if listed and present else listed or present
     sockets, cores = _packages_and_cores(files, online) if online else _of_cpuinfo(text)
     nodes, of_gpus = _numa_nodes(files, online)
     designer = _ARM_DESIGNERS.get(whole(first.get("CPU implementer")) or 0)
@@ -111,12 +113,6 @@ def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
 def _fields(block: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in block.splitlines())
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
-
-
-def _online(files: Files) -> frozenset[int]:
-    there = frozenset(int(name[3:]) for name in files.names(_CPUS) if re.fullmatch(r"cpu\d{1,5}", name))
-    online = cpu_list(files.text(f"{_CPUS}/online"))
-    return online & there if online and there else online or there
 
 
 def _packages_and_cores(files: Files, online: frozenset[int]) -> tuple[int | None, int | None]:

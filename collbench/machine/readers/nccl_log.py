@@ -213,11 +213,7 @@ def connection(left: bytes, right: bytes) -> Connection | None:
     way = parts.pop()[1:-1].decode("ascii", "replace") if parts and parts[-1] in (b"[send]", b"[receive]") else ""
     if len(parts) < 4 or parts[2] != b":":
         return Connection(None, None, None, way, found, None)
-    return _connection(parts, way, found)
-
-
-def _connection(parts: list[bytes], way: str, found: str) -> Connection:
-    """Return the connection. A [send] line is written by the sending GPU, a [receive] line by the receiving one."""
+    # a [send] line is written by the sending GPU, a [receive] line by the receiving one
     channel, source = _CHANNEL.fullmatch(parts[1]), _RANK.fullmatch(parts[3])
     target = _RANK.fullmatch(parts[5]) if len(parts) > 5 and parts[4] == b"->" else None
     writer = source if way == "send" else target if way == "receive" else None

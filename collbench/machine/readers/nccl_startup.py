@@ -290,7 +290,10 @@ def release_in(line: bytes) -> Release | None:
 def head_facts(line: bytes) -> tuple[StartupFact, ...]:
     """Return the facts of a line that nccl-tests prints above its table."""
     if match := _TESTS.search(line):
-        number = _number_of(int(match[2]))
+        # "2.26.2" for 22602; up to 2.8 the code was shorter: 2708
+        code = int(match[2])
+        major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
+        number = f"{major}.{rest // 100}.{rest % 100}"
         return (Release(LogLibrary.NCCL, number, number, linked=True),)
     if match := _GPU.search(line):
         return (ListedGpu(_text(match[1]), int(match[2]), _text(match[3])),)
@@ -322,12 +325,6 @@ def _plugins(message: bytes) -> Iterator[NcclPlugin]:
         yield NcclPlugin(kind, PluginState.UNSUITABLE)
     elif match and (b"Could not find" in match[2] or b"No plugin found" in match[2] or b"cannot open shared object" in match[2]):
         yield NcclPlugin(kind, PluginState.ABSENT)
-
-
-def _number_of(code: int) -> str:
-    """Return "2.26.2" for 22602. Up to 2.8 the code was shorter: 2708."""
-    major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _text(part: bytes) -> str:

@@ -40,7 +40,10 @@ def read_kfd(files: Files) -> Machine:
             doubts.append(f"{key}: the driver lists it in several partitions: counted once, with the memory of the first")
             continue
         name = architecture(properties.get("gfx_target_version"))
-        gpus[node] = Gpu(key, len(gpus), where, "amd", architecture=name, memory_bytes=_memory(files, node))
+        folder = f"{_NODES}/{node}/mem_banks"
+        banks = [_properties(files.text(f"{folder}/{bank}/properties")) for bank in files.names(folder)[:64]]
+        size = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _MEMORY_OF_GPU)
+        gpus[node] = Gpu(key, len(gpus), where, "amd", architecture=name, memory_bytes=size if 0 < size <= _MOST_BYTES else None)
     links = tuple(link for node in gpus for link in _links(files, node, gpus, doubts))
     return Machine(gpus=tuple(gpus.values()), gpu_links=links, doubts=tuple(dict.fromkeys(doubts)))
 
@@ -64,13 +67,6 @@ def _properties(text: str | None) -> dict[str, int]:
     pairs = (line.split() for line in (text or "").splitlines())
     numbers = {pair[0]: whole(pair[1], 0, (1 << 64) - 1) for pair in pairs if len(pair) == 2}
     return {name: value for name, value in numbers.items() if value is not None}
-
-
-def _memory(files: Files, node: int) -> int | None:
-    folder = f"{_NODES}/{node}/mem_banks"
-    banks = [_properties(files.text(f"{folder}/{bank}/properties")) for bank in files.names(folder)[:64]]
-    size = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _MEMORY_OF_GPU)
-    return size if 0 < size <= _MOST_BYTES else None
 
 
 def _links(files: Files, node: int, gpus: Mapping[int, Gpu], doubts: list[str]) -> Sequence[GpuLink]:

@@ -362,7 +362,8 @@ def read_rdma_link(text: str, name: str) -> Machine:
     """Return the listed RDMA devices and ports, without rates and MTUs. Raises Unreadable for incomplete JSON."""
     ports = list(_rdma_link_ports(text, name))
     devices, _ = _devices((entry for port in ports for entry in _words_of_rdma_link(port)), name)
-    machine = _machine(f"rdma link {printable(name)}", devices, _rate_of_rdma_link, "rdma link prints no MTU")
+    no_rate: Rate = (None, None, "rdma link prints no rate: `ibstat` and `ibv_devinfo -v` do")
+    machine = _machine(f"rdma link {printable(name)}", devices, lambda lines, layer: no_rate, "rdma link prints no MTU")
     interfaces: dict[str, tuple[str, ...]] = {}
     for port in ports:
         if "netdev" in port:
@@ -397,10 +398,6 @@ def _words_of_rdma_link(port: Facts) -> Iterator[tuple[str, str]]:
     elif "netdev" in port:
         yield "link layer", "Ethernet"
     yield from ((key, port[word]) for word, key in _RDMA_LINK_WORDS.items() if word in port)
-
-
-def _rate_of_rdma_link(lines: Mapping[str, str], layer: LinkLayer | None) -> Rate:
-    return None, None, "rdma link prints no rate: `ibstat` and `ibv_devinfo -v` do"
 
 
 RDMA_LINK = Reader(
