@@ -47,18 +47,15 @@ class Stopwatch:
         Raises RunFailed if the host could not queue a batch while the stream was held.
         """
         self._batch(run, 1, held=False)  # CUDA loads a kernel at its first launch, which must not happen while a stream is held
-        self._open()
+        # once with the latch open, so that its kernel is loaded
+        self._words[:] = (1, 0)
+        self._hold()
+        self._wait()
         once = self._batch(run, 1, held=True)
         share = once * (1 + 1 / _RUNS_PER_WARM_UP)
         runs = int(min(max(_BUDGET_S / _BATCHES / share, 1), _RUNS)) if share > 0 else _RUNS
         batches = int(min(max(_BUDGET_S / (runs * share), _FEWEST_BATCHES), _BATCHES)) if share > 0 else _BATCHES
         return tuple(self._batch(run, runs, held=True) for _ in range(batches))
-
-    def _open(self) -> None:
-        """Run the latch's kernel once with the latch open, so that it is loaded."""
-        self._words[:] = (1, 0)
-        self._hold()
-        self._wait()
 
     def _hold(self) -> None:
         latch = self._words.ctypes.data
@@ -70,23 +67,20 @@ class Stopwatch:
         if held:
             self._hold()
         try:
-            self._queue(run, runs)
+            for _ in range(-(-runs // _RUNS_PER_WARM_UP)):
+                run()
+            with self.gpu.use():
+                self._begin.cupy.record(self.stream.cupy)
+            for _ in range(runs):
+                run()
+            with self.gpu.use():
+                self._end.cupy.record(self.stream.cupy)
         finally:
             self._words[0] = 1
         self._wait()
         if held and self._words[1] != _RELEASED:
             raise RunFailed(f"GPU {self.gpu.index} ({self.gpu.name}): {runs} launches were not queued within {_HELD_NS / 1e9:g} s")
         return self._elapsed_ms(self._begin.cupy, self._end.cupy) / 1e3 / runs
-
-    def _queue(self, run: Callable[[], None], runs: int) -> None:
-        for _ in range(-(-runs // _RUNS_PER_WARM_UP)):
-            run()
-        with self.gpu.use():
-            self._begin.cupy.record(self.stream.cupy)
-        for _ in range(runs):
-            run()
-        with self.gpu.use():
-            self._end.cupy.record(self.stream.cupy)
 
     def _wait(self) -> None:
         with self.gpu.use():
@@ -297,19 +291,15 @@ def _read(arrays: Arrays) -> KernelFigure:
     values, sums = digits("u8", 1), arrays.gpu.allocate(arrays.kernels.sums_bytes)
     arrays.checker.fill(arrays.b, arrays.size, values)
     seconds = arrays.watch.samples(lambda: arrays.kernels.read(arrays.stream, arrays.b, arrays.size, sums.address))
-    found = int(arrays.checker.read(sums.address, sums.n_bytes).view(np.uint64).sum())
-    return _figure(arrays, "read_memory", 1, seconds, int(found != _sum(values, arrays.size // 8)))
+    total = int(arrays.checker.read(sums.address, sums.n_bytes).view(np.uint64).sum())
+    whole, rest = divmod(arrays.size // 8, len(values))
+    expected_total = (whole * int(values.sum()) + int(values[:rest].sum())) % 2**64
+    return _figure(arrays, "read_memory", 1, seconds, int(total != expected_total))
 
 
 def digits(dtype: str, seed: int) -> Values:
     """Return one period of small whole numbers: their sums are exact in every type."""
     return np.random.default_rng(seed).integers(1, 1000, PERIOD).astype(dtype)
-
-
-def _sum(values: Values, count: int) -> int:
-    """Return the sum of the first `count` of the repeated values, modulo 2^64."""
-    whole, rest = divmod(count, len(values))
-    return (whole * int(values.sum()) + int(values[:rest].sum())) % 2**64
 
 
 # The rates at which one GPU reaches another's memory, by its multiprocessors and by the copy engine, and the latency of a flag.

@@ -37,7 +37,9 @@ def cubin(arch: str) -> Path:
     """
     source = source_folder()
     sources = {name: (source / name).read_bytes() for name in (*_FILES, *_HEADERS)}
-    return compiled(_key(arch, sources), ".cubin", lambda: _compiled(arch, sources))
+    version = ".".join(map(str, _nvrtc().getVersion()))
+    parts = [arch.encode(), version.encode(), repr((_PROGRAM, _OPTIONS)).encode(), *sources.values()]
+    return compiled(f"kernels-{arch}-{key_of(*parts)}", ".cubin", lambda: _compiled(arch, sources))
 
 
 def source_folder() -> Path:
@@ -47,13 +49,6 @@ def source_folder() -> Path:
         if (folder / _FILES[0]).is_file():
             return folder
     raise RunFailed(f"the sources of the CUDA kernels are missing beside {package}: install collbench again")
-
-
-def _key(arch: str, sources: Sources) -> str:
-    """Return a name from all inputs of the cubin."""
-    version = ".".join(map(str, _nvrtc().getVersion()))
-    parts = [arch.encode(), version.encode(), repr((_PROGRAM, _OPTIONS)).encode(), *sources.values()]
-    return f"kernels-{arch}-{key_of(*parts)}"
 
 
 def _nvrtc() -> Any:
@@ -224,17 +219,13 @@ class Kernels:
         words += [ctypes.c_uint64()] * (MAX_ARGS - len(words))  # the driver reads as many as the kernel has
         places = (ctypes.c_void_p * MAX_ARGS)(*map(ctypes.addressof, words))
         self._arguments.append((words, places))
-        launch = (self._handle(name), blocks, 1, 1, THREADS, 1, 1, 0, stream.address, ctypes.addressof(places), 0)
-        return NativeCall("cuLaunchKernel", driver_address("cuLaunchKernel"), launch)
-
-    def _handle(self, name: str) -> int:
-        """Return the driver's handle of a kernel. Raises RunFailed."""
         driver, function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
         with self._gpu.use():
             code = driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode())
         if code:
             raise RunFailed(f"the kernel {name} does not load on GPU {self._gpu.index}: {driver_error(code)}")
-        return function.value or 0
+        launch = (function.value or 0, blocks, 1, 1, THREADS, 1, 1, 0, stream.address, ctypes.addressof(places), 0)
+        return NativeCall("cuLaunchKernel", driver_address("cuLaunchKernel"), launch)
 
     @cached_property
     def _module(self) -> ctypes.c_void_p:
