@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.figures import MEBIBYTES, SECONDS, Figure, Outcome, Unit, timed
 from benchmarks.launches import LaunchFailed
 from benchmarks.pairs_1024 import RANKS, SIZE, rounds, second_look, slow
+from collbench.plugins.hunt import PAIRS_FILE
 from collbench.results.folder import RunFolder
 from tests.report.html.full_sweep import BACKENDS, OPERATIONS, SIZES, write_sweep
 
@@ -84,7 +85,7 @@ def write_both(sweep: Path, matrix: Path, ranks: int, operations: Sequence[str])
     folder = RunFolder.create(matrix, "pairs", {"pairs": about})
     pair = (slow(ranks)[2][1], slow(ranks)[2][2])
     for one in [*rounds(ranks, drawn), *second_look([pair], ranks, drawn)]:
-        folder.append_round(one.as_json())
+        folder.append_record(one.as_json(), PAIRS_FILE)
     folder.finish(exit_code=0)
 
 

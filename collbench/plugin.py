@@ -29,13 +29,31 @@ _warned: set[str] = set()
 
 
 @dataclass(frozen=True)
+class RecordFile:
+    """A file of a run folder whose lines are other records than rows of cases.
+
+    name        "pairs.jsonl"
+    unit        what a line is: "round" or "row"
+    has_cases   whether a line may have cases in the file of cases, written before it; its "cases" is their number
+    named_by    the field that names a line in a timeline; "": timelines do not have the lines
+    beside      other files of such a run, whose rows are never part of its results
+    """
+
+    name: str
+    unit: str
+    has_cases: bool = False
+    named_by: str = ""
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plugin:
     """A capability outside the core. Places are "module:object".
 
     name       of the plug-in; a built-in one is the package collbench.plugins.NAME
     summary    what it is for, in one line
     commands   by command: the place of a function that adds it to the parser, `add(commands)`
-    resumed    those of the commands that continue a run with --resume
+    records    by command that stores runs of its own, and continues them with --resume: the file with their records
     kinds      places of the kinds of stored runs that it brings: objects of `collbench.report.kinds.RunKind`
     sections   by place of a section of the page, a function of `collbench.report.material.Material`: the section that it follows
     concerns   places of functions that yield the concerns about a Material
@@ -50,7 +68,7 @@ class Plugin:
     name: str
     summary: str
     commands: Mapping[str, str] = field(default_factory=dict)
-    resumed: tuple[str, ...] = ()
+    records: Mapping[str, RecordFile] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     concerns: tuple[str, ...] = ()
@@ -223,6 +241,12 @@ def broken_plugins() -> Mapping[str, BrokenEntry]:
 def commands() -> Mapping[str, str]:
     """Return by command the place of the function that adds it to the parser. Of two plug-ins with a command the first one has it."""
     return {command: place for plugin in reversed(plugins().values()) for command, place in plugin.commands.items()}
+
+
+@cache
+def record_files() -> Mapping[str, RecordFile]:
+    """Return by command the files of run folders that plug-ins bring."""
+    return {command: file for plugin in plugins().values() for command, file in plugin.records.items()}
 
 
 def api() -> Mapping[str, str]:

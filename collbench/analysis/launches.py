@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.results.folder import ROUNDS
+from collbench.plugin import record_files
 from collbench.results.reader import Run, read_run
 from collbench.results.row import UNDER_LOAD, CaseKey, Row, Times
 from collbench.untrusted import list_of
@@ -100,7 +100,7 @@ def rows_by_launch(run: Run) -> list[int]:
     The list has a 0 for each launch whose number is unknown: of a run with lines of another kind, and if run.json is inconsistent.
     """
     notes = _notes(run)
-    if str(run.info.get("operation")) in ROUNDS:  # its counts are of the lines of another file
+    if str(run.info.get("operation")) in record_files():  # its counts are of the lines of another file
         return [0] * (len(notes) + 1)
     starts = [0, *(note.get("rows") for note in notes), len(run.rows)]
     sound = [start for start in starts if isinstance(start, int) and not isinstance(start, bool)]

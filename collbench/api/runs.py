@@ -165,7 +165,7 @@ def warnings_of(run: Run) -> Iterator[str]:
     try:
         for kind in kinds().values():
             if kind.holds(run):
-                yield from kind.warnings(run)
+                yield from kind.read(run).warnings
     except UsageError as error:  # what describes the records in run.json is not valid
         yield str(error)
 

@@ -14,7 +14,7 @@ from collbench.cli.start import missing_backend
 from collbench.errors import FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.operations.registry import operations
 from collbench.operations.sweep import CPU
-from collbench.results.folder import KV, LOAD, ROUNDS, WORKLOAD
+from collbench.plugin import record_files
 from collbench.results.reader import read_run
 from collbench.untrusted import dict_of
 
@@ -41,7 +41,7 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
     # the options of other kinds than cases are compared when the ranks have joined
     run = (earlier_run(request) if request.sweep.operations else None) or read_run(path)
     code = run.info.get("exit_code")
-    file = ROUNDS.get(str(run.info.get("operation")))
+    file = record_files().get(str(run.info.get("operation")))
     if code not in (FINE, NEGATIVE, NO_VERDICT) or not run.finished or not same_command(run.info, request):
         return None
     records = len(run.rows)
@@ -49,13 +49,13 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
     if planned is not None and planned != records:  # its time was over
         return None
     if file is not None:
-        records = (path / file).read_bytes().count(b"\n") if (path / file).is_file() else 0
+        records = (path / file.name).read_bytes().count(b"\n") if (path / file.name).is_file() else 0
     if run.info.get("rows") != records:  # some were removed
         return None
     from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
-    what = "case" if file is None else "row" if file in (WORKLOAD, LOAD, KV) else "round"
+    what = file.unit if file else "case"
     launches.print_lines(RunResumed(str(path), records, None, what, complete=True).render(), arguments)
     report_run([path], None, arguments.format, sys.stdout, color=arguments.color, trace=request.trace, view=view_of(arguments),
                measured=str(path))  # fmt: skip

@@ -21,7 +21,7 @@ from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
 from collbench.plugin import commands as plugin_commands
-from collbench.plugin import loaded_parts, plugins
+from collbench.plugin import loaded_parts, record_files
 
 # Errors about unknown commands and options: similar names, or the command that has the option.
 
@@ -136,8 +136,7 @@ def run(argv: list[str]) -> int:
     if any(word.startswith("--resume") for word in argv):
         from collbench.cli.resume import with_stored_options
 
-        resumed = {name for plugin in plugins().values() for name in plugin.resumed}
-        argv = with_stored_options(argv, frozenset({"run", *resumed, *operation_commands()}))
+        argv = with_stored_options(argv, frozenset({"run", *record_files(), *operation_commands()}))
     parser, added = all_parsers(argv[0] if argv else "")
     argv = canonical(argv, added)
     if argv[:1] and argv[0] in HELP_TOPICS and {"-h", "--help", "--help-all"} & set(argv[1:]):

@@ -16,9 +16,10 @@ from collbench.measuring.prepared_case import placed
 from collbench.measuring.request import Request
 from collbench.measuring.row import row_without
 from collbench.operations.registry import operations
+from collbench.plugin import record_files
 from collbench.reason import Fact
 from collbench.results.environment import steering
-from collbench.results.folder import ROUNDS, RUN, TOPOLOGY, RunFolder, quoted
+from collbench.results.folder import RUN, TOPOLOGY, RunFolder, quoted
 from collbench.results.reader import Run, read_run
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import parse_object, read_object, to_line
@@ -400,7 +401,7 @@ def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run],
     except BaseException:
         folder.give_up()
         raise
-    folder.rows = len(records) if str(folder.run.get("operation")) in ROUNDS else len(run.rows)
+    folder.rows = len(records) if str(folder.run.get("operation")) in record_files() else len(run.rows)
     return Stored(folder, info, records, complete=complete, resumed=True)
 
 

@@ -369,7 +369,7 @@ class LaunchSession:
                     record = self.folder.append(record, arrays or {})
                 else:
                     at_s = self.since_start(*self.lap())
-                    self.folder.append_round({**record.as_json(), **({"at_s": at_s} if at_s else {})}, file)
+                    self.folder.append_record({**record.as_json(), **({"at_s": at_s} if at_s else {})}, file)
                 self.records.append(record)
             finally:  # count the record even if storing it failed
                 if self.listener:

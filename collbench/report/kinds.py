@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
 
 from collbench.errors import UsageError
-from collbench.plugin import loaded_parts, plugins
+from collbench.plugin import loaded_parts, plugins, record_files
 from collbench.report.frame import Line, printable
-from collbench.report.screen import print_lines, write_line
+from collbench.report.screen import check_format, print_lines, write_line
 from collbench.results.reader import Run
+from collbench.units import plural
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
@@ -38,21 +39,31 @@ class Destination:
             print_lines([Line(printable(f"{run.path.resolve().name} ({state})"), "head")], self.out, self.color)
 
 
+class StoredRecords(NamedTuple):
+    """What a kind reads of a run: its records, and a sentence for each part that cannot be read."""
+
+    records: Any
+    warnings: Sequence[str] = ()
+
+
 class RunKind(ABC):
-    """A kind of run other than rows of cases.
+    """A kind of run other than rows of cases. `Plugin.records` has the file of its records.
 
     name             of the command, and of its key in run.json
-    file             with its records, in the run's folder
     what             for sentences: "a hunt"
     drawn            whether Markdown and OpenMetrics have it, besides its rows of cases
     answers_last     whether runs of other kinds answer a page before its runs, which the page names first
     """
 
     name: ClassVar[str]
-    file: ClassVar[str]
     what: ClassVar[str]
     drawn: ClassVar[bool] = False
     answers_last: ClassVar[bool] = False
+
+    @property
+    def file(self) -> str:
+        """Return the name of the file with its records, in the run's folder."""
+        return record_files()[self.name].name
 
     def holds(self, run: Run) -> bool:
         """Return whether the run is of this kind."""
@@ -64,16 +75,12 @@ class RunKind(ABC):
             raise UsageError(f"{run.path} has {self.what}, but its run.json has no valid '{self.name}': the file was changed")
 
     @abstractmethod
-    def read(self, run: Run) -> Any:
+    def read(self, run: Run) -> StoredRecords:
         """Return the records of a run, as `Material.of_kind` has them. Raises UsageError if they cannot be read."""
 
     @abstractmethod
-    def warnings(self, run: Run) -> Sequence[str]:
-        """Return what could not be read of the records, a sentence each. Raises UsageError as `read` does."""
-
-    @abstractmethod
-    def show(self, run: Run, material: Material, to: Destination) -> bool:
-        """Print a run of the material; return whether a CSV has its header now. Raises UsageError for a format that the kind lacks."""
+    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
+        """Print a run; return whether a CSV has its header now. Raises UsageError for a format that the kind lacks."""
 
     @abstractmethod
     def screen(self, material: Material) -> FirstScreen | None:
@@ -87,9 +94,49 @@ class RunKind(ABC):
         """Yield what the concerns of a report begin with."""
         yield from ()
 
-    def unread(self, material: Material) -> Iterator[str]:
-        """Yield what could not be read, for the concerns of a report."""
+    def concerns(self, material: Material) -> Iterator[Concern]:
+        """Yield the further concerns about the runs of this kind."""
         yield from ()
+
+
+class RowsKind(RunKind):
+    """A kind whose records are a list of rows with `wrong`, `wrong_detail` and `na`, as rows of cases have them.
+
+    formats   in which a run can be shown
+    """
+
+    formats: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def write(self, run: Run, rows: Sequence[Any], to: Destination) -> None:
+        """Print the rows of a run."""
+
+    @abstractmethod
+    def place_of(self, row: Any) -> str:
+        """Return the place of a row in a concern about it: "kv by packed"."""
+
+    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
+        """Print the rows; a CSV without rows has no header."""
+        check_format(to.format, self.formats, f" for {self.name}")
+        rows = stored.records
+        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", stored.warnings)
+        self.write(run, rows, to)
+        return to.headed or bool(rows)
+
+    def concerns(self, material: Material) -> Iterator[Concern]:
+        """Yield the concerns about all rows."""
+        for _, rows in material.of_kind(self.name):
+            for row in rows:
+                yield from self.concerns_of(row)
+
+    def concerns_of(self, row: Any) -> Iterator[Concern]:
+        """Yield wrong data, and why the row was not measured."""
+        from collbench.analysis.concerns import MISSING, WRONG, Concern
+
+        if row.wrong:
+            yield Concern(WRONG, row.wrong_detail or "wrong data", self.place_of(row))
+        if row.na is not None:
+            yield Concern(MISSING, row.na, self.place_of(row))
 
 
 @cache
@@ -120,5 +167,6 @@ def show_all(material: Material, format: str, *, out: TextIO, err: TextIO, color
     """Show the runs of these kinds one after the other; in CSV consecutive runs of a kind have one header."""
     headed_kind: RunKind | None = None
     for run, kind in of_kinds(material.runs):
-        headed = kind.show(run, material, Destination(format, out, err, color, headed=kind is headed_kind))
-        headed_kind = kind if headed and format == "csv" else None
+        if kind.holds(run):
+            headed = kind.show(run, material.stored(run, kind), Destination(format, out, err, color, headed=kind is headed_kind))
+            headed_kind = kind if headed and format == "csv" else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.plugin import loaded_parts, plugins
-from collbench.report.kinds import kind_of, kinds
+from collbench.report.kinds import RunKind, StoredRecords, kind_of, kinds
 from collbench.report.plan import in_print_order
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row
@@ -63,14 +63,19 @@ class Material:
         return self._together[1]
 
     def of_kind(self, name: str) -> list[tuple[Run, Any]]:
-        """Return the runs of a kind with what the kind reads of each, once; none without its plug-in. Raises UsageError."""
-        if name not in self._read:
-            kind = kinds().get(name)
-            self._read[name] = [(run, kind.read(run)) for run in self.runs if kind.holds(run)] if kind else []
-        return self._read[name]
+        """Return the runs of a kind with the records of each; none without its plug-in. Raises UsageError."""
+        kind = kinds().get(name)
+        return [(run, self.stored(run, kind).records) for run in self.runs if kind.holds(run)] if kind else []
+
+    def stored(self, run: Run, kind: RunKind) -> StoredRecords:
+        """Return what a kind reads of a run, which it does once. Raises UsageError."""
+        key = kind.name, run.path
+        if key not in self._stored:
+            self._stored[key] = kind.read(run)
+        return self._stored[key]
 
     @cached_property
-    def _read(self) -> dict[str, list[tuple[Run, Any]]]:
+    def _stored(self) -> dict[tuple[str, Path], StoredRecords]:
         return {}
 
     @cached_property
@@ -144,12 +149,11 @@ class Material:
         """Findings, flags and what is missing, the worst first."""
         from collbench.analysis.concerns import SEVERITIES, concerns
 
-        unread = (warning for kind in kinds().values() for warning in kind.unread(self))
         findings = [concern for kind in kinds().values() for concern in kind.findings(self)]
         ordered = [replace(table, rows=self.rows(table)) for table in self.tables]
-        found = concerns(self.runs, ordered, self.compared, findings, [*self.warnings, *self.apart, *unread], fallen=self._fallen)
+        found = concerns(self.runs, ordered, self.compared, findings, [*self.warnings, *self.apart], fallen=self._fallen)
         yielding = loaded_parts(place for plugin in plugins().values() for place in plugin.concerns)
-        more = [concern for concerns_of in yielding for concern in concerns_of(self)]
+        more = [concern for part in (*(kind.concerns for kind in kinds().values()), *yielding) for concern in part(self)]
         return sorted([*found, *more], key=lambda each: SEVERITIES.index(each.severity))
 
     def rows(self, table: Launches) -> list[Row]:

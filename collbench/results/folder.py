@@ -4,8 +4,7 @@ run.json        the operation, the place and the circumstances; always replaced 
 topology.json   the cluster
 cells.jsonl     one row per finished case, fsynced
 samples.bin     the rows' arrays one after the other, fsynced before the row that refers to them
-pairs.jsonl     one line per finished round of pairs (`collbench pairs` only), fsynced; likewise the other files in ROUNDS
-tools.jsonl     one row per run of an external tool between the pairs (`collbench pairs --tools`)
+*.jsonl         one line per finished round or row of a command of a plug-in (`Plugin.records`), fsynced
 events.jsonl    findings, warnings, hang, abort
 check.json      the verdict (`collbench check` only), replaced as a whole
 lock            names the process that writes here, while it does
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import FINE, CollbenchError, RunFailed, UsageError
+from collbench.plugin import RecordFile, record_files
 from collbench.results.row import SCHEMA, Row
 from collbench.results.store import (
     GONE,
@@ -80,20 +80,22 @@ def cannot_resume(path: Path, error: OSError) -> str:
 
 
 RUN, TOPOLOGY, CASES, SAMPLES, EVENTS = "run.json", "topology.json", "cells.jsonl", "samples.bin", "events.jsonl"
-PAIRS, HUNT, WORKLOAD, LOAD, KV = "pairs.jsonl", "hunt.jsonl", "workload.jsonl", "load.jsonl", "kv.jsonl"
-TOOLS = "tools.jsonl"  # rows of external tools: never part of the measurement
-ROUNDS = {
-    "pairs": PAIRS,
-    "hunt": HUNT,
-    "workload": WORKLOAD,
-    "replay": WORKLOAD,
-    "load": LOAD,
-    "kv": KV,
-}  # by operation: files with other lines than rows
-_WITH_CASES = (WORKLOAD, LOAD, KV)  # rows may have cases in CASES, written before them; "cases" is the number of lines there
-_LINES = (CASES, *ROUNDS.values(), TOOLS, EVENTS)
 _OF_THE_END = ("finished_utc", "exit_code", "rows", "models")  # keys of run.json that are written when the run ends
 Watch = Callable[[str], AbstractContextManager[None]]
+
+
+def files_of_plugins() -> list[str]:
+    """Return the files of records that plug-ins bring, and then those beside them."""
+    files = record_files().values()
+    return list(dict.fromkeys([*(file.name for file in files), *_files_beside()]))
+
+
+def _files_beside() -> list[str]:
+    return [name for file in record_files().values() for name in file.beside]
+
+
+def _line_files() -> tuple[str, ...]:
+    return (CASES, *files_of_plugins(), EVENTS)
 
 
 class RunFolder:
@@ -165,6 +167,11 @@ class RunFolder:
             raise UsageError(f"{path} cannot be resumed: its {RUN} cannot be read ({error}); start a new run") from error
 
     @property
+    def _records(self) -> RecordFile | None:
+        """The file with the records of the run's command; None if its results are rows of cases."""
+        return record_files().get(str(self.run.get("operation")))
+
+    @property
     def taken_over(self) -> str | None:
         """Return the process that ended without removing its lock, or None."""
         return self._held.taken_over
@@ -176,10 +183,10 @@ class RunFolder:
         incomplete lines, by file; complete files are left out. Raises UsageError.
         """
         try:
-            for name in (SAMPLES, *_LINES):
-                if name not in (*ROUNDS.values(), TOOLS) or (self.path / name).exists():
+            for name in (SAMPLES, *_line_files()):
+                if name not in files_of_plugins() or (self.path / name).exists():
                     self._files[name] = AppendFile(self.path / name, again=True)
-            cut = {name: self._files[name].cut_last_line() for name in _LINES if name in self._files}
+            cut = {name: self._files[name].cut_last_line() for name in _line_files() if name in self._files}
             if (kept := self._finished_cases()) is not None:
                 self.unfinished_cases = self._files[CASES].cut_after(kept)
             self._cases = self._files[CASES].lines()
@@ -189,12 +196,12 @@ class RunFolder:
 
     def _finished_cases(self) -> int | None:
         """Return how many lines of CASES belong to finished rows; None if rows have no cases, or do not record it. Raises OSError."""
-        name = ROUNDS.get(str(self.run.get("operation")))
-        if name not in _WITH_CASES:
+        records = self._records
+        if records is None or not records.has_cases:
             return None
         last = b""
-        if name in self._files:
-            with (self.path / name).open("rb") as file:
+        if records.name in self._files:
+            with (self.path / records.name).open("rb") as file:
                 for line in file:
                     last = line
         try:
@@ -229,18 +236,19 @@ class RunFolder:
             stored = row.with_figures(samples=samples)
             self._append_line(CASES, stored.as_json())
             self._cases += 1
-            self.rows += str(self.run.get("operation")) not in ROUNDS  # those have rows of their own
+            self.rows += self._records is None
         return stored
 
-    def append_round(self, values: Mapping[str, Any], name: str = PAIRS) -> None:
-        """Store a finished round of pairs, or a line of another file of ROUNDS or of TOOLS; the first line creates the file."""
+    def append_record(self, values: Mapping[str, Any], name: str) -> None:
+        """Store a line in a file of a plug-in; the first line creates the file."""
         self._measured = True
         with self._safely():
             if name not in self._files:
                 self._files[name] = AppendFile(self.path / name)
                 sync_folder(self.path)
-            self._append_line(name, {**values, "cases": self._cases} if name in _WITH_CASES else values)
-            self.rows += name != TOOLS
+            has_cases = any(file.has_cases for file in record_files().values() if file.name == name)
+            self._append_line(name, {**values, "cases": self._cases} if has_cases else values)
+            self.rows += name not in _files_beside()
 
     def event(self, kind: str, **facts: Any) -> None:
         """Record an event, with the UTC time and CLOCK_MONOTONIC."""
@@ -274,11 +282,9 @@ class RunFolder:
 
     def so_far(self, planned: int) -> str:
         """Return how many of the planned cases (or rounds, or rows) are stored, and how to continue, for an interrupted run's message."""
-        what = {"workload": "rows", "replay": "rows", "load": "rows", "kv": "rows", "pairs": "rounds", "hunt": "rounds"}.get(
-            str(self.run.get("operation")), "cases"
-        )
+        unit = self._records.unit if self._records else "case"
         there = f": {'it is' if self.rows == 1 else 'they are'} in {self.path}" if self.rows else ""
-        return f"{self.rows} of {planned} {what}{there}; go on with `collbench --resume {quoted(self.path)}`"
+        return f"{self.rows} of {planned} {unit}s{there}; go on with `collbench --resume {quoted(self.path)}`"
 
     def end_early(self, kind: str, text: str, code: int, **facts: Any) -> None:
         """Record why the run stops early and complete run.json, as far as the disk allows. Only the first call has an effect."""
@@ -315,8 +321,7 @@ class RunFolder:
         if not self._measured:
             how = cannot_resume(self.path, error) if self.rows else f"{cannot_create(self.path, error)}; nothing was measured"
             return UsageError(how)
-        what = "round" if str(self.run.get("operation")) in ROUNDS else "case"
-        count = plural(self.rows, f"finished {what}")
+        count = plural(self.rows, f"finished {'round' if self._records else 'case'}")
         stored = f"{count} {'is' if self.rows == 1 else 'are'}"
         go_on = f" and go on with `collbench --resume {quoted(self.path)}`"
         if error.errno not in GONE:
@@ -350,7 +355,7 @@ def holds_a_run(path: Path) -> bool:
 
 def check_no_run(path: Path, *, resumes: bool = False) -> None:
     """Raise UsageError if a folder has a run, or a part of one. `resumes`: whether such a run can be resumed."""
-    for name in (RUN, *_LINES, SAMPLES):
+    for name in (RUN, *_line_files(), SAMPLES):
         if (path / name).exists():
             requeued = f"in a job that may be requeued: --out {path} --resume-if-exists"
             go_on = f"go on with it by `collbench --resume {quoted(path)}` ({requeued}), or "

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collbench.errors import UsageError
-from collbench.results.folder import HUNT, PAIRS, WORKLOAD
+from collbench.plugin import record_files
 from collbench.results.reader import Run, read_lines
 from collbench.results.row import Row
 from collbench.untrusted import dict_of, list_of
@@ -128,10 +128,12 @@ def samples_of(run: Run, row: Row) -> list[RankSamples]:
 
 
 def records_of(run: Run) -> Iterator[Record]:
-    """Yield the rounds of a pairs run or a hunt, and the trainings of a workload, as measured."""
-    for file, word in ((PAIRS, "round"), (HUNT, "round"), (WORKLOAD, "regime")):
-        for values in read_lines(run.path / file, dict, []):
-            name = f"round {values.get('round')}" if word == "round" else str(values.get(word))
+    """Yield the records of plug-ins that timelines have, as measured."""
+    for file in {file.name: file for file in record_files().values() if file.named_by}.values():
+        for values in read_lines(run.path / file.name, dict, []):
+            name = str(values.get(file.named_by))
+            if file.named_by == file.unit:
+                name = f"{file.unit} {name}"
             facts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
             yield Record(_span(name, values.get("at_s")), facts)
 

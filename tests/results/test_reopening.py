@@ -18,10 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugin import RecordFile
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.store import LOCK, AppendFile, Lock
 from tests.results.rows import make_row
+
+FILES = {
+    "pairs": RecordFile("pairs.jsonl", "round"),
+    **{name: RecordFile(f"{name}.jsonl", "row", has_cases=True) for name in ("kv", "load", "workload")},
+    "replay": RecordFile("workload.jsonl", "row", has_cases=True),
+}
+
+
+@pytest.fixture
+def files_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collbench.results.folder.record_files", lambda: FILES)
 
 
 def _half(path: Path) -> RunFolder:
@@ -96,31 +108,33 @@ def test_a_link_in_place_of_a_file_leads_nowhere(tmp_path: Path, name: str) -> N
     assert ours.read_text() == "half a line"
 
 
+@pytest.mark.usefixtures("files_of_records")
 def test_rounds_of_pairs_are_cut_in_the_same_way(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "pairs", {})
-    folder.append_round({"round": 0})
+    folder.append_record({"round": 0}, "pairs.jsonl")
     folder.give_up()
     with (folder.path / "pairs.jsonl").open("ab") as file:
         file.write(b'{"round":1')
     again = RunFolder.reopen(folder.path)
     assert again.go_on() == {"pairs.jsonl": 10}
-    again.append_round({"round": 1})
+    again.append_record({"round": 1}, "pairs.jsonl")
     assert (folder.path / "pairs.jsonl").read_text() == '{"round":0}\n{"round":1}\n'
 
 
+@pytest.mark.usefixtures("files_of_records")
 @pytest.mark.parametrize("file", ["kv.jsonl", "load.jsonl", "workload.jsonl"])
 def test_cases_of_a_row_that_was_not_finished_are_removed(tmp_path: Path, file: str) -> None:
     operation = {"workload.jsonl": "replay"}.get(file, file.removesuffix(".jsonl"))
     folder = RunFolder.create(tmp_path / "run", operation, {})
     folder.append(make_row(8), {"max_s": np.arange(3.0)})
-    folder.append_round({"row": 0}, file)
+    folder.append_record({"row": 0}, file)
     folder.append(make_row(16), {"max_s": np.arange(5.0)})
     folder.append(make_row(32), {})
     folder.give_up()
     again = RunFolder.reopen(folder.path)
     assert (again.go_on(), again.unfinished_cases) == ({}, 2)
     again.append(make_row(16), {"max_s": np.arange(6.0)})
-    again.append_round({"row": 1}, file)
+    again.append_record({"row": 1}, file)
     again.give_up()
     run = read_run(folder.path)
     assert [row.size_bytes for row in run.rows] == [8, 16]
@@ -129,6 +143,7 @@ def test_cases_of_a_row_that_was_not_finished_are_removed(tmp_path: Path, file: 
     assert (third.go_on(), third.unfinished_cases) == ({}, 0)
 
 
+@pytest.mark.usefixtures("files_of_records")
 @pytest.mark.parametrize(("record", "removed"), [(b"", 1), (b'{"row":0}\n', 0), (b'{"row":0,"cases":true}\n', 0), (b"no object\n", 0)])
 def test_cases_stay_where_no_row_says_how_many_are_finished(tmp_path: Path, record: bytes, removed: int) -> None:
     folder = RunFolder.create(tmp_path / "run", "kv", {})

@@ -1,15 +1,19 @@
 """Pairs of ranks or nodes, and the slow node, NIC or link among them."""
 
-from collbench.plugin import Plugin
+from collbench.plugin import Plugin, RecordFile
+
+HUNT_FILE, PAIRS_FILE, TOOLS_FILE = "hunt.jsonl", "pairs.jsonl", "tools.jsonl"
 
 PLUGIN = Plugin(
     name="hunt",
     summary="pairs of ranks or nodes, and the slow node, NIC or link among them",
     commands={"pairs": "collbench.plugins.hunt.command:add_pairs", "hunt": "collbench.plugins.hunt.command:add_hunt"},
-    resumed=("pairs", "hunt"),
+    records={
+        "pairs": RecordFile(PAIRS_FILE, "round", named_by="round", beside=(TOOLS_FILE,)),
+        "hunt": RecordFile(HUNT_FILE, "round", named_by="round"),
+    },
     kinds=("collbench.plugins.hunt.kind:HUNT", "collbench.plugins.hunt.kind:PAIRS"),
     sections={"collbench.plugins.hunt.page:section": "gate", "collbench.plugins.hunt.pairs_page:section": "against"},
-    concerns=("collbench.plugins.hunt.kind:concerns",),
     tables=("collbench.plugins.hunt.api:PAIRS_TABLE", "collbench.plugins.hunt.api:HUNTS_TABLE"),
     api={"Runs.pairs": "collbench.plugins.hunt.api:pairs", "Runs.hunts": "collbench.plugins.hunt.api:hunts"},
     needs=("channels",),

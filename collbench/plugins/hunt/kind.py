@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -14,14 +14,12 @@ from collbench.plugins.hunt.drain import lines, lines_of, read
 from collbench.plugins.hunt.records import StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
-from collbench.report.kinds import Destination, RunKind
-from collbench.results.folder import HUNT as HUNT_FILE
-from collbench.results.folder import PAIRS as PAIRS_FILE
+from collbench.report.kinds import Destination, RunKind, StoredRecords
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
-    from collbench.plugins.hunt.pairs import PairEffects
+    from collbench.plugins.hunt.pairs import PairEffects, PairFinding
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
     from collbench.results.reader import Run
@@ -33,7 +31,8 @@ if TYPE_CHECKING:
 class HuntKind(RunKind):
     """Hunts for the slow node, NIC or link."""
 
-    name, file, what = "hunt", HUNT_FILE, "a hunt"
+    name = "hunt"
+    what = "a hunt"
 
     def holds(self, run: Run) -> bool:
         """Return whether the run is a hunt, also with an invalid description in run.json."""
@@ -43,22 +42,19 @@ class HuntKind(RunKind):
         """Raise UsageError if run.json does not describe a hunt."""
         check_hunt(run)
 
-    def read(self, run: Run) -> StoredHunt:
-        """Return the hunt."""
-        return read_hunt(run)
+    def read(self, run: Run) -> StoredRecords:
+        """Return the hunt, a StoredHunt."""
+        hunt = read_hunt(run)
+        return StoredRecords(hunt, hunt.warnings)
 
-    def warnings(self, run: Run) -> Sequence[str]:
-        """Return what could not be read of the rounds."""
-        return read_hunt(run).warnings
-
-    def show(self, run: Run, material: Material, to: Destination) -> bool:
+    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
         """Print the outcome of the hunt, and its recommendation."""
-        stored = read_hunt(run)
+        hunt: StoredHunt = stored.records
         advice, unread = advice_of(run.path)
-        state = "" if run.finished and stored.about.get("verdict") else ", not finished"
-        done = len(stored.rounds)
+        state = "" if run.finished and hunt.about.get("verdict") else ", not finished"
+        done = len(hunt.rounds)
         to.begin(run, f"{plural(done, 'round')}{state}", [*stored.warnings, *unread])
-        about = {**stored.about, "rounds": done}
+        about = {**hunt.about, "rounds": done}
         text.write_hunt(about, to.format, to.out, color=to.color, advice=advice, run=run.path.resolve().name, headed=to.headed)
         return True
 
@@ -92,6 +88,13 @@ class HuntKind(RunKind):
         title = "; ".join([*sentences[:2], *rest]) or text.headline(verdict)
         more = [*_drains(run), text.describe_hunt(about), *filter(None, [text.describe_typical(about)])]
         return FirstScreen(title, badge, figures, line, more, "hunt")
+
+    def concerns(self, material: Material) -> Iterator[Concern]:
+        """Yield wrong data, and the suspects that are confirmed or inconclusive."""
+        from collbench.plugins.hunt.page import concerns_of
+
+        for _, hunt in material.of_kind(self.name):
+            yield from concerns_of(hunt)
 
 
 def advice_of(path: Path) -> tuple[list[str], list[str]]:
@@ -135,7 +138,10 @@ class PairsOfRun:
 class PairsKind(RunKind):
     """Runs of pairs."""
 
-    name, file, what, drawn, answers_last = "pairs", PAIRS_FILE, "a matrix of pairs", True, True
+    name = "pairs"
+    what = "a matrix of pairs"
+    drawn = True
+    answers_last = True
 
     def holds(self, run: Run) -> bool:
         """Return whether the run measured pairs, also with an invalid description in run.json."""
@@ -145,45 +151,37 @@ class PairsKind(RunKind):
         """Raise UsageError if run.json does not describe pairs."""
         check_pairs(run)
 
-    def read(self, run: Run) -> PairsOfRun:
-        """Return the pairs."""
-        return PairsOfRun(_stored_pairs(run))
+    def read(self, run: Run) -> StoredRecords:
+        """Return the pairs, a PairsOfRun."""
+        pairs = read_pairs(run)
+        assert pairs is not None
+        return StoredRecords(PairsOfRun(pairs), pairs.warnings)
 
-    def warnings(self, run: Run) -> Sequence[str]:
-        """Return what could not be read of the rounds."""
-        return _stored_pairs(run).warnings
-
-    def show(self, run: Run, material: Material, to: Destination) -> bool:
+    def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
         """Print the matrix."""
         from collbench.plugins.hunt.pairs_text import write_pairs
 
-        for other, pairs in material.of_kind(self.name):
-            if other is not run:
-                continue
-            stored = pairs.stored
-            known, planned = len(stored.rounds), stored.about.get("rounds")
-            state = plural(known, "round")
-            if not run.finished or stored.about.get("measured") is None:  # run.json of a launch that ended early has no "measured"
-                state = f"{f'{known} of {planned} rounds' if isinstance(planned, int) and planned > known else state}, not finished"
-            to.begin(run, state, stored.warnings)
-            about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
-            effects = pairs.effects
-            found, unsaid = (effects.findings(), effects.doubts()) if to.format != "csv" else ([], [])
-            name, external = run.path.resolve().name, stored.external
-            write_pairs(
-                effects.matrix,
-                found,
-                about,
-                to.format,
-                to.out,
-                color=to.color,
-                unsaid=unsaid,
-                external=external,
-                run=name,
-                headed=to.headed,
-            )
-            return True
-        return to.headed
+        pairs: StoredPairs = stored.records.stored
+        effects: PairEffects = stored.records.effects
+        done = len(pairs.rounds)
+        planned = pairs.about.get("rounds")
+        state = plural(done, "round")
+        if not run.finished or pairs.about.get("measured") is None:  # run.json of a launch that ended early has no "measured"
+            if isinstance(planned, int) and planned > done:
+                state = f"{done} of {planned} rounds"
+            state += ", not finished"
+        to.begin(run, state, stored.warnings)
+        about = {**pairs.about, "rounds": len({each.round for each in pairs.rounds if not each.again})}
+        findings: list[PairFinding] = []
+        doubts: list[str] = []
+        if to.format != "csv":
+            findings = effects.findings()
+            doubts = effects.doubts()
+        write_pairs(
+            effects.matrix, findings, about, to.format, to.out, color=to.color, unsaid=doubts, external=pairs.external,
+            run=run.path.resolve().name, headed=to.headed,
+        )  # fmt: skip
+        return True
 
     def markdown(self, material: Material) -> Iterator[str]:
         """Yield what was measured of each run."""
@@ -194,14 +192,12 @@ class PairsKind(RunKind):
             yield from ("", title, "", escaped_line(measured(pairs.effects.matrix, pairs.stored.about)))
 
     def findings(self, material: Material) -> Iterator[Concern]:
-        """Yield wrong data, slow places and pairs, and doubts."""
+        """Yield wrong data, slow places and pairs, doubts, and what could not be read of the rounds."""
+        from collbench.analysis.concerns import MISSING, Concern
+
         for _, pairs in material.of_kind(self.name):
             yield from findings_of(pairs.effects)
-
-    def unread(self, material: Material) -> Iterator[str]:
-        """Yield what could not be read of the rounds."""
-        for _, pairs in material.of_kind(self.name):
-            yield from pairs.stored.warnings
+            yield from (Concern(MISSING, warning) for warning in pairs.stored.warnings)
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the places and pairs that are slower than the others explain."""
@@ -226,12 +222,6 @@ class PairsKind(RunKind):
         return FirstScreen(title, badge, figures, line_of(run), [measured(effects.matrix, about), *others[:3]], "pairs")
 
 
-def _stored_pairs(run: Run) -> StoredPairs:
-    stored = read_pairs(run)
-    assert stored is not None
-    return stored
-
-
 def findings_of(effect: PairEffects) -> Iterator[Concern]:
     """Yield wrong data, slow places and pairs, and doubts."""
     import numpy as np
@@ -246,12 +236,5 @@ def findings_of(effect: PairEffects) -> Iterator[Concern]:
     yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
 
 
-HUNT, PAIRS = HuntKind(), PairsKind()
-
-
-def concerns(material: Material) -> Iterator[Concern]:
-    """Yield wrong data of hunts, and the suspects that are confirmed or inconclusive."""
-    from collbench.plugins.hunt.page import concerns_of
-
-    for _, stored in material.of_kind(HUNT.name):
-        yield from concerns_of(stored)
+HUNT = HuntKind()
+PAIRS = PairsKind()

@@ -14,8 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.results import folder
-from collbench.results.folder import HUNT, TOOLS
+from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
 from collbench.results.reader import Run, decode_record, misfit, read_lines, row_from_json
 from collbench.results.row import Row
 from collbench.units import format_bytes
@@ -154,7 +153,7 @@ def read_hunt(run: Run) -> StoredHunt:
     """Return the hunt of a run, up to its last finished round. Raises UsageError if run.json is not valid."""
     about, warnings = check_hunt(run), list[str]()
     places = len(about["places"])
-    rounds = list(read_lines(run.path / HUNT, lambda values: round_from_json(values, places), warnings))
+    rounds = list(read_lines(run.path / HUNT_FILE, lambda values: round_from_json(values, places), warnings))
     return StoredHunt(about, rounds, warnings)
 
 
@@ -213,7 +212,6 @@ def _fits(value: Any, kind: Any) -> bool:
 # b's to a. Each is a median over the samples; between nodes, that of the slowest pair of ranks. The time of a message between nodes is
 # that time divided by the number of rank pairs, since each of them transfers a message at the same time.
 
-PAIRS = folder.PAIRS
 Figures = NDArray[np.float64]
 
 
@@ -374,7 +372,7 @@ class StoredPairs:
 
 def check_pairs(run: Run) -> dict[str, Any] | None:
     """Return run.json's "pairs"; None if the run measured none. Raises UsageError if it lacks what a matrix needs."""
-    if run.info.get("pairs") is None and not (run.path / PAIRS).is_file():
+    if run.info.get("pairs") is None and not (run.path / PAIRS_FILE).is_file():
         return None
     about = _checked_about(run, "pairs", _PairsAbout, "pairs", "places or sizes in its run.json are")
     judged = about.get("judged")
@@ -390,8 +388,8 @@ def read_pairs(run: Run) -> StoredPairs | None:
     if about is None:
         return None
     places = len(about["places"])
-    rounds = list(read_lines(run.path / PAIRS, lambda values: pair_round_from_json(values, places), warnings))
-    external = list(islice(read_lines(run.path / TOOLS, row_from_json, warnings), _MOST_EXTERNAL))
+    rounds = list(read_lines(run.path / PAIRS_FILE, lambda values: pair_round_from_json(values, places), warnings))
+    external = list(islice(read_lines(run.path / TOOLS_FILE, row_from_json, warnings), _MOST_EXTERNAL))
     return StoredPairs(about, rounds, warnings, external)
 
 

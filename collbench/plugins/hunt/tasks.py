@@ -30,6 +30,7 @@ from collbench.plugins.channels.wire_tools import (
     installed_tools,
     run_tool,
 )
+from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
 from collbench.plugins.hunt.places import (
     HuntRequest,
     PairsRequest,
@@ -45,7 +46,6 @@ from collbench.plugins.hunt.places import (
 from collbench.plugins.hunt.records import HuntRound, PairRound, read_hunt, read_pairs
 from collbench.plugins.hunt.round_runner import RoundRunner, group_case, no_groups, ways_of
 from collbench.reason import Fact, as_json
-from collbench.results.folder import HUNT, PAIRS, TOOLS
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
 from collbench.units import listed
@@ -288,7 +288,7 @@ class HuntTask(RoundsTask):
         missing = next((number for number, one in enumerate(stored.rounds) if one.round != number), None)
         if missing is not None:
             raise UsageError(
-                f"{run.path} cannot be resumed: round {missing + 1} is missing in its {HUNT}; start a new run, without --resume"
+                f"{run.path} cannot be resumed: round {missing + 1} is missing in its {HUNT_FILE}; start a new run, without --resume"
             )
         self.verdict = stored.about.get("verdict")
         self.about |= {name: stored.about.get(name) for name in ("rounds", "ceiling")}
@@ -298,7 +298,7 @@ class HuntTask(RoundsTask):
         """Measure a round of any kind."""
         session.progress(f"{order.stage}: {order.why}", order.number, self.about["promised"])
         if one := runner.play(order.number, order):
-            session.store(one, HUNT)
+            session.store(one, HUNT_FILE)
         return WrongDataStop(f"round {order.number + 1}")
 
     def measure(self, session: LaunchSession) -> None:
@@ -452,7 +452,7 @@ class PairsTask(RoundsTask):
         most = self.request.concurrent or len(pairs)
         for at in range(0, len(pairs), most):
             for one in runner.play_pairs(order.number, pairs[at : at + most], again):
-                session.store(one, PAIRS)
+                session.store(one, PAIRS_FILE)
         total = self.schedule.number
         if again:
             session.progress(_pairs_at_once(len(pairs)), order.number - total + 1, None)
@@ -520,7 +520,7 @@ class PairsTask(RoundsTask):
                 if row.na and all(row.na != other.na for other in self.external):
                     session.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
                 self.external.append(row)
-                session.store(row, TOOLS)
+                session.store(row, TOOLS_FILE)
             done += len(pairs)
             self._show_progress(session, number, len(rounds), len(pairs), (time.monotonic() - began) / (number + 1))
         left = sum(map(len, rounds)) - done

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.kv.records import FILE, KvRow
+from collbench.plugins.kv.records import KvRow
 from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, sorted_rows, title
 from collbench.report.forms import FORMATS, write
-from collbench.report.kinds import Destination, RunKind
-from collbench.report.screen import check_format
+from collbench.report.kinds import Destination, RowsKind, StoredRecords
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
-    from collbench.analysis.concerns import Concern
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
     from collbench.results.reader import Run
 
 
-class KvKind(RunKind):
+class KvKind(RowsKind):
     """Block transfers."""
 
-    name, file, what = "kv", FILE, "block transfers"
+    name = "kv"
+    what = "block transfers"
+    formats = FORMATS
 
-    def read(self, run: Run) -> list[KvRow]:
+    def read(self, run: Run) -> StoredRecords:
         """Return the rows."""
-        return BLOCK_TRANSFERS.read(run.path)[0]
+        return StoredRecords(*BLOCK_TRANSFERS.read(run.path))
 
-    def warnings(self, run: Run) -> Sequence[str]:
-        """Return what could not be read of the rows."""
-        return BLOCK_TRANSFERS.read(run.path)[1]
-
-    def show(self, run: Run, material: Material, to: Destination) -> bool:
-        """Print the rows; a CSV without rows has no header."""
-        check_format(to.format, FORMATS, " for kv")
-        rows, warnings = BLOCK_TRANSFERS.read(run.path)
-        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
+    def write(self, run: Run, rows: Sequence[KvRow], to: Destination) -> None:
+        """Print the rows."""
         write(BLOCK_TRANSFERS, sorted_rows(rows), to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
-        return to.headed or bool(rows)
+
+    def place_of(self, row: KvRow) -> str:
+        """Return the method."""
+        return f"kv by {row.method}"
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the fastest method for the most bytes."""
@@ -68,12 +64,3 @@ class KvKind(RunKind):
 
 
 KV = KvKind()
-
-
-def concerns(material: Material) -> Iterator[Concern]:
-    """Yield wrong data, and why a method was not measured."""
-    from collbench.plugins.kv.page import concerns_of
-
-    for _, rows in material.of_kind(KV.name):
-        for row in rows:
-            yield from concerns_of(row)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from collbench.analysis.concerns import MISSING, WRONG, Concern
 from collbench.plugins.kv.records import KvRow
 from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, remarks, sorted_rows, title
 from collbench.report.cases import rate
@@ -43,15 +42,6 @@ def section(material: Material) -> Section | None:
         texts += [f"{name}{text}" for text in remarks(rows)]
         charts += [chart for chart in [_chart(f"kv-{number}", name, rows)] if chart]
     return Section("kv", "Block transfers", list(dict.fromkeys(texts)), tables, charts) if tables else None
-
-
-def concerns_of(row: KvRow) -> Iterator[Concern]:
-    """Yield wrong data, and why a method was not measured."""
-    where = f"kv by {row.method}"
-    if row.wrong:
-        yield Concern(WRONG, row.wrong_detail or "wrong data", where)
-    if row.na is not None:
-        yield Concern(MISSING, row.na, where)
 
 
 def most_bytes(rows: Sequence[KvRow]) -> list[KvRow]:

@@ -16,8 +16,6 @@ from collbench.results.estimate import Estimate
 from collbench.stats.median import t_quantile
 from collbench.units import format_size
 
-FILE = "kv.jsonl"  # in a run's folder
-
 
 class KvRow(Record, frozen=True, kw_only=True):
     """The time of one transfer of blocks by one method.

@@ -33,13 +33,13 @@ from collbench.operations.operation import Operation
 from collbench.operations.program import Program
 from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import SharedMemoryTooSmall
+from collbench.plugins.kv import FILE
 from collbench.plugins.kv.block_transfer import METHODS, BlockPattern, TransferMethod
 from collbench.plugins.kv.models import BlockPlan, ModelBlocks, Pattern, PlainBlocks, make_plan
 from collbench.plugins.kv.records import CASE, KvRow, series_of
 from collbench.plugins.kv.text import BLOCK_TRANSFERS
 from collbench.reason import Fact, Text, as_json, decode_or_text
 from collbench.results.estimate import Estimate
-from collbench.results.folder import KV
 from collbench.results.reader import Run
 from collbench.units import format_bytes, plural
 
@@ -203,7 +203,7 @@ class KvTask(Task):
             opened = open_now.get(kind.backend) or reasons.get(kind.backend) or _missing(kind.backend)
             row = self.row(session, opened, kind, blocks)
             if session.world.rank == 0:
-                session.store(row, KV, place)
+                session.store(row, FILE, place)
             stop = WrongDataStop(f"kv by {method}", len(rows) - done - 1, row.wrong_detail or "")
             if session.stops(bool(row.wrong), stop):
                 return

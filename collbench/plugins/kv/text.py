@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from collbench.plugins.kv.records import FILE, CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
+from collbench.plugins.kv import FILE
+from collbench.plugins.kv.records import CostsInconclusive, KvRow, TransferCosts, costs_of, is_known
 from collbench.records import RecordKind
 from collbench.results.estimate import Estimate
 from collbench.results.flags import explain

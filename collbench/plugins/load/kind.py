@@ -10,9 +10,7 @@ from collbench.plugins.load.text import INTERFERENCE, factor_text, remarks, row_
 from collbench.report.forms import FORMATS, frame_of, write
 from collbench.report.frame import escaped, escaped_line, items, markdown_lines
 from collbench.report.headlines import short
-from collbench.report.kinds import Destination, RunKind
-from collbench.report.screen import check_format
-from collbench.results.folder import LOAD as FILE
+from collbench.report.kinds import Destination, RowsKind, StoredRecords
 from collbench.units import format_time, plural
 
 if TYPE_CHECKING:
@@ -22,26 +20,35 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 
-class LoadKind(RunKind):
+class LoadKind(RowsKind):
     """Interference."""
 
-    name, file, what, drawn = "load", FILE, "interference", True
+    name = "load"
+    what = "interference"
+    drawn = True
+    formats = FORMATS
 
-    def read(self, run: Run) -> list[LoadRow]:
+    def read(self, run: Run) -> StoredRecords:
         """Return the rows."""
-        return INTERFERENCE.read(run.path)[0]
+        return StoredRecords(*INTERFERENCE.read(run.path))
 
-    def warnings(self, run: Run) -> Sequence[str]:
-        """Return what could not be read of the rows."""
-        return INTERFERENCE.read(run.path)[1]
-
-    def show(self, run: Run, material: Material, to: Destination) -> bool:
-        """Print the rows; a CSV without rows has no header."""
-        check_format(to.format, FORMATS, " for load")
-        rows, warnings = INTERFERENCE.read(run.path)
-        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
+    def write(self, run: Run, rows: Sequence[LoadRow], to: Destination) -> None:
+        """Print the rows."""
         write(INTERFERENCE, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
-        return to.headed or bool(rows)
+
+    def place_of(self, row: LoadRow) -> str:
+        """Return the victims and the aggressors."""
+        return f"{row.victim} on {row.backend} against {row_name(row)}"
+
+    def concerns_of(self, row: LoadRow) -> Iterator[Concern]:
+        """Yield wrong data, interference, and rows that were not measured or are inconclusive."""
+        from collbench.analysis.concerns import DOUBTFUL, FINDING, Concern
+
+        yield from super().concerns_of(row)
+        if row.na is None and row.verdict == "interference":
+            yield Concern(FINDING, f"interference: {factor_text(row.factor)}", self.place_of(row))
+        if row.na is None and row.verdict == "inconclusive":
+            yield Concern(DOUBTFUL, "inconclusive", self.place_of(row))
 
     def markdown(self, material: Material) -> Iterator[str]:
         """Yield the tables and remarks of each run."""
@@ -81,12 +88,3 @@ class LoadKind(RunKind):
 
 
 LOAD = LoadKind()
-
-
-def concerns(material: Material) -> Iterator[Concern]:
-    """Yield wrong data, and why a row was not measured."""
-    from collbench.plugins.load.page import concerns_of
-
-    for _, rows in material.of_kind(LOAD.name):
-        for row in rows:
-            yield from concerns_of(row)

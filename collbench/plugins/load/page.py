@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from collbench.analysis.concerns import DOUBTFUL, FINDING, MISSING, WRONG, Concern
 from collbench.plugins.load.text import factor_text, frame_of, remarks, row_name, sorted_rows, times_frame, title
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
@@ -66,16 +65,3 @@ def _line(row: LoadRow) -> ForestLine:
     interval = None if factor.low is None or factor.high is None else (factor.low, factor.high)
     tooltip = f"{row_name(row)}\n{row.verdict}, {factor_text(factor)}"
     return ForestLine(row_name(row), [ForestMark(factor.value, shape, style)], f"{factor_text(factor)} {row.verdict}", tooltip, interval)
-
-
-def concerns_of(row: LoadRow) -> Iterator[Concern]:
-    """Yield wrong data, interference, and rows that were not measured or are inconclusive."""
-    where = f"{row.victim} on {row.backend} against {row_name(row)}"
-    if row.wrong:
-        yield Concern(WRONG, row.wrong_detail or "wrong data", where)
-    if row.na is not None:
-        yield Concern(MISSING, row.na, where)
-    elif row.verdict == "interference":
-        yield Concern(FINDING, f"interference: {factor_text(row.factor)}", where)
-    elif row.verdict == "inconclusive":
-        yield Concern(DOUBTFUL, "inconclusive", where)

@@ -37,11 +37,11 @@ from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
 from collbench.operations.unsupported import decode_reason
 from collbench.plugins.channels.task import links_of
+from collbench.plugins.load import FILE
 from collbench.plugins.load.interference import judge, quantiles_of
 from collbench.plugins.load.records import LoadRow, SharedLink, Side
 from collbench.plugins.load.text import INTERFERENCE
 from collbench.reason import Fact, as_json
-from collbench.results.folder import LOAD
 from collbench.results.reader import Run
 from collbench.results.row import UNDER_LOAD, Row, Times
 from collbench.stats.median import quantiles
@@ -600,7 +600,7 @@ class Measuring:
         """Store the rows that cannot be measured, with the reason."""
         for place, (mix, level) in rows.items():
             if self.world.rank == 0:
-                self.session.store(self._blank(mix, level).replace(na=str(why), na_fact=as_json(why)), LOAD, place)
+                self.session.store(self._blank(mix, level).replace(na=str(why), na_fact=as_json(why)), FILE, place)
 
     def _store(
         self, place: int, row: LoadRow, blocks: RowBlocks, probes: Mapping[str, float | None], of_victim: Sequence[DataError]
@@ -614,7 +614,7 @@ class Measuring:
                 own = {} if on else check_fields(self.check, of_victim)
                 if self.session.folder:
                     self.session.folder.append(replace(case, canary_s=dict(probes), **own), {"max_s": seconds})
-            self.session.store(row, LOAD, place)
+            self.session.store(row, FILE, place)
 
 
 def _sides(victims: float | None, aggressors: Sequence[float | None]) -> tuple[Side, ...]:

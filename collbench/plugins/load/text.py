@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from collbench.analysis.launches import known as known_number
+from collbench.plugins.load import FILE
 from collbench.plugins.load.blocks import FEWEST_GROUPS, fewest_samples
 from collbench.plugins.load.interference import LoadInconclusive, unknown_quantiles
 from collbench.plugins.load.records import SHARES, LoadQuantile, LoadRow, SharedLink
@@ -20,7 +21,6 @@ from collbench.report.frame import Column, Frame, Line, TextLayout, printable, w
 from collbench.report.screen import check_format, wrapped
 from collbench.results.estimate import Estimate
 from collbench.results.flags import explain
-from collbench.results.folder import LOAD
 from collbench.results.row import UNDER_LOAD
 from collbench.results.store import to_line
 from collbench.units import first_of, format_percent, format_size, format_time, plural
@@ -211,7 +211,7 @@ def _factor_of(row: Row) -> str:
     return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else times_text(known[0])
 
 
-INTERFERENCE = RecordKind("load", LoadRow, LOAD, title, remarks, sorted_rows, style, frame_of)
+INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, frame_of)
 
 
 class LoadWriter:

@@ -20,8 +20,10 @@ from collbench.errors import UnreadableRun, UsageError
 from collbench.gating.allocation import SLOWED, moment
 from collbench.gating.verdict import Verdict, read_verdict
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugin import record_files
+from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
-from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, RUN, SAMPLES, TOPOLOGY, WORKLOAD
+from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
 from collbench.results.row import IMPORTED, Row
@@ -29,7 +31,6 @@ from collbench.results.store import plain
 from collbench.untrusted import list_of
 
 VERDICT = "verdict.json"
-_FILES = (RUN, CASES, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOPOLOGY)  # samples.bin and events.jsonl are not in a store
 _NOT_ENTERED = {SAMPLES, EVENTS}
 _DEEPEST = 12  # levels below a folder that are searched
 _SMALL = 120  # characters of JSON: a larger part of run.json becomes a document
@@ -69,8 +70,12 @@ def stored_path(path: Path) -> str:
 
 def fingerprint_of(path: Path) -> str | None:
     """Return a text that changes when a file of a run, or a verdict, changes; None if the run or the verdict does not exist."""
+    files = [path]
+    if not is_verdict(path):  # samples.bin and events.jsonl are not in a store
+        names = dict.fromkeys(file.name for file in record_files().values())
+        files = [path / name for name in (RUN, CASES, *names, TOPOLOGY)]
     parts = []
-    for file in (path,) if is_verdict(path) else tuple(path / name for name in _FILES):
+    for file in files:
         try:
             found = file.stat()
         except OSError:
@@ -267,7 +272,7 @@ _Pairs = list[tuple[Mapping[str, Any], str]]
 def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, _Suspects, _Pairs]:
     """Return (columns of hunts, suspects with hosts, pairs with hosts) of a run; (None, [], []) for others and for damaged ones."""
     try:
-        if "hunt" in run.info or (run.path / HUNT).is_file():
+        if HUNT.holds(run):
             stored = read_hunt(run)
             warnings += stored.warnings
             verdict = stored.about.get("verdict") or {}

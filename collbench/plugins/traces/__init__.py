@@ -1,6 +1,6 @@
 """Traces of jobs: recording, replay, and autopsy of hung ones."""
 
-from collbench.plugin import Plugin
+from collbench.plugin import Plugin, RecordFile
 
 PLUGIN = Plugin(
     name="traces",
@@ -10,7 +10,7 @@ PLUGIN = Plugin(
         "autopsy": "collbench.plugins.traces.autopsy_command:add_autopsy",
         "trace": "collbench.plugins.traces.trace_command:add_trace",
     },
-    resumed=("replay",),
+    records={"replay": RecordFile("workload.jsonl", "row", has_cases=True, named_by="regime")},
     api={"autopsy": "collbench.plugins.traces.api:autopsy", "replay": "collbench.plugins.traces.api:replay"},
     needs=("training",),
 )

@@ -1,15 +1,16 @@
 """The exchanges of training steps, and frameworks that train."""
 
-from collbench.plugin import Plugin
+from collbench.plugin import Plugin, RecordFile
+
+FILE = "workload.jsonl"
 
 PLUGIN = Plugin(
     name="training",
     summary="the exchanges of training steps, and frameworks that train",
     commands={"workload": "collbench.plugins.training.command:add_workload"},
-    resumed=("workload",),
+    records={"workload": RecordFile(FILE, "row", has_cases=True, named_by="regime")},
     kinds=("collbench.plugins.training.kind:TRAINING",),
     sections={"collbench.plugins.training.page:section": "gate"},
-    concerns=("collbench.plugins.training.kind:concerns",),
     hooks={"completed_words": "collbench.plugins.training.command:completed_words"},
     tables=("collbench.plugins.training.api:WORKLOADS_TABLE",),
     api={"Runs.workloads": "collbench.plugins.training.api:workloads"},

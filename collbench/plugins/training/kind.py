@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from collbench.plugins.training.records import StepRow, read_workload
 from collbench.plugins.training.text import FORMATS, milliseconds, write_steps
-from collbench.report.kinds import Destination, RunKind
-from collbench.report.screen import check_format
-from collbench.results.folder import WORKLOAD as FILE
+from collbench.report.kinds import Destination, RowsKind, StoredRecords
 from collbench.units import format_percent, format_rate, plural
+from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
-    from collbench.analysis.concerns import Concern
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
     from collbench.results.reader import Run
@@ -26,35 +24,33 @@ def step_time_of(about: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf") else None
 
 
-class TrainingKind(RunKind):
+class TrainingKind(RowsKind):
     """The exchanges of training steps."""
 
-    name, file, what = "workload", FILE, "training traffic"
+    name = "workload"
+    what = "training traffic"
+    formats = FORMATS
 
-    def read(self, run: Run) -> tuple[Mapping[str, Any], list[StepRow]]:
-        """Return (run.json's "workload", the rows)."""
-        about, rows, _ = read_workload(run)
-        return about, rows
+    def read(self, run: Run) -> StoredRecords:
+        """Return the rows."""
+        _, rows, warnings = read_workload(run)
+        return StoredRecords(rows, warnings)
 
-    def warnings(self, run: Run) -> Sequence[str]:
-        """Return what could not be read of the rows."""
-        return read_workload(run)[2]
-
-    def show(self, run: Run, material: Material, to: Destination) -> bool:
-        """Print the steps; a CSV without steps has no header."""
-        check_format(to.format, FORMATS, " for workload")
-        about, rows, warnings = read_workload(run)
-        to.begin(run, f"{plural(len(rows), 'row')}{'' if run.finished else ', not finished'}", warnings)
-        step_time_s = step_time_of(about)
+    def write(self, run: Run, rows: Sequence[StepRow], to: Destination) -> None:
+        """Print the steps."""
+        step_time_s = step_time_of(dict_of(run.info.get(self.name)))
         write_steps(rows, to.format, to.out, color=to.color, step_time_s=step_time_s, run=run.path.resolve().name, headed=to.headed)
-        return to.headed or bool(rows)
+
+    def place_of(self, row: StepRow) -> str:
+        """Return the kind of training and the backend."""
+        return f"{row.regime} on {row.backend}"
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the time of the step of the fastest backend, and its share of the expected rate."""
         from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
 
         runs = material.of_kind(self.name)
-        rows = [row for _, (_, found) in runs for row in found]
+        rows = [row for _, found in runs for row in found]
         if not rows:
             return None
         line = line_of(runs[0][0])
@@ -78,12 +74,3 @@ class TrainingKind(RunKind):
 
 
 TRAINING = TrainingKind()
-
-
-def concerns(material: Material) -> Iterator[Concern]:
-    """Yield wrong data, and why a training was not measured."""
-    from collbench.plugins.training.page import concerns_of
-
-    for _, (_, rows) in material.of_kind(TRAINING.name):
-        for row in rows:
-            yield from concerns_of(row)

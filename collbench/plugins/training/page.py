@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collbench.analysis.concerns import MISSING, WRONG, Concern
 from collbench.plugins.traces.step_drawing import timeline_chart
 from collbench.plugins.training.records import part_ends
 from collbench.plugins.training.routing_page import routing_chart
@@ -16,6 +15,7 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, linear_scale, series_classes
 from collbench.units import format_percent
+from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
     from collbench.plugins.training.records import StepRow
@@ -38,14 +38,14 @@ def section(material: Material) -> Section | None:
     tables: list[tuple[str, Table]] = []
     charts: list[Chart | None] = []
     runs = material.of_kind("workload")
-    found = [(run, about, those) for run, (about, rows) in runs for those in trainings(rows)]
-    for number, (run, about, those) in enumerate(found):
+    found = [(run, those) for run, rows in runs for those in trainings(rows)]
+    for number, (run, those) in enumerate(found):
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
         head = short(f"{name}{title(those)}: ", 200) if len(found) > 1 else ""  # the first screen names a single one
         texts += [f"{head}{text}" for text in remarks(those)]
         shown: Iterable[Frame[Any]] = frames(those)
         tables += [(f"{head}{caption}", Table.of(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
-        if (scaling := scaling_frame(those, about.get("step_time_s"))) is not None:
+        if (scaling := scaling_frame(those, dict_of(run.info.get("workload")).get("step_time_s"))) is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
         charts += [routing_chart(key, head, those) or _parts_chart(key, head, those), timeline_chart(key, head, those)]
@@ -53,15 +53,6 @@ def section(material: Material) -> Section | None:
         return None
     drawn = [chart for chart in charts if chart is not None]
     return Section("training", "Training: exchanges of a step", list(dict.fromkeys(texts)), tables, drawn)
-
-
-def concerns_of(row: StepRow) -> Iterator[Concern]:
-    """Yield wrong data, and why a training was not measured."""
-    where = f"{row.regime} on {row.backend}"
-    if row.wrong:
-        yield Concern(WRONG, row.wrong_detail or "wrong data", where)
-    if row.na is not None:
-        yield Concern(MISSING, row.na, where)
 
 
 # The chart of the parts of a step: a bar for the whole step and for each part of it, with a mark at the expected time.

@@ -13,13 +13,11 @@ from msgspec import Meta
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.overlap.records import StepOverlap
 from collbench.plugins.traces.recording import RankTimeline, Recording
+from collbench.plugins.training import FILE
 from collbench.reason import as_json
-from collbench.results import folder
 from collbench.results.estimate import Estimate
 from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
 from collbench.results.row import Times
-
-WORKLOAD = folder.WORKLOAD
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[
     """Return (run.json's "workload", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
     run = read_run(run) if isinstance(run, Path) else run
     about, warnings = run.info.get("workload"), list[str]()
-    rows = list(read_lines(run.path / WORKLOAD, step_from_json, warnings))
+    rows = list(read_lines(run.path / FILE, step_from_json, warnings))
     return about if isinstance(about, dict) else {}, rows, warnings
 
 

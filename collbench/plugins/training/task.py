@@ -23,6 +23,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import ServersUnsupported, as_fact
+from collbench.plugins.training import FILE
 from collbench.plugins.training.computing import measure_computing, refused, unsupported, with_own_buffers
 from collbench.plugins.training.framework_steps import FrameworkTraining, measure_framework
 from collbench.plugins.training.records import StepRow, read_workload
@@ -63,7 +64,6 @@ from collbench.plugins.training.step_task import (
     with_figures,
 )
 from collbench.reason import Fact
-from collbench.results.folder import WORKLOAD
 from collbench.results.reader import Run
 from collbench.results.row import Row
 from collbench.units import format_duration
@@ -220,7 +220,7 @@ class WorkloadTask(Task):
             if row and self.request.compute and not row.computing and row.na is None and (reason := unsupported(run.training.regime)):
                 row = replace(row, computing=refused(reason, self.request.step_time_s).as_json())
             if row:
-                session.store(row, WORKLOAD)
+                session.store(row, FILE)
             if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
                 return
 

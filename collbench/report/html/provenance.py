@@ -12,11 +12,12 @@ from urllib.parse import quote
 
 from collbench.analysis.differences import differences, facts
 from collbench.errors import INTERRUPTED, TERMINATED
+from collbench.plugin import record_files
 from collbench.report.cases import NOTHING
 from collbench.report.headlines import short
 from collbench.report.html.chart import FileLink, Section, Table, marks_of
 from collbench.report.material import Material
-from collbench.results.folder import CASES, EVENTS, HUNT, KV, LOAD, PAIRS, ROUNDS, RUN, SAMPLES, TOOLS, TOPOLOGY, WORKLOAD
+from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY, files_of_plugins
 from collbench.results.imported import import_notes
 from collbench.results.reader import Run
 from collbench.units import format_bytes, format_duration, plural
@@ -24,7 +25,6 @@ from collbench.units import format_bytes, format_duration, plural
 _MOST_NOTES, _MOST_RUNS, _MOST_FACTS, _MOST_DIFFERENCES = 40, 60, 200, 60
 _COMPLETE = "complete"
 _KINDS = ("software", "machine", "launcher", "ranks", "environment")  # of facts; the paths of libraries are in run.json
-_FILES = (RUN, TOPOLOGY, CASES, PAIRS, HUNT, WORKLOAD, LOAD, KV, TOOLS, SAMPLES, EVENTS)
 _DEFINITIONS = (
     ("time", "the median over iterations of the slowest rank's time per message, in µs; a barrier precedes each sample (mode isolated), or "
      "calls follow each other (batched, pipelined, graph); of several launches the median of their medians"),
@@ -72,7 +72,7 @@ def _run(run: Run) -> tuple[str, ...]:
     command, start, imported = info.get("command"), info.get("started_utc"), "imported" in info
     typed = short(shlex.join(map(str, command)), 300) if isinstance(command, list) and command else NOTHING
     began = f"{'imported ' if imported else ''}{start if isinstance(start, str) and start else NOTHING}"
-    rows = NOTHING if ROUNDS.keys() & info else str(len(run.rows))
+    rows = NOTHING if record_files().keys() & info else str(len(run.rows))
     return run.path.resolve().name, typed, began, NOTHING if imported else _duration(info), rows, _end(run)
 
 
@@ -119,7 +119,7 @@ def raw_files(run: Run, page: Path) -> list[FileLink]:
     Symbolic links are not resolved, since a browser does not resolve them.
     """
     links = []
-    for name in _FILES:
+    for name in (RUN, TOPOLOGY, CASES, *files_of_plugins(), SAMPLES, EVENTS):
         if size := _size(run.path / name):
             relative = os.path.relpath(run.path / name, page.parent)
             links.append(FileLink(f"{name} ({format_bytes(size)})", quote(os.fsencode(relative.replace(os.sep, "/")))))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from collbench.plugins.hunt import HUNT_FILE
 from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure
 from collbench.report.material import Material
-from collbench.results.folder import HUNT, RunFolder
+from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.plugins.hunt.test_hunt_text import CLEARED, SLOW, UNDECIDED, about
 from tests.plugins.hunt.test_records import a_round
@@ -20,7 +21,7 @@ class TestHunt:
     def of(folder: Path, hunt: dict[str, Any]) -> FirstScreen:
         run = RunFolder.create(folder / "run", "hunt", {"hunt": hunt})
         for number in range(5):
-            run.append_round(a_round(number).as_json(), HUNT)
+            run.append_record(a_round(number).as_json(), HUNT_FILE)
         run.finish(exit_code=0)
         return screen_of(material(read_run(folder / "run")))
 

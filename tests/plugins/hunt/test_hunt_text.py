@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
+from collbench.plugins.hunt import HUNT_FILE
 from collbench.plugins.hunt.drain import FILE
 from collbench.plugins.hunt.text import write_hunt
 from collbench.reason import CommandText
 from collbench.report.runs import report_run
-from collbench.results.folder import HUNT, RunFolder
+from collbench.results.folder import RunFolder
 from tests.plugins.hunt.test_records import SUSPECT, a_round
 
 SLOW: dict[str, Any] = {**SUSPECT, "high": 0.52}
@@ -149,7 +150,7 @@ def test_an_unknown_format_is_refused() -> None:
 def run(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": about(SLOW)})
     for number in range(5):
-        folder.append_round(a_round(number).as_json(), HUNT)
+        folder.append_record(a_round(number).as_json(), HUNT_FILE)
     folder.finish(exit_code=1)
     return tmp_path / "run"
 
@@ -170,7 +171,7 @@ def test_a_stored_hunt_reads_as_it_was_measured(run: Path) -> None:
 
 def test_a_hunt_that_stopped_early_has_no_verdict(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": {**about(), "verdict": None, "rounds": None}})
-    folder.append_round(a_round().as_json(), HUNT)
+    folder.append_record(a_round().as_json(), HUNT_FILE)
     folder.end_early("abort", "rank 3 was killed", 4)
     out = reported(tmp_path / "run")[1]
     assert out.startswith("run (1 round, not finished)\n")  # though run.json could still be completed
@@ -189,7 +190,7 @@ def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from
     hunt = about(silent, result="no verdict")
     folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": hunt})
     for number in range(5):
-        folder.append_round(a_round(number).as_json(), HUNT)
+        folder.append_record(a_round(number).as_json(), HUNT_FILE)
     folder.finish(exit_code=3)
     assert any(line.startswith("inconclusive: b ") for line in text_of(hunt).splitlines())
     code, out, err = reported(tmp_path / "run")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from collbench.plugins.hunt import HUNT_FILE
+from collbench.plugins.training import FILE
 from collbench.report.runs import report_run
-from collbench.results.folder import HUNT, WORKLOAD, RunFolder
+from collbench.results.folder import RunFolder
 from tests.plugins.hunt.test_hunt_text import SLOW, about
 from tests.plugins.hunt.test_hunt_text import text_of as hunt_text
 from tests.plugins.hunt.test_records import a_round
@@ -21,7 +23,7 @@ from tests.plugins.training.test_text import text_of as steps_text
 
 def hunted(path: Path) -> Path:
     folder = RunFolder.create(path, "hunt", {"hunt": about(SLOW)})
-    folder.append_round(a_round().as_json(), HUNT)
+    folder.append_record(a_round().as_json(), HUNT_FILE)
     folder.finish(exit_code=1)
     return path
 
@@ -70,7 +72,7 @@ def test_a_page_has_the_verdict_evidence_and_rounds_of_a_hunt(hunts: list[Path],
     suspects = about(SLOW)["verdict"]["suspects"]
     assert all(text in found for suspect in suspects for text in suspect["evidence"])
     assert a_round().stage in found and a_round().why in found
-    assert f"{HUNT} (" in sections(tmp_path / "page.html")["provenance"] and "lack" not in err.getvalue()
+    assert f"{HUNT_FILE} (" in sections(tmp_path / "page.html")["provenance"] and "lack" not in err.getvalue()
 
 
 def test_a_page_has_the_steps_and_parts_of_a_training(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_a_page_has_the_steps_and_parts_of_a_training(tmp_path: Path) -> None:
     assert report_run([run], None, "table", io.StringIO(), html=tmp_path / "page.html", err=io.StringIO()) == 0
     found = sections(tmp_path / "page.html")
     assert all(part["operation"] in found["training"] for part in ROW.parts) and ROW.backend in found["training"]
-    assert "rank 1: 3 wrong elements" in found["training"] and f"{WORKLOAD} (" in found["provenance"]
+    assert "rank 1: 3 wrong elements" in found["training"] and f"{FILE} (" in found["provenance"]
 
 
 def test_a_run_of_each_kind_is_on_one_page(hunts: list[Path], tmp_path: Path) -> None:

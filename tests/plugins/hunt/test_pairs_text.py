@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from collbench.errors import UsageError
+from collbench.plugins.hunt import PAIRS_FILE, TOOLS_FILE
 from collbench.plugins.hunt.pairs import PairEffects, PairFinding
 from collbench.plugins.hunt.pairs_text import (
     ITSELF,
@@ -30,7 +31,7 @@ from collbench.plugins.hunt.records import PairMatrix, PairRound, read_pairs
 from collbench.report.cases import NOTHING
 from collbench.report.runs import report_run
 from collbench.results.flags import flag_names
-from collbench.results.folder import TOOLS, RunFolder
+from collbench.results.folder import RunFolder
 from collbench.results.reader import decode_record, read_run
 from collbench.results.row import Row, Times
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix, only
@@ -365,10 +366,10 @@ def test_programs_get_the_rows(format: str) -> None:
 def test_what_is_stored_reads_back_and_what_is_altered_is_left_out(tmp_path) -> None:
     folder, row = RunFolder.create(tmp_path / "run", "pairs", {"pairs": EXTERNAL}), theirs("p2p_bandwidth", 1e-3, MIB)
     one = ((1e-6,), ((None, None),))
-    folder.append_round(PairRound(0, ((0, 1),), *one, *one, *one, (0,), (None,)).as_json())
-    folder.append_round(row.as_json(), TOOLS)
+    folder.append_record(PairRound(0, ((0, 1),), *one, *one, *one, (0,), (None,)).as_json(), PAIRS_FILE)
+    folder.append_record(row.as_json(), TOOLS_FILE)
     folder.finish()
-    with (tmp_path / "run" / TOOLS).open("a") as file:
+    with (tmp_path / "run" / TOOLS_FILE).open("a") as file:
         file.write('{"operation": 7}\n{"oper')
     found = read_pairs(read_run(tmp_path / "run"))
     assert found and found.external == [row] and json.loads((tmp_path / "run/run.json").read_text())["rows"] == 1

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
+from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE
 from collbench.plugins.hunt.kind import HuntKind
 from collbench.plugins.hunt.records import (
     HuntRound,
@@ -29,7 +30,7 @@ from collbench.plugins.hunt.records import (
     round_from_json,
 )  # fmt: skip
 from collbench.plugins.hunt.text import as_object, write_hunt
-from collbench.results.folder import HUNT, PAIRS, RunFolder
+from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 
 SIZE = 1000
@@ -49,7 +50,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
 )
 SECONDS = st.none() | st.floats(1e-9, 10)
-FILES = {"hunt": HUNT, "pairs": PAIRS}
+FILES = {"hunt": HUNT_FILE, "pairs": PAIRS_FILE}
 PARSERS: dict[str, Callable[[Any, int], Any]] = {"hunt": round_from_json, "pairs": pair_round_from_json}
 both = pytest.mark.parametrize("kind", ["hunt", "pairs"])
 
@@ -78,7 +79,7 @@ def stored(tmp_path: Path) -> Callable[..., Any]:
     def these(kind: str, *rounds: Any, tail: bytes = b"", about: Any = None) -> Any:
         folder = RunFolder.create(tmp_path / "run", kind, {kind: ABOUT[kind] if about is None else about})
         for one in rounds:
-            folder.append_round(one.as_json(), FILES[kind])
+            folder.append_record(one.as_json(), FILES[kind])
         folder.finish()
         with (tmp_path / "run" / FILES[kind]).open("ab") as file:
             file.write(tail)

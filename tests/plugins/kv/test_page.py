@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from collbench.plugins.kv import FILE
 from collbench.plugins.kv.page import most_bytes, section
 from collbench.plugins.kv.records import CASE, KvRow, series_of
 from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
-from collbench.results.folder import KV, RunFolder
+from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.plugins.kv.test_text import ROW
 from tests.results.rows import make_row
@@ -29,7 +30,7 @@ def stored(path: Path, *rows: KvRow) -> Path:
             folder.append(
                 make_row(row.size_bytes, operation=CASE, backend=row.backend, dtype="uint8", redop=None, traffic=series_of(row)), {}
             )
-        folder.append_round(row.as_json(), KV)
+        folder.append_record(row.as_json(), FILE)
     folder.finish(exit_code=0)
     return path
 

@@ -12,11 +12,12 @@ import numpy as np
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
+from collbench.plugins.load import FILE
 from collbench.plugins.load.interference import judge, quantiles_of
 from collbench.plugins.load.records import LoadRow
 from collbench.plugins.load.task import victims_case
 from collbench.reason import as_json
-from collbench.results.folder import LOAD, FinishedRun, write_all
+from collbench.results.folder import FinishedRun, write_all
 from collbench.results.row import Row
 
 VICTIM = operations()["allreduce"]
@@ -45,7 +46,7 @@ def load_run(path: Path, *rows: tuple[LoadRow, list[Row]], **info: Any) -> Path:
     """Return the folder of a finished run with these rows."""
     about: Mapping[str, Any] = {"load": {"rows": len(rows)}, "hosts": ["n1", "n2", "n3", "n4"], **info}
     write_all([FinishedRun(path, "load", dict(about), [case for _, cases in rows for case in cases])])
-    (path / LOAD).write_text("".join(f"{json.dumps(row.as_json())}\n" for row, _ in rows))
+    (path / FILE).write_text("".join(f"{json.dumps(row.as_json())}\n" for row, _ in rows))
     return path
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from collbench.errors import RunFailed
 from collbench.measuring.session import Plan
+from collbench.plugins.load import FILE
 from collbench.plugins.load.interference import LoadInconclusive
 from collbench.plugins.load.page import section
 from collbench.plugins.load.progress import LoadProgressPrinter
@@ -25,7 +26,6 @@ from collbench.report.html.first_screen import first_screen
 from collbench.report.material import Material
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
-from collbench.results.folder import LOAD
 from collbench.results.reader import read_run
 from tests.plugins.hunt.test_kinds import sections
 from tests.plugins.load.loads import PLAN, load_run, simulated_row
@@ -66,7 +66,7 @@ def stored(folder: Path, *rows: LoadRow) -> Path:
         "started_utc": "2026-01-01T00:00:00Z",
     }
     (folder / "run.json").write_text(json.dumps(head))
-    (folder / LOAD).write_text("".join(f"{json.dumps(row.as_json())}\n" for row in rows))
+    (folder / FILE).write_text("".join(f"{json.dumps(row.as_json())}\n" for row in rows))
     return folder
 
 
@@ -163,7 +163,7 @@ def test_a_stored_run_is_reported_as_table_and_page(tmp_path: Path) -> None:
     assert report_run([run], None, "table", out, html=tmp_path / "page.html", err=io.StringIO()) == 0
     assert "2.00 (1.90–2.10)×" in out.getvalue()
     found = sections(tmp_path / "page.html")
-    assert "interference" in found["load"] and "10.00 (9.000–11.00)" in found["load"] and f"{LOAD} (" in found["provenance"]
+    assert "interference" in found["load"] and "10.00 (9.000–11.00)" in found["load"] and f"{FILE} (" in found["provenance"]
 
 
 def test_the_page_has_the_answer_and_a_line_for_each_measured_factor(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collbench.plugins.training.records import WORKLOAD
+from collbench.plugins.training import FILE
 from collbench.report.html.first_screen import BAD, DOUBT, FirstScreen
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
@@ -20,7 +20,7 @@ class TestTraining:
     def of(folder: Path, *rows: Any) -> FirstScreen:
         run = RunFolder.create(folder / "run", "workload", {"workload": {"ranks": 2}})
         for row in rows:
-            run.append_round(row.as_json(), WORKLOAD)
+            run.append_record(row.as_json(), FILE)
         run.finish(exit_code=0)
         return screen_of(material(read_run(folder / "run")))
 

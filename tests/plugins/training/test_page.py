@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from collbench.plugins.training import FILE
 from collbench.plugins.training.page import section
-from collbench.plugins.training.records import WORKLOAD, StepRow
+from collbench.plugins.training.records import StepRow
 from collbench.report.html.chart import Section
 from collbench.report.material import Material
 from collbench.results.folder import RunFolder
@@ -24,7 +25,7 @@ EVIL = "<script>\u202e</svg>"
 def of(folder: Path, *rows: StepRow, **about: Any) -> Section:
     run = RunFolder.create(folder / "run", "workload", {"workload": {"ranks": 2, **about}})
     for row in rows:
-        run.append_round(row.as_json(), WORKLOAD)
+        run.append_record(row.as_json(), FILE)
     run.finish(exit_code=0)
     found = section(Material([read_run(folder / "run")], Path("page.html")))
     assert found is not None

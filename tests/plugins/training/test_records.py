@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.training import FILE
 from collbench.plugins.training.kind import TRAINING
 from collbench.plugins.training.records import (
-    WORKLOAD,
     Estimate,
     RoutedStep,
     RoutingResult,
@@ -72,8 +72,8 @@ def test_the_result_over_routings_comes_back_as_it_was() -> None:
 
 def test_a_run_s_rows_and_what_it_reports_of_them(tmp_path) -> None:
     folder = RunFolder.create(tmp_path / "run", "workload", {"workload": {"ranks": 2}})
-    folder.append_round(ROW.as_json(), WORKLOAD)
-    folder.append_round(NA.as_json(), WORKLOAD)
+    folder.append_record(ROW.as_json(), FILE)
+    folder.append_record(NA.as_json(), FILE)
     folder.finish(exit_code=0)
     assert TRAINING.holds(read_run(tmp_path / "run"))
     assert read_workload(tmp_path / "run") == ({"ranks": 2}, [ROW, NA], [])
@@ -87,9 +87,9 @@ def test_a_run_of_other_things_holds_none(tmp_path) -> None:
 
 def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
     folder = RunFolder.create(tmp_path / "run", "workload", {})
-    folder.append_round(ROW.as_json(), WORKLOAD)
+    folder.append_record(ROW.as_json(), FILE)
     folder.finish(exit_code=0)
-    with (tmp_path / "run" / WORKLOAD).open("a") as file:
+    with (tmp_path / "run" / FILE).open("a") as file:
         file.write(to_line({**ROW.as_json(), "payload_bytes": -1}) + "\n")
         file.write(to_line({**ROW.as_json(), "parts": [{**PART, "times": "3"}]}) + "\n")
         file.write('{"regime":"data-par')
