@@ -240,7 +240,11 @@ def broken_plugins() -> Mapping[str, BrokenEntry]:
 
 def commands() -> Mapping[str, str]:
     """Return by command the place of the function that adds it to the parser. Of two plug-ins with a command the first one has it."""
-    return {command: place for plugin in reversed(plugins().values()) for command, place in plugin.commands.items()}
+    places: dict[str, str] = {}
+    for plugin in plugins().values():
+        for command, place in plugin.commands.items():
+            places.setdefault(command, place)
+    return places
 
 
 @cache

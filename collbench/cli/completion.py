@@ -22,12 +22,12 @@ backends and files. To use it in each session:
 Or write it to a file: for zsh _collbench in $fpath, for fish collbench.fish in
 ~/.config/fish/completions."""
 
-# A collbench command line follows the -- of `emit`, and is completed as one.
+# A collbench command line follows the -- of COMMAND, and is completed as one.
 _AFTER_DASHES = """
 _collbench_or_inner() {
   local -i at
   for ((at = 2; at < COMP_CWORD; at++)); do
-    if [[ ${COMP_WORDS[1]} == emit && ${COMP_WORDS[at]} == -- ]]; then
+    if [[ ${COMP_WORDS[1]} == COMMAND && ${COMP_WORDS[at]} == -- ]]; then
       COMP_WORDS=("${COMP_WORDS[0]}" "${COMP_WORDS[@]:at+1}")
       ((COMP_CWORD -= at))
       break
@@ -72,7 +72,9 @@ def script(shell: str) -> str:
         elif action.type is Path or action.metavar == "SUITE":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     written = _with_head(shtab.complete(parser, shell), shell)
-    return written + _AFTER_DASHES if shell == "bash" else written
+    if shell == "bash":
+        written += "".join(_AFTER_DASHES.replace("COMMAND", name) for name, each in commands.items() if each.ends_with_command)
+    return written
 
 
 def _with_head(written: str, shell: str) -> str:

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from collbench.units import plural
 
-# Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN.
+if TYPE_CHECKING:
+    from collbench.cli.parser import Parser
+
+# Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN, plug-ins in their parser.
 _EXPERT = frozenset(
     {
         "minimum", "maximum", "factor", "increment", "device", "split", "skew", "traffic", "buffers", "in_place", "out_of_place", "window",
         "streams", "calls", "overlap",
         "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
         "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
-        "resume_if_exists", "color", "quiet", "no_config", "latency_size", "concurrent", "no_isolation", "no_growing", "trace", "nvtx",
-        "commit",
+        "resume_if_exists", "color", "quiet", "no_config", "trace", "nvtx",
     }
 )  # fmt: skip
 _COMMON_IN: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("alltoallv", "allgatherv"), frozenset({"skew", "traffic"})),
     **dict.fromkeys(("gatherv", "scatterv", "reducescatterv"), frozenset({"traffic"})),  # a page has at most 20 lines of options
-    "import": frozenset({"ceiling", "allocation"}),
     "peak": frozenset({"oversubscription"}),
     "report": frozenset({"trace"}),
 }
 _EXPERT_IN: Mapping[str, frozenset[str]] = {
-    "workload": frozenset(
-        {
-            "bucket", "update", "servers", "layers", "hidden", "sequence", "microbatch", "microbatches", "stages", "tensor", "experts",
-            "top_k", "imbalance", "routing", "routings", "dispatch_dtype", "combine_dtype",
-        }
-    ),
-    "emit": frozenset(
-        {
-            "cpus_per_rank", "port", "group", "kind", "namespace", "pull_policy", "volume", "rdma", "hugepages", "shm", "memory", "runtime",
-            "library", "interface", "bind", "system", "qos", "gpu_type", "mpi", "array", "container", "rendezvous", "endpoint", "program",
-        }
-    ),
     "run": frozenset({"dtype", "redop", "root", "in_place", "mode", "check", "iterations"}),
     **dict.fromkeys(("gate", "history", "report"), frozenset({"node", "label", "since", "until"})),
 }  # fmt: skip
@@ -86,55 +77,10 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("run quick --dry-run", "print the cases and the estimated time"),
         ("run my-suite.toml --backend nccl", "your own suite, over NCCL only"),
     ),
-    "workload": (
-        ("workload data-parallel --model resnet50", "the exchanges of a training step, measured"),
-        ("workload all --dry-run", "what each kind of training sends, without measuring"),
-        ("workload data-parallel --step-time 180ms", "add the scaling efficiency for this computing time"),
-    ),
-    "load": (
-        ("load --split 'MOD 2'", "8-byte all-reduce against incast, on the same nodes"),
-        ("load --against incast,alltoall --ramp", "two patterns at five rates, by node"),
-        ("load --preset gpcnet-latency", "victims and aggressors as in GPCNeT"),
-    ),
-    "kv": (
-        ("kv --ranks 2", "all methods at three numbers and two sizes of blocks, with the costs"),
-        ("kv --model llama-3.1-8b --tokens 512 --ranks 2", "the key-value cache of 512 tokens"),
-        ("kv --model llama-3.1-70b --tp 4:2 --ranks 6", "from 4 tensor-parallel ranks to 2"),
-    ),
-    "replay": (
-        ("replay traces/", "the step of a recorded job on every available backend"),
-        ("replay traces/ --backend mpi --compute gaps", "over MPI, with the recorded computing"),
-        ("replay traces/ --ranks 8", "on 8 ranks instead of the recorded number"),
-    ),
-    "kernels": (
-        ("kernels", "every GPU of this host"),
-        ("kernels --size 1G", "arrays of 1 GiB"),
-        ("kernels --format jsonl", "one JSON object per line"),
-    ),
-    "pairs": (
-        ("pairs", "all pairs of ranks on this host"),
-        ("pairs --by node --sample 4", "four partners per node"),
-        ("emit slurm --nodes 8 -- pairs", "write a Slurm script for eight nodes"),
-    ),
-    "hunt": (
-        ("hunt --backend simulated --ranks 8", "try it without a cluster"),
-        ("hunt --budget 5m", "stop after five minutes"),
-        ("emit slurm --nodes 16 -- hunt", "write a Slurm script for sixteen nodes"),
-    ),
     "doctor": (
         ("doctor", "check this node"),
         ("doctor --launch", "why does the launcher not start my ranks?"),
         ("doctor --log nccl.log", "explain a log of NCCL"),
-    ),
-    "autopsy": (
-        ("autopsy dumps", "a folder with the dump of each rank of a hang"),
-        ("autopsy trace_rank_*", "the files of PyTorch's Flight Recorder"),
-        ("autopsy dumps --ranks 64 --html hang.html", "with the number of ranks of the job, and a page"),
-    ),
-    "predict": (
-        ("predict runs --nodes 64", "64 nodes, from the runs at 2, 4, 8 and 16 in a folder"),
-        ("predict runs --nodes 64,128 --operation allreduce --html predicted.html", "one operation, with a page"),
-        ("predict --store runs.sqlite --nodes 64 --max-error 10 --format csv", "from a store, with a smaller maximum error"),
     ),
     "probe": (
         ("probe", "what this node is"),
@@ -171,20 +117,10 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("report runs/my-run --html report.html", "write one page with charts and findings"),
         ("report runs --serve", "browse all runs of a folder"),
     ),
-    "store": (
-        ("store sync runs.db runs", "add new runs below `runs` to a store, and mark those that are gone"),
-        ("store query runs.db --operation allreduce --sizes 64M --node node1", "print the history of one case on one host"),
-        ("history --store runs.db", "how times changed, for all runs of the store"),
-    ),
     "compare": (
         ("compare runs/before runs/after", "case by case"),
         ("compare runs/before runs/after --margin 10", "ignore differences up to 10 %"),
         ("compare runs/before runs/after --format markdown", "for a pull request"),
-    ),
-    "import": (
-        ("import nccl-tests.txt --out runs/other", "make a run folder from a log"),
-        ("import osu.txt --out runs/other --ranks 16 --nodes 2", "add what the log does not contain"),
-        ("compare runs/other runs/my-run", "compare it with a run"),
     ),
     "baseline": (
         ("baseline add baseline runs/a runs/b", "add good runs to the baseline in folder `baseline`"),
@@ -201,16 +137,6 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("gate runs/new --baseline baseline --out verdict.json", "write the verdict for programs"),
         ("gate --self-test --baseline baseline", "what would this baseline detect?"),
     ),
-    "emit": (
-        ("emit slurm --nodes 2 -- allreduce", "print a Slurm script"),
-        ("emit slurm --nodes 2 --write job.sh -- run gate", "write it to a file"),
-        ("emit kubernetes --nodes 2 -- allreduce --backend nccl", "a job for Kubernetes"),
-    ),
-    "trace": (
-        ("trace -- torchrun --nproc-per-node 2 train.py", "record three steps of a job on this host"),
-        ("trace --out /shared/traces -- srun -N2 python train.py", "of a job under Slurm, into a folder that the nodes share"),
-        ("trace --hang 30 -- torchrun --nproc-per-node 2 train.py", "write the dumps of all ranks after 30 s without progress"),
-    ),
     "plugins": (
         ("plugins", "what comes beside the core"),
         ("plugins --format jsonl", "one JSON object per line"),
@@ -223,18 +149,14 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 
-# The commands by group. `collbench --help` has a line for each command of the first group, and one for each other group, whose name
-# `collbench help` accepts. Operations are on one line. A command of no group is listed under the last one.
-GROUPS = (
-    (
-        "Commands",
-        ("check", "OPERATION", "run", "hunt", "doctor", "report", "compare", "gate", "peak", "emit", "import", "explain", "backends"),
-    ),
-    ("Training", ("workload", "replay", "trace", "autopsy", "kv", "load")),
-    ("More", ("pairs", "probe", "kernels", "predict", "baseline", "history", "runs", "store", "plugins", "completion")),
-)
+# The commands of the core by group; the parsers of plug-ins' commands name their place. `collbench --help` has a line for each command of
+# the first group, and one for each other group, whose name `collbench help` accepts. Operations are on one line.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Commands": ("check", "OPERATION", "run", "doctor", "report", "compare", "gate", "peak", "explain", "backends"),
+    "Training": (),
+    "More": ("probe", "baseline", "history", "runs", "plugins", "completion"),
+}
 _OPERATIONS = "operations"
-HELP_TOPICS = (*(title.lower() for title, _ in GROUPS[1:]), _OPERATIONS)
 _FAMOUS = ("allreduce", "alltoall", "p2p")
 
 
@@ -245,24 +167,70 @@ class Formatter(argparse.HelpFormatter):
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
-def examples(command: str, operations: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the examples of a command, without the program's name: (arguments, what they do)."""
-    own = _EXAMPLES.get(command, _OF_OPERATIONS if command in operations else ())
-    return [(typed.format(command), what) for typed, what in own]
+@dataclass
+class HelpEntry:
+    """What the pages of help have of a command that a plug-in brings.
+
+    group     the group of commands
+    follows   the command of the group that it follows; "": it is the first one; None: it is the last one, as without the one that it names
+    examples  (arguments, what they do): three
+    expert    the options of this command that only --help-all shows, by the names of their values
+    common    those that --help shows, though of other commands only --help-all shows them
+    """
+
+    group: str = "More"
+    follows: str | None = None
+    examples: Sequence[tuple[str, str]] = ()
+    expert: str = ""
+    common: str = ""
 
 
-def is_expert(command: str, action: argparse.Action) -> bool:
+def grouped_commands(parsers: Mapping[str, Parser], operations: Collection[str]) -> dict[str, list[str]]:
+    """Return the commands by the title of their group, "OPERATION" for those of the operations. Groups without commands are left out."""
+    groups = {title: [name for name in names if name in parsers or name == "OPERATION"] for title, names in GROUPS.items()}
+    placed = {name for names in groups.values() for name in names}
+    for name, parser in parsers.items():
+        if name in placed or name in operations:
+            continue
+        group, follows = groups[parser.entry.group], parser.entry.follows
+        place = 0 if follows == "" else len(group)
+        if follows in group:
+            place = group.index(follows) + 1
+        group.insert(place, name)
+    return {title: names for title, names in groups.items() if names}
+
+
+def help_topics(parsers: Mapping[str, Parser], operations: Collection[str]) -> list[str]:
+    """Return what `collbench help` accepts besides commands: the groups but for the first one, and the operations."""
+    return [*(title.lower() for title in list(grouped_commands(parsers, operations))[1:]), _OPERATIONS]
+
+
+def _command_of(parser: argparse.ArgumentParser) -> str:
+    return parser.prog.partition(" ")[2]
+
+
+def examples(parser: Parser, operations: Collection[str]) -> list[tuple[str, str]]:
+    """Return the examples of a command, without the program's name: (arguments, what they do). Those of absent plug-ins are left out."""
+    from collbench.cli.main import is_command
+
+    command = _command_of(parser)
+    own = parser.entry.examples or _EXAMPLES.get(command, _OF_OPERATIONS if command in operations else ())
+    return [(typed.format(command), what) for typed, what in own if is_command(typed.format(command).split()[0])]
+
+
+def is_expert(parser: Parser, action: argparse.Action) -> bool:
     """Return whether only --help-all shows an option of a command."""
-    if action.dest in _COMMON_IN.get(command, ()):
+    command = _command_of(parser)
+    if action.dest in parser.entry.common.split() or action.dest in _COMMON_IN.get(command, ()):
         return False
-    return bool(action.option_strings) and (action.dest in _EXPERT or action.dest in _EXPERT_IN.get(command, ()))
+    expert = _EXPERT.union(_EXPERT_IN.get(command, ()), parser.entry.expert.split())
+    return bool(action.option_strings) and action.dest in expert
 
 
-def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], everything: bool) -> str:
+def command_page(parser: Parser, operations: Collection[str], everything: bool) -> str:
     """Return the help page of a command: usage, examples, and the common or all options."""
-    command = parser.prog.partition(" ")[2]
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    hidden = [] if everything else [action for action in shown if is_expert(command, action)]
+    hidden = [] if everything else [action for action in shown if is_expert(parser, action)]
     head, body = parser._get_formatter(), parser._get_formatter()
     head.add_usage(_usage(parser), [], [])
     head.add_text(parser.description)
@@ -272,7 +240,7 @@ def command_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
         body.add_arguments(action for action in group._group_actions if action not in hidden)
         body.end_section()
     body.add_text(parser.epilog)
-    parts = [head.format_help(), _example_lines(examples(command, operations), head._width), body.format_help()]
+    parts = [head.format_help(), _example_lines(examples(parser, operations), head._width), body.format_help()]
     only_of_all_commands = all(action.dest == "no_config" for action in hidden)
     more = "" if only_of_all_commands else f"{plural(len(hidden), 'more option')}: {parser.prog} --help-all\n"
     return "\n".join(part for part in (*parts, more) if part)
@@ -300,16 +268,16 @@ def _example_lines(found: list[tuple[str, str]], width: int) -> str:
     return "".join(f"{line}\n" for line in lines) if found else ""
 
 
-def program_page(parser: argparse.ArgumentParser, operations: Iterable[str], everything: bool) -> str:
+def program_page(parser: Parser, operations: Collection[str], everything: bool) -> str:
     """Return the page of `collbench --help`: the first group of commands, and the names of the others; `everything`: a line for each."""
     formatter = parser._get_formatter()
     formatter.add_usage(f"{parser.prog} COMMAND [OPTIONS]", [], [])
     formatter.add_text(parser.description)
-    groups = _grouped(parser, frozenset(operations), everything)
-    for title in groups if everything else (GROUPS[0][0],):
+    groups = _grouped(parser, operations, everything)
+    first, *others = groups
+    for title in groups if everything else (first,):
         _add_section(formatter, title, groups[title])
     if not everything:
-        others = [title for title, _ in GROUPS[1:]]
         lines = [_line(title.lower(), ", ".join(action.dest for action in groups[title])) for title in others]
         _add_section(formatter, "Groups of commands", lines)
     _add_section(formatter, "Options", [action for action in parser._actions if action.option_strings])
@@ -318,14 +286,14 @@ def program_page(parser: argparse.ArgumentParser, operations: Iterable[str], eve
     return formatter.format_help()
 
 
-def topic_page(parser: argparse.ArgumentParser, operations: Iterable[str], topic: str) -> str:
-    """Return the page of `collbench help TOPIC`, one of HELP_TOPICS: a line for each command of the group, or for each operation."""
+def topic_page(parser: Parser, operations: Collection[str], topic: str) -> str:
+    """Return the page of `collbench help TOPIC`, one of `help_topics`: a line for each command of the group, or for each operation."""
     formatter = parser._get_formatter()
     if topic == _OPERATIONS:
         lines = _command_lines(parser)
         _add_section(formatter, topic.capitalize(), [lines[name] for name in sorted(operations) if name in lines])
     else:
-        _add_section(formatter, topic.capitalize(), _grouped(parser, frozenset(operations), False)[topic.capitalize()])
+        _add_section(formatter, topic.capitalize(), _grouped(parser, operations, False)[topic.capitalize()])
     formatter.add_text(f"`{parser.prog} help COMMAND` shows the examples and options of a command.")
     return formatter.format_help()
 
@@ -340,19 +308,20 @@ def _line(name: str, text: str) -> argparse.Action:
     return argparse.Action([], name, metavar=name, help=text.replace("%", "%%"))
 
 
-def _command_lines(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Action]:
-    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return {action.dest: action for action in commands._get_subactions()}
+def _commands_of(parser: Parser) -> argparse._SubParsersAction[Parser]:
+    return next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
-def _grouped(parser: argparse.ArgumentParser, operations: frozenset[str], everything: bool) -> dict[str, list[argparse.Action]]:
+def _command_lines(parser: Parser) -> Mapping[str, argparse.Action]:
+    return {action.dest: action for action in _commands_of(parser)._get_subactions()}
+
+
+def _grouped(parser: Parser, operations: Collection[str], everything: bool) -> dict[str, list[argparse.Action]]:
     """Return the lines of the commands by group; `everything`: with the names of all operations."""
     lines = _command_lines(parser)
-    names = sorted(operations & set(lines))
-    shown = ", ".join(names) if everything else f"{', '.join(_FAMOUS)}, …: `{parser.prog} help {_OPERATIONS}`"
-    others = {name: line for name, line in lines.items() if name not in operations}
-    lines_of = {**others, "OPERATION": _line("OPERATION", shown)}
-    placed = {name for _, group in GROUPS for name in group}
-    groups = {title: [lines_of[name] for name in group if name in lines_of] for title, group in GROUPS}
-    groups[GROUPS[-1][0]] += [line for name, line in others.items() if name not in placed]
-    return groups
+    shown = f"{', '.join(_FAMOUS)}, …: `{parser.prog} help {_OPERATIONS}`"
+    if everything:
+        shown = ", ".join(sorted(lines.keys() & operations))
+    lines_of = {**lines, "OPERATION": _line("OPERATION", shown)}
+    groups = grouped_commands(_commands_of(parser).choices, operations)
+    return {title: [lines_of[name] for name in names if name in lines_of] for title, names in groups.items()}

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from collbench.cli import start
-from collbench.cli.help import GROUPS, HELP_TOPICS, topic_page
+from collbench.cli.help import GROUPS, help_topics, topic_page
 from collbench.cli.options import OPTIONS, moves
 from collbench.cli.other_tools import command_named, respelled
 from collbench.cli.parser import Parser, actions_of, from_environment, split_rest
 from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
+from collbench.plugin import BUILTIN, loaded_parts, plugins, record_files
 from collbench.plugin import commands as plugin_commands
-from collbench.plugin import loaded_parts, record_files
 
 # Errors about unknown commands and options: similar names, or the command that has the option.
 
 _MOST_NAMED = 6
-Parsers = Mapping[str, ArgumentParser]
+Parsers = Mapping[str, Parser]
 
 
 def check_command(argv: Sequence[str], parsers: Parsers) -> None:
@@ -36,22 +36,23 @@ def check_command(argv: Sequence[str], parsers: Parsers) -> None:
         return
     if first.startswith("-"):
         raise UsageError(f"'{first}' comes before the command: write the command first, e.g. `collbench allreduce {first}` …")
-    if first in HELP_TOPICS:
+    topics = help_topics(parsers, operation_commands())
+    if first in topics:
         raise UsageError(f"'{first}' is a group of commands, not a command: `collbench help {first}` lists them")
     if not first:
         raise UsageError("the command is empty: `collbench --help` lists the commands")
     if Path(first).exists():
         use = "run" if Path(first).suffix == ".toml" else "report"
         raise UsageError(f"'{first}' is a file or folder, not a command: use `collbench {use} {first}`")
-    alike = get_close_matches(first.lower(), [*parsers, "help", *HELP_TOPICS], n=1)
+    alike = get_close_matches(first.lower(), [*parsers, "help", *topics], n=1)
     raise UsageError(f"unknown command '{first}'{f': did you mean {alike[0]}?' if alike else ''} (`collbench --help` lists the commands)")
 
 
 def check_words(command: str, left: Sequence[str], parsers: Parsers) -> NoReturn:
     """Raise UsageError for arguments that the command's parser did not accept; `left` has one or more."""
     option = next((_option(word) for word in left if word.startswith("-")), None)
-    if command == "emit" and left[0] in parsers:
-        raise UsageError(f"put -- before the command: `collbench emit … -- {' '.join(left)}`")
+    if parsers[command].ends_with_command and left[0] in parsers:
+        raise UsageError(f"put -- before the command: `collbench {command} … -- {' '.join(left)}`")
     what = f"{command} has no option {option}{_remedy(option, command, parsers)}" if option else f"'{left[0]}' is an unexpected argument"
     raise UsageError(f"{what} (see `collbench {command} --help`)")
 
@@ -103,14 +104,6 @@ It verifies the data, and compares each bandwidth with what the hardware can del
 Results are stored in runs/; `collbench runs` lists them. `collbench doctor` checks the settings of this node.
 All commands: `collbench --help`. Options of a command: `collbench allreduce --help`. Terms: `collbench explain WORD`.
 Exit codes: 0 success, 1 negative verdict, 2 bad input, 3 no verdict, 4 wrong data, hang or crash."""
-# all but the operations' commands; operations cannot have these names
-COMMANDS = frozenset({"help", *HELP_TOPICS, *(name for _, names in GROUPS for name in names)}) - {"OPERATION"}
-# The order of the commands where all are listed; "OPERATION" stands for those of the operations. Commands that are not here follow.
-_ORDER = (
-    "check", "OPERATION", "run", "pairs", "hunt", "workload", "replay", "load", "kv", "backends", "probe", "peak", "doctor", "autopsy",
-    "explain", "emit", "import", "report", "runs", "compare", "predict", "baseline", "history", "gate", "kernels", "store",
-    "trace", "plugins", "completion",
-)  # fmt: skip
 # Where the commands of the core are that do not measure, but for `check`; those of plug-ins have the same form.
 _PLACES = {
     "check": "collbench.cli.check:add_health_check", "backends": "collbench.cli.machine:add_backends",
@@ -120,6 +113,7 @@ _PLACES = {
     "baseline": "collbench.cli.gate:add_baseline", "history": "collbench.cli.gate:add_history", "gate": "collbench.cli.gate:add_gate",
     "plugins": "collbench.cli.plugins:add_plugins", "completion": "collbench.cli.completion:add_completion",
 }  # fmt: skip
+_CORE = ("run", *_PLACES)  # and the operations
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _LEAVING_S = 3.0  # for exit handlers of libraries, which may hang after a failed run
 
@@ -139,7 +133,7 @@ def run(argv: list[str]) -> int:
         argv = with_stored_options(argv, frozenset({"run", *record_files(), *operation_commands()}))
     parser, added = all_parsers(argv[0] if argv else "")
     argv = canonical(argv, added)
-    if argv[:1] and argv[0] in HELP_TOPICS and {"-h", "--help", "--help-all"} & set(argv[1:]):
+    if {"-h", "--help", "--help-all"} & set(argv[1:]) and argv[0] in help_topics(added, operation_commands()):
         print(topic_page(parser, operation_commands(), argv[0]), end="")
         return 0
     if argv and argv[0] in added:
@@ -195,7 +189,7 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 
-def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
+def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
     """Return the parser of the command line, and the parser of each command.
 
     With the name of a command that measures, or of a plug-in, only this one and the other measuring ones of the core are there: ranks
@@ -204,21 +198,31 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, ArgumentParser]]:
     from collbench.cli.measure import add_collective, add_run
     from collbench.operations.registry import reserve
 
-    reserve(COMMANDS)
+    reserve(reserved_names())
     parser = Parser(prog="collbench", description=_DESCRIPTION, epilog=_EPILOG).whole()
     parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     adders: dict[str, Callable[[Any], None]] = {"OPERATION": add_collective, "run": add_run}
     if command != "run" and command not in operation_commands():
-        places = {name: place for name, place in plugin_commands().items() if name not in operation_commands()}
-        places |= _PLACES
+        places = {**_PLACES, **{name: place for name, place in plugin_commands().items() if name not in (*_CORE, *operation_commands())}}
         if command in places and command not in _PLACES:
             places = {command: places[command]}
         adders |= {name: add for name, place in places.items() for add in loaded_parts([place])}
-    for name in sorted(adders, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
-        adders[name](commands)
+    for add in adders.values():
+        add(commands)
     return parser, dict(commands.choices)
+
+
+def reserved_names() -> frozenset[str]:
+    """Return the names that commands of operations cannot have: those of other commands and of their groups."""
+    builtin = {name for plugin in plugins().values() if plugin.name in BUILTIN for name in plugin.commands}
+    return frozenset({"help", "operations", *(title.lower() for title in GROUPS), *_CORE, *builtin})
+
+
+def is_command(name: str) -> bool:
+    """Return whether a command of this name is there."""
+    return name in _CORE or name in operation_commands() or name in plugin_commands()
 
 
 def _read(argv: list[str], parser: Parser, added: Parsers) -> Namespace:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from collbench.cli.help import Formatter, command_page, program_page
+from collbench.cli.help import Formatter, HelpEntry, command_page, program_page
 from collbench.cli.other_tools import is_translated
 from collbench.errors import UsageError
 from collbench.operations.sweep import MOST_STREAMS
@@ -21,9 +21,11 @@ class Parser(argparse.ArgumentParser):
     all of them.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, entry: HelpEntry | None = None, **settings: Any) -> None:
+        self.entry = entry or HelpEntry()
         self._later: list[Callable[[Parser], object]] = [_add_common]
         self._rest = ""
+        self.ends_with_command = False
         super().__init__(allow_abbrev=False, **{"formatter_class": Formatter, "add_help": False, **settings})
         self.register("type", Path, file_name)  # for every option with type=Path
 
@@ -31,9 +33,10 @@ class Parser(argparse.ArgumentParser):
         """Register a function that adds the options to this parser when they are needed."""
         self._later.append(fill)
 
-    def keep_rest(self, name: str) -> None:
-        """Store the arguments after a bare `--` in the namespace under `name` (None: there is no `--`)."""
+    def keep_rest(self, name: str, *, is_command: bool = False) -> None:
+        """Store the arguments after a bare `--` in the namespace under `name` (None: there is no `--`). is_command: one of collbench."""
         self._rest = name
+        self.ends_with_command = is_command
 
     def whole(self) -> Parser:
         """Return the parser with all of its options."""
@@ -85,7 +88,10 @@ class _HelpAll(argparse.Action):
 def add_command(
     commands: Any, name: str, summary: str, call: object, fill: Callable[[Parser], object] | None = None, **settings: Any
 ) -> Parser:
-    """Add a command, and return its parser. `call(arguments, argv)` returns its exit code; `fill` adds its options when they are needed."""
+    """Add a command, and return its parser. `call(arguments, argv)` returns its exit code; `fill` adds its options when they are needed.
+
+    settings: of argparse, and `entry`, the HelpEntry of a plug-in's command.
+    """
     parser: Parser = commands.add_parser(name, help=summary, **settings)
     parser.set_defaults(call=call)
     if fill:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from collbench.cli.configuration import VARIABLE, _settable
-from collbench.cli.help import GROUPS, examples, is_expert, positional_words
+from collbench.cli.help import examples, is_expert, positional_words
+from collbench.cli.help import grouped_commands as groups_of_help
 from collbench.cli.main import all_parsers
 from collbench.cli.other_tools import is_translated
 from collbench.cli.parser import _HELP, Parser, actions_of, environment_name, is_settable
@@ -27,9 +28,7 @@ def _commands() -> dict[str, Parser]:
 def grouped_commands() -> dict[str, list[str]]:
     """Return the commands by the titles of `collbench --help`, and those that measure one operation."""
     own = operation_commands()
-    found = {title: [name for name in group if name in _commands()] for title, group in GROUPS}
-    placed = {name for names in found.values() for name in names}
-    found[GROUPS[-1][0]] += [name for name in _commands() if name not in placed and name not in own]
+    found = {title: [name for name in names if name in _commands()] for title, names in groups_of_help(_commands(), own).items()}
     return {**found, "Operations": sorted(own)}
 
 
@@ -57,15 +56,15 @@ def _summary(name: str) -> str:
 
 
 def _command_page(name: str, parser: Parser) -> str:
-    typed = examples(name, operation_commands())
+    typed = examples(parser, operation_commands())
     parts = [
         sentence(parser.description or _summary(name)),
         block(parser.usage or f"{parser.prog} [OPTIONS] {positional_words(parser)}".rstrip()),
         "## Examples\n\n" + block("\n".join(f"collbench {each}  # {what}" for each, what in typed), "sh") if typed else "",
     ]
     shown = _shown(parser)
-    common = [each for each in shown if not is_expert(name, each)]
-    expert = [each for each in shown if is_expert(name, each)]
+    common = [each for each in shown if not is_expert(parser, each)]
+    expert = [each for each in shown if is_expert(parser, each)]
     parts += [f"## {title}\n\n{_options(parser, actions)}" for title, actions in _grouped(parser, common)]
     if expert:
         parts += ["## Expert options", "`--help-all` prints these as well.", _options(parser, expert)]

@@ -13,7 +13,7 @@ import pytest
 from collbench.backends import registry as backends
 from collbench.backends.backend import Unavailable
 from collbench.backends.unavailable import BrokenPlugin
-from collbench.cli.main import COMMANDS
+from collbench.cli.main import reserved_names
 from collbench.operations import registry as operations
 from collbench.plugin import failed_plugin
 from tests.cli.command import one_sentence, run
@@ -46,14 +46,14 @@ TAKEN = replace(ALLREDUCE, name="probe")
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a folder of packages that the registries search."""
-    monkeypatch.setattr(operations, "_reserved", COMMANDS)
+    monkeypatch.setattr(operations, "_reserved", reserved_names())
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     caches = (backends._entries, backends._of_entry, operations._found)
     for cache in caches:
         cache.cache_clear()
-    operations.reserve(COMMANDS)  # as the command line does
+    operations.reserve(reserved_names())  # as the command line does
     yield folder
     for cache in caches:
         cache.cache_clear()

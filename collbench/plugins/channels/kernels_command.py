@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.options import add_some
 from collbench.cli.parser import Parser, add_command, add_format
 from collbench.units import parse_size
@@ -17,10 +18,20 @@ _KERNELS_ABOUT = (
 )
 
 
+_HELP = HelpEntry(
+    follows="probe",
+    examples=(
+        ("kernels", "every GPU of this host"),
+        ("kernels --size 1G", "arrays of 1 GiB"),
+        ("kernels --format jsonl", "one JSON object per line"),
+    ),
+)
+
+
 def add_kernels(commands: Any) -> None:
     """Add the command."""
     summary = "bandwidth and latency of GPU memory and of the links between GPUs"
-    add_command(commands, "kernels", summary, call_kernels, _add_kernels_options, description=_KERNELS_ABOUT)
+    add_command(commands, "kernels", summary, call_kernels, _add_kernels_options, entry=_HELP, description=_KERNELS_ABOUT)
 
 
 def _add_kernels_options(parser: Parser) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.other_tools import command_named
 from collbench.cli.parser import Parser, add_command
 from collbench.errors import UsageError, nearest
@@ -27,9 +28,23 @@ _FILES = ("routing", "traffic")  # options of the command with a file that every
 _OWN = {"ranks": "--ranks-per-node before --", "ranks_per_node": "--ranks-per-node before --"}
 
 
+_HELP = HelpEntry(
+    group="Commands",
+    follows="peak",
+    examples=(
+        ("emit slurm --nodes 2 -- allreduce", "print a Slurm script"),
+        ("emit slurm --nodes 2 --write job.sh -- run gate", "write it to a file"),
+        ("emit kubernetes --nodes 2 -- allreduce --backend nccl", "a job for Kubernetes"),
+    ),
+    expert="cpus_per_rank port group kind namespace pull_policy volume rdma hugepages shm memory runtime library interface "
+    "bind system qos gpu_type mpi array container rendezvous endpoint program",
+)
+
+
 def add_emit(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "emit", _SUMMARY, call_emit, _add_options, description=_DESCRIPTION).keep_rest("inner")
+    parser = add_command(commands, "emit", _SUMMARY, call_emit, _add_options, entry=_HELP, description=_DESCRIPTION)
+    parser.keep_rest("inner", is_command=True)
 
 
 def _add_options(parser: Parser) -> None:

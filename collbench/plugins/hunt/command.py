@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.cli.dry_run import earlier_run, planned_hosts, show_rounds
+from collbench.cli.help import HelpEntry
 from collbench.cli.options import ONE_BACKEND, Layout, Option, add_options, in_folder, some, tools
 from collbench.cli.parser import add_command, duration, natural, positive
 from collbench.cli.request import request_of
@@ -104,9 +105,22 @@ _PAIRS_ABOUT = (
 )
 
 
+_PAIRS_HELP = HelpEntry(
+    follows="",
+    examples=(
+        ("pairs", "all pairs of ranks on this host"),
+        ("pairs --by node --sample 4", "four partners per node"),
+        ("emit slurm --nodes 8 -- pairs", "write a Slurm script for eight nodes"),
+    ),
+    expert="latency_size concurrent",
+)
+
+
 def add_pairs(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "pairs", _PAIRS_SUMMARY, call_pairs, partial(add_options, layout=PAIRS), description=_PAIRS_ABOUT)
+    add_command(
+        commands, "pairs", _PAIRS_SUMMARY, call_pairs, partial(add_options, layout=PAIRS), entry=_PAIRS_HELP, description=_PAIRS_ABOUT
+    )
 
 
 def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -178,9 +192,21 @@ _HUNT_ABOUT = (
 )
 
 
+_HUNT_HELP = HelpEntry(
+    group="Commands",
+    follows="run",
+    examples=(
+        ("hunt --backend simulated --ranks 8", "try it without a cluster"),
+        ("hunt --budget 5m", "stop after five minutes"),
+        ("emit slurm --nodes 16 -- hunt", "write a Slurm script for sixteen nodes"),
+    ),
+    expert="latency_size no_isolation no_growing",
+)
+
+
 def add_hunt(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "hunt", _HUNT_SUMMARY, call_hunt, partial(add_options, layout=HUNT), description=_HUNT_ABOUT)
+    add_command(commands, "hunt", _HUNT_SUMMARY, call_hunt, partial(add_options, layout=HUNT), entry=_HUNT_HELP, description=_HUNT_ABOUT)
 
 
 def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:

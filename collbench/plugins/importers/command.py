@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.parser import Parser, add_command, positive
 
 if TYPE_CHECKING:
@@ -28,6 +29,18 @@ FORMATS = (
 _LISTED = 12  # folders that are listed; a log of nightly runs may have thousands
 
 
+_HELP = HelpEntry(
+    group="Commands",
+    follows="peak",
+    examples=(
+        ("import nccl-tests.txt --out runs/other", "make a run folder from a log"),
+        ("import osu.txt --out runs/other --ranks 16 --nodes 2", "add what the log does not contain"),
+        ("compare runs/other runs/my-run", "compare it with a run"),
+    ),
+    common="ceiling allocation",
+)
+
+
 def add_import(commands: Any) -> None:
     """Add the command."""
     add_command(
@@ -36,6 +49,7 @@ def add_import(commands: Any) -> None:
         "make run folders from output of nccl-tests, OSU, IMB, …",
         call_import,
         _add_import_options,
+        entry=_HELP,
         description=_ABOUT,
     )
 

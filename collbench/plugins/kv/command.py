@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.cli.dry_run import planned_hosts
+from collbench.cli.help import HelpEntry
 from collbench.cli.options import OUTPUT, Layout, Option, add_options, in_folder, some
 from collbench.cli.parser import add_command, duration, positive, words
 from collbench.cli.request import request_of
@@ -164,9 +165,20 @@ KV: Layout = {
 }  # fmt: skip
 
 
+_KV_HELP = HelpEntry(
+    group="Training",
+    follows="workload",
+    examples=(
+        ("kv --ranks 2", "all methods at three numbers and two sizes of blocks, with the costs"),
+        ("kv --model llama-3.1-8b --tokens 512 --ranks 2", "the key-value cache of 512 tokens"),
+        ("kv --model llama-3.1-70b --tp 4:2 --ranks 6", "from 4 tensor-parallel ranks to 2"),
+    ),
+)
+
+
 def add_kv(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "kv", _KV_SUMMARY, call_kv, partial(add_options, layout=KV), description=_KV_ABOUT)
+    add_command(commands, "kv", _KV_SUMMARY, call_kv, partial(add_options, layout=KV), entry=_KV_HELP, description=_KV_ABOUT)
 
 
 def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:

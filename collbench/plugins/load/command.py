@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.cli.dry_run import planned_hosts, show_rounds
+from collbench.cli.help import HelpEntry
 from collbench.cli.options import ONE_BACKEND, OUTPUT, Layout, Option, add_options, in_folder, some
 from collbench.cli.parser import add_command, positive, words
 from collbench.cli.request import request_of
@@ -64,9 +65,20 @@ LOAD: Layout = {
 }  # fmt: skip
 
 
+_LOAD_HELP = HelpEntry(
+    group="Training",
+    follows="workload",
+    examples=(
+        ("load --split 'MOD 2'", "8-byte all-reduce against incast, on the same nodes"),
+        ("load --against incast,alltoall --ramp", "two patterns at five rates, by node"),
+        ("load --preset gpcnet-latency", "victims and aggressors as in GPCNeT"),
+    ),
+)
+
+
 def add_load(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "load", _LOAD_SUMMARY, call_load, partial(add_options, layout=LOAD), description=_LOAD_ABOUT)
+    add_command(commands, "load", _LOAD_SUMMARY, call_load, partial(add_options, layout=LOAD), entry=_LOAD_HELP, description=_LOAD_ABOUT)
 
 
 def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.parser import Parser, add_command, add_format, percent, positive, words
 from collbench.cli.selection import add_selection, selected_runs
 from collbench.errors import FINE, NO_VERDICT, UsageError
@@ -26,9 +27,19 @@ _ABOUT = (
 _LARGEST_COUNT = 10_000_000
 
 
+_HELP = HelpEntry(
+    follows="probe",
+    examples=(
+        ("predict runs --nodes 64", "64 nodes, from the runs at 2, 4, 8 and 16 in a folder"),
+        ("predict runs --nodes 64,128 --operation allreduce --html predicted.html", "one operation, with a page"),
+        ("predict --store runs.sqlite --nodes 64 --max-error 10 --format csv", "from a store, with a smaller maximum error"),
+    ),
+)
+
+
 def add_predict(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "predict", _SUMMARY, call_predict, _add_predict_options, description=_ABOUT)
+    add_command(commands, "predict", _SUMMARY, call_predict, _add_predict_options, entry=_HELP, description=_ABOUT)
 
 
 def node_counts(text: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.parser import Parser, add_command, natural, words
 from collbench.errors import FINE, USAGE, UsageError
 
@@ -34,9 +35,19 @@ _AGES_S = {"h": 3600.0, "d": _DAY_S, "": _DAY_S, "w": 7 * _DAY_S, "y": 365.25 * 
 _LARGEST_LIMIT = 2**31
 
 
+_HELP = HelpEntry(
+    follows="runs",
+    examples=(
+        ("store sync runs.db runs", "add new runs below `runs` to a store, and mark those that are gone"),
+        ("store query runs.db --operation allreduce --sizes 64M --node node1", "print the history of one case on one host"),
+        ("history --store runs.db", "how times changed, for all runs of the store"),
+    ),
+)
+
+
 def add_store(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "store", _SUMMARY, None, _add_store_options, description=_ABOUT)
+    add_command(commands, "store", _SUMMARY, None, _add_store_options, entry=_HELP, description=_ABOUT)
 
 
 def _add_store_options(parser: Parser) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.parser import Parser, add_command, add_format, positive
 
 _ABOUT = (
@@ -15,10 +16,21 @@ _ABOUT = (
 )
 
 
+_HELP = HelpEntry(
+    group="Training",
+    follows="replay",
+    examples=(
+        ("autopsy dumps", "a folder with the dump of each rank of a hang"),
+        ("autopsy trace_rank_*", "the files of PyTorch's Flight Recorder"),
+        ("autopsy dumps --ranks 64 --html hang.html", "with the number of ranks of the job, and a page"),
+    ),
+)
+
+
 def add_autopsy(commands: Any) -> None:
     """Add the command."""
     summary = "find the rank that makes a PyTorch job hang, from the dumps of its ranks"
-    add_command(commands, "autopsy", summary, call_autopsy, _add_autopsy_options, description=_ABOUT)
+    add_command(commands, "autopsy", summary, call_autopsy, _add_autopsy_options, entry=_HELP, description=_ABOUT)
 
 
 def _add_autopsy_options(parser: Parser) -> None:

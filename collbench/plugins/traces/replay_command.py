@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
+from collbench.cli.help import HelpEntry
 from collbench.cli.options import (
     NOT_LIMITED,
     OUTPUT,
@@ -69,9 +70,22 @@ REPLAY: Layout = {
 }  # fmt: skip
 
 
+_REPLAY_HELP = HelpEntry(
+    group="Training",
+    follows="workload",
+    examples=(
+        ("replay traces/", "the step of a recorded job on every available backend"),
+        ("replay traces/ --backend mpi --compute gaps", "over MPI, with the recorded computing"),
+        ("replay traces/ --ranks 8", "on 8 ranks instead of the recorded number"),
+    ),
+)
+
+
 def add_replay(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "replay", _REPLAY_SUMMARY, call_replay, partial(add_options, layout=REPLAY), description=_REPLAY_ABOUT)
+    add_command(
+        commands, "replay", _REPLAY_SUMMARY, call_replay, partial(add_options, layout=REPLAY), entry=_REPLAY_HELP, description=_REPLAY_ABOUT
+    )
 
 
 def call_replay(arguments: argparse.Namespace, argv: list[str]) -> int:

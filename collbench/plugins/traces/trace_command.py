@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.help import HelpEntry
 from collbench.cli.parser import Parser, add_command, amount, natural, positive
 from collbench.errors import FINE, USAGE, UsageError
 
@@ -23,9 +24,20 @@ _ABOUT = (
 )
 
 
+_HELP = HelpEntry(
+    group="Training",
+    follows="replay",
+    examples=(
+        ("trace -- torchrun --nproc-per-node 2 train.py", "record three steps of a job on this host"),
+        ("trace --out /shared/traces -- srun -N2 python train.py", "of a job under Slurm, into a folder that the nodes share"),
+        ("trace --hang 30 -- torchrun --nproc-per-node 2 train.py", "write the dumps of all ranks after 30 s without progress"),
+    ),
+)
+
+
 def add_trace(commands: Any) -> None:
     """Add the command."""
-    add_command(commands, "trace", _SUMMARY, call_trace, _add_options, description=_ABOUT).keep_rest("job")
+    add_command(commands, "trace", _SUMMARY, call_trace, _add_options, entry=_HELP, description=_ABOUT).keep_rest("job")
 
 
 def _add_options(parser: Parser) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.cli.dry_run import earlier_run, planned_hosts
+from collbench.cli.help import HelpEntry
 from collbench.cli.options import NOT_LIMITED, STEP_MAX_TIME_S, Layout, Option, add_options, in_folder, long_option, some
 from collbench.cli.parser import Parser, add_command, duration
 from collbench.cli.request import request_of
@@ -113,13 +114,26 @@ def options_of_trainings() -> dict[str, list[Regime]]:
     return found
 
 
+_WORKLOAD_HELP = HelpEntry(
+    group="Training",
+    follows="",
+    examples=(
+        ("workload data-parallel --model resnet50", "the exchanges of a training step, measured"),
+        ("workload all --dry-run", "what each kind of training sends, without measuring"),
+        ("workload data-parallel --step-time 180ms", "add the scaling efficiency for this computing time"),
+    ),
+    expert="bucket update servers layers hidden sequence microbatch microbatches stages tensor experts top_k imbalance "
+    "routing routings dispatch_dtype combine_dtype",
+)
+
+
 def add_workload(commands: Any) -> None:
     """Add the command."""
 
     def fill(parser: Parser) -> None:
         add_options(parser, workload_options())
 
-    add_command(commands, "workload", _WORKLOAD_SUMMARY, call_workload, fill, description=_WORKLOAD_ABOUT)
+    add_command(commands, "workload", _WORKLOAD_SUMMARY, call_workload, fill, entry=_WORKLOAD_HELP, description=_WORKLOAD_ABOUT)
 
 
 def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
