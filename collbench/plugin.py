@@ -60,6 +60,7 @@ class Plugin:
     tables     places of tables of `collbench.read`'s runs: objects of `collbench.api.frames.RecordTable`
     api        by name the places of what it adds to the Python API: "autopsy" is `collbench.autopsy`; "Runs.kv" is a method or property
                of the runs that `collbench.read` returns
+    modes      by mode of measuring the place of its object of `collbench.measuring.mode.MeasurementMode`
     backends   by name the places of classes of `collbench.backends.backend.Backend`; those of other packages have an entry point each
     hooks      by name of a hook of the core: the place of a function that the core calls there (`hooks_of` says where)
     needs      the names of other plug-ins that it imports: without one of them it is not there, either
@@ -74,6 +75,7 @@ class Plugin:
     concerns: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     api: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
     backends: Mapping[str, str] = field(default_factory=dict)
     hooks: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
@@ -283,6 +285,12 @@ def loaded_parts(places: Iterable[str]) -> Iterator[Any]:
         yield part
 
 
+def measurement_mode(name: str) -> Any:
+    """Return the MeasurementMode of this name; None if no plug-in brings it."""
+    places = [plugin.modes[name] for plugin in plugins().values() if name in plugin.modes]
+    return next(loaded_parts(places), None)
+
+
 def hooks_of(hook: str) -> list[Callable[..., Any]]:
     """Return the functions of all plug-ins for a hook of the core. The core calls
 
@@ -300,11 +308,6 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     report_writer(arguments)          -> function(tables, err) that writes what the options of `report` ask for
     gate_options(parser)              when it adds the options of `gate`
     gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in
-    prepare_overlap(ready, context, world)  -> the case with its states, as `measuring.tasks.cases` measures it, or a Fact why it cannot run
-    overlap_text(row, column)         -> text of a column of `Row.overlap`; None without a value
-    overlap_lines(rows)               -> how to read these columns
-    overlap_values(values)            -> the figures of `Row.overlap` for CSV, by name
-    compared_overlap(a, b)            -> sentences of `compare` about the overlap in the rows of both sides
     compared_load(cases)              -> sentences of `compare` about cases under load
     """
     return list(loaded_parts(plugin.hooks[hook] for plugin in plugins().values() if hook in plugin.hooks))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from collbench.errors import UsageError
-from collbench.plugin import hooks_of
+from collbench.plugin import measurement_mode
 from collbench.report.answer import LEAST_RATE_BYTES
 from collbench.report.cases import (
     FACTS,
@@ -124,8 +124,8 @@ def _of_overlap(name: str) -> Callable[[Row], str]:
     """Return the text of a column of the overlap; a dash for a row without one."""
 
     def text(row: Row) -> str:
-        texts = [text_of(row, name) for text_of in hooks_of("overlap_text")] if row.overlap else []
-        return next(filter(None, texts), NOTHING)
+        overlap = measurement_mode("overlap") if row.overlap else None
+        return (overlap.text_of(row, name) if overlap else None) or NOTHING
 
     return text
 

@@ -14,7 +14,7 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, case_of, figure_of, forced, sentence
 from collbench.analysis.outcome import MARGIN
 from collbench.errors import FINE
-from collbench.plugin import hooks_of
+from collbench.plugin import hooks_of, measurement_mode
 from collbench.report.cases import NOTHING, doubtful, figure_text, same_for_all, shown_columns, times
 from collbench.report.frame import Column, Frame, Line, TextLayout, csv_of, escaped_line, items, printable
 from collbench.report.frame import html_text as html_of
@@ -284,9 +284,9 @@ def foot(found: Comparison) -> list[str]:
     if any(case.state_differs for case in found.cases):
         texts.append(f"{_STATE_NAME}: {_STATE_MEANS}")
     texts += named(flag for case in found.cases for flag in (*case.a.flags, *case.b.flags))
-    if any(case.a.overlap and case.b.overlap for case in found.cases):
-        sides = [[row for run in side.runs for row in run.rows] for side in (found.a, found.b)]
-        texts += [text for compared in hooks_of("compared_overlap") for text in compared(*sides)]
+    overlap = measurement_mode("overlap") if any(case.a.overlap and case.b.overlap for case in found.cases) else None
+    if overlap:
+        texts += overlap.compared(*([row for run in side.runs for row in run.rows] for side in (found.a, found.b)))
     if any(UNDER_LOAD in (case.a.mode, case.b.mode) for case in found.cases):
         texts += [text for compared in hooks_of("compared_load") for text in compared(found.cases)]
     texts += compared_consistency(found.a.rows, found.b.rows)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TextIO
 
 from collbench.columns import value_columns
 from collbench.errors import UsageError
-from collbench.plugin import hooks_of
+from collbench.plugin import measurement_mode
 from collbench.report import FORMATS
 from collbench.report.answer import answer_lines
 from collbench.report.blocks import DEFAULT_VIEW, BlockLayout, View, sub_lines
@@ -110,8 +110,9 @@ class TableWriter(RowWriter):
             over = f"CI: 95 % confidence interval over the medians of {plan.launches} launches"
             lines.append(over if plan.launches > 1 else within)
         lines += self._layout.legend(rows)
-        if any(row.overlap for row in rows):
-            lines += [line for overlap_lines in hooks_of("overlap_lines") for line in overlap_lines(rows)]
+        overlap = measurement_mode("overlap") if any(row.overlap for row in rows) else None
+        if overlap:
+            lines += overlap.legend(rows)
         if any(row.message_rate for row in rows):
             lines.append(
                 "pairs: all ran at the same time; the time ends with the last pair; busbw and messages/s are those of all pairs together"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from collbench.columns import column, figure
 from collbench.machine.peak.ceiling import Ceiling, percent_of
-from collbench.plugin import hooks_of
+from collbench.plugin import measurement_mode
 from collbench.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
@@ -83,12 +83,8 @@ class Times:
 
 def _overlap_figures(row: Row) -> dict[str, Any]:
     """Return the figures of `Row.overlap` by name; empty without overlap, and without the plug-in that reads it."""
-    if not row.overlap:
-        return {}
-    for figures_of in hooks_of("overlap_values"):
-        figures: dict[str, Any] = figures_of(row.overlap)
-        return figures
-    return {}
+    overlap = measurement_mode("overlap") if row.overlap else None
+    return overlap.flat_values(row.overlap) if overlap else {}
 
 
 # The columns of nested records in CSV, by their keys.

@@ -27,7 +27,7 @@ from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep, Sweeps
 from collbench.operations.unsupported import as_fact, decode_reason
-from collbench.plugin import hooks_of
+from collbench.plugin import measurement_mode
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CASES
 from collbench.results.reader import Run
@@ -55,7 +55,7 @@ class CasesTask(Task):
             if one.backend:
                 request.sweep.check_ranks(one.backend.ranks)
         work = [(operations()[case.operation], case, one) for one in opened for case in request.sweep.cases(one.name, one.ranks(world))]
-        if any(case.mode == "overlap" for _, case, _ in work) and not hooks_of("prepare_overlap"):
+        if any(case.mode == "overlap" for _, case, _ in work) and not measurement_mode("overlap"):
             world.refuse("--overlap needs the plug-in 'overlap', which this installation of collbench lacks: install it again")
         ranks = max(one.ranks(world) for one in opened)
         request.slowed.check([case for _, case, _ in work], ranks)
@@ -222,19 +222,18 @@ class BackendRunner:
             ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, Fact):
             return self.without(operation, case, ready, place)
-        overlap = None
-        if case.mode == "overlap":
-            (prepare_overlap,) = hooks_of("prepare_overlap")
-            states = prepare_overlap(ready, context, world)
-            if isinstance(states, Fact):
-                release(ready, backend)
-                return self.without(operation, case, states, place)
-            overlap, ready = states, states.ready
+        mode = measurement_mode(case.mode)
+        in_mode = mode.prepare(ready, context, world) if mode else None
+        if isinstance(in_mode, Fact):
+            release(ready, backend)
+            return self.without(operation, case, in_mode, place)
+        if in_mode:
+            ready = in_mode.ready
         before = held_resources() if operation.creates else None
         watched = session.measured(ready, backend, budget)
         held = (self._held(before) if before else {}) | self._communicators(ready, backend)
         phases += watched.phases if watched else ()
-        overlapped = overlap.evaluate(watched, world) if overlap else None
+        figures = in_mode.evaluate(watched, world) if in_mode else None
         with phases.record("verification"):
             checked, mismatches, choices = self._verified(ready)
         release(ready, backend)
@@ -246,8 +245,8 @@ class BackendRunner:
         if watched is None or mismatches is None:
             return None
         around = self._row_context(ready, backend, watched)
-        if overlap and overlapped:
-            row, arrays = overlap.row(overlapped, backend, watched, around)
+        if in_mode and figures:
+            row, arrays = in_mode.row(figures, backend, watched, around)
         else:
             row, arrays = make_row(ready, backend, watched, around)
         if session.folder and watched.telemetry:

@@ -21,6 +21,7 @@ from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
 from collbench.errors import CollbenchError
 from collbench.measuring.loop import Loop, Timed
+from collbench.measuring.mode import CaseInMode
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.prepared_case import BackendContext, PreparedCase, phase
 from collbench.measuring.request import Budget
@@ -52,7 +53,7 @@ Samples = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class OverlapCase:
+class OverlapCase(CaseInMode):
     """A case on all ranks, of which the loop runs the states in turn.
 
     ready        the case; one turn of its loop is one state
