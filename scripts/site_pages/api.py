@@ -16,14 +16,13 @@ from collbench.gating.verdict import Suspicion, Verdict
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings
-from collbench.plugins.traces.replay_command import REPLAY
 from collbench.results.reader import Run
 from site_pages.formats import described_lines
 from site_pages.interfaces import entry
 from site_pages.markdown import block, code, codes, escaped, page, table
 
-FUNCTIONS = ("read", "measure", "replay", "compare", "gate", "autopsy", "peak", "predict", "probe")
-_OPTIONS = {"measure": OPTIONS, "replay": {option.name: option for group in REPLAY.values() for option in group}}
+_FUNCTIONS = ("read", "measure", "replay", "compare", "gate", "autopsy", "peak", "predict", "probe")
+FUNCTIONS = tuple(name for name in _FUNCTIONS if name in collbench.__all__)  # without those of plug-ins that are absent
 RESULTS: tuple[Any, ...] = (Run, Launches, Comparison, CaseRatio, Summary, Verdict, Suspicion, CollectiveCeilings, Ceiling, Machine)
 _EXAMPLE = """
 import collbench
@@ -41,7 +40,7 @@ def api_page() -> str:
         value for name in sorted(collbench.__all__) if inspect.isclass(value := getattr(collbench, name)) and value is not collbench.Runs
     ]
     parts = [
-        "`import collbench` gives nine functions, the type `Runs`, and the errors that they raise. Everything else is internal. "
+        "`import collbench` gives the functions below, the type `Runs`, and the errors that they raise. Everything else is internal. "
         "Tables need pandas: `pip install '.[pandas]'` in a checkout. [The notebook](../notebooks/first-analysis.md) shows them in use.",
         block(_EXAMPLE, "python"),
         "## Functions",
@@ -85,10 +84,15 @@ def _function(name: str, function: Any) -> Iterator[str]:
 
 def _options(name: str, function: Any) -> Iterator[str]:
     """Yield the arguments of `measure` or `replay` that are options of the command; nothing for other functions."""
-    if name not in _OPTIONS:
+    if name == "measure":
+        options = OPTIONS
+    elif name == "replay":
+        from collbench.plugins.traces.replay_command import REPLAY
+
+        options = {option.name: option for group in REPLAY.values() for option in group}
+    else:
         return
     yield f"#### Arguments of {name} that are options"
-    options = _OPTIONS[name]
     arguments = [each for each in inspect.signature(function).parameters if each in options]
     rows = ((code(each), code(options[each].flags.split()[-1]), escaped(options[each].help.replace("%%", "%"))) for each in arguments)
     yield table(["argument", "option", "meaning"], rows)

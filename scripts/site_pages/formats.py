@@ -13,7 +13,7 @@ from typing import Any
 import collbench
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.suite import BUILT_IN, SCHEMA_FILE
-from collbench.plugins.store.metrics import STORE_METRICS
+from collbench.plugin import plugins
 from collbench.report.explain import pages
 from collbench.report.runs import ROW_METRICS
 from collbench.report.verdict_formats import GATE_METRICS
@@ -26,8 +26,9 @@ _PACKAGE = Path(collbench.__file__).parent
 SCHEMAS = {
     "suite": SCHEMA_FILE,
     "verdict": _PACKAGE / "gating/verdict.schema.json",
-    "recommendation": _PACKAGE / "plugins/hunt/recommendation.schema.json",
 }
+if "hunt" in plugins():
+    SCHEMAS["recommendation"] = _PACKAGE / "plugins/hunt/recommendation.schema.json"
 
 
 def described_lines(text: str) -> list[tuple[str, str]]:
@@ -75,7 +76,12 @@ def metrics() -> str:
         "those of a verdict. `collbench store serve-metrics` serves all: rows then have a label `node`, verdicts a label `baseline`.",
         "An unknown value has no sample. Times are in seconds, rates in bytes per second, shares from 0 to 1.",
     ]
-    for title, about in (("Rows and runs", ROW_METRICS), ("Gate", GATE_METRICS), ("Store", STORE_METRICS)):
+    tables = {"Rows and runs": ROW_METRICS, "Gate": GATE_METRICS}
+    if "store" in plugins():
+        from collbench.plugins.store.metrics import STORE_METRICS
+
+        tables["Store"] = STORE_METRICS
+    for title, about in tables.items():
         rows = ((code(metric_name(name, unit)), escaped(means)) for name, (unit, means) in about.items())
         parts += [f"## {title}", table(["metric", "meaning"], rows)]
     return page("Metrics", *parts)

@@ -17,14 +17,10 @@ from benchmarks import (
     first_number,
     gate_10k,
     heartbeat_8b,
-    hunt_512,
-    import_log,
     loop_cost,
     memory,
     nccl_log,
-    pairs_1024,
     probe,
-    report_html,
     socket_iperf,
     startup,
     suite_overhead,
@@ -148,16 +144,12 @@ def test_a_target_is_met_by_the_whole_interval() -> None:
     assert not counted("x", ["torch"]).met
 
 
-def named(outcome: Outcome) -> list[str]:
-    return [figure.cases()[0] for figure in outcome.figures]
-
-
 @pytest.mark.in_turn
 def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy() -> None:
     outcome = gate_10k.measure(1, cases=60, allocations=4)
     assert [each["what"] for each in outcome.raw] == ["one", "three"]
     assert {each["result"] for each in outcome.raw} <= {"passed", "no verdict"}
-    assert named(outcome) == [
+    assert outcome.names() == [
         f"one allocation ({outcome.raw[0]['result']})",
         "one allocation, peak memory",
         f"three allocations, all cases ({outcome.raw[1]['result']})",
@@ -165,67 +157,6 @@ def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy() -> None:
         "imported of torch, mpi4py, cupy",
     ]
     assert outcome.figures[-1].cases()[1] == "none"
-
-
-@pytest.mark.parametrize("method", hunt_512.METHODS)
-def test_faulty_nodes_are_confirmed_within_the_estimate(method: str) -> None:
-    found = hunt_512.one(0, method, nodes=64)
-    assert found["named"] == hunt_512.faulty(64)
-    assert found["rounds"] <= found["promised"]
-    assert found["analysis_s"] > 0
-
-
-@pytest.mark.long
-def test_a_hunt_prints_rounds_times_and_names() -> None:
-    outcome = hunt_512.measure(1)
-    what = ("most rounds of a hunt", "analysis of a hunt", "exactly the faulty ones confirmed")
-    methods = [f"{method}: {each}" for method in ("pairs", "groups", "command") for each in what]
-    assert named(outcome) == [each for each in methods if each != "command: analysis of a hunt"]
-    verdicts = {figure.cases()[0]: figure.cases()[-1] for figure in outcome.figures if "analysis" not in figure.cases()[0]}
-    assert set(verdicts.values()) == {"met"}, verdicts
-
-
-@pytest.mark.long
-def test_an_import_prints_times_and_memory_of_each_log() -> None:
-    outcome = import_log.measure(1, lines=4000)
-    logs = {"tables within NCCL's log": "56", "a table again and again": "4,480", "lines of a table alone": "7,958"}
-    assert named(outcome) == [each for log, rows in logs.items() for each in (f"{log} ({rows} rows)", f"{log}, peak memory")]
-    assert [each["rows"] for each in outcome.raw] == [56, 4480, 7958]
-
-
-def test_slow_places_are_named() -> None:
-    found = pairs_1024.one(ranks=64)
-    assert found["pairs"] == 2016
-    assert sorted(found["named"]) == sorted(pairs_1024.slow(64))
-    assert found["peak_bytes"] > 0
-
-
-@pytest.mark.long
-def test_all_pairs_print_times_memory_and_names() -> None:
-    outcome = pairs_1024.measure(1)
-    assert named(outcome) == [
-        "schedule, analysis and naming",
-        "of it: the schedule",
-        "peak memory, with the measured rounds",
-        "exactly those named that are slow",
-    ]
-    assert outcome.figures[-1].cases()[1] == "1 of 1"
-    assert outcome.raw[0]["pairs"] == 523_776
-
-
-@pytest.mark.long
-def test_pages_print_times_memory_and_sizes() -> None:
-    outcome = report_html.measure(1, ranks=64, operations=("allreduce",))
-    assert named(outcome) == [
-        "full sweep",
-        "full sweep, its page",
-        "full sweep, peak memory",
-        "matrix of 64 ranks",
-        "matrix of 64 ranks, peak memory",
-        "matrix of 64 ranks, its page",
-    ]
-    assert outcome.figures[1].cases()[-1] == "met"
-    assert [each["what"] for each in outcome.raw] == ["sweep", "matrix"]
 
 
 @pytest.mark.long
@@ -244,7 +175,7 @@ def test_simulated_nodes_join_and_gather() -> None:
     outcome = control_5000.measure(1, nodes=40, values=20_000)
     (one,) = outcome.raw
     assert (one["nodes"], one["bytes_each"], one["complete"]) == (40, 160_000, True)
-    assert named(outcome) == [
+    assert outcome.names() == [
         "join, gather and decide",
         "of it: join",
         "of it: gather",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from collbench.plugin import plugins
 from tests.cli.command import ROOT
 
 
@@ -14,5 +15,8 @@ def test_the_tests_of_each_defect_of_the_page_exist() -> None:
     for _, tests in rows:
         for entry in tests.split(";"):
             file, *names = re.findall(r"`([^`]+)`", entry)
+            folder, _, inside = file.partition("/")
+            if folder == "plugins" and inside.partition("/")[0] not in plugins():
+                continue
             code = (ROOT / "tests" / file).read_text(encoding="utf-8")
             assert [name for name in names if not re.search(rf"\b(?:def|class) {name}\b", code)] == []

@@ -20,7 +20,7 @@ import pytest
 
 from collbench.machine.archive import Archive, open_archive
 from collbench.machine.readers import network, rdma_tools
-from tests.conftest import cannot, enter
+from tests.conftest import cannot, enter, needs_plugin
 from tests.testbeds.bed import processes
 from tests.testbeds.rdma import RdmaVm
 
@@ -34,16 +34,10 @@ from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from collbench.measuring import instruments as counters
-from collbench.plugins.channels.records import document
-from collbench.plugins.channels.task import nic_channels
-from collbench.measuring.probing import together_or_alone
-from collbench.plugins.channels.wire_tools import ToolPair, run_tool
-from collbench.plugins.channels.wire_tools import WIRE_TOOLS, version_here
-from collbench.plugins.channels.wire_tools import BANDWIDTH, ToolRequest
 from collbench.machine.readers import network
 from collbench.machine.files import Folder
 from collbench.machine.gather import gather
-from collbench.machine.sources import this_machine
+from collbench.plugin import plugins
 live = Folder(Path("/"))
 pingpong = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-m", sys.argv[2], "-s", sys.argv[3], "-n", sys.argv[4]]
 before = counters.read()
@@ -51,11 +45,18 @@ with subprocess.Popen(pingpong, stdout=subprocess.DEVNULL) as server:
     while subprocess.run([*pingpong, "127.0.0.1"], capture_output=True).returncode and server.poll() is None:
         time.sleep(0.05)  # it does not listen yet
 moved = counters.moved(before, counters.read())
-with together_or_alone({}, 240) as world:
-    channels = document(nic_channels(world, this_machine(), {}, 0.3))["channels"]
-    tool, ask = WIRE_TOOLS["ib_write_bw"], ToolRequest(BANDWIDTH, 4096)
-    (ran,) = run_tool(world, tool, ask, [ToolPair(world.me, world.me)], [version_here(tool)])
-    theirs = {"time_s": ran.figure.time_s if ran.figure else None, "why": ran.why, **ran.evidence(tool)}
+channels, theirs = [], {}
+if "channels" in plugins():
+    from collbench.machine.sources import this_machine
+    from collbench.measuring.probing import together_or_alone
+    from collbench.plugins.channels.records import document
+    from collbench.plugins.channels.task import nic_channels
+    from collbench.plugins.channels.wire_tools import BANDWIDTH, WIRE_TOOLS, ToolPair, ToolRequest, run_tool, version_here
+    with together_or_alone({}, 240) as world:
+        channels = document(nic_channels(world, this_machine(), {}, 0.3))["channels"]
+        tool, ask = WIRE_TOOLS["ib_write_bw"], ToolRequest(BANDWIDTH, 4096)
+        (ran,) = run_tool(world, tool, ask, [ToolPair(world.me, world.me)], [version_here(tool)])
+        theirs = {"time_s": ran.figure.time_s if ran.figure else None, "why": ran.why, **ran.evidence(tool)}
 seen = {"rdma": asdict(network.read(live)), "ethernet": asdict(network.read_ethernet(live)), "moved": moved, "channels": channels}
 seen["theirs"] = theirs
 print(json.dumps(seen))
@@ -143,6 +144,7 @@ def test_packets_are_counted_as_they_are_sent(seen: RdmaMachine) -> None:
     assert (seen.moved["silent"], seen.moved["leaving"]) == ([], ["eth0"])
 
 
+@needs_plugin("channels")
 def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")
@@ -153,6 +155,7 @@ def test_perftest_measures_its_channels(seen: RdmaMachine) -> None:
     assert seen.channels["nic_gpu_memory_gdr_on"]["na"] == "CUDA shows no GPU near this NIC"
 
 
+@needs_plugin("channels")
 def test_ib_write_bw_runs_as_a_wire_tool(seen: RdmaMachine) -> None:
     if shutil.which("ib_write_bw") is None:
         cannot("perftest is not installed: apt-get install perftest")

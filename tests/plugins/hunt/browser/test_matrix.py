@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
-from collbench.plugin import plugins
+from collbench.plugins.hunt.pairs_page import COLORS, grouped
+from collbench.plugins.hunt.pairs_text import classes_of
+from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html import page as page_of
 from collbench.report.html.chart import Chart, Section
 from collbench.report.html.first_screen import FirstScreen
 from collbench.units import format_rate, format_time
-
-if "hunt" not in plugins():
-    pytest.skip("the plug-in 'hunt' is absent", allow_module_level=True)
-
-from collbench.plugins.hunt.pairs_page import COLORS, grouped
-from collbench.plugins.hunt.pairs_text import classes_of
-from collbench.plugins.hunt.records import PairMatrix
 from tests.browser.pages import ObservedPage
 from tests.plugins.hunt.html.matrices import drawn, even, slowed
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix
