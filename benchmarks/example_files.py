@@ -41,7 +41,7 @@ class Files:
 
     def __init__(self) -> None:
         self.runs: list[Folder] = [_run(REPORTS / name) for name in _RUNS if (REPORTS / name).is_dir()]
-        self.peers = {path.name: path.read_bytes() for path in sorted(PEERS.iterdir())}
+        self.peers = {path.name: path.read_bytes() for path in sorted(PEERS.glob("*"))}
         self.suites = {path.name: path.read_bytes() for path in sorted((ROOT / "collbench" / "operations" / "suites").glob("*.toml"))}
         self.suites |= {path.name: path.read_bytes() for path in sorted((REPORTS / "suites").glob("*.toml"))}
         self.verdicts = [path.read_bytes() for path in sorted(REPORTS.glob("gate-trials/*/verdict.json"))]

@@ -24,6 +24,7 @@ from collbench.errors import CollbenchError
 from collbench.gating.baseline import head_of, load
 from collbench.gating.changes import read_expected
 from collbench.operations.suite import read_suite
+from collbench.plugin import plugins
 from collbench.report.baseline import baseline_lines
 from collbench.report.compare import compare_runs
 from collbench.report.runs import report_run
@@ -239,6 +240,8 @@ _KINDS: dict[str, tuple[float, Callable[[Files, Path, random.Random, Calls], str
     "run": (80, _of_run), "launches": (5, _of_launches), "baseline": (4, _of_baseline), "gate": (1, _of_gate), "verdict": (3, _of_verdict),
     "peer": (4, _of_peer), "suite": (2, _of_suite), "topology": (1, _of_topology),
 }  # fmt: skip
+if "importers" not in plugins():
+    del _KINDS["peer"]
 
 
 def emptied(folder: Path) -> Path:

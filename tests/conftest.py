@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,6 +51,7 @@ def needs_plugin(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(name not in plugins(), reason=f"the plug-in '{name}' is absent")
 
 
+needs_all_plugins = pytest.mark.skipif(bool(set(BUILTIN) - set(plugins())), reason="a plug-in is absent")
 UCC = "COLLBENCH_UCC"
 needs_ucc = pytest.mark.skipif(UCC not in os.environ, reason=f"no UCC here: set {UCC} to the libucc.so.1 of an installed UCC")
 
@@ -58,6 +59,12 @@ needs_ucc = pytest.mark.skipif(UCC not in os.environ, reason=f"no UCC here: set 
 def needs_command(command: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a test that runs a command: that of its plug-in, or none."""
     return [needs_plugin(PLUGIN_OF[command])] if command in PLUGIN_OF else []
+
+
+def line_of_command(line: str, *values: object) -> Any:
+    """Return the parameter for a line that starts with a command, and further values: skipped where its plug-in is absent."""
+    words = line.split()
+    return pytest.param(line, *values, marks=needs_command(words[0]) if words else ())
 
 
 def level() -> str:

@@ -10,10 +10,11 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import ALL, CI, LEVELS, QUICK, TESTS, sample
+from tests.conftest import ALL, CI, LEVELS, QUICK, TESTS, needs_plugin, sample
 
 ROOT = Path(__file__).parent.parent
 LISTS = tomllib.loads(LEVELS.read_text())
@@ -304,7 +305,13 @@ def test_slow_tests_run_at_their_level_and_those_with_one_setup_stay_together(
     assert singles <= len(found) - 1 - of_one <= singles + (level == CI)
 
 
-@pytest.mark.parametrize("listed", [*LISTS["quick"], *LISTS["ci"]])
+def _listed(listed: str) -> Any:
+    """Return the parameter for an entry of levels.toml; that of a plug-in's test is skipped where the plug-in is absent."""
+    marks = needs_plugin(listed.split("/")[2]) if listed.startswith("tests/plugins/") else ()
+    return pytest.param(listed, marks=marks)
+
+
+@pytest.mark.parametrize("listed", [_listed(listed) for listed in (*LISTS["quick"], *LISTS["ci"])])
 def test_every_listed_test_exists(listed: str) -> None:
     path, *names = listed.partition("[")[0].split("::")
     text = (ROOT / path).read_text()

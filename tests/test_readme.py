@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import compress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -22,12 +23,13 @@ import pytest
 from benchmarks.trials.gallery import links_table, table
 from collbench import errors
 from collbench.backends.backend import steps_of
-from collbench.backends.registry import backend_class
+from collbench.backends.registry import backend_class, backend_names
 from collbench.backends.socket import LinkedBackend
 from collbench.machine.sources import read_paths
 from collbench.operations.registry import commands
+from collbench.plugin import BUILTIN, plugins
 from collbench.report.machine_picture import picture
-from tests.conftest import cannot, enter, needs_command
+from tests.conftest import cannot, enter, needs_command, needs_plugin
 from tests.fake_gpu import environment
 from tests.pages import (
     BIN,
@@ -106,9 +108,14 @@ def test_every_command_is_of_a_kind_that_is_run_here() -> None:
     assert {"make run", "make test"} <= {command.line for block in blocks(README) for command in block}
 
 
+# Stored runs that pages show and that a plug-in prints.
+RUNS_OF_PLUGINS = {"reports/hunt-host": "hunt", "reports/pairs-trials/host-0": "hunt", "reports/training": "training"}
+
+
 def _needs(line: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a line of bash with commands of plug-ins."""
-    return [mark for command in re.findall(r"collbench ([a-z]+)", line) for mark in needs_command(command)]
+    marks = [mark for command in re.findall(r"collbench ([a-z]+)", line) for mark in needs_command(command)]
+    return marks + [needs_plugin(plugin) for run, plugin in RUNS_OF_PLUGINS.items() if f"report {run}" in line]
 
 
 def _block(item: tuple[Path, tuple[Command, ...]]) -> Any:
@@ -242,7 +249,13 @@ def _leads_somewhere(page: Path, link: str) -> bool:
     path, _, anchor = unquote(link).partition("#")
     target = (page.parent / path).resolve() if path else page
     has_heading = not anchor or target.suffix != ".md" or (target.is_file() and anchor in anchors(target))
-    return target.is_relative_to(ROOT) and target.exists() and has_heading
+    return target.is_relative_to(ROOT) and (_is_of_absent_plugin(target) or (target.exists() and has_heading))
+
+
+def _is_of_absent_plugin(target: Path) -> bool:
+    """Return whether a file belongs to a built-in plug-in that is absent."""
+    parts = target.relative_to(ROOT).parts
+    return len(parts) > 2 and parts[1] == "plugins" and parts[2] in set(BUILTIN) - set(plugins())
 
 
 def test_the_readme_fits_into_200_lines_and_its_pictures_are_small() -> None:
@@ -256,9 +269,13 @@ def test_the_table_of_operations_is_complete_and_right() -> None:
     page = ROOT / "docs/reference/operations-by-backend.md"
     (found,) = re.findall(r"^\| operation \|.*?\n\n", text_of(page), re.MULTILINE | re.DOTALL)
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found.strip().splitlines())
-    classes = {name: [backend_class(each) for each in name.split(", ")] for name in (cell.replace("`", "") for cell in header[1:])}
+    there = [set(name.split(", ")) <= set(backend_names()) for name in (cell.replace("`", "") for cell in header)]  # not of absent plug-ins
+    columns = [cell.replace("`", "") for cell in compress(header, there)]
+    assert columns == [cell.replace("`", "") for cell in header[1:]] or set(BUILTIN) - set(plugins())
+    classes = {name: [backend_class(each) for each in name.split(", ")] for name in columns}
     shown: dict[str, list[str]] = {}
-    for names, *marks in rows:
+    for names, *cells in rows:
+        marks = list(compress(cells, there[1:]))
         assert set(marks) <= {"yes", "–"}
         shown |= dict.fromkeys(re.findall(r"`([\w-]+)`", names), marks)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from collbench.plugin import plugins
 from collbench.units import plural
 
 if TYPE_CHECKING:
@@ -149,6 +150,9 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 
+# Examples of the core that begin so need a plug-in.
+_OF_PLUGINS: Mapping[str, str] = {"probe --measure": "channels"}
+
 # The commands of the core by group; the parsers of plug-ins' commands name their place. `collbench --help` has a line for each command of
 # the first group, and one for each other group, whose name `collbench help` accepts. Operations are on one line.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -215,7 +219,9 @@ def examples(parser: Parser, operations: Collection[str]) -> list[tuple[str, str
 
     command = _command_of(parser)
     own = parser.entry.examples or _EXAMPLES.get(command, _OF_OPERATIONS if command in operations else ())
-    return [(typed.format(command), what) for typed, what in own if is_command(typed.format(command).split()[0])]
+    absent = tuple(start for start, plugin in _OF_PLUGINS.items() if plugin not in plugins())
+    shown = [(typed.format(command), what) for typed, what in own if not typed.startswith(absent)]
+    return [(typed, what) for typed, what in shown if is_command(typed.split()[0])]
 
 
 def is_expert(parser: Parser, action: argparse.Action) -> bool:

@@ -24,6 +24,7 @@ from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, forced, managers, mpi_mismatch, mpi_name, with_chosen
 from collbench.launch.network import loopback_down, missing_interface
 from collbench.launch.software import SoftwareDiffers, differing, version_of
+from collbench.plugin import commands as plugin_commands
 from collbench.untrusted import parse_json
 
 Severity = Literal["severe", "warning", "note"]
@@ -418,8 +419,13 @@ def typed(
     if srun:
         yield from _by_slurm(env, info, program, ["srun", f"--mpi={_flag(loaded, srun)}", "--kill-on-bad-exit=1"])
     if in_pod(env) or any(each.name == "kubectl" for each in found):
-        words = [*program, "emit", "kubernetes", "--nodes", "2", "--image", "IMAGE", "--", *_MEASURED]
-        yield CommandLine("pods of Kubernetes", shlex.join(words))
+        yield from _by_job("pods of Kubernetes", program, ["kubernetes", "--nodes", "2", "--image", "IMAGE"])
+
+
+def _by_job(purpose: str, program: list[str], kind: list[str]) -> Iterator[CommandLine]:
+    """Yield the command that writes a job, if the plug-in that writes them is there."""
+    if "emit" in plugin_commands():
+        yield CommandLine(purpose, shlex.join([*program, "emit", *kind, "--", *_MEASURED]))
 
 
 def _spelled(launcher: LauncherProgram) -> str:
@@ -443,8 +449,8 @@ def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherP
     words = [_spelled(one), "-n", "2", *program, *_MEASURED, "--backend", "mpi"]
     yield CommandLine("2 ranks on this host, over MPI", shlex.join(words))
     if one.family in _EMITTED:
-        words = ["emit", "mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS", "--", *_MEASURED]
-        yield CommandLine("hosts that ssh reaches, by a script", shlex.join([*program, *words]))
+        kind = ["mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS"]
+        yield from _by_job("hosts that ssh reaches, by a script", program, kind)
 
 
 def _by_slurm(env: Mapping[str, str], info: LaunchInfo | None, program: list[str], srun: list[str]) -> Iterator[CommandLine]:
@@ -454,7 +460,7 @@ def _by_slurm(env: Mapping[str, str], info: LaunchInfo | None, program: list[str
         yield CommandLine(f"all nodes of this Slurm job{instead}", shlex.join([*srun, *one_each]))
     else:
         yield CommandLine("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", *one_each]))
-        yield CommandLine("2 nodes of Slurm, by a batch script", shlex.join([*program, "emit", "slurm", "--nodes", "2", "--", *_MEASURED]))
+        yield from _by_job("2 nodes of Slurm, by a batch script", program, ["slurm", "--nodes", "2"])
 
 
 def srun_line(env: Mapping[str, str]) -> list[str] | None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import collbench
 from collbench.report.runs import report_run
 from collbench.results.folder import RunFolder
 from tests.cli.command import ROOT
+from tests.conftest import needs_plugin
 from tests.results.rows import make_row, not_measured, store
 
 pandas = pytest.importorskip("pandas", reason="no pandas here: pip install 'collbench[pandas]'")
@@ -79,7 +81,15 @@ def test_types_do_not_depend_on_the_values(run: Path, tmp_path: Path) -> None:
     assert str(whole["size_bytes"].dtype) == "Int64" and str(whole["time_p50_s"].dtype) == "float64"
 
 
-@pytest.mark.parametrize("table", ["frame", "samples", "pairs", "hunts", "workloads", "loads", "kv"])
+PLUGIN_TABLES = {"pairs": "hunt", "hunts": "hunt", "workloads": "training", "loads": "load", "kv": "kv"}
+
+
+def of_plugin(table: str, *before: str) -> Any:
+    """Return the parameter for a table, after others; skipped where its plug-in is absent."""
+    return pytest.param(*before, table, marks=needs_plugin(PLUGIN_TABLES[table]))
+
+
+@pytest.mark.parametrize("table", ["frame", "samples", *map(of_plugin, PLUGIN_TABLES)])
 def test_each_column_is_described_with_its_unit(table: str) -> None:
     frame = getattr(collbench.read(REPORTS / "first-run"), table)()
     about = frame.attrs["columns"]
@@ -132,6 +142,8 @@ def test_samples_that_cannot_be_read_are_one_sentence(run: Path, tmp_path: Path)
         collbench.read(tmp_path / "cut").samples()
 
 
+@needs_plugin("hunt")
+@needs_plugin("training")
 def test_pairs_hunts_and_workloads() -> None:
     pairs = collbench.read(REPORTS / "pairs-trials/pair-0").pairs()
     places = sorted(set(pairs["sender"]))
@@ -165,8 +177,12 @@ def test_all_stored_runs_of_the_repository_become_tables() -> None:
     runs = collbench.read(REPORTS)
     frame = runs.frame()
     assert len(frame) == len(runs.rows) and frame["time_p50_s"].notna().sum() == sum(row.time_s is not None for row in runs.rows)
-    assert len(runs.pairs()) and len(runs.hunts()) and len(runs.workloads())
     assert collbench.api.frames.to_arrow(frame).num_rows == len(frame)
+
+
+@pytest.mark.parametrize("table", [of_plugin("pairs"), of_plugin("hunts"), of_plugin("workloads")])
+def test_all_stored_runs_of_plug_ins_become_tables(table: str) -> None:
+    assert len(getattr(collbench.read(REPORTS), table)())
 
 
 def test_a_hostile_date_and_the_largest_integers_are_values(tmp_path: Path) -> None:
@@ -189,20 +205,23 @@ def test_a_missing_library_is_one_sentence_with_the_extra(module: str, table: st
         getattr(collbench.read(run), table)()
 
 
-def test_damaged_records_are_errors_unless_they_are_allowed(tmp_path: Path) -> None:
-    for name, file, table in (
-        ("pairs-trials/pair-0", "pairs", "pairs"),
-        ("hunt-host", "hunt", "hunts"),
-        ("training", "workload", "workloads"),
-    ):
-        copy = tmp_path / file
-        shutil.copytree(REPORTS / name, copy)
-        with (copy / f"{file}.jsonl").open("a") as lines:
-            lines.write("{}\n")
-        with pytest.raises(collbench.UnreadableRun, match=f"{file}.jsonl"):
-            getattr(collbench.read(copy), table)()
-        allowed = collbench.read(copy, strict=False)
-        assert len(getattr(allowed, table)()) and any(f"{file}.jsonl" in text for text in allowed.warnings)
+@pytest.mark.parametrize(
+    ("name", "file", "table"),
+    [
+        of_plugin("pairs", "pairs-trials/pair-0", "pairs"),
+        of_plugin("hunts", "hunt-host", "hunt"),
+        of_plugin("workloads", "training", "workload"),
+    ],
+)
+def test_damaged_records_are_errors_unless_they_are_allowed(name: str, file: str, table: str, tmp_path: Path) -> None:
+    copy = tmp_path / file
+    shutil.copytree(REPORTS / name, copy)
+    with (copy / f"{file}.jsonl").open("a") as lines:
+        lines.write("{}\n")
+    with pytest.raises(collbench.UnreadableRun, match=f"{file}.jsonl"):
+        getattr(collbench.read(copy), table)()
+    allowed = collbench.read(copy, strict=False)
+    assert len(getattr(allowed, table)()) and any(f"{file}.jsonl" in text for text in allowed.warnings)
 
 
 def test_text_that_utf_8_does_not_have_is_replaced(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ import collbench
 from collbench.api.measurement import option_words
 from collbench.api.runs import Runs
 from collbench.cli.options import COLLECTIVE, OPTIONS
+from collbench.plugin import api
 from tests.cli.command import ROOT, run
+from tests.conftest import needs_all_plugins
 
-GOLDEN = ROOT / "tests/golden/api.txt"
+GOLDEN = {False: ROOT / "tests/golden/api.txt", True: ROOT / "tests/golden/api_of_plugins.txt"}  # by whether plug-ins add the names
 # Options of the command that make no sense in Python, or only for launchers and terminals.
 NOT_OF_THE_API = {
     "minimum", "maximum", "factor", "increment", "out_of_place", "ranks_per_node", "gdr_check", "resume", "resume_if_exists",
@@ -34,9 +36,9 @@ PLAIN = (
 )
 
 
-def _signatures() -> str:
+def _signatures(of_plugins: bool) -> str:
     lines = []
-    for name in sorted(collbench.__all__):
+    for name in sorted(name for name in collbench.__all__ if (name in api()) == of_plugins):
         value = getattr(collbench, name)
         if inspect.isclass(value):
             lines.append(f"class {name}({', '.join(base.__name__ for base in value.__bases__)})")
@@ -45,6 +47,8 @@ def _signatures() -> str:
         else:
             lines.append(name)
     for name, found in sorted(vars(Runs).items()):
+        if (f"Runs.{name}" in api()) != of_plugins:
+            continue
         if not name.startswith("_") and isinstance(found, property):
             lines.append(f"Runs.{name}")
         elif inspect.isfunction(found) and (not name.startswith("_") or name in ("__len__", "__getitem__")):
@@ -59,11 +63,12 @@ def test_help_of_a_function_describes_it(name: str) -> None:
     assert inspect.isfunction(function) and function.__doc__.partition("\n")[0] in page and f"{name}(" in page
 
 
-def test_names_and_signatures_are_frozen() -> None:
-    found = _signatures()
+@pytest.mark.parametrize("of_plugins", [False, pytest.param(True, marks=needs_all_plugins)], ids=["core", "plug-ins"])
+def test_names_and_signatures_are_frozen(of_plugins: bool) -> None:
+    found = _signatures(of_plugins)
     if os.environ.get("COLLBENCH_GOLDEN") == "1":
-        GOLDEN.write_text(found)
-    assert found == GOLDEN.read_text()
+        GOLDEN[of_plugins].write_text(found)
+    assert found == GOLDEN[of_plugins].read_text()
 
 
 def test_all_names_are_listed_and_others_are_attribute_errors() -> None:

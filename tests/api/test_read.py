@@ -82,7 +82,7 @@ def test_what_a_log_lacks_can_be_given(tmp_path: Path) -> None:
         ("empty", "empty holds no run"),
         ("no*thing", "does not exist"),
         ("nul\0", r"^nul\? does not exist"),
-        ("text.log", r"text\.log cannot be imported"),
+        pytest.param("text.log", r"text\.log cannot be imported", marks=needs_plugin("importers")),
     ],
 )
 def test_bad_paths_are_one_sentence(path: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from collbench.report.html.first_screen import BAD, FirstScreen, LargeFigure
 from collbench.report.html.history import write_history
 from collbench.report.material import Material
 from collbench.results.reader import read_run
+from tests.conftest import needs_plugin
 from tests.gate.histories import upgraded
 from tests.gate.verdicts import regression
 from tests.machine.machines import dgx
@@ -102,7 +103,15 @@ PAGES: dict[str, Callable[[Path], Path]] = {
 }
 CHARTLESS = frozenset(GALLERY["AUTOPSIES"])
 OFTEN = ("eight-gpus", "slow-host", "two-hosts")  # the kinds of charts; the other pages take their turn
-IN_TURN = [pytest.param(name, marks=() if name in OFTEN else pytest.mark.in_turn) for name in sorted(PAGES)]
+
+
+def page_parameter(name: str, *marks: pytest.MarkDecorator) -> Any:
+    """Return the parameter for a page, skipped where the plug-in that makes it is absent."""
+    plugin = GALLERY["PLUGINS"].get(name)
+    return pytest.param(name, marks=[*marks, needs_plugin(plugin)] if plugin else marks)
+
+
+IN_TURN = [page_parameter(name) if name in OFTEN else page_parameter(name, pytest.mark.in_turn) for name in sorted(PAGES)]
 
 
 def hostile_page(path: Path) -> Path:

@@ -17,7 +17,7 @@ from PIL import Image, ImageChops
 from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import Browser, Page
 
-from tests.browser.pages import PAGES, ObservedPage
+from tests.browser.pages import PAGES, ObservedPage, page_parameter
 from tests.conftest import cannot
 
 FOLDER = Path(__file__).parents[1] / "golden" / "looks"
@@ -98,7 +98,7 @@ def golden(name: str, page: Page) -> Image.Image:
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("name", sorted(PAGES))
+@pytest.mark.parametrize("name", map(page_parameter, sorted(PAGES)))
 def test_a_page_looks_as_its_stored_picture(browser: Browser, written: Callable[[str], Path], name: str, look: str) -> None:
     page = opened(browser, written(name), look)
     found = difference(golden(f"{name}-{look}", page), taken(page))

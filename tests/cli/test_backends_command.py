@@ -11,6 +11,7 @@ import pytest
 
 from collbench.backends.registry import backend_names
 from tests.cli.command import one_sentence, run
+from tests.conftest import needs_plugin
 
 MADE_UP = ["simulated", "slowed"]  # listed apart, below the others
 OWN = backend_names()
@@ -49,12 +50,18 @@ def test_json(tmp_path: Path, without: dict[str, str]) -> None:
     done = run(tmp_path, "backends", "--format", "json", env=without)
     found = {answer["backend"]: answer for answer in map(json.loads, done.stdout.splitlines())}
     assert list(found) == OWN
-    for available, names in ((False, ("mpi", "gloo", "torch-nccl")), (True, ("simulated", "socket", "zmq", "slowed"))):
+    for available, names in ((False, ("mpi", "gloo", "torch-nccl")), (True, ("simulated", "socket", "slowed"))):
         assert {found[name]["available"] for name in names} == {available}
     assert "mpi4py" in found["mpi"]["why"] and "collbench[mpich]" in found["mpi"]["remedy"]
     assert [name for name in OWN if found[name]["made_up"]] == MADE_UP
     assert {found[name]["default"] for name in MADE_UP} == {False}
     assert (found["simulated"]["devices"], found["nccl"]["devices"], found["torch-nccl"]["devices"]) == (["cpu"], ["cuda"], ["cuda"])
+
+
+@needs_plugin("libraries")
+def test_zmq_needs_neither_mpi_nor_torch(tmp_path: Path, without: dict[str, str]) -> None:
+    done = run(tmp_path, "backends", "--format", "json", env=without)
+    assert {answer["backend"]: answer for answer in map(json.loads, done.stdout.splitlines())}["zmq"]["available"]
 
 
 @pytest.mark.parametrize(("backend", "extra"), [("mpi", "collbench[mpich]"), ("gloo", "collbench[torch]")])

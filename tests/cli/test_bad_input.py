@@ -14,14 +14,15 @@ import pytest
 
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, one_sentence, run, run_here
-from tests.conftest import sample
-from tests.messages.cli import FILES, LINES
+from tests.conftest import line_of_command, sample
+from tests.messages import invalid_lines
+from tests.messages.cli import FILES
 
 CHOICES = [  # worded by argparse, differently in each version of Python
     "allreduce --format yaml", "allreduce --evidence maybe", "probe --format yaml", "workload fsdp --format nccl-tests",
     "doctor --launch --format matrix",
 ]  # fmt: skip
-BEFORE_START = [*(line for line in LINES.splitlines() if "--exit-style" not in line), *CHOICES]
+BEFORE_START = [*(line for line in invalid_lines() if "--exit-style" not in line), *CHOICES]
 STARTED = [  # errors that only ranks of a launch can detect
     ("pairs --backend simulated --ranks 2 --tools iperf3", "--backend"),
 ]  # fmt: skip
@@ -80,7 +81,7 @@ def test_an_invalid_command_line_is_rejected_before_the_start(line: str, tmp_pat
     assert set(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("line", "value"), EARLY, ids=lambda text: text[:60])
+@pytest.mark.parametrize(("line", "value"), [line_of_command(*early) for early in EARLY], ids=lambda text: text[:60])
 def test_what_one_process_can_check_is_rejected_before_ranks_start(
     line: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_name_with_a_zero_byte_in_the_configuration_file_is_rejected(tmp_path:
     assert "config.toml, line 1, out: " in one_sentence(run_here(tmp_path, "allreduce", env={"COLLBENCH_CONFIG": "config.toml"}))
 
 
-@pytest.mark.parametrize(("line", "value"), sample(STARTED, 1), ids=lambda text: text[:40])
+@pytest.mark.parametrize(("line", "value"), [line_of_command(*started) for started in sample(STARTED, 1)], ids=lambda text: text[:40])
 def test_an_error_that_ranks_detect_is_reported_once(line: str, value: str, tmp_path: Path) -> None:
     assert value in one_sentence(run(tmp_path, *shlex.split(line)))
     assert not list(tmp_path.iterdir())

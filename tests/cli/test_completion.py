@@ -18,7 +18,7 @@ from collbench.cli.parser import actions_of
 from collbench.operations.registry import commands
 from tests.cli.command import one_sentence, run, run_here
 from tests.cli.test_help import imported
-from tests.conftest import cannot
+from tests.conftest import cannot, line_of_command, needs_plugin
 
 # Loads the script as a user does, and calls the function that `complete -p` lists for collbench, as bash would.
 _PRESS_TAB = r"""
@@ -70,9 +70,9 @@ def long_options(command: str) -> set[str]:
         ("collbench baseline sh", {"show"}),
         ("collbench completion ", set(SHELLS)),
         ("collbench nothing-like-it", set()),
-        ("collbench emit slurm --nodes 2 -- allr", {"allreduce"}),
-        ("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}),
-        ("collbench emit slurm --site site.toml --wri", {"--write"}),
+        pytest.param("collbench emit slurm --nodes 2 -- allr", {"allreduce"}, marks=needs_plugin("deploy")),
+        pytest.param("collbench emit slurm --nodes 2 -- allreduce --si", {"--sizes"}, marks=needs_plugin("deploy")),
+        pytest.param("collbench emit slurm --site site.toml --wri", {"--write"}, marks=needs_plugin("deploy")),
     ],
 )
 def test_bash_completes(line: str, words: set[str], bash_script: Path) -> None:
@@ -84,9 +84,9 @@ def test_bash_offers_every_command_and_every_backend(bash_script: Path) -> None:
     assert offered(bash_script, "collbench allreduce --backend ") == {*backend_names()}
 
 
-def test_options_that_are_filled_in_late_are_there(bash_script: Path) -> None:
-    for command in ("allreduce", "hunt", "emit", "gate"):
-        assert offered(bash_script, f"collbench {command} --") == long_options(command)
+@pytest.mark.parametrize("command", [line_of_command(command) for command in ("allreduce", "hunt", "emit", "gate")])
+def test_options_that_are_filled_in_late_are_there(command: str, bash_script: Path) -> None:
+    assert offered(bash_script, f"collbench {command} --") == long_options(command)
 
 
 def test_bash_completes_files_where_files_belong(bash_script: Path, tmp_path: Path) -> None:
@@ -94,7 +94,12 @@ def test_bash_completes_files_where_files_belong(bash_script: Path, tmp_path: Pa
     (tmp_path / "suite.toml").touch()
     assert offered(bash_script, "collbench report r", tmp_path) == {"runs"}
     assert offered(bash_script, "collbench run su", tmp_path) == {"suite.toml"}
-    assert offered(bash_script, "collbench emit slurm --site ", tmp_path) == {"runs", "suite.toml"}
+
+
+@needs_plugin("deploy")
+def test_bash_completes_the_file_of_a_site(bash_script: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").touch()
+    assert offered(bash_script, "collbench emit slurm --site ", tmp_path) == {"site.toml"}
 
 
 # zsh's own pseudo-terminal: the only way to press Tab without a user. $1: folder, $2: how to load the script, $3: typed, $4: expected.

@@ -13,6 +13,7 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Request
 from tests.cli.command import one_sentence, run, run_here
+from tests.conftest import needs_plugin
 
 SUITE = "schema = 1\n[run]\nmax_time = 3\n[[sweeps]]\noperations = 'allreduce'\nsizes = 64\n"
 
@@ -59,8 +60,14 @@ def test_the_request_has_the_values_in_use(asked: Any) -> None:
     text = "max-time = 2\ncheck = 0\n"
     assert asked("allreduce --check 1", text).configuration == {"file": "config.toml", "values": {"max-time": "2"}}
     assert asked("allreduce --check 1 --max-time 1", text).configuration is None
-    assert asked("pairs", text).configuration == asked("workload data-parallel", text).configuration
     assert asked("allreduce", "partition = 'h100'\n").configuration is None
+
+
+@needs_plugin("hunt")
+@needs_plugin("training")
+def test_the_requests_of_plug_ins_have_the_values_in_use(asked: Any) -> None:
+    text = "max-time = 2\ncheck = 0\n"
+    assert asked("pairs", text).configuration == asked("workload data-parallel", text).configuration
 
 
 @pytest.mark.parametrize(

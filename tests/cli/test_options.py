@@ -20,6 +20,7 @@ from collbench.operations.sweep import Sweep
 from collbench.operations.traffic import Traffic
 from collbench.results.reader import read_run
 from tests.cli.command import run, run_here
+from tests.conftest import line_of_command
 from tests.helpers import OF_THE_MACHINE
 
 K, M = 1024, 1024**2
@@ -75,7 +76,7 @@ def test_a_plan_shows_the_shared_time(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["allreduce", "p2p", "barrier", "run quick", "pairs"])
+@pytest.mark.parametrize("line", [line_of_command(line) for line in ("allreduce", "p2p", "barrier", "run quick", "pairs")])
 def test_wrong_data_ends_the_run_only_with_the_option(request_of: Any, line: str) -> None:
     assert [request_of(line).stop_on_wrong, request_of(f"{line} --stop-on-wrong").stop_on_wrong] == [False, True]
     assert [request_of(line, COLLBENCH_STOP_ON_WRONG=word).stop_on_wrong for word in ("1", "no")] == [True, False]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ import pytest
 
 from collbench.errors import FINE, NO_VERDICT, USAGE, UsageError
 from collbench.report.runs import report_run
-from tests.cli.command import ROOT, one_sentence, run, run_here
+from tests.cli.command import one_sentence, run, run_here
 from tests.results.rows import make_row, store
 
-HOST_0 = ROOT / "reports" / "pairs-trials" / "host-0"
 NOT_A_RUN = "is not a run folder"
 
 
@@ -150,37 +147,6 @@ def test_a_row_with_a_negative_value_is_left_out(change: dict[str, Any], tmp_pat
     (name, value), = change.items()  # fmt: skip
     (sentence,) = shown(folder)[2]
     assert sentence.startswith(f"{folder}/cells.jsonl: ") and "line 1" in sentence and f"'{name}' is '{value}'" in sentence
-
-
-def test_pairs_that_do_not_fit_their_run_json_leave_the_others(tmp_path: Path) -> None:
-    good, bad = store(tmp_path / "good", [make_row(8)]), store(tmp_path / "bad", [], pairs=5)
-    code, printed, said = shown(bad, good)
-    assert code == USAGE and len(said) == 1 and said[0].startswith(f"{bad} ") and "run.json" in said[0]
-    assert printed.startswith("good (1 row)\n")
-
-
-def _none(data: bytes) -> bytes:
-    return b""
-
-
-def _half(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-def _no_number(data: bytes) -> bytes:
-    return data.replace(b"e-05", b"e400")
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "value", "count"),
-    [(_none, USAGE, "has no results", "0 of 56 "), (_half, FINE, "line 5", "32 of 56 "), (_no_number, FINE, "pairs.jsonl", "all 56 ")],
-)
-def test_pairs_that_are_cut_or_not_numbers(change: Callable[[bytes], bytes], code: int, value: str, count: str, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(HOST_0, tmp_path / "run"))
-    (folder / "pairs.jsonl").write_bytes(change((folder / "pairs.jsonl").read_bytes()))
-    ended, printed, said = shown(folder)
-    assert ended == code and count in printed
-    assert len(said) == 1 and value in said[0]
 
 
 @pytest.mark.parametrize("junk", [[], "x", 5, {"a": {"b": 1}}, [[1]], [{"rank": "x", "host": 5}], {"x": None}])

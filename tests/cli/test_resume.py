@@ -14,7 +14,7 @@ import pytest
 from collbench.backends.backend import Unavailable
 from collbench.backends.registry import backend_class
 from tests.cli.command import one_sentence, run, run_here, running, start, until
-from tests.conftest import sample
+from tests.conftest import line_of_command, needs_command, needs_plugin, sample
 
 SWEEP = ("allreduce", "--backend", "simulated", "--ranks", "4", "--sizes", "8-4K", "--max-time", "0.2", "--precision", "0.001")
 UNBRIEF = {"COLLBENCH_ITERATIONS": "100000", "COLLBENCH_WARMUP": "1"}
@@ -132,7 +132,9 @@ EACH = [
 
 
 @pytest.mark.in_turn
-@pytest.mark.parametrize(("file", "backend", "ranks", "victim"), sample(EACH, 5))
+@pytest.mark.parametrize(
+    ("file", "backend", "ranks", "victim"), [pytest.param(*each, marks=needs_command(KINDS[each[0]][0])) for each in sample(EACH, 5)]
+)
 def test_a_killed_run_can_be_resumed(tmp_path: Path, file: str, backend: str, ranks: str, victim: str) -> None:
     """Kill the parent, or one of its ranks: the others end with it. No record is lost, and none is measured a second time."""
     if isinstance(found := backend_class(backend).probe(), Unavailable):
@@ -175,7 +177,7 @@ def ranks_of(folder: Path) -> list[int]:
     return [place["pid"] for place in json.loads((folder / "run" / "run.json").read_text())["rank_map"]]
 
 
-@pytest.mark.parametrize("command", ["pairs", "hunt", "workload fsdp --model 1M"])
+@pytest.mark.parametrize("command", [line_of_command(line) for line in ("pairs", "hunt", "workload fsdp --model 1M")])
 def test_a_dry_run_shows_what_is_left_and_its_time(tmp_path: Path, command: str) -> None:
     line = (*command.split(), "--backend", "simulated", "--ranks", "6", "--max-time", "0.05", "--format", "json")
     planned = run_here(tmp_path, *line, "--dry-run")
@@ -188,6 +190,7 @@ def test_a_dry_run_shows_what_is_left_and_its_time(tmp_path: Path, command: str)
     assert other.returncode == 2 and "--max-time was 0.05 and is 0.06" in other.stderr
 
 
+@needs_plugin("hunt")
 def test_a_dry_run_of_pairs_shows_the_rounds_that_a_run_measures(tmp_path: Path) -> None:
     line = ("pairs", "--backend", "simulated", "--ranks", "6", "--max-time", "0.05", "--seed", "3")
     planned = [json.loads(text) for text in run_here(tmp_path, *line, "--dry-run", "--format", "json").stdout.splitlines()]
@@ -197,6 +200,7 @@ def test_a_dry_run_of_pairs_shows_the_rounds_that_a_run_measures(tmp_path: Path)
     assert [one["round"] for one in planned] == [1, 2, 3, 4, 5]
 
 
+@needs_plugin("hunt")
 def test_a_dry_run_of_a_hunt_shows_the_most_rounds_that_a_hunt_promises(tmp_path: Path) -> None:
     line = ("hunt", "--backend", "simulated", "--ranks", "6", "--max-time", "0.05")
     planned = [json.loads(text) for text in run_here(tmp_path, *line, "--dry-run", "--format", "json").stdout.splitlines()]

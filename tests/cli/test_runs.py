@@ -17,6 +17,7 @@ from collbench.report.run_list import newest_run, runs_below, runs_frame
 from collbench.report.runs import report_run
 from tests.cli.command import ROOT, one_sentence, run, run_here
 from tests.cli.test_help import imported
+from tests.conftest import needs_plugin
 from tests.results.rows import make_row, make_times, store
 
 STORED = ROOT / "reports"
@@ -155,6 +156,7 @@ def test_the_error_of_a_page_that_cannot_be_written(tmp_path: Path) -> None:
         report_run([folder], None, "table", io.StringIO(), html=tmp_path / "no" / "page.html")
 
 
+@needs_plugin("hunt")
 def test_rows_and_a_matrix_of_pairs_are_one_page_but_two_csv_files(tmp_path: Path) -> None:
     out, both = io.StringIO(), [store(tmp_path / "run", [make_row()]), ROOT / "reports" / "pairs-trials" / "host-0"]
     assert report_run(both, None, "table", out, html=tmp_path / "page.html") == 0

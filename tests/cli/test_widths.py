@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cli.command import run_here
+from tests.conftest import line_of_command
 
 REPORTS = Path(__file__).parents[2] / "reports"
 TO_COPY = ("  collbench ", "  what = ")  # commands and files that `gate` proposes stay whole
@@ -60,7 +61,7 @@ def printed(folder: Path, command: str, width: int | None = None) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [line_of_command(command) for command in COMMANDS])
 @given(width=st.integers(40, 200))
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_line_is_wider_than_the_terminal(command: str, folder: Path, width: int) -> None:
@@ -69,6 +70,6 @@ def test_no_line_is_wider_than_the_terminal(command: str, folder: Path, width: i
     assert [line for line in wide if not line.startswith(to_copy)] == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [line_of_command(command) for command in COMMANDS])
 def test_a_pipe_gets_what_a_very_wide_terminal_gets(command: str, folder: Path) -> None:
     assert printed(folder, command) == printed(folder, command, 100_000)

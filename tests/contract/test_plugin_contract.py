@@ -16,6 +16,8 @@ from tests.contract.example import package
 CODE = """
 from collbench.plugin import Plugin
 def add(commands):
+    if "greet" in commands.choices:
+        return
     from collbench.cli.parser import add_command
     add_command(commands, "greet", "say hello", lambda arguments, argv: print("hello") or 0)
 COMMANDS = {"greet": "pack:add", "report": "pack:add", "hunt": "pack:add"}

@@ -22,6 +22,7 @@ from collbench.machine.readers.rdma import fabric_rate, lane_name
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import from_json, to_json
 from collbench.machine.sources import read_paths
+from tests.conftest import needs_plugin
 from tests.machines import captures, reduce
 
 NO_TOPOLOGY = {"nccl-debug-log", "nccl-tests-log"}
@@ -452,6 +453,7 @@ def test_what_is_no_topology_is_refused_in_one_sentence(name: str) -> None:
         assert "is a log of NCCL" in str(refused.value)
 
 
+@needs_plugin("importers")  # the script asks it which texts are results
 def test_a_reduced_capture_is_read_as_the_whole_one(tmp_path: Path) -> None:
     """The script that makes the captures keeps what the readers read, and drops and masks the rest."""
     capture = tmp_path / "mine"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from collbench.errors import CollbenchError
 from collbench.reason import Fact
@@ -20,9 +21,19 @@ Message = Fact | Callable[[], object]
 
 def families() -> list[tuple[str, Mapping[str, Message]]]:
     """The name of each family, and its examples."""
+    return [(family, module.MESSAGES) for family, module in _modules().items()]
+
+
+def invalid_lines() -> list[str]:
+    """Return the command lines of all families that are rejected before anything starts."""
+    return [line for module in _modules().values() for line in getattr(module, "LINES", "").splitlines()]
+
+
+def _modules() -> dict[str, ModuleType]:
+    """Return the modules of the families by name."""
     files = [file for file in (*TESTS.glob("messages/*.py"), *TESTS.glob("plugins/*/messages/*.py")) if file.stem != "__init__"]
     modules = {file.stem: ".".join(file.relative_to(TESTS.parent).with_suffix("").parts) for file in files}
-    return [(family, import_module(module).MESSAGES) for family, module in sorted(modules.items())]
+    return {family: import_module(module) for family, module in sorted(modules.items())}
 
 
 def rendered(message: Message) -> str:

@@ -25,6 +25,7 @@ from collbench.results.reader import read_run
 from collbench.results.row import Row
 from collbench.units import format_percent, format_size, format_time
 from tests.analysis.test_expected_time import SIZES, G, K, M, racks, series
+from tests.conftest import needs_plugin
 from tests.results.rows import make_row, store
 
 
@@ -178,6 +179,7 @@ lab:3:3 [0] NCCL INFO     Broadcast |     0.0/   0.0 |     0.0/   0.0 |     0.0/
 """
 
 
+@needs_plugin("importers")
 def test_an_imported_log_with_the_table_of_nccl_has_its_times(tmp_path: Path) -> None:
     file = tmp_path / "nccl.log"
     file.write_text(NCCL_TESTS)

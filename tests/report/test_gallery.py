@@ -15,13 +15,14 @@ from lxml import html
 from collbench.cli.main import run as run_command
 from collbench.report.runs import report_run
 from tests.cli.command import ROOT
+from tests.conftest import needs_plugin
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
 EVERY = [*PAGES, *SCRIPT["AUTOPSIES"]]
 GALLERY = ROOT / "reports" / "gallery"
 WORDS = runpy.run_path(str(ROOT / "scripts" / "words"))["findings"]
-OFTEN = "slow-host"  # small; the others take their turn
+OFTEN = ("slow-host", "two-hosts")  # small: one of a plug-in, one of the core; the others take their turn
 
 
 @pytest.fixture
@@ -35,7 +36,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == OFTEN else pytest.mark.in_turn) for name in PAGES])
+def _page(name: str) -> Any:
+    """Return the parameter for a page; that of an absent plug-in is skipped."""
+    marks = [] if name in OFTEN else [pytest.mark.in_turn]
+    if name in SCRIPT["PLUGINS"]:
+        marks.append(needs_plugin(SCRIPT["PLUGINS"][name]))
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", map(_page, PAGES))
 def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsewhere: Path) -> None:
     address = SCRIPT["address"](name)
     runs = [Path(run) for run in PAGES[name]]
@@ -44,12 +53,14 @@ def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsew
     assert same, f"{address} is not what `scripts/gallery {name}` makes: run it, look at the page, and commit it"
 
 
+@needs_plugin("traces")
 def test_the_page_of_a_hang_is_what_the_command_makes_of_the_committed_dumps(elsewhere: Path) -> None:
     address = SCRIPT["address"]("autopsy")
     assert run_command(["autopsy", *SCRIPT["AUTOPSIES"]["autopsy"], "--html", address]) == 1
     assert (elsewhere / address).read_bytes() == (ROOT / address).read_bytes()
 
 
+@needs_plugin("importers")
 def test_the_imported_run_is_what_the_command_makes_of_the_committed_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     committed, again = ROOT / SCRIPT["IMPORTED"], tmp_path / "again"
     words = [str(ROOT / word) if word.endswith(".log") else word for word in SCRIPT["import_words"](str(again))]

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from collbench.cli.main import run as run_command
 from collbench.report.runs import report_run
 from tests.cli.command import ROOT
+from tests.conftest import needs_plugin
 from tests.results.rows import NIC, make_row, not_measured, store
 
 SCRIPT = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -212,6 +213,7 @@ def test_names_of_folders_are_letters_and_their_links_lead_beside_the_page(tmp_p
     assert len([link for link in files if link.endswith("/cells.jsonl")]) == len(NAMES)
 
 
+@needs_plugin("hunt")
 @pytest.mark.parametrize("text", [SCRIPT, FORMULA + BIDI + LINK + MARKUP], ids=range(2))
 def test_names_of_hosts_in_a_matrix_are_letters(text: str, tmp_path: Path) -> None:
     actual = (ROOT / "reports" / "pairs-trials" / "host-0" / "run.json").read_text()
@@ -238,6 +240,7 @@ LOG = """# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters:
 """
 
 
+@needs_plugin("importers")
 @pytest.mark.parametrize("name", ["=cmd|<script>alert(1)<.log", "javascript:alert(1)\u202e\n\x1b[2J"])
 def test_names_and_hosts_of_a_log_are_letters(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / name

@@ -23,6 +23,7 @@ from collbench.report.html.page import page
 from collbench.report.material import Material
 from collbench.results.reader import read_run
 from tests.cli.command import ROOT, run_here
+from tests.conftest import needs_plugin
 from tests.machine.machines import dgx
 from tests.results.rows import make_row, store
 
@@ -126,7 +127,9 @@ def test_the_commands_write_the_page(tmp_path: Path, line: str, answer: str) -> 
     assert answer in (tmp_path / "page.html").read_text(encoding="utf-8").partition('<nav id="details"')[0]
 
 
-@pytest.mark.parametrize("line", ["probe --measure", "probe --gather x.tar", "doctor --launch"])
+@pytest.mark.parametrize(
+    "line", [pytest.param("probe --measure", marks=needs_plugin("channels")), "probe --gather x.tar", "doctor --launch"]
+)
 def test_what_has_no_page_refuses_it(tmp_path: Path, line: str) -> None:
     done = run_here(tmp_path, *line.split(), "--html", "page.html")
     assert done.returncode == 2 and "--html" in done.stderr and not (tmp_path / "page.html").exists()

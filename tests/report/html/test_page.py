@@ -14,6 +14,7 @@ from collbench.report.html import page
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.material import Material
 from collbench.results.reader import read_run
+from tests.conftest import needs_plugin
 from tests.results.rows import make_row, make_times, store
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -77,7 +78,11 @@ def test_every_section_occurs_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("run", "key", "rest"),
-    [("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"]), ("hunt-host", "hunt-0", []), ("training", "training-0", [])],
+    [
+        pytest.param("pairs-trials/host-0", "pairs-0-bandwidth", ["pairs-0-latency"], marks=needs_plugin("hunt")),
+        pytest.param("hunt-host", "hunt-0", [], marks=needs_plugin("hunt")),
+        pytest.param("training", "training-0", [], marks=needs_plugin("training")),
+    ],
 )
 def test_the_chart_of_the_answer_is_on_the_first_screen_and_only_there(run: str, key: str, rest: list[str], tmp_path: Path) -> None:
     text = page.html(Material([read_run(REPORTS / run)], tmp_path / "page.html"))
