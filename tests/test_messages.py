@@ -46,7 +46,7 @@ def _kinds(base: type[Fact]) -> Iterator[type[Fact]]:
     """All classes below that have a `render` of their own, of this package."""
     for kind in base.__subclasses__():
         if kind.__module__.startswith("collbench."):
-            yield from [kind] if kind.render is not base.render else []
+            yield from [kind] if "text" in vars(kind) or kind.render is not base.render else []
             yield from _kinds(kind)
 
 

@@ -161,6 +161,8 @@ class Difference:
         """Return "software mpi: MPICH 4.3 → MPICH 5.0", "topology interfaces 1 shaped: 1 Gb/s → 0.8 Gb/s"."""
         return f"{self.kind} {_UNIT.sub('', self.what)}: {self.change()}"
 
+    __str__ = sentence
+
 
 def _in_units(item: Item, text: str) -> str:
     """Return the text of a value, rates with their unit: "0.8 Gb/s" for an item with the attribute `shaped_bits_per_s`."""

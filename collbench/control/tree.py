@@ -49,17 +49,13 @@ def bundles(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 class RankRestarted(Fact, frozen=True):
     """A second process joined as a rank that had joined already. The launcher restarted the rank, or another launch uses the address."""
 
+    text = (
+        "rank {rank} was started again ({host}, pid {pid}), by a launcher that restarts ranks or by a second launch with the same "
+        "settings: a run cannot continue with another process; start all ranks again, and give a second launch its own MASTER_PORT"
+    )
     rank: int
     host: str
     pid: int
-
-    def render(self) -> str:
-        """Return the sentence."""
-        return (
-            f"rank {self.rank} was started again ({self.host}, pid {self.pid}), by a launcher that restarts ranks or by a second launch "
-            "with the same settings: a run cannot continue with another process; start all ranks again, and give a second launch its own "
-            "MASTER_PORT"
-        )
 
 
 _LONGEST = 200  # characters of a phase's name in a rank's message

@@ -557,6 +557,6 @@ def _of_cases(candidate: Sequence[Allocation], cases: Sequence[CaseKey], limits:
     names = ["all cases"] if later(excess.whole_over[:, None]).any() else []
     names += [str(limits.scheme.groups[number]) for number in np.flatnonzero(later(excess.groups_over))]
     single = _chosen(cases, later(excess.cases_over))
-    names += [names_of(single).render()] if single else []
+    names += [str(names_of(single))] if single else []
     if names:
         yield SlowerLater(first.name, tuple(names))

@@ -27,8 +27,7 @@ class Plausible(Fact, frozen=True):
 class CarriesAll(Plausible, frozen=True):
     """The changed library carries everything that is slower."""
 
-    def render(self) -> str:
-        return "all slower cases use it"
+    text = "all slower cases use it"
 
 
 class CarriesSome(Plausible, frozen=True):
@@ -43,17 +42,14 @@ class CarriesSome(Plausible, frozen=True):
 class CarriesNone(Plausible, frozen=True):
     """Nothing that is slower uses the changed library."""
 
+    text = "unlikely: nothing on {backends:or} is slower"
     backends: tuple[str, ...]
-
-    def render(self) -> str:
-        return f"unlikely: nothing on {listed(self.backends, word='or')} is slower"
 
 
 class FasterLink(Plausible, frozen=True):
     """The change makes a link faster."""
 
-    def render(self) -> str:
-        return "unlikely: this makes the link faster"
+    text = "unlikely: this makes the link faster"
 
 
 class MatchingRate(Plausible, frozen=True):
@@ -69,29 +65,25 @@ class MatchingRate(Plausible, frozen=True):
 class LinkOfAll(Plausible, frozen=True):
     """Everything that is slower crosses the changed link."""
 
-    def render(self) -> str:
-        return "all slower cases cross this link"
+    text = "all slower cases cross this link"
 
 
 class LinkOfSome(Plausible, frozen=True):
     """The messages cross the changed link, but whether all that is slower does is unknown."""
 
-    def render(self) -> str:
-        return "the messages cross this link"
+    text = "the messages cross this link"
 
 
 class SameLink(Plausible, frozen=True):
     """Other cases cross the changed link and are not slower."""
 
-    def render(self) -> str:
-        return "unlikely: other cases cross this link and are not slower"
+    text = "unlikely: other cases cross this link and are not slower"
 
 
 class OwnVersion(Plausible, frozen=True):
     """collbench itself changed."""
 
-    def render(self) -> str:
-        return "collbench itself changed; that should not change results, but it may"
+    text = "collbench itself changed; that should not change results, but it may"
 
 
 class OnTheHost(Plausible, frozen=True):
@@ -265,15 +257,13 @@ CAUSES: Any = reduce(or_, LikelyCause.__subclasses__())
 class StoredCause(LikelyCause, frozen=True):
     """The likely cause in a verdict of an earlier version, which has no fields: its name and its sentence."""
 
+    text = "{sentence}"
     name: str
     sentence: str
 
     @property
     def cause(self) -> str:
         return self.name
-
-    def render(self) -> str:
-        return self.sentence
 
 
 def _slower(slowdown: Slowdown) -> str:

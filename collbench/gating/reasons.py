@@ -19,9 +19,7 @@ from collbench.reason import Fact
 from collbench.units import listed, plural
 
 _FRESH = "measure a fresh allocation when the machine is idle"
-_OWN_JOB = "results of one job repeat each other, so they count once; measure in another job"
 _INTERLEAVE = "start one launch of the old stack and one of the new, then the next two, in the same job"
-_PROBE = "the state of the machine is unknown"
 
 
 class CaseNames(msgspec.Struct, frozen=True):
@@ -30,7 +28,7 @@ class CaseNames(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     more: int = 0
 
-    def render(self) -> str:
+    def __str__(self) -> str:
         """Return "allreduce 8 B mpi, allreduce 16 B mpi and 12 more"."""
         return f"{', '.join(self.names)}{f' and {self.more} more' if self.more else ''}"
 
@@ -95,49 +93,47 @@ class TooCoarse(GateReason, frozen=True):
 class BeganBeforeBaseline(BlockingReason, frozen=True):
     """A candidate began before the last allocation of the baseline (ISO 8601)."""
 
+    text = (
+        "allocation {allocation} began {began_utc}, before {last}, the baseline's last one ({last_began_utc}): a clock is wrong, or the "
+        "allocation is older than its baseline"
+    )
     allocation: str
     began_utc: str
     last: str
     last_began_utc: str
 
-    def render(self) -> str:
-        return (
-            f"allocation {self.allocation} began {self.began_utc}, before {self.last}, the baseline's last one ({self.last_began_utc}): "
-            "a clock is wrong, or the allocation is older than its baseline"
-        )
-
 
 class BeganInFuture(BlockingReason, frozen=True):
     """A candidate began after today, by more than time zones explain."""
 
+    text = "allocation {allocation} began {began_utc}, but today is {today}: a clock is wrong"
     allocation: str
     began_utc: str
     today: str
-
-    def render(self) -> str:
-        return f"allocation {self.allocation} began {self.began_utc}, but today is {self.today}: a clock is wrong"
 
 
 class SameJobAsBaseline(BlockingReason, frozen=True):
     """A candidate and an allocation of the baseline were measured in one job of the scheduler."""
 
+    text = (
+        "allocation {allocation} and {other} of the baseline were both measured in {job}: results of one job repeat each other, so they "
+        "count once; measure in another job"
+    )
     allocation: str
     other: str
     job: str
-
-    def render(self) -> str:
-        return f"allocation {self.allocation} and {self.other} of the baseline were both measured in {self.job}: {_OWN_JOB}"
 
 
 class SameJob(BlockingReason, frozen=True):
     """Two candidates were measured in one job of the scheduler."""
 
+    text = (
+        "allocations {allocation} and {other} were both measured in {job}: results of one job repeat each other, so they count once; "
+        "measure in another job"
+    )
     allocation: str
     other: str
     job: str
-
-    def render(self) -> str:
-        return f"allocations {self.allocation} and {self.other} were both measured in {self.job}: {_OWN_JOB}"
 
 
 class AnotherCluster(BlockingReason, frozen=True):
@@ -158,28 +154,22 @@ class AnotherCluster(BlockingReason, frozen=True):
 class UnexpectedChange(GateReason, frozen=True):
     """Something changed since the last good allocation without an announcement."""
 
+    text = "unexpected change: {change} (announce expected changes with --expect FILE)"
     change: Difference
-
-    def render(self) -> str:
-        return f"unexpected change: {self.change.sentence()} (announce expected changes with --expect FILE)"
 
 
 class SidesDiffer(BlockingReason, frozen=True):
     """The old and the new stack differ in something other than the stack."""
 
+    text = "unexpected change: {change} (announce expected changes with --expect FILE)"
     change: Difference
-
-    def render(self) -> str:
-        return f"unexpected change: {self.change.sentence()} (announce expected changes with --expect FILE)"
 
 
 class MoreUnexpectedChanges(GateReason, frozen=True):
     """Unexpected changes beyond those that are named."""
 
+    text = "{count} more unexpected changes"
     count: int
-
-    def render(self) -> str:
-        return f"{self.count} more unexpected changes"
 
 
 # What the candidate's allocations lack.
@@ -188,12 +178,10 @@ class MoreUnexpectedChanges(GateReason, frozen=True):
 class UnfinishedLaunches(GateReason, frozen=True):
     """Launches of an allocation stopped early."""
 
+    text = "allocation {allocation}: {unfinished} of {launches:launch} stopped early; repeat them"
     allocation: str
     unfinished: int
     launches: int
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: {self.unfinished} of {plural(self.launches, 'launch')} stopped early; repeat them"
 
 
 class ColumnDiffers(msgspec.Struct, frozen=True):
@@ -218,17 +206,15 @@ class MissingCases(GateReason, frozen=True):
 
     def render(self) -> str:
         why = self.na or (self.differs.render() if self.differs else "")
-        return f"allocation {self.allocation} lacks {self.cases.render()}{f' ({why})' if why else ''}: a missing case never passes"
+        return f"allocation {self.allocation} lacks {self.cases}{f' ({why})' if why else ''}: a missing case never passes"
 
 
 class IncompleteCases(GateReason, frozen=True):
     """Some launches of an allocation lack cases that others have."""
 
+    text = "allocation {allocation}: not every launch measured {cases}; repeat those launches"
     allocation: str
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: not every launch measured {self.cases.render()}; repeat those launches"
 
 
 class UnstableCases(GateReason, frozen=True):
@@ -241,8 +227,7 @@ class UnstableCases(GateReason, frozen=True):
     def render(self) -> str:
         flags = f" ({', '.join(self.flags)})" if self.flags else ""
         return (
-            f"allocation {self.allocation}: launches of {self.cases.render()} scatter more than in the baseline{flags}; "
-            "measure a fresh allocation"
+            f"allocation {self.allocation}: launches of {self.cases} scatter more than in the baseline{flags}; measure a fresh allocation"
         )
 
 
@@ -262,33 +247,27 @@ class StillSuspected(GateReason, frozen=True):
 class SuspectedBelowFloor(GateReason, frozen=True):
     """Cases below --min-percent that need another measurement."""
 
+    text = "below --min-percent: {cases}; measure again in fresh allocations, and judge all together"
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"below --min-percent: {self.cases.render()}; measure again in fresh allocations, and judge all together"
 
 
 class FloorUnknown(GateReason, frozen=True):
     """Cases with an unknown share of the expected bandwidth, though `asked` needs it."""
 
+    text = (
+        "--min-percent {asked}: the percentage is unknown for {cases} (n/a, no expected bandwidth of that kind, or an unproven path); see "
+        "the rows, or restrict it: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
+    )
     asked: str
     cases: CaseNames
-
-    def render(self) -> str:
-        return (
-            f"--min-percent {self.asked}: the percentage is unknown for {self.cases.render()} (n/a, no expected bandwidth of that kind, or "
-            "an unproven path); see the rows, or restrict it: MODEL:PERCENT@SIZES/OPERATION+BACKEND"
-        )
 
 
 class WrongCases(GateReason, frozen=True):
     """Received data differ from the data sent."""
 
+    text = "allocation {allocation}: wrong data received in {cases}"
     allocation: str
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: wrong data received in {self.cases.render()}"
 
 
 # The state of the machine.
@@ -350,13 +329,9 @@ def _besides(left_out: int) -> str:
 class OtherAllocation(BlockingReason, frozen=True):
     """The launches of the two stacks are of different allocations."""
 
+    text = "allocation {allocation}: the old stack's launches are of {old}; measure both in one allocation (--allocation NAME)"
     allocation: str
     old: str
-
-    def render(self) -> str:
-        return (
-            f"allocation {self.allocation}: the old stack's launches are of {self.old}; measure both in one allocation (--allocation NAME)"
-        )
 
 
 class OtherHosts(BlockingReason, frozen=True):
@@ -374,31 +349,30 @@ class OtherHosts(BlockingReason, frozen=True):
 class UnequalLaunches(BlockingReason, frozen=True):
     """The stacks have different numbers of launches."""
 
+    text = "allocation {allocation}: {old:launch} of the old stack, {new:launch} of the new one; measure as many of each"
     allocation: str
     old: int
     new: int
-
-    def render(self) -> str:
-        launches = f"{plural(self.old, 'launch')} of the old stack, {plural(self.new, 'launch')} of the new one"
-        return f"allocation {self.allocation}: {launches}; measure as many of each"
 
 
 class StartUnknown(BlockingReason, frozen=True):
     """The start time of a launch is unknown, so its partner is unknown too."""
 
+    text = (
+        "allocation {allocation}: the start time of a launch is missing, so pairs are unknown; start one launch of the old stack and one "
+        "of the new, then the next two, in the same job"
+    )
     allocation: str
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: the start time of a launch is missing, so pairs are unknown; {_INTERLEAVE}"
 
 
 class NotInterleaved(BlockingReason, frozen=True):
     """The launches of the two stacks do not alternate."""
 
+    text = (
+        "allocation {allocation}: the launches of the two stacks are not interleaved; start one launch of the old stack and one of the "
+        "new, then the next two, in the same job"
+    )
     allocation: str
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: the launches of the two stacks are not interleaved; {_INTERLEAVE}"
 
 
 class PairsStateChanged(BlockingReason, frozen=True):
@@ -427,23 +401,19 @@ class PairsNeeded(BlockingReason, frozen=True):
 class NoPairs(BlockingReason, frozen=True):
     """No case has a time in enough pairs of launches."""
 
+    text = "allocation {allocation}: no case has a time in {needed} pairs of launches"
     allocation: str
     needed: int
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: no case has a time in {self.needed} pairs of launches"
 
 
 class StackChanged(BlockingReason, frozen=True):
     """A stack differs between the two allocations."""
 
+    text = "the {stack} stack changed between allocations {first} and {second}: {change}"
     stack: Literal["old", "new"]
     first: str
     second: str
     change: Difference
-
-    def render(self) -> str:
-        return f"the {self.stack} stack changed between allocations {self.first} and {self.second}: {self.change.sentence()}"
 
 
 class PairsLeftOut(GateNote, frozen=True):
@@ -460,27 +430,22 @@ class PairsLeftOut(GateNote, frozen=True):
 class EqualStacks(GateNote, frozen=True):
     """The recorded software and settings of both stacks are equal."""
 
-    def render(self) -> str:
-        return "the two stacks have the same recorded software and settings: this compares a stack with itself"
+    text = "the two stacks have the same recorded software and settings: this compares a stack with itself"
 
 
 class NewCases(GateNote, frozen=True):
     """Cases of the new stack that the old one lacks."""
 
+    text = "{count:case} of the new stack not judged, missing in the old stack: {cases}"
     count: int
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"{plural(self.count, 'case')} of the new stack not judged, missing in the old stack: {self.cases.render()}"
 
 
 class WideLimits(GateNote, frozen=True):
     """Launches of these cases scatter so much that only a slowdown of 25 % or more is detected."""
 
+    text = "launches scatter too much to detect a slowdown of less than 25 % in {cases}"
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"launches scatter too much to detect a slowdown of less than 25 % in {self.cases.render()}"
 
 
 # Notes on a candidate and its baseline.
@@ -489,12 +454,10 @@ class WideLimits(GateNote, frozen=True):
 class SlowedOnPurpose(GateNote, frozen=True):
     """A candidate was measured with `--slowed`; `how` is its value as typed."""
 
+    text = "allocation {allocation} was slowed on purpose ({how}): the verdict is not about the {judged}"
     allocation: str
     how: str
     judged: Literal["cluster", "stacks"] = "cluster"
-
-    def render(self) -> str:
-        return f"allocation {self.allocation} was slowed on purpose ({self.how}): the verdict is not about the {self.judged}"
 
 
 class FewLaunches(GateNote, frozen=True):
@@ -512,50 +475,38 @@ class FewLaunches(GateNote, frozen=True):
 class BaselineOfOneJob(GateNote, frozen=True):
     """Two allocations of the baseline were measured in one job."""
 
+    text = (
+        "baseline: {allocation} and {other} were both measured in {job}, so limits may be too narrow; drop one, and add one of another job"
+    )
     allocation: str
     other: str
     job: str
-
-    def render(self) -> str:
-        return (
-            f"baseline: {self.allocation} and {self.other} were both measured in {self.job}, so limits may be too narrow; drop one, and "
-            "add one of another job"
-        )
 
 
 class BaselineWithoutProbe(GateNote, frozen=True):
     """Allocations of the baseline without a state probe."""
 
+    text = "{count} of {allocations:allocation} of the baseline without a state probe: the state of the machine is unknown"
     count: int
     allocations: int
-
-    def render(self) -> str:
-        return f"{self.count} of {plural(self.allocations, 'allocation')} of the baseline without a state probe: {_PROBE}"
 
 
 class WithoutProbe(GateNote, frozen=True):
     """Launches of a candidate without a state probe."""
 
+    text = "allocation {allocation}: {count} of {launches:launch} without a state probe: the state of the machine is unknown"
     allocation: str
     count: int
     launches: int
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: {self.count} of {plural(self.launches, 'launch')} without a state probe: {_PROBE}"
 
 
 class BaselineWithoutStart(GateNote, frozen=True):
     """Allocations of the baseline without a start time."""
 
+    text = "{count} of {allocations:allocation} of the baseline without a start time ({first}): they count as the oldest"
     count: int
     allocations: int
     first: str
-
-    def render(self) -> str:
-        return (
-            f"{self.count} of {plural(self.allocations, 'allocation')} of the baseline without a start time ({self.first}): "
-            "they count as the oldest"
-        )
 
 
 class WithoutStart(GateNote, frozen=True):
@@ -579,18 +530,16 @@ class WithoutHistory(GateNote, frozen=True):
     def render(self) -> str:
         return (
             f"{plural(self.count, 'case')} of allocation {self.allocation} not judged, since the baseline has too few allocations with "
-            f"{'it' if self.count == 1 else 'them'}: {self.cases.render()}"
+            f"{'it' if self.count == 1 else 'them'}: {self.cases}"
         )
 
 
 class UncheckedCases(GateNote, frozen=True):
     """Cases with received data that were not compared with the data sent."""
 
+    text = "allocation {allocation}: received data were not checked in {cases}"
     allocation: str
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"allocation {self.allocation}: received data were not checked in {self.cases.render()}"
 
 
 class SlowerLater(GateNote, frozen=True):
@@ -606,33 +555,27 @@ class SlowerLater(GateNote, frozen=True):
 class NotInSuite(GateNote, frozen=True):
     """Suspects that no suite can name, since their traffic comes from a file."""
 
+    text = "not in --confirm-suite, since a suite cannot describe their traffic: {cases}; measure the whole suite again"
     cases: CaseNames
-
-    def render(self) -> str:
-        return f"not in --confirm-suite, since a suite cannot describe their traffic: {self.cases.render()}; measure the whole suite again"
 
 
 class ExpiredAnnouncement(GateNote, frozen=True):
     """An announcement of --expect that expired on that day."""
 
+    text = "the announcement by {reviewer} ({reason}) expired on {expires}"
     reviewer: str
     reason: str
     expires: str
-
-    def render(self) -> str:
-        return f"the announcement by {self.reviewer} ({self.reason}) expired on {self.expires}"
 
 
 class UnusedAnnouncement(GateNote, frozen=True):
     """An announcement of --expect with a change that did not happen; `topic` and `what` are its patterns."""
 
+    text = "the announcement by {reviewer} ({reason}) is not used: {topic} {what} did not change"
     reviewer: str
     reason: str
     topic: str
     what: str
-
-    def render(self) -> str:
-        return f"the announcement by {self.reviewer} ({self.reason}) is not used: {self.topic} {self.what} did not change"
 
 
 REASONS: Any = reduce(

@@ -8,20 +8,16 @@ from collbench.reason import Fact
 class SingleTask(Fact, frozen=True):
     """The Slurm step has one task, and so collbench has one rank."""
 
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return "this Slurm step has one task: use srun -n N to start N ranks, or --ranks N to start them on this host"
+    text = "this Slurm step has one task: use srun -n N to start N ranks, or --ranks N to start them on this host"
 
 
 class RanksNotEnded(Fact, frozen=True):
     """Slurm may not end the other ranks when one fails: a task cannot see srun's option, only its variable."""
 
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return (
-            "without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails "
-            "(export SLURM_KILL_BAD_EXIT=1 has the same effect, and removes this note)"
-        )
+    text = (
+        "without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails (export SLURM_KILL_BAD_EXIT=1 has the same "
+        "effect, and removes this note)"
+    )
 
 
 class ProcessPerGpu(Fact, frozen=True):

@@ -14,12 +14,9 @@ from collbench.reason import Fact
 class BackendStartFailed(Fact, frozen=True):
     """The library of a backend is installed and fits the launch, but fails to start here."""
 
+    text = "{backend} does not start: {detail}"
     backend: str
     detail: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"{self.backend} does not start: {self.detail}"
 
 
 class StartCrashed(RunFailed):

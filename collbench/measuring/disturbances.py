@@ -171,13 +171,10 @@ class LinkFlapped(Fact, frozen=True):
 class SegmentsRetransmitted(Fact, frozen=True):
     """TCP retransmitted lost segments while a case was measured."""
 
+    text = "TCP retransmitted {retransmitted} of {sent} segments on {host}"
     host: str
     retransmitted: int
     sent: int
-
-    def render(self) -> str:
-        """Return the clause for a sentence that names the case."""
-        return f"TCP retransmitted {self.retransmitted} of {self.sent} segments on {self.host}"
 
 
 class PortErrors(Fact, frozen=True):
@@ -202,12 +199,9 @@ class PortErrors(Fact, frozen=True):
 class ProcessPaused(Fact, frozen=True):
     """A process was not running for a while: it was stopped or swapped out, or its machine was asleep."""
 
+    text = "a process on {host} was paused for {seconds:.1f} s"
     host: str
     seconds: float
-
-    def render(self) -> str:
-        """Return the clause for a sentence that names the case."""
-        return f"a process on {self.host} was paused for {self.seconds:.1f} s"
 
 
 DisturbanceCause = LinkFlapped | SegmentsRetransmitted | ProcessPaused

@@ -21,11 +21,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 class LargeSizesLeftOut(Fact, frozen=True):
     """Default sizes from this one on do not fit the free memory of some host or GPU, and are not measured."""
 
+    text = "sizes from {size_bytes:size} on are left out, because they do not fit the free memory: use --sizes for others"
     size_bytes: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"sizes from {format_size(self.size_bytes)} on are left out, because they do not fit the free memory: use --sizes for others"
 
 
 def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], Fact | None]:

@@ -34,23 +34,17 @@ NO_BACKEND = (
 class BackendSkipped(Fact, frozen=True):
     """A backend is left out, because it is not installed and was not requested by name."""
 
+    text = "{backend} is skipped: {reason}"
     backend: str
     reason: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"{self.backend} is skipped: {self.reason}"
 
 
 class BackendNotMeasured(Fact, frozen=True):
     """A backend is installed, but cannot run in this launch: its cases are not available."""
 
+    text = "{backend} is not measured: {reason}"
     backend: str
     reason: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"{self.backend} is not measured: {self.reason}"
 
 
 @dataclass(frozen=True)

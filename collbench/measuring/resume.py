@@ -283,23 +283,17 @@ class RunResumed(Fact, frozen=True):
 class LockTakenOver(Fact, frozen=True):
     """The process that wrote into a run folder ended without removing its lock."""
 
+    text = "{path} was locked by {owner}, which has ended: the lock is replaced"
     path: str
     owner: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"{self.path} was locked by {self.owner}, which has ended: the lock is replaced"
 
 
 class LineCut(Fact, frozen=True):
     """The last line of a file of a resumed run was incomplete, and was removed."""
 
+    text = "{name} ended with an incomplete line: {cut_bytes:byte} removed"
     name: str
     cut_bytes: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"{self.name} ended with an incomplete line: {plural(self.cut_bytes, 'byte')} removed"
 
 
 class CasesRemoved(Fact, frozen=True):

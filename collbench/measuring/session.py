@@ -158,27 +158,20 @@ class Task(Protocol):
 class CoresShared(Fact, frozen=True):
     """A host has more ranks than cores. Times then include the wait for a core."""
 
+    text = (
+        "{ranks} ranks share {cores:core} on {host}: times include the wait for a core, so no percentage is shown; start at most "
+        "{cores:rank} there (or use Open MPI: its ranks yield, but MPICH spins and takes 10 ms for 8 bytes)"
+    )
     host: str
     ranks: int
     cores: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return (
-            f"{self.ranks} ranks share {plural(self.cores, 'core')} on {self.host}: times include the wait for a core, so no percentage is "
-            f"shown; start at most {plural(self.cores, 'rank')} there (or use Open MPI: its ranks yield, but MPICH spins and takes "
-            "10 ms for 8 bytes)"
-        )
 
 
 class IdleRank(Fact, frozen=True):
     """One rank does not take part: point-to-point operations use pairs, and the number of ranks is odd."""
 
+    text = "point-to-point operations use pairs: the last of {ranks} ranks is idle"
     ranks: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"point-to-point operations use pairs: the last of {self.ranks} ranks is idle"
 
 
 class WrongDataStop(Fact, frozen=True):

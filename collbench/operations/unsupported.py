@@ -10,36 +10,30 @@ from typing import Any, Literal
 
 from collbench.launch.failed_start import BackendStartFailed
 from collbench.reason import Fact, Text, decode_or_text
-from collbench.units import format_bytes, listed, plural
+from collbench.units import format_bytes, listed
 
 
 class TooFewRanks(Fact, frozen=True):
     """The operation needs more ranks than the launch or the group has."""
 
+    text = "{operation} needs {needed:rank}"
     operation: str
     needed: int = 2
-
-    def render(self) -> str:
-        return f"{self.operation} needs {plural(self.needed, 'rank')}"
 
 
 class NotPowerOfTwo(Fact, frozen=True):
     """The operation needs a number of ranks that is a power of two."""
 
+    text = "{operation} needs 2, 4, 8, 16 … ranks, not {ranks}"
     operation: str
     ranks: int
-
-    def render(self) -> str:
-        return f"{self.operation} needs 2, 4, 8, 16 … ranks, not {self.ranks}"
 
 
 class NoInPlaceForm(Fact, frozen=True):
     """The operation has no in-place form."""
 
+    text = "{operation} has no in-place form: omit --in-place"
     operation: str
-
-    def render(self) -> str:
-        return f"{self.operation} has no in-place form: omit --in-place"
 
 
 class RedopUndefined(Fact, frozen=True):
@@ -57,12 +51,10 @@ class RedopUndefined(Fact, frozen=True):
 class AverageNotRepresentable(Fact, frozen=True):
     """The data type cannot hold 1/n, by which the library multiplies to average over n ranks."""
 
+    text = "avg over {ranks} ranks: {dtype} cannot hold 1/{ranks} (smallest: 1/{smallest_denominator})"
     dtype: str
     ranks: int
     smallest_denominator: int
-
-    def render(self) -> str:
-        return f"avg over {self.ranks} ranks: {self.dtype} cannot hold 1/{self.ranks} (smallest: 1/{self.smallest_denominator})"
 
 
 class DeviceUnsupported(Fact, frozen=True):
@@ -94,11 +86,9 @@ class OperationUnsupported(Fact, frozen=True):
 class StartUnsupported(Fact, frozen=True):
     """The backend cannot start the operation and wait for it later."""
 
+    text = "{backend} cannot start {operation} without waiting for it"
     backend: str
     operation: str
-
-    def render(self) -> str:
-        return f"{self.backend} cannot start {self.operation} without waiting for it"
 
 
 class PersistentUnsupported(Fact, frozen=True):
@@ -115,19 +105,15 @@ class PersistentUnsupported(Fact, frozen=True):
 class TimelineUnsupported(Fact, frozen=True):
     """The backend cannot run a step in which ranks compute while they communicate."""
 
+    text = "{backend} cannot run computing and communication together, with one rank per process: choose another backend"
     backend: str
-
-    def render(self) -> str:
-        return f"{self.backend} cannot run computing and communication together, with one rank per process: choose another backend"
 
 
 class PairsOnly(Fact, frozen=True):
     """The backend connects two ranks at a time, so it has point-to-point operations only."""
 
+    text = "{backend} connects pairs of ranks: it supports point-to-point operations only"
     backend: str
-
-    def render(self) -> str:
-        return f"{self.backend} connects pairs of ranks: it supports point-to-point operations only"
 
 
 class RedopUnsupported(Fact, frozen=True):
@@ -159,25 +145,21 @@ class DtypeUnsupported(Fact, frozen=True):
 class ArchitectureUnsupported(Fact, frozen=True):
     """The GPU's compute capability is too low for reductions of the data type."""
 
+    text = "{library} reduces {dtype} on compute capability {needed} and higher only; this GPU is {architecture}"
     library: str
     dtype: str
     architecture: str
     needed: str
 
-    def render(self) -> str:
-        return f"{self.library} reduces {self.dtype} on compute capability {self.needed} and higher only; this GPU is {self.architecture}"
-
 
 class VersionNeeded(Fact, frozen=True):
     """The loaded library is older than the first version that has the feature."""
 
+    text = "{feature} needs {library} {needed} or newer; {loaded} is loaded"
     library: str
     feature: str
     needed: str
     loaded: str
-
-    def render(self) -> str:
-        return f"{self.feature} needs {self.library} {self.needed} or newer; {self.loaded} is loaded"
 
 
 class Fp8FormatUnsupported(Fact, frozen=True):
@@ -232,11 +214,9 @@ class LimitExceeded(Fact, frozen=True):
 class GroupOrderUnsupported(Fact, frozen=True):
     """The library orders a group's parts by rank, and this group lists its ranks in another order."""
 
+    text = "{library} orders the parts of {operation} by rank; this group has a different order"
     library: str
     operation: str
-
-    def render(self) -> str:
-        return f"{self.library} orders the parts of {self.operation} by rank; this group has a different order"
 
 
 class SharedMemoryTooSmall(Fact, frozen=True):
@@ -271,12 +251,10 @@ class CaseFailed(Fact, frozen=True):
     reason  the error of the library, or of the operating system
     """
 
+    text = "{reason}"
     stage: Literal["groups", "allocation", "binding", "first call"]
     rank: int
     reason: str
-
-    def render(self) -> str:
-        return self.reason
 
 
 class HostMemoryNeeded(Fact, frozen=True):
@@ -314,32 +292,26 @@ class ServersUnsupported(Fact, frozen=True):
 class FrameworkUnsupported(Fact, frozen=True):
     """The backend is not one through which the framework of this workload communicates; `capable` are those."""
 
+    text = "{workload} runs PyTorch itself, which does not communicate over {backend}: use {capable:or}"
     workload: str
     backend: str
     capable: tuple[str, ...]
-
-    def render(self) -> str:
-        return f"{self.workload} runs PyTorch itself, which does not communicate over {self.backend}: use {' or '.join(self.capable)}"
 
 
 class SizesRounded(Fact, frozen=True):
     """Sizes are rounded to whole elements of the data type; `size_bytes` is the first one after it."""
 
+    text = "sizes are rounded to whole {dtype} elements of {element_bytes} bytes (e.g. to {size_bytes} bytes)"
     dtype: str
     element_bytes: int
     size_bytes: int
-
-    def render(self) -> str:
-        return f"sizes are rounded to whole {self.dtype} elements of {self.element_bytes} bytes (e.g. to {self.size_bytes} bytes)"
 
 
 class TuningIgnored(Fact, frozen=True):
     """These backends ignore --algorithms, --protocols and --registration."""
 
+    text = "--algorithms, --protocols and --registration apply to nccl only, not to {backends:list}"
     backends: tuple[str, ...]
-
-    def render(self) -> str:
-        return f"--algorithms, --protocols and --registration apply to nccl only, not to {listed(self.backends)}"
 
 
 # All of them, for decoding what other ranks send and what a run folder holds.

@@ -237,5 +237,6 @@ def _of_facts() -> Iterator[WordPage]:
 
 def _kinds(base: type[Fact]) -> Iterator[type[Fact]]:
     for kind in base.__subclasses__():
-        yield from [kind] if kind.render is not base.render else []
+        if "text" in vars(kind) or kind.render is not base.render:
+            yield kind
         yield from _kinds(kind)

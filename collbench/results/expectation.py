@@ -18,11 +18,8 @@ class FromNcclLog(Fact, frozen=True):
     By it NCCL selects algorithm and protocol. Healthy machines are slower than the table at small and medium sizes.
     """
 
+    text = "NCCL's table in the log ({choice})"
     choice: str
-
-    def render(self) -> str:
-        """Return "NCCL's table in the log (ring/LL)"."""
-        return f"NCCL's table in the log ({self.choice})"
 
 
 class FromNcclConstants(Fact, frozen=True):
@@ -31,22 +28,16 @@ class FromNcclConstants(Fact, frozen=True):
     By them NCCL selects algorithm and protocol. Healthy machines are slower than the constants at small and medium sizes.
     """
 
+    text = "NCCL's constants ({choice})"
     choice: str
-
-    def render(self) -> str:
-        """Return "NCCL's constants (NVLS/Simple)"."""
-        return f"NCCL's constants ({self.choice})"
 
 
 class FromRunSizes(Fact, frozen=True):
     """The expected time is on the line through the times of the smallest and the largest reliable size of this run."""
 
+    text = "this run's {smallest:size} and {largest:size}"
     smallest: int
     largest: int
-
-    def render(self) -> str:
-        """Return "this run's 64 B and 64 MiB"."""
-        return f"this run's {format_size(self.smallest)} and {format_size(self.largest)}"
 
 
 class FromRunAndReference(Fact, frozen=True):
@@ -55,36 +46,27 @@ class FromRunAndReference(Fact, frozen=True):
     The run exceeds that rate, so its own largest size is not the base.
     """
 
+    text = "this run's {smallest:size} and {limited_by}"
     smallest: int
     limited_by: str
-
-    def render(self) -> str:
-        """Return "this run's 64 B and NIC eth0 1 Gb/s"."""
-        return f"this run's {format_size(self.smallest)} and {self.limited_by}"
 
 
 class SmallestOfRun(Fact, frozen=True):
     """The expected times of this series begin at this row, the smallest reliable size. It has no percentage: it cannot prove itself."""
 
-    def render(self) -> str:
-        """Return the text."""
-        return "this run's smallest size"
+    text = "this run's smallest size"
 
 
 class LargestOfRun(Fact, frozen=True):
     """The rate of the expected times of this series is from this row, the largest reliable size. It cannot prove itself."""
 
-    def render(self) -> str:
-        """Return the text."""
-        return "this run's largest size"
+    text = "this run's largest size"
 
 
 class UnreliableTime(Fact, frozen=True):
     """The row has an expected time and no percentage: its measured time is unreliable, or not one number (bimodal, drift)."""
 
-    def render(self) -> str:
-        """Return the text."""
-        return "not compared: the measured time is unreliable"
+    text = "not compared: the measured time is unreliable"
 
 
 class TooFewSizes(Fact, frozen=True):
@@ -100,12 +82,9 @@ class TooFewSizes(Fact, frozen=True):
 class OutsideOfSizes(Fact, frozen=True):
     """No model: the size is smaller or larger than all reliable sizes of its series."""
 
+    text = "no model: not between {smallest:size} and {largest:size}, the reliable sizes"
     smallest: int
     largest: int
-
-    def render(self) -> str:
-        """Return "no model: not between 64 B and 1 MiB, the reliable sizes"."""
-        return f"no model: not between {format_size(self.smallest)} and {format_size(self.largest)}, the reliable sizes"
 
 
 class OffTheLine(Fact, frozen=True):

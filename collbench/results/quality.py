@@ -202,6 +202,7 @@ class QualityReason(Fact, frozen=True):
     threads     of threads that share cores
     """
 
+    text = "{cases:case}: {cause}. {action}."
     remedy: str
     cases: int
     max_time_s: int | None = None
@@ -219,10 +220,6 @@ class QualityReason(Fact, frozen=True):
         if self.iterations is not None:
             return f"Use {f'`-n {self.iterations}`' if self.iterations else 'a larger `-n`'}, or omit it"
         return f"Use `--max-time {self.max_time_s}`" if self.max_time_s is not None else REMEDIES[self.remedy].action
-
-    def render(self) -> str:
-        """Return "14 cases: there are too few samples for a narrow interval. Use `--max-time 20`."."""
-        return f"{plural(self.cases, 'case')}: {self.cause}. {self.action}."
 
 
 class RunQuality(Fact, frozen=True):

@@ -220,23 +220,17 @@ def _percent(measured: float, ceiling: Ceiling) -> str:
 class InputGiven(Fact, frozen=True):
     """A value behind the hard limit was set with an option. If a rate exceeds the limit, check this option first."""
 
+    text = "{what} was given with {option}"
     what: str
     option: str
-
-    def render(self) -> str:
-        """Return "NIC 4×100 Gb/s was given with --nic"."""
-        return f"{self.what} was given with {self.option}"
 
 
 class InputRead(Fact, frozen=True):
     """A value behind the hard limit was read from a file or tool. If a rate exceeds the limit, check this source first."""
 
+    text = "{what} is from {source}"
     what: str
     source: str
-
-    def render(self) -> str:
-        """Return "NIC 4×100 Gb/s is from SOURCE"."""
-        return f"{self.what} is from {self.source}"
 
 
 class SumsNotCounted(Fact, frozen=True):

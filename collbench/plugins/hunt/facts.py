@@ -61,33 +61,27 @@ class PairSlowInSweep(Evidence, frozen=True):
 class SlowWithOnePartner(Evidence, frozen=True):
     """An endpoint was slow with one partner and not with others, so the path between the two may be slow."""
 
+    text = "{endpoint} was slow with {partner}, but not with {others:list}"
     endpoint: str
     partner: str
     others: tuple[str, ...]
-
-    def render(self) -> str:
-        return f"{self.endpoint} was slow with {self.partner}, but not with {listed(self.others)}"
 
 
 class SlowGroups(Evidence, frozen=True):
     """The groups of an endpoint were slow."""
 
+    text = "{slow} of {groups:group} with it reached {ratio:share} (median) of the others' bus bandwidth"
     slow: int
     groups: int
     ratio: float
-
-    def render(self) -> str:
-        return f"{self.slow} of {plural(self.groups, 'group')} with it reached {_share(self.ratio)} (median) of the others' bus bandwidth"
 
 
 class GroupsNotMeasured(Evidence, frozen=True):
     """No group of an endpoint could be measured; `why` is the reason of the last one."""
 
+    text = "none of the {groups:group} with it could be measured: {why}"
     groups: int
     why: str
-
-    def render(self) -> str:
-        return f"none of the {plural(self.groups, 'group')} with it could be measured: {self.why}"
 
 
 # The repeated measurements.
@@ -174,142 +168,116 @@ class NotProven(Evidence, frozen=True):
 class BelowThreshold(Evidence, frozen=True):
     """It was slower again, but by less than the smallest slowdown that is reported."""
 
-    def render(self) -> str:
-        return "slower again, but by less than the smallest slowdown that is reported"
+    text = "slower again, but by less than the smallest slowdown that is reported"
 
 
 class FastWithPeers(Evidence, frozen=True):
     """A suspect is as fast with these as others are with each other, as in a smaller part of a divided network."""
 
+    text = "as fast with {peers:list} as others with each other: it may be in a smaller part of the network"
     peers: tuple[str, ...]
-
-    def render(self) -> str:
-        return f"as fast with {listed(self.peers)} as others with each other: it may be in a smaller part of the network"
 
 
 class DividedNetwork(Evidence, frozen=True):
     """Other suspects are fast with each other, so the network may have parts."""
 
-    def render(self) -> str:
-        return "inconclusive: other suspects are fast with each other, so the network may have several parts"
+    text = "inconclusive: other suspects are fast with each other, so the network may have several parts"
 
 
 class ControlsAsSlow(Evidence, frozen=True):
     """Control pairs were as slow, or there were none on this kind of path."""
 
-    def render(self) -> str:
-        return "inconclusive: control pairs were as slow at the same time, or none used the same kind of path"
+    text = "inconclusive: control pairs were as slow at the same time, or none used the same kind of path"
 
 
 class TooFewPartners(Evidence, frozen=True):
     """It was not measured again with two healthy partners."""
 
-    def render(self) -> str:
-        return "inconclusive: not measured again with two healthy partners"
+    text = "inconclusive: not measured again with two healthy partners"
 
 
 class MixedPartners(Evidence, frozen=True):
     """It is slow with some healthy partners only."""
 
-    def render(self) -> str:
-        return "inconclusive: slow with some healthy partners, but not clearly with others"
+    text = "inconclusive: slow with some healthy partners, but not clearly with others"
 
 
 class SlowOnce(Evidence, frozen=True):
     """A pair was slow once, but not clearly again."""
 
-    def render(self) -> str:
-        return "inconclusive: slow once, but not clearly when measured again"
+    text = "inconclusive: slow once, but not clearly when measured again"
 
 
 class NotRetested(Evidence, frozen=True):
     """A pair could not be measured again."""
 
-    def render(self) -> str:
-        return "inconclusive: it could not be measured again"
+    text = "inconclusive: it could not be measured again"
 
 
 class EndNotCleared(Evidence, frozen=True):
     """An end of a slow path was not fast with any partner, so the end may be slow instead."""
 
+    text = "inconclusive: {endpoint} was not fast with any partner"
     endpoint: str
-
-    def render(self) -> str:
-        return f"inconclusive: {self.endpoint} was not fast with any partner"
 
 
 class OthersAsSlow(Evidence, frozen=True):
     """Many pairs of other endpoints are as slow; `share` of them."""
 
+    text = "inconclusive: {share:share} of the pairs of other endpoints are as slow: the network may have segments of different speed"
     share: float
-
-    def render(self) -> str:
-        share = format_percent(100 * self.share)
-        return f"inconclusive: {share} of the pairs of other endpoints are as slow: the network may have segments of different speed"
 
 
 class ManyPaths(Evidence, frozen=True):
     """So many paths without a common endpoint are slow that the network is built so."""
 
+    text = "inconclusive: {paths} paths without a common endpoint are slow, so the topology explains them"
     paths: int
-
-    def render(self) -> str:
-        return f"inconclusive: {self.paths} paths without a common endpoint are slow, so the topology explains them"
 
 
 class Deferred(Evidence, frozen=True):
     """Not measured again: too few healthy endpoints would be left to compare with."""
 
-    def render(self) -> str:
-        return "inconclusive: not measured again, since too few healthy endpoints would remain to compare with"
+    text = "inconclusive: not measured again, since too few healthy endpoints would remain to compare with"
 
 
 class NoFigures(Evidence, frozen=True):
     """An endpoint gave no figures in its last rounds."""
 
+    text = "none of its last {missing} of {pairs:pair} could be measured: {why}"
     missing: int
     pairs: int
     why: str
-
-    def render(self) -> str:
-        return f"none of its last {self.missing} of {plural(self.pairs, 'pair')} could be measured: {self.why}"
 
 
 class FewPartnersMeasured(Evidence, frozen=True):
     """An endpoint was measured with too few partners."""
 
+    text = "measured with {partners:partner} only; {needed} are needed"
     partners: int
     needed: int
-
-    def render(self) -> str:
-        return f"measured with {plural(self.partners, 'partner')} only; {self.needed} are needed"
 
 
 class SpeedUnknown(Evidence, frozen=True):
     """Whether an endpoint is slow is unknown."""
 
-    def render(self) -> str:
-        return "inconclusive: whether it is slow is unknown"
+    text = "inconclusive: whether it is slow is unknown"
 
 
 class WrongElements(HuntNote, frozen=True):
     """Measurements of an endpoint with wrong data."""
 
+    text = "{endpoint}: wrong data in {wrong} of {measured:measurement}"
     endpoint: str
     wrong: int
     measured: int
-
-    def render(self) -> str:
-        return f"{self.endpoint}: wrong data in {self.wrong} of {plural(self.measured, 'measurement')}"
 
 
 class AloneOnSwitch(Evidence, frozen=True):
     """The only endpoint on its switch: faults of the switch look the same."""
 
+    text = "no other endpoint is on its switch ({switch}): that switch and its cables may be the cause"
     switch: str
-
-    def render(self) -> str:
-        return f"no other endpoint is on its switch ({self.switch}): that switch and its cables may be the cause"
 
 
 # Growing groups, and suspects measured alone.
@@ -318,12 +286,10 @@ class AloneOnSwitch(Evidence, frozen=True):
 class SlowAtScale(Evidence, frozen=True):
     """All groups of a size were slow with this endpoint; `ratio` of the others' bus bandwidth."""
 
+    text = "{groups} groups of {size} were slow with it; the last reached {ratio:share} of the others' bus bandwidth"
     groups: int
     size: int
     ratio: float
-
-    def render(self) -> str:
-        return f"{self.groups} groups of {self.size} were slow with it; the last reached {_share(self.ratio)} of the others' bus bandwidth"
 
 
 class FastWithout(Evidence, frozen=True):
@@ -338,47 +304,39 @@ class FastWithout(Evidence, frozen=True):
 class InsideRatio(Evidence, frozen=True):
     """An all-reduce among the endpoint's own ranks, relative to that of healthy endpoints at the same time."""
 
+    text = "inside: an all-reduce of its own ranks reaches {ratio:share} of that of {controls:healthy endpoint}"
     ratio: float
     controls: int
-
-    def render(self) -> str:
-        return f"inside: an all-reduce of its own ranks reaches {_share(self.ratio)} of that of {plural(self.controls, 'healthy endpoint')}"
 
 
 class InterfaceRatio(Evidence, frozen=True):
     """Messages over one interface alone, relative to those of healthy pairs at the same time."""
 
+    text = "{interface}: {ways} over it alone at {ratio:share} of {controls:healthy pair}"
     interface: str
     ways: Ways
     ratio: float
     controls: int
 
-    def render(self) -> str:
-        return f"{self.interface}: {self.ways} over it alone at {_share(self.ratio)} of {plural(self.controls, 'healthy pair')}"
-
 
 class PartNotMeasured(Evidence, frozen=True):
     """A part was not measured alone; `part` is "inside" or an interface."""
 
+    text = "{part}: not measured ({why})"
     part: str
     why: str
-
-    def render(self) -> str:
-        return f"{self.part}: not measured ({self.why})"
 
 
 class InsideNotMeasured(Evidence, frozen=True):
     """The endpoint has one rank, so its inside was not measured."""
 
-    def render(self) -> str:
-        return "not measured inside (needs several ranks per host): over TCP, busy CPU cores look the same"
+    text = "not measured inside (needs several ranks per host): over TCP, busy CPU cores look the same"
 
 
 class InsideHost(FaultyPart, frozen=True):
     """The inside of the host."""
 
-    def render(self) -> str:
-        return "inside the host (CPU, memory or GPU links)"
+    text = "inside the host (CPU, memory or GPU links)"
 
 
 class SlowInterfaces(FaultyPart, frozen=True):
@@ -420,21 +378,17 @@ class PairFigures(HuntNote, frozen=True):
 class PairNotMeasured(HuntNote, frozen=True):
     """A pair could not be measured."""
 
+    text = "{a} and {b}: not measured ({why})"
     a: str
     b: str
     why: str
-
-    def render(self) -> str:
-        return f"{self.a} and {self.b}: not measured ({self.why})"
 
 
 class MorePairsNotMeasured(HuntNote, frozen=True):
     """Pairs that could not be measured, beyond those that are named."""
 
+    text = "{count:more pair} not measured"
     count: int
-
-    def render(self) -> str:
-        return f"{plural(self.count, 'more pair')} not measured"
 
 
 class RoundFlag(HuntNote, frozen=True):
@@ -451,66 +405,53 @@ class RoundFlag(HuntNote, frozen=True):
 class PairsNotCovered(HuntNote, frozen=True):
     """Not every pair was measured, so a slow path may be undetected."""
 
+    text = "{measured} of {possible} pairs measured: a slow path of the others is not detected"
     measured: int
     possible: int
-
-    def render(self) -> str:
-        return f"{self.measured} of {self.possible} pairs measured: a slow path of the others is not detected"
 
 
 class DividedPairs(HuntNote, frozen=True):
     """No endpoint is slow, but many pairs are slower than the fastest ones."""
 
+    text = (
+        "no slow endpoint found, but {share:share} of the pairs are slower than the fastest ones: the network may have segments of "
+        "different speed, or half of the endpoints are slow"
+    )
     share: float
-
-    def render(self) -> str:
-        return (
-            f"no slow endpoint found, but {format_percent(100 * self.share)} of the pairs are slower than the fastest ones: "
-            "the network may have segments of different speed, or half of the endpoints are slow"
-        )
 
 
 class AllAlike(HuntNote, frozen=True):
     """No endpoint is slower than the others; `middle` is their median, bytes/s."""
 
+    text = "no slow endpoint found: all reach {middle:rate} GB/s; if that is far below the hard limit, all are slow"
     middle: float
-
-    def render(self) -> str:
-        return f"no slow endpoint found: all reach {format_rate(self.middle)} GB/s; if that is far below the hard limit, all are slow"
 
 
 class GroupSweep(HuntNote, frozen=True):
     """The sweep was by groups, which detects less."""
 
-    def render(self) -> str:
-        return "the sweep measured groups: slow paths between two endpoints and slow small messages are not detected"
+    text = "the sweep measured groups: slow paths between two endpoints and slow small messages are not detected"
 
 
 class PairsInstead(HuntNote, frozen=True):
     """Pairs were measured although groups were requested."""
 
+    text = "pairs measured instead of groups, which need {needed} endpoints and cannot cover links"
     needed: int
-
-    def render(self) -> str:
-        return f"pairs measured instead of groups, which need {self.needed} endpoints and cannot cover links"
 
 
 class RoundsUsedUp(HuntNote, frozen=True):
     """The rounds did not suffice to measure every suspect again."""
 
+    text = "{rounds:round} did not suffice to measure every suspect again; the others are inconclusive"
     rounds: int
-
-    def render(self) -> str:
-        return f"{plural(self.rounds, 'round')} did not suffice to measure every suspect again; the others are inconclusive"
 
 
 class PathsNotRetested(HuntNote, frozen=True):
     """Slow pairs that were not measured again."""
 
+    text = "{count:more pair} slow once and not measured again: too many to be exceptions"
     count: int
-
-    def render(self) -> str:
-        return f"{plural(self.count, 'more pair')} slow once and not measured again: too many to be exceptions"
 
 
 class StageSkipped(HuntNote, frozen=True):
@@ -528,31 +469,26 @@ class StageSkipped(HuntNote, frozen=True):
 class TooManySuspects(HuntNote, frozen=True):
     """So many endpoints are slower that the others may be the exception."""
 
+    text = (
+        "{slow} of {endpoints} endpoints are slower than the others: too many to decide which are healthy; compare their bandwidth with "
+        "the hard limit (`collbench peak`)"
+    )
     slow: int
     endpoints: int
-
-    def render(self) -> str:
-        return (
-            f"{self.slow} of {self.endpoints} endpoints are slower than the others: too many to decide which are healthy; "
-            "compare their bandwidth with the hard limit (`collbench peak`)"
-        )
 
 
 class TooFewMeasured(HuntNote, frozen=True):
     """Too few endpoints gave figures."""
 
+    text = "only {measured} of {endpoints} endpoints were measured with enough others"
     measured: int
     endpoints: int
-
-    def render(self) -> str:
-        return f"only {self.measured} of {self.endpoints} endpoints were measured with enough others"
 
 
 class OneEndpoint(HuntNote, frozen=True):
     """There is only one endpoint."""
 
-    def render(self) -> str:
-        return "one endpoint: nothing to compare it with; hunt with four or more"
+    text = "one endpoint: nothing to compare it with; hunt with four or more"
 
 
 class TooFewEndpoints(HuntNote, frozen=True):
@@ -569,11 +505,9 @@ class TooFewEndpoints(HuntNote, frozen=True):
 class GrowingNeedsMore(HuntNote, frozen=True):
     """Too few endpoints for growing groups."""
 
+    text = "growing groups: {endpoints} endpoints are too few for two groups of {size}"
     endpoints: int
     size: int
-
-    def render(self) -> str:
-        return f"growing groups: {self.endpoints} endpoints are too few for two groups of {self.size}"
 
 
 class GroupNotMeasured(HuntNote, frozen=True):
@@ -591,38 +525,32 @@ class GroupNotMeasured(HuntNote, frozen=True):
 class WholeSlow(HuntNote, frozen=True):
     """All endpoints together are slower than smaller groups, and no part of them is."""
 
+    text = (
+        "all {endpoints} endpoints together reach {ratio:share} of the bus bandwidth of smaller groups, and no part of them is slow: the "
+        "cause is the core of the network, or the library's algorithm for so many ranks"
+    )
     endpoints: int
     ratio: float
-
-    def render(self) -> str:
-        return (
-            f"all {self.endpoints} endpoints together reach {_share(self.ratio)} of the bus bandwidth of smaller groups, and no part "
-            "of them is slow: the cause is the core of the network, or the library's algorithm for so many ranks"
-        )
 
 
 class SizeSlow(HuntNote, frozen=True):
     """All groups of a size are slower than smaller ones."""
 
+    text = (
+        "all groups of {size} reach {ratio:share} of the bus bandwidth of smaller ones: the cause is what they share, such as upper "
+        "switches or the library's algorithm"
+    )
     size: int
     ratio: float
-
-    def render(self) -> str:
-        return (
-            f"all groups of {self.size} reach {_share(self.ratio)} of the bus bandwidth of smaller ones: the cause is what they share, "
-            "such as upper switches or the library's algorithm"
-        )
 
 
 class TooManySlowGroups(HuntNote, frozen=True):
     """Most groups of a size are slower than the others."""
 
+    text = "{slow} of {groups} groups of {size} are slower than the others: too many to find the cause"
     slow: int
     groups: int
     size: int
-
-    def render(self) -> str:
-        return f"{self.slow} of {self.groups} groups of {self.size} are slower than the others: too many to find the cause"
 
 
 class PartsNotDivided(HuntNote, frozen=True):
@@ -640,24 +568,20 @@ class PartsNotDivided(HuntNote, frozen=True):
 class NoSlowPiece(HuntNote, frozen=True):
     """No piece of a slow group was slow with others."""
 
+    text = (
+        "a group of {size} was slow, but no piece of its last {endpoints} endpoints was slow with others: the cause is the paths between "
+        "them, or chance"
+    )
     size: int
     endpoints: int
-
-    def render(self) -> str:
-        return (
-            f"a group of {self.size} was slow, but no piece of its last {self.endpoints} endpoints was slow with others: the cause is the "
-            "paths between them, or chance"
-        )
 
 
 class NotConfirmedAtScale(HuntNote, frozen=True):
     """Endpoints that were slow in groups of a size, but could not be measured again."""
 
+    text = "{count:more endpoint} slow in groups of {size}, but not measured again"
     count: int
     size: int
-
-    def render(self) -> str:
-        return f"{plural(self.count, 'more endpoint')} slow in groups of {self.size}, but not measured again"
 
 
 class ClearedAtScale(HuntNote, frozen=True):

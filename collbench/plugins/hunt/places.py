@@ -21,7 +21,7 @@ from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
 from collbench.report.dry_run import MEASUREMENTS
-from collbench.units import format_duration, plural
+from collbench.units import format_duration
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,9 @@ class PairsRequest:
 class IdleRanks(Fact, frozen=True):
     """Ranks of a node take no part, because another node has fewer ranks."""
 
+    text = "each node takes part with {per_node:rank}, the most that all have: {idle:rank} idle"
     per_node: int
     idle: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"each node takes part with {plural(self.per_node, 'rank')}, the most that all have: {plural(self.idle, 'rank')} idle"
 
 
 class PairsSampled(Fact, frozen=True):

@@ -48,7 +48,6 @@ from collbench.plugins.hunt.round_runner import RoundRunner, group_case, no_grou
 from collbench.reason import Fact, as_json
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
-from collbench.units import listed
 
 MATRIX = "matrix"  # the stage of a pairs run before suspects are measured again
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
@@ -57,17 +56,13 @@ _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
 class NoRecommendation(Fact, frozen=True):
     """A hunt found wrong data. Its verdict is therefore not used to drain nodes."""
 
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return "no recommendation is written and no node is drained: data was wrong"
+    text = "no recommendation is written and no node is drained: data was wrong"
 
 
 class SuspectsAgain(Fact, frozen=True):
     """Suspects of a pairs run are measured again, next to control pairs that are not suspects."""
 
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return "suspects are measured again next to control pairs before a node or pair is reported"
+    text = "suspects are measured again next to control pairs before a node or pair is reported"
 
 
 class ToolsRun(Fact, frozen=True):
@@ -76,35 +71,26 @@ class ToolsRun(Fact, frozen=True):
     tools   name and version of each
     """
 
+    text = "external tools run between the same pairs, in both directions: {tools:list}"
     tools: tuple[str, ...]
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"external tools run between the same pairs, in both directions: {listed(self.tools)}"
 
 
 class ToolsCutShort(Fact, frozen=True):
     """The external tools ran only between some pairs, because --budget was used up."""
 
+    text = "the external tools ran between {done} of {pairs} pairs: --budget is used up; increase it for more"
     done: int
     pairs: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"the external tools ran between {self.done} of {self.pairs} pairs: --budget is used up; increase it for more"
 
 
 class ToolFailed(Fact, frozen=True):
     """An external tool gave no result between two places."""
 
+    text = "{tool} from {source} to {target}: {reason}"
     tool: str
     source: str
     target: str
     reason: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"{self.tool} from {self.source} to {self.target}: {self.reason}"
 
 
 # What pairs and hunts share: one backend, its places, and the rounds that a strategy at rank 0 requests.

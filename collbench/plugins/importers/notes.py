@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Self
 
 from collbench.reason import Fact
-from collbench.units import listed, plural
+from collbench.units import plural
 
 
 class _Word(StrEnum):
@@ -119,32 +119,24 @@ class RankMismatch(ImportDoubt, frozen=True):
 class SingleRankTable(ImportDoubt, frozen=True):
     """The table is of one rank, which has no bus bandwidth; possibly the ranks ran as separate jobs."""
 
-    def render(self) -> str:
-        """Return the likely cause, too."""
-        return (
-            "one rank: no data crosses a link, and busbw is 0. If more ranks were started, they ran as separate jobs: the program was "
-            "built without MPI=1, or the launcher does not fit its MPI"
-        )
+    text = (
+        "one rank: no data crosses a link, and busbw is 0. If more ranks were started, they ran as separate jobs: the program was built "
+        "without MPI=1, or the launcher does not fit its MPI"
+    )
 
 
 class AveragedGroups(ImportDoubt, frozen=True):
     """Several groups ran at the same time, and the times are averaged over them."""
 
+    text = "{groups} groups ran at the same time (NCCL_TESTS_SPLIT): ranks are those of one group, times are averaged over all"
     groups: int
-
-    def render(self) -> str:
-        """Return which ranks and times the table has."""
-        return f"{self.groups} groups ran at the same time (NCCL_TESTS_SPLIT): ranks are those of one group, times are averaged over all"
 
 
 class OutOfBoundsValues(ImportDoubt, frozen=True):
     """The tool found wrong data."""
 
+    text = "wrong data: the tool counted {values:value} out of bounds"
     values: int
-
-    def render(self) -> str:
-        """Return the number of values."""
-        return f"wrong data: the tool counted {plural(self.values, 'value')} out of bounds"
 
 
 class RateMismatch(ImportDoubt, frozen=True):
@@ -167,57 +159,42 @@ class RateMismatch(ImportDoubt, frozen=True):
 class CallRateMismatch(ImportDoubt, frozen=True):
     """The printed bandwidth of some calls is not size / time."""
 
+    text = "the printed bandwidth of {calls:call} is not size / time; the time is used"
     calls: int
-
-    def render(self) -> str:
-        """Return the number of calls."""
-        return f"the printed bandwidth of {plural(self.calls, 'call')} is not size / time; the time is used"
 
 
 class MessageRateMismatch(ImportDoubt, frozen=True):
     """Bandwidth and message rate disagree."""
 
+    text = "bandwidth and message rate disagree in {lines:line} (first: line {first_line}); the bandwidth is used"
     lines: int
     first_line: int
-
-    def render(self) -> str:
-        """Return the number of lines, and which figure is used."""
-        return f"bandwidth and message rate disagree in {plural(self.lines, 'line')} (first: line {self.first_line}); the bandwidth is used"
 
 
 class SizeMismatch(ImportDoubt, frozen=True):
     """Bandwidth and message rate do not fit the message size."""
 
+    text = "line {line}: bandwidth and message rate do not fit a size of {size_bytes:byte}"
     line: int
     size_bytes: int
-
-    def render(self) -> str:
-        """Return the line and the size."""
-        return f"line {self.line}: bandwidth and message rate do not fit a size of {plural(self.size_bytes, 'byte')}"
 
 
 class ElementSizeMismatch(ImportDoubt, frozen=True):
     """The program prints sizes of 4-byte elements and moves larger ones."""
 
+    text = (
+        "{program} prints sizes of 4-byte elements, but moves {bytes_per_element} bytes per element to each rank: the sizes of the rows "
+        "count these"
+    )
     program: str
     bytes_per_element: int
-
-    def render(self) -> str:
-        """Return both element sizes."""
-        return (
-            f"{self.program} prints sizes of 4-byte elements, but moves {self.bytes_per_element} bytes per element to each rank: "
-            "the sizes of the rows count these"
-        )
 
 
 class InterleavedJobs(ImportDoubt, frozen=True):
     """Several jobs wrote their lines into each other."""
 
+    text = "the output of {jobs} jobs is interleaved: the job of each line is unknown"
     jobs: int
-
-    def render(self) -> str:
-        """Return the number of jobs."""
-        return f"the output of {self.jobs} jobs is interleaved: the job of each line is unknown"
 
 
 class RepeatedCases(ImportDoubt, frozen=True):
@@ -263,49 +240,35 @@ def _and_more(lines: int) -> str:
 class MixedMemory(ImportDoubt, frozen=True):
     """The buffers of the two ranks are in different kinds of memory."""
 
+    text = "the buffers of the two ranks are in different memory: {kinds:list}"
     kinds: Sequence[str]
-
-    def render(self) -> str:
-        """Return both kinds."""
-        return f"the buffers of the two ranks are in different memory: {listed(self.kinds)}"
 
 
 class ConcurrentThreads(ImportDoubt, frozen=True):
     """Several threads ran at the same time."""
 
+    text = "{threads} threads ran at the same time: times are those of one thread"
     threads: int
-
-    def render(self) -> str:
-        """Return how the times of the ranks were combined."""
-        return f"{self.threads} threads ran at the same time: times are those of one thread"
 
 
 class InputBuffers(ImportDoubt, frozen=True):
     """Each process had several input buffers, which it adds up first."""
 
+    text = "each process has {buffers} input buffers: the time includes their sum within the process"
     buffers: int
-
-    def render(self) -> str:
-        """Return what the time includes."""
-        return f"each process has {self.buffers} input buffers: the time includes their sum within the process"
 
 
 class IncompleteLog(ImportDoubt, frozen=True):
     """The log ends before the command."""
 
-    def render(self) -> str:
-        """Return what is missing."""
-        return "the log ends before the command did: later rows are missing"
+    text = "the log ends before the command did: later rows are missing"
 
 
 class FailedCommand(ImportDoubt, frozen=True):
     """The command that wrote the log failed."""
 
+    text = "the command ended with exit code {exit_code}: see the log for the reason"
     exit_code: int
-
-    def render(self) -> str:
-        """Return the exit code."""
-        return f"the command ended with exit code {self.exit_code}: see the log for the reason"
 
 
 Missing = NotInOutput | SkippedLines

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from collbench.reason import Fact, as_json
 from collbench.stats.median import t_quantile
-from collbench.units import format_time, plural
+from collbench.units import plural
 
 MODE = "overlap"  # of the test cases and rows
 FEWEST_BLOCKS = 4
@@ -62,25 +62,23 @@ class CoresSharedWithProgress(Fact, frozen=True):
 class ComputationMissed(Fact, frozen=True):
     """The computation does not last as long as the communication, so it cannot show how much of it can be hidden."""
 
+    text = (
+        "the computation lasted {computation_s:micros} µs, the communication {communication_s:micros} µs: the machine changed during the "
+        "case, so measure again"
+    )
     communication_s: float
     computation_s: float
-
-    def render(self) -> str:
-        """Return both times, and what to do."""
-        times = f"{format_time(self.computation_s)} µs, the communication {format_time(self.communication_s)} µs"
-        return f"the computation lasted {times}: the machine changed during the case, so measure again"
 
 
 class StepTimeMissed(Fact, frozen=True):
     """The computation of a training step does not last as long as requested."""
 
+    text = (
+        "the computation lasted {computation_s:micros} µs instead of {step_time_s:micros} µs: the machine changed during the case, so "
+        "measure again"
+    )
     step_time_s: float
     computation_s: float
-
-    def render(self) -> str:
-        """Return both times, and what to do."""
-        times = f"{format_time(self.computation_s)} µs instead of {format_time(self.step_time_s)} µs"
-        return f"the computation lasted {times}: the machine changed during the case, so measure again"
 
 
 class ComputationUnsteady(Fact, frozen=True):
@@ -97,12 +95,9 @@ class ComputationUnsteady(Fact, frozen=True):
 class OverlapWide(Fact, frozen=True):
     """The confidence interval of the overlap is too wide for a conclusion, or has values of two outcomes."""
 
+    text = "95 % confidence interval {low:.0f} to {high:.0f} %: use a longer --max-time or a larger size"
     low: float
     high: float
-
-    def render(self) -> str:
-        """Return the interval, and what to do."""
-        return f"95 % confidence interval {self.low:.0f} to {self.high:.0f} %: use a longer --max-time or a larger size"
 
 
 Doubt = TooFewBlocks | CoresSharedWithProgress | ComputationMissed | StepTimeMissed | ComputationUnsteady | OverlapWide
@@ -114,12 +109,9 @@ class AssistanceMissing(Fact, frozen=True):
     by   what makes the progress: threads of the library, or its kernels on the GPU
     """
 
+    text = "the {by} of {backend} make progress without help"
     backend: str
     by: Literal["threads", "kernels"] = "threads"
-
-    def render(self) -> str:
-        """Return the reason."""
-        return f"the {self.by} of {self.backend} make progress without help"
 
 
 @dataclass(frozen=True)

@@ -297,23 +297,17 @@ class LargePredictionError(Refusal, frozen=True):
 class TooManyNodes(Refusal, frozen=True):
     """The node count is too far beyond the largest measured one."""
 
+    text = "{nodes} nodes are more than {most:g} times the largest measured count, {largest}: measure at more nodes"
     nodes: int
     largest: int
     most: float
-
-    def render(self) -> str:
-        """Return the sentence."""
-        return f"{self.nodes} nodes are more than {self.most:g} times the largest measured count, {self.largest}: measure at more nodes"
 
 
 class NoModelFits(Refusal, frozen=True):
     """No model has a leave-one-out error: its factors would be negative."""
 
+    text = "no model describes the times at {nodes:list} nodes: measure at more node counts"
     nodes: tuple[int, ...]
-
-    def render(self) -> str:
-        """Return the sentence."""
-        return f"no model describes the times at {listed([str(each) for each in self.nodes])} nodes: measure at more node counts"
 
 
 def format_error(error: float) -> str:

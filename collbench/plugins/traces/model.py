@@ -160,13 +160,10 @@ class DamagedFile(Fact, frozen=True):
     rank  the rank in its name, UNKNOWN without one
     """
 
+    text = "{file} is damaged ({what})"
     file: str
     what: str
     rank: int = UNKNOWN
-
-    def render(self) -> str:
-        """Return what is damaged, and why."""
-        return f"{self.file} is damaged ({self.what})"
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,10 @@ class DefaultUsed(Fact, frozen=True):
     used    the value that is used; operations: how many exchanges have it
     """
 
+    text = "{field} not recorded in {operations:exchange}: {used} is used"
     field: str
     used: str
     operations: int
-
-    def render(self) -> str:
-        """Return the field, the default, and the number of exchanges."""
-        return f"{self.field} not recorded in {plural(self.operations, 'exchange')}: {self.used} is used"
 
 
 class OperationsLeftOut(Fact, frozen=True):
@@ -75,19 +72,14 @@ class OverlapNotRecorded(Fact, frozen=True):
     ranks   how many
     """
 
+    text = "times of {ranks:rank} not recorded: their operations run one after the other, without computing"
     ranks: int
-
-    def render(self) -> str:
-        """Return how many ranks have no times, and what follows."""
-        return f"times of {plural(self.ranks, 'rank')} not recorded: their operations run one after the other, without computing"
 
 
 class ComputeFromGaps(Fact, frozen=True):
     """The trace has no compute intervals. Computing is what lies between operations, so computing during operations is not replayed."""
 
-    def render(self) -> str:
-        """Return what is replayed as computing."""
-        return "computing not recorded: gaps between operations are replayed as computing; computing during operations is not"
+    text = "computing not recorded: gaps between operations are replayed as computing; computing during operations is not"
 
 
 class RanksAbsent(Fact, frozen=True):
@@ -107,11 +99,8 @@ class RanksAbsent(Fact, frozen=True):
 class GroupsUnknown(Fact, frozen=True):
     """The ranks of some process groups were not recorded; the ranks that use a group are its ranks."""
 
+    text = "ranks of {groups:process group} not recorded: the ranks that use a group are used"
     groups: int
-
-    def render(self) -> str:
-        """Return how many groups, and what is used."""
-        return f"ranks of {plural(self.groups, 'process group')} not recorded: the ranks that use a group are used"
 
 
 class GroupsMixed(Fact, frozen=True):
@@ -120,12 +109,9 @@ class GroupsMixed(Fact, frozen=True):
     form   the preferred format; used: the format that is replayed
     """
 
+    text = "the {form} trace does not distinguish the process groups: the {used} trace is replayed"
     form: str
     used: str
-
-    def render(self) -> str:
-        """Return which format is replayed, and why."""
-        return f"the {self.form} trace does not distinguish the process groups: the {self.used} trace is replayed"
 
 
 class FilesIgnored(Fact, frozen=True):
@@ -150,18 +136,15 @@ class ShrunkTo(Fact, frozen=True):
     dimension, became  ranks of the dimension; stride: between its ranks
     """
 
+    text = (
+        "{now} of {ranks} ranks: the data-parallel dimension of {dimension} ranks (stride {stride}) has {became}; buffers keep their whole "
+        "size, so that a rank's part of them is larger"
+    )
     ranks: int
     now: int
     dimension: int
     became: int
     stride: int
-
-    def render(self) -> str:
-        """Return the numbers of ranks, and what is kept."""
-        return (
-            f"{self.now} of {self.ranks} ranks: the data-parallel dimension of {self.dimension} ranks (stride {self.stride}) has "
-            f"{self.became}; buffers keep their whole size, so that a rank's part of them is larger"
-        )
 
 
 TraceFact = (

@@ -52,12 +52,9 @@ _OPTION = "--compute real"
 class ComputingUnsupported(Fact, frozen=True):
     """A training cannot be measured with its computation, since each computation needs the data of the exchange before it."""
 
+    text = "--compute real is not supported for {regime}: its computation waits for each exchange (use {supported:or})"
     regime: str
     supported: tuple[str, ...]
-
-    def render(self) -> str:
-        """Return the reason, and the trainings that can."""
-        return f"{_OPTION} is not supported for {self.regime}: its computation waits for each exchange (use {' or '.join(self.supported)})"
 
 
 def unsupported(regime: Regime) -> ComputingUnsupported | None:

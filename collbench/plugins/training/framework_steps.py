@@ -54,13 +54,10 @@ _OF_UPDATE = {2: 0.1, 4: 1e-3, 8: 1e-6}  # tolerated difference from one process
 class Exchanged(Fact, frozen=True):
     """An operation of a step: its name, bytes as collbench counts the operation's size, and data type."""
 
+    text = "{operation} of {size_bytes:bytes} {dtype}"
     operation: str
     size_bytes: int
     dtype: str
-
-    def render(self) -> str:
-        """Return "allreduce of 25 MiB float32"."""
-        return f"{self.operation} of {format_bytes(self.size_bytes)} {self.dtype}"
 
 
 class TrafficEqual(Fact, frozen=True):

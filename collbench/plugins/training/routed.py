@@ -205,15 +205,12 @@ def routed_too_large(title: str, plan: StepPlan, backend: Backend, world: World)
 class RoutingsDiffer(Fact, frozen=True):
     """Two ranks have different token counts. rank: the first one that differs from rank 0."""
 
+    text = (
+        "the token counts of rank {rank} ({host}) differ from those of rank 0: give the same routing file, and the same version of numpy, "
+        "to all ranks"
+    )
     rank: int
     host: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return (
-            f"the token counts of rank {self.rank} ({self.host}) differ from those of rank 0: give the same routing file, and the same "
-            "version of numpy, to all ranks"
-        )
 
 
 def differing_routing(routing: Routing | None, world: World) -> RoutingsDiffer | None:

@@ -441,12 +441,9 @@ class PreparedStep:
 class PartNotPrepared(Fact, frozen=True):
     """A part of a training step cannot run on the backend: the part, and the reason."""
 
+    text = "{part}: {reason}"
     part: str
     reason: Fact
-
-    def render(self) -> str:
-        """Return the part and the reason."""
-        return f"{self.part}: {self.reason.render()}"
 
 
 def prepare_step(title: str, plan: StepPlan, stage: BackendContext, world: World) -> PreparedStep | PartNotPrepared:

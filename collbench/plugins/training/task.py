@@ -103,13 +103,10 @@ _OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a
 class WrongStepData(Fact, frozen=True):
     """Ranks received wrong data in a training step."""
 
+    text = "wrong data in {regime} on {backend}: {detail}"
     regime: str
     backend: str
     detail: str
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"wrong data in {self.regime} on {self.backend}: {self.detail}"
 
 
 @dataclass
