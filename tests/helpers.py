@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from collbench.errors import CollbenchError
 from collbench.operations.case import Case
 from collbench.operations.data import reduced, write_digits
 from collbench.operations.dtypes import DTYPES, undefined_redop
@@ -16,6 +18,16 @@ OF_THE_MACHINE = frozenset({"cpu_shared", "straggler"})  # flags that a busy mac
 
 FITTING = [(dtype, redop) for dtype in DTYPES for redop in ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
            if not undefined_redop(redop, DTYPES[dtype])]  # fmt: skip
+
+Call = Callable[[], object]
+
+
+def said(call: Call) -> str:
+    """Return the text that a function returns, or that of the CollbenchError that it raises."""
+    try:
+        return str(call())
+    except CollbenchError as error:
+        return str(error)
 
 
 def make_case(dtype: str = "float32", count: int = 100, **changes: Any) -> Case:

@@ -1,57 +1,111 @@
-"""Messages: each has one rendering, which one golden file per family keeps; code does not read rendered texts."""
+"""Messages: an example of every fact renders; code does not read rendered texts."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import pytest
+import msgspec
+from msgspec import inspect
 
-from collbench.reason import Fact
-from tests.messages import Message, families, rendered
+from collbench.reason import Fact, Text
+from collbench.results.quality import REMEDIES
 
 ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests/golden/messages"
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+GOLDEN = ROOT / "tests/golden/messages.txt"
+# Fields of type str that do not take every text.
+_STRINGS = {"driver_cuda": ["12.4", "11.8"], "remedy": list(REMEDIES)}
 
 
-@pytest.mark.parametrize(("family", "messages"), families(), ids=lambda value: value if isinstance(value, str) else "")
-def test_the_words_of_a_family(family: str, messages: Mapping[str, Message]) -> None:
-    text = "".join(f"{name}\n{_indented(rendered(message))}\n\n" for name, message in messages.items())
-    path = GOLDEN / f"{family}.txt"
-    if os.environ.get("COLLBENCH_GOLDEN") == "1":
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-def _indented(text: str) -> str:
-    assert text and not _CONTROL.search(text), f"not printable: {text!r}"
-    return "\n".join(f"    {line}" for line in text.split("\n"))
-
-
-def test_every_kind_of_fact_has_an_example() -> None:
+def _import_facts() -> None:
     for path in (ROOT / "collbench").rglob("*.py"):
         if "Fact" in path.read_text(encoding="utf-8"):
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
-    shown = {type(message) for _, messages in families() for message in messages.values()}
-    missing = sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in _kinds(Fact) if kind not in shown)
-    assert missing == [], "add an example to tests/messages"
 
 
-def _kinds(base: type[Fact]) -> Iterator[type[Fact]]:
-    """All classes below that have a `render` of their own, of this package."""
+def _kinds(base: type[Fact] = Fact) -> Iterator[type[Fact]]:
+    """All classes below that have a text of their own, of this package."""
     for kind in base.__subclasses__():
         if kind.__module__.startswith("collbench."):
             yield from [kind] if "text" in vars(kind) or kind.render is not base.render else []
             yield from _kinds(kind)
 
 
+def _values(kind: inspect.Type, name: str, items: int) -> list[Any]:
+    """Return values of a type. Strings are the name of the field; tuples have `items` values."""
+    match kind:
+        case inspect.UnionType(types):
+            values = [value for member in types for value in _values(member, name, items)]
+            values.sort(key=lambda value: value is None)
+        case inspect.LiteralType(values) | inspect.EnumType(values):
+            pass
+        case inspect.NoneType():
+            values = [None]
+        case inspect.BoolType():
+            values = [True, False]
+        case inspect.IntType():
+            values = [2, 1]
+        case inspect.FloatType():
+            values = [1.5]
+        case inspect.VarTupleType(item) | inspect.ListType(item) | inspect.CollectionType(item):
+            values = [tuple(_values(item, name, items)[:1] * items)]
+        case inspect.TupleType(types):
+            values = [tuple(_values(member, name, items)[0] for member in types)]
+        case inspect.DictType(_, value_type):
+            values = [{name: _values(value_type, name, items)[0]}]
+        case inspect.StructType(cls):
+            values = [Text("another fact") if cls is Fact else next(_examples(cls, items))]
+        case inspect.DataclassType(cls, fields) | inspect.NamedTupleType(cls, fields):
+            values = [cls(**{field.name: _values(field.type, field.name, items)[0] for field in fields})]
+        case _:
+            values = _STRINGS.get(name, [name])
+    return list(values)
+
+
+def _examples(kind: type[msgspec.Struct], items: int) -> Iterator[Any]:
+    """Yield a value of the class with all fields, then one for each other value of each field."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    values: dict[str, list[Any]] = {}
+    for field in info.fields:
+        values[field.name] = _values(field.type, field.name, items)
+        if not field.required and isinstance(field.default, str | int | float) and field.default not in values[field.name]:
+            values[field.name].append(field.default)
+    first = {name: examples[0] for name, examples in values.items()}
+    yield kind(**first)
+    for name, examples in values.items():
+        for example in examples[1:]:
+            yield kind(**{**first, name: example})
+
+
+def _texts(kind: type[Fact]) -> list[str]:
+    """Return the different texts of examples of a fact."""
+    return list(dict.fromkeys(fact.render() for items in (2, 1) for fact in _examples(kind, items)))
+
+
+def test_an_example_of_every_fact_renders() -> None:
+    _import_facts()
+    shown = {str(kind.__struct_config__.tag): _texts(kind) for kind in _kinds() if kind is not Text}
+    pages = {code: "".join(f"    {text}\n" for text in texts) for code, texts in sorted(shown.items())}
+    for code, texts in shown.items():
+        for text in texts:
+            assert text.strip() and text.isprintable() and not re.search(r"[{}]|\bNone\b", text), f"{code}: {text!r}"
+    if os.environ.get("COLLBENCH_GOLDEN") == "1":
+        GOLDEN.write_text("".join(f"{code}\n{page}\n" for code, page in pages.items()), encoding="utf-8")
+    golden = dict(re.findall(r"^(\w+)\n((?:    .*\n)+)", GOLDEN.read_text(encoding="utf-8"), re.MULTILINE))
+    assert pages == {code: golden.get(code) for code in pages}
+    if (ROOT / "collbench/plugins").exists():
+        assert set(pages) == set(golden)
+
+
 def test_codes_of_facts_are_unique() -> None:
-    codes = [str(kind.__struct_config__.tag) for kind in _kinds(Fact)]
+    _import_facts()
+    codes = [str(kind.__struct_config__.tag) for kind in _kinds()]
     assert sorted(codes) == sorted(set(codes))
 
 

@@ -1,4 +1,4 @@
-"""Bad input ends with one sentence, exit code 2, and nothing written; tests/messages/cli.py has the lines and their wording."""
+"""Bad input ends with one sentence, exit code 2, and nothing written; test_cli_sentences.py has the lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ import pytest
 
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM, one_sentence, run, run_here
+from tests.cli.test_cli_sentences import FILES, USAGE_ERRORS, usage_lines
 from tests.conftest import line_of_command, sample
-from tests.messages import invalid_lines
-from tests.messages.cli import FILES
 
 CHOICES = [  # worded by argparse, differently in each version of Python
     "allreduce --format yaml", "allreduce --evidence maybe", "probe --format yaml", "workload fsdp --format nccl-tests",
     "doctor --launch --format matrix",
 ]  # fmt: skip
-BEFORE_START = [*(line for line in invalid_lines() if "--exit-style" not in line), *CHOICES]
+BEFORE_START = [*(line for path in USAGE_ERRORS for line in usage_lines(path) if "--exit-style" not in line), *CHOICES]
 STARTED = [  # errors that only ranks of a launch can detect
     ("pairs --backend simulated --ranks 2 --tools iperf3", "--backend"),
 ]  # fmt: skip
