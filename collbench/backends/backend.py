@@ -216,6 +216,7 @@ class Backend(Protocol):
     no_cuda          why the opened library does not support CUDA memory, as text; "" if it does, or if no backend of this kind does
     virtual          whether ranks are simulated, so that CPUs, counters and links of the hosts do not affect the times
     own_ceiling      the expected bandwidth if only the backend knows it (a simulated link), else None
+    import_cpu_s     CPU time, in seconds, that importing the library takes; 0 if that does not matter
     """
 
     name: str
@@ -235,6 +236,7 @@ class Backend(Protocol):
     no_cuda: str
     virtual: bool
     own_ceiling: Ceiling | None
+    import_cpu_s: float
 
     @classmethod
     def probe(cls) -> Available | Unavailable:
@@ -401,6 +403,7 @@ class BackendBase:
     no_cuda = ""
     virtual = False
     own_ceiling: Ceiling | None = None
+    import_cpu_s = 0.0
 
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return the two ranks as a part of the group of all ranks."""

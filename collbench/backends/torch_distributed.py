@@ -140,6 +140,8 @@ class TorchMemory:
 class TorchBackend(HostOrGpuBackend):
     """The base of backends over torch.distributed. `open` sets `_torch`, the module."""
 
+    import_cpu_s = 2.5
+
     api = "torch"
     passes_messages = True
     _torch: Any

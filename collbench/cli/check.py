@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.options import CHECK, add_options
 from collbench.cli.parser import add_command
-from collbench.cli.request import check_request
+from collbench.cli.request import CHECK_SIZES, check_request
 from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
 from collbench.launch.failed_start import StartCrashed
@@ -131,12 +131,19 @@ def _verdict(run: Run | None, code: int, requested: frozenset[str], reason: str 
 
 def _omitted(run: Run | None) -> list[tuple[str, str]]:
     """Return (operation, backend) of the cases that were not measured, because the time was over, as the run has recorded it."""
+    from collbench.measuring.open_backends import BackendOpensTooLate
     from collbench.measuring.tasks.cases import TimeWasOver
     from collbench.reason import Text, decode_or_text
 
     reasons = [event["reason"] for event in run.events if event.get("reason")] if run else []
-    facts = [decode_or_text(reason, TimeWasOver | Text) for reason in reasons]
-    return [series for fact in facts if isinstance(fact, TimeWasOver) for series in fact.series]
+    omitted: list[tuple[str, str]] = []
+    for reason in reasons:
+        fact = decode_or_text(reason, TimeWasOver | BackendOpensTooLate | Text)
+        if isinstance(fact, TimeWasOver):
+            omitted += fact.series
+        elif isinstance(fact, BackendOpensTooLate):
+            omitted += [(operation, fact.backend) for operation in CHECK_SIZES]
+    return omitted
 
 
 def _findings(run: Run | None) -> list[Finding]:

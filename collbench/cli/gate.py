@@ -274,6 +274,8 @@ def _add_gate_options(parser: Parser) -> None:
 def _add_outputs(outputs: Any) -> None:
     outputs.add_argument("--out", metavar="FILE", type=Path, help="write verdict.json")
     outputs.add_argument("--confirm-suite", metavar="FILE", type=Path, help="write a suite that measures the suspects again")
+    template = "write a table [[change]] for each unexpected change, to complete and use with --expect"
+    outputs.add_argument("--expect-template", metavar="FILE", type=Path, help=template)
     outputs.add_argument("--junit", metavar="FILE", type=Path, help="write JUnit XML, a test case for each group (extra: report)")
     outputs.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown, such as to $GITHUB_STEP_SUMMARY")
     outputs.add_argument("--openmetrics", metavar="FILE", type=Path, help="write OpenMetrics")
@@ -335,6 +337,7 @@ def _files(arguments: argparse.Namespace) -> OutputFiles:
     """Return the requested outputs. Raises UsageError for invalid ones, before the verdict is computed."""
     from collbench.report.verdict import check_suite_path
     from collbench.report.verdict_formats import OutputFiles
+    from collbench.report.writers import STDOUT
 
     files = OutputFiles(arguments.out, arguments.junit, arguments.markdown, arguments.openmetrics, arguments.html)
     files.check()
@@ -342,6 +345,10 @@ def _files(arguments: argparse.Namespace) -> OutputFiles:
         raise UsageError(f"--exit-style nagios prints one status line, so --format {arguments.format} is not supported: use --out FILE")
     if arguments.verdict and arguments.html:
         raise UsageError("--html needs the runs: use collbench report RUN… --html FILE --verdict FILE")
+    template = arguments.expect_template
+    if template is not None and (template == STDOUT or template.exists()):
+        why = "cannot write to stdout: use a file name" if template == STDOUT else f"{template} exists: name another file, or remove it"
+        raise UsageError(f"--expect-template {why}")
     if arguments.confirm_suite:
         if arguments.verdict or arguments.paired:
             raise UsageError("--confirm-suite needs --baseline: with --paired, measure the same suite again")
@@ -426,18 +433,30 @@ def _typed(arguments: argparse.Namespace, candidate: Sequence[Allocation], suite
 def _written(arguments: argparse.Namespace, files: OutputFiles, verdict: Verdict, suite: str | None, typed: GateCommand | None) -> int:
     from collbench.gating.verdict import NAGIOS, PROLOG, UNDECIDED, exit_code
     from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
-    from collbench.report.verdict import next_commands, write_suite
+    from collbench.report.verdict import expect_template, next_commands, write_suite
     from collbench.report.verdict_formats import verdict_lines, write_files
-    from collbench.report.writers import confirm_written
+    from collbench.report.writers import confirm_written, write_whole
 
     write_files(verdict, files, arguments.runs, arguments.baseline)
     stays = verdict.result == UNDECIDED and len(verdict.candidates) > 1
     suite_note = write_suite(arguments.confirm_suite, suite, stays) if arguments.confirm_suite else None
+    template, template_note = None, None
+    if arguments.expect_template:
+        template = expect_template(verdict)
+        template_note = f"--expect-template {arguments.expect_template} is not written: no unexpected change"
+    if template is not None:
+        write_whole(arguments.expect_template, template, "--expect-template")
+        template_note = None
     code = exit_code(verdict, arguments.exit_style)
     drains_not = f"{verdict.result}: {_DRAINS_NOT}" if arguments.exit_style == PROLOG and verdict.exit_code and not code else None
-    for known in filter(None, (suite_note, drains_not)):
+    for known in filter(None, (suite_note, template_note, drains_not)):
         write_line(sys.stderr, f"collbench: {known}")
-    confirm_written((*vars(files).values(), *([arguments.confirm_suite] if suite is not None else [])), sys.stderr)
+    written = list(vars(files).values())
+    if suite is not None:
+        written.append(arguments.confirm_suite)
+    if template is not None:
+        written.append(arguments.expect_template)
+    confirm_written(written, sys.stderr)
     screen = PlainScreen(sys.stdout, sys.stderr, wants_color(sys.stdout))
     for line in verdict_lines(verdict, arguments.format, arguments.exit_style, width_of(sys.stdout)):
         screen.data(line)

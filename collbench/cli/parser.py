@@ -63,6 +63,14 @@ class Parser(argparse.ArgumentParser):
         page = command_page if " " in self.prog else program_page
         return page(self, commands(), everything)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Reject a value that is not a choice of the option. An unknown format has the same sentence in all commands."""
+        if action.dest == "format" and action.choices is not None:
+            from collbench.report.screen import check_format
+
+            check_format(value, action.choices)
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with one sentence: what is wrong, and where to look."""
         raise UsageError(f"{message} (see `{self.prog} --help`)")

@@ -152,14 +152,14 @@ def _sizes(arguments: argparse.Namespace) -> tuple[tuple[int, ...] | None, str, 
 # The requests of check, pairs, hunt and workload.
 
 _CHECK_MAX_TIME_S = 3.0  # per case
-_CHECK_SIZES = {"allreduce": (8, 4 << 20, 16 << 20, 64 << 20), "p2p_latency": (8,), "p2p_bandwidth": (4 << 20, 16 << 20)}  # bytes
+CHECK_SIZES = {"allreduce": (8, 4 << 20, 16 << 20, 64 << 20), "p2p_latency": (8,), "p2p_bandwidth": (4 << 20, 16 << 20)}  # bytes
 _CHECK_WINDOW = 4  # messages in flight: the usual 256 MiB take seconds on a link of 1 Gb/s, and a few messages fill any link
 
 
 def check_request(arguments: argparse.Namespace, argv: Sequence[str]) -> Request:
     """Return the request of `collbench check`. Sizes that do not fit the memory are left out. Raises UsageError."""
     kept = Sweep((), None, (dtype_named("float32"),), sparse=True, defaults=backend_defaults, window=_CHECK_WINDOW)
-    sweeps = [replace(kept, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in _CHECK_SIZES.items()]
+    sweeps = [replace(kept, operations=(known_operations()[name],), sizes=sizes, where=name) for name, sizes in CHECK_SIZES.items()]
     budget = Budget(_CHECK_MAX_TIME_S, total_s=arguments.total_time, wall_s=arguments.total_time + CHECK_OVERHEAD_S)
     request = request_of(arguments, Sweeps(tuple(sweeps)), argv)
     if not request.requested and not any(find_spec(name) for name in ("mpi4py", "torch", "cupy")):  # plain TCP needs no library

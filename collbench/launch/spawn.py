@@ -92,7 +92,7 @@ BEGAN = "COLLBENCH_BEGAN"  # for the ranks that a process starts on its host: wh
 
 def command_began_s(env: Mapping[str, str]) -> float:
     """Return when the command began, in seconds on CLOCK_MONOTONIC: its parent if that started this rank, else this process."""
-    own_s = _process_began_s()
+    own_s = process_began_s()
     try:
         began_s = float(env[BEGAN]) if "COLLBENCH_LOCAL" in env else own_s
     except (KeyError, ValueError):
@@ -100,7 +100,7 @@ def command_began_s(env: Mapping[str, str]) -> float:
     return began_s if began_s <= own_s else own_s
 
 
-def _process_began_s() -> float:
+def process_began_s() -> float:
     """Return when this process began (proc(5), /proc/self/stat, field 22: ticks since boot); now, where that is unknown."""
     now_s = time.monotonic()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from collbench.launch.failed_start import CRASHED_BACKEND, BackendStartFailed, e
 from collbench.launch.mpi import LibraryFailed
 from collbench.launch.network import loopback_down
 from collbench.launch.shared_memory import remove_names
-from collbench.launch.spawn import recorded_opening
+from collbench.launch.spawn import process_began_s, recorded_opening
 from collbench.measuring.request import Request
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
@@ -47,6 +48,24 @@ class BackendNotMeasured(Fact, frozen=True):
     reason: str
 
 
+class BackendOpensTooLate(Fact, frozen=True):
+    """A backend that the user did not name is left out, because importing its library would take all the time of the command.
+
+    needed_s  seconds that this takes with the share of a core that this process has had so far; left_s: of the command
+    """
+
+    backend: str
+    needed_s: float
+    left_s: float
+
+    def render(self) -> str:
+        """Return the sentence that users see."""
+        return (
+            f"{self.backend} is not measured: on this busy machine its library takes about {self.needed_s:.0f} s to start, and "
+            f"{self.left_s:.0f} s of the command were left: name it (--backend {self.backend}), or use a longer --total-time"
+        )
+
+
 @dataclass(frozen=True)
 class OpenBackend:
     """A backend that is open on every rank, or the reason why not, the same on every rank; with NCCL's log where there is one."""
@@ -70,16 +89,40 @@ class OpenBackend:
 Work = tuple[Operation, Case, OpenBackend]
 
 
-def open_backends(request: Request, world: World, note: Callable[[Fact], None]) -> list[OpenBackend]:
+def open_backends(request: Request, world: World, note: Callable[[Fact], None], ends_s: float | None = None) -> list[OpenBackend]:
     """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
+
+    ends_s: when the last case must have ended, on CLOCK_MONOTONIC. A default backend that would open later is left out if another is open.
 
     Raises UsageError (exit 2) for a backend that is not installed, RunFailed (exit 4) for one that cannot run in this
     launch.
     """
-    opened = [one for name in request.backends if (one := _open_one(name, request, world, note))]
+    opened: list[OpenBackend] = []
+    for name in request.backends:
+        if name not in request.requested and any(other.backend for other in opened):
+            late = _opens_too_late(name, world, ends_s)
+            if late:
+                note(late)
+                continue
+        backend = _open_one(name, request, world, note)
+        if backend:
+            opened.append(backend)
     if not opened:
         raise UsageError(NO_BACKEND)
     return opened
+
+
+def _opens_too_late(name: str, world: World, ends_s: float | None) -> BackendOpensTooLate | None:
+    """Return the reason to leave out a backend, as rank 0 estimates it: its library would not be imported before `ends_s`; else None."""
+    cpu_s = backend_class(name).import_cpu_s
+    if ends_s is None or not cpu_s:
+        return None
+    now_s = time.monotonic()
+    share_of_core = min(time.process_time() / max(now_s - process_began_s(), 1e-3), 1.0)
+    needed_s = cpu_s / max(share_of_core, 1e-3)
+    left_s = max(ends_s - now_s, 0.0)
+    needed_s, left_s = world.broadcast([round(needed_s, 1), round(left_s, 1)], f"opening {name}: looking at the time left")
+    return BackendOpensTooLate(name, needed_s, left_s) if needed_s > left_s else None
 
 
 def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from math import ceil
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
@@ -43,7 +42,7 @@ from collbench.reason import Fact, Text, as_json
 from collbench.results.environment import host_facts, loaded_libraries, recorded_environment
 from collbench.results.folder import CASES, RunFolder
 from collbench.results.reader import Run
-from collbench.units import format_duration, plural
+from collbench.units import plural
 
 _PATIENCE_S = 1.0
 _END_S = 1.5  # from the last case to the end of the command
@@ -78,8 +77,8 @@ class ProgressListener(Protocol):
         """Receive what will be measured, and the run's folder."""
         ...
 
-    def status(self, text: str) -> None:
-        """Receive what happens before the first record: "measuring the references…"."""
+    def status(self, text: str, left_s: float | None = None) -> None:
+        """Receive what happens before the first record, "measuring the references…", and the seconds left of a command with a limit."""
         ...
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
@@ -242,7 +241,7 @@ class LaunchSession:
             world.refuse(missing)
         self.status(f"opening {', '.join(request.backends)} on {plural(world.size, 'rank')}…")
         note = self._waiting.append
-        self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note)
+        self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note, self.ends_s)
         plan = task.plan(self)
         of_hosts = software_of_hosts(world, self.opened)
         self._waiting += [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
@@ -409,8 +408,7 @@ class LaunchSession:
     def status(self, text: str) -> None:
         """Show what happens before the first record, at rank 0, with the time left. Call it before a measurement, never during one."""
         if self.listener:
-            left = "" if self.ends_s is None else f" {format_duration(ceil(max(self.ends_s - time.monotonic(), 0.0)))} left"
-            self.listener.status(f"{text}{left}")
+            self.listener.status(text, None if self.ends_s is None else self.ends_s - time.monotonic())
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show how far the launch is, at rank 0."""

@@ -7,6 +7,6 @@ FORMATS = {
     "table": "collbench.report.writers:TableWriter",
     "nccl-tests": "collbench.report.nccl_tests:NcclTestsWriter",
     "csv": "collbench.report.writers:CsvWriter",
-    "json": "collbench.report.writers:JsonWriter",
     "bmf": "collbench.report.bencher:BencherWriter",
+    "json": "collbench.report.writers:JsonWriter",
 }

@@ -62,9 +62,9 @@ class Reporter:
         self._open = True
         self._data(self._writer.start(plan))
 
-    def status(self, text: str) -> None:
+    def status(self, text: str, left_s: float | None = None) -> None:
         """Show what happens before the first case: on a terminal at once, elsewhere if nothing else was printed for 3 s."""
-        self._screen.status(text)
+        self._screen.status(text, left_s)
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show what is measured now, how many of how many cases are done, and the estimated seconds left.
@@ -151,8 +151,10 @@ class ProgressPrinter(Reporter):
 
     def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
         """Show the case that begins; the time left is estimated from the cases so far."""
-        spent, total = time.monotonic() - self._began_s, total or 0
-        super().progress(text, done, total, eta_s or (spent / done * (total - done) if done else None))
+        spent_s, total = time.monotonic() - self._began_s, total or 0
+        if eta_s is None and done:
+            eta_s = spent_s / done * (total - done)
+        super().progress(text, done, total, eta_s)
 
     def record(self, record: Any, place: int | None) -> None:
         """Print a finished case as soon as all before it are printed."""

@@ -7,6 +7,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import ceil, floor
+from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
 
 from collbench.errors import UsageError
@@ -20,6 +22,7 @@ _CODES = {"head": "1", "foot": "2", "na": "2", "doubtful": "33", "wrong": "1;31"
 _STYLES = {"head": "bold", "foot": "dim", "na": "dim", "doubtful": "yellow", "wrong": "bold red"}
 _SILENCE_S = 10.0  # rows wait for earlier ones; after so long without one, a line shows that the run continues
 _SILENT_START_S = 3.0  # before the first case
+_TICK_S = 1.0  # of the live line while a case runs
 _ERASE_LINE = "\r\x1b[2K"
 COLORS = ("auto", "always", "never")
 
@@ -97,17 +100,17 @@ class PlainScreen:
         if not self._quiet:
             write_line(self._err, printable(text))
 
-    def status(self, text: str) -> None:
-        """Write the text to stderr if nothing was written for 3 s."""
+    def status(self, text: str, left_s: float | None = None) -> None:
+        """Write the text to stderr if nothing was written for 3 s, with the seconds left if the command has a limit."""
         if self._now() - self._last_s >= _SILENT_START_S:
             self._last_s = self._now()
-            self.talk(text)
+            self.talk(text if left_s is None else f"{text} {time_left(left_s)}")
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
         """Write a line to stderr after 10 s without any line; otherwise the finished lines show the progress."""
         if done and self._now() - self._last_s >= _SILENCE_S:
             self._last_s = self._now()
-            left = "" if eta_s is None else f", {format_duration(eta_s)} left"
+            left = "" if eta_s is None else f", {time_left(eta_s)}"
             self.talk(f"{done} of {total} cases measured{left}: {text}")
 
     def close(self) -> None:
@@ -128,9 +131,15 @@ class LiveScreen(PlainScreen):
         self._console = _console(watched, color)
         self.room: int | None = self._console.width if self._stream_watched else None
         watched.write(_ERASE_LINE)  # the status line of the process that started this one
-        # No automatic refresh, since a thread that wakes up four times a second would disturb the measurement.
+        # Without rich's refresh, since a thread that wakes up four times a second would disturb the measurement.
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
+        self._render: Callable[[str], RenderableType] | None = None
+        self._eta_s: float | None = None
+        self._shown_s = self._drawn_s = self._now()
+        self._ended = Event()
+        self._ticker = Thread(target=self._tick, name="time left", daemon=True)
+        self._ticker.start()
 
     def data(self, line: Line) -> None:
         """Write the line above the progress line, or to the file if stdout is one."""
@@ -146,25 +155,52 @@ class LiveScreen(PlainScreen):
         else:
             super().talk(text)
 
-    def status(self, text: str) -> None:
+    def status(self, text: str, left_s: float | None = None) -> None:
         """Show the text in place of the live line."""
         from rich.text import Text
 
-        self._live.update(Text(printable(text), no_wrap=True, overflow="ellipsis"), refresh=True)
+        self._show(lambda left: Text(printable(f"{text} {left}".rstrip()), no_wrap=True, overflow="ellipsis"), left_s)
 
     def progress(self, text: str, done: int, total: int, eta_s: float | None) -> None:
         """Redraw the live line."""
-        self._live.update(_progress(printable(text), done, total, eta_s), refresh=True)
+        self._show(lambda left: _progress(printable(text), done, total, left), eta_s)
 
     def close(self) -> None:
         """Remove the live line and restore the cursor."""
+        self._ended.set()
         self._live.stop()
+
+    def _show(self, render: Callable[[str], RenderableType], eta_s: float | None) -> None:
+        """Show a live line, of which the time left goes on by itself."""
+        self._render, self._eta_s = render, eta_s
+        self._shown_s = self._drawn_s = self._now()
+        self._live.update(render(time_left(eta_s)), refresh=True)
+
+    def _tick(self) -> None:
+        """Redraw the line once per second while one case runs. Cases that are shorter redraw it themselves."""
+        while not self._ended.wait(_TICK_S):
+            now_s, render = self._now(), self._render
+            if render is None or now_s - self._drawn_s < _TICK_S * 0.9:
+                continue
+            self._drawn_s = now_s
+            try:
+                self._live.update(render(time_left(self._eta_s, now_s - self._shown_s)), refresh=True)
+            except (OSError, ValueError):  # the output is closed
+                return
 
     def _above(self, text: str, style: str) -> None:
         from rich.text import Text
 
         self._console.print(Text(text, style=style), soft_wrap=True)
         self._console.file.flush()
+
+
+def time_left(eta_s: float | None, elapsed_s: float = 0.0) -> str:
+    """Return "12 s left" of an estimate that was made `elapsed_s` ago, "3 s late" after it, and without one the seconds since then."""
+    if eta_s is None:
+        return format_duration(floor(elapsed_s)) if elapsed_s >= 1 else ""
+    left_s = eta_s - elapsed_s
+    return f"{format_duration(floor(-left_s))} late" if left_s <= -1 else f"{format_duration(ceil(max(left_s, 0.0)))} left"
 
 
 def write_line(stream: TextIO, text: str) -> None:
@@ -175,8 +211,12 @@ def write_line(stream: TextIO, text: str) -> None:
 
 def check_format(format: str, known: Iterable[str], what: str = "") -> None:
     """Raise UsageError for a format that is not in `known`; `what` is printed: " for pairs"."""
-    if format not in known:
-        raise UsageError(f"unknown --format '{format}'{what}: choose from {', '.join(known)}")
+    formats = list(known)
+    if format in formats:
+        return
+    if "jsonl" in formats or {"table", "csv"} <= set(formats):  # records: their JSON has one object per line, and --help calls it jsonl
+        formats = list(dict.fromkeys("jsonl" if name == "json" else name for name in formats))
+    raise UsageError(f"unknown --format '{format}'{what}: choose from {', '.join(formats)}")
 
 
 def print_lines(lines: Iterable[Line], stream: TextIO, color: bool = False) -> None:
@@ -194,12 +234,11 @@ def _console(stream: TextIO, color: bool) -> Console:
     )
 
 
-def _progress(text: str, done: int, total: int, eta_s: float | None) -> RenderableType:
+def _progress(text: str, done: int, total: int, left: str) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    left = "" if eta_s is None else f"{format_duration(eta_s)} left"
     line = Table.grid(padding=(0, 2))
     for width in (20, len(f"{total}/{total}"), len(left)):
         line.add_column(min_width=width, no_wrap=True)

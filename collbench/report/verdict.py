@@ -36,7 +36,7 @@ from collbench.gating.verdict import (
 )
 from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
-from collbench.report.frame import Column, Frame, Line, html_text, table_lines
+from collbench.report.frame import Column, Frame, Line, html_text, printable, table_lines
 from collbench.report.headlines import short
 from collbench.report.outcome_text import count_text, format_margin
 from collbench.report.screen import wrapped
@@ -327,7 +327,11 @@ def html_of_verdict(verdict: Verdict) -> str:
 
 _LAUNCHES, _DAYS, _LONGEST_NAME = 5, 30, 90
 _PLACING = ("--ranks", "-g", "--gpus-per-process", "--ranks-per-node")  # options with the number of ranks of a start without a launcher
-_EXPECT, _SUITE = "changes.toml", "confirm.toml"
+_EXPECT, _MORE, _SUITE = "changes.toml", "more-changes.toml", "confirm.toml"
+_ABOUT_TEMPLATE = """\
+# Unexpected changes, for `collbench gate --expect FILE`. Remove the tables of changes that are not intended, and complete "reason" and
+# "reviewer" of the others. "kind" and "what" are patterns: * matches anything.
+"""
 
 
 @dataclass(frozen=True)
@@ -373,8 +377,7 @@ def next_commands(verdict: Verdict, typed: GateCommand, width: int | None = None
 
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < CONFIRMATIONS
-    stack = STACK if verdict.mode == "paired" else ()  # these may differ
-    unexpected = [each for each in verdict.changes if each.announced is None and each.kind not in stack]
+    unexpected = unexpected_changes(verdict)
     if verdict.result == PASSED:
         if len(verdict.candidates) == 1 and not typed.slowed:  # the later ones of three may hold suspects alone
             why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
@@ -389,7 +392,7 @@ def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
         yield "next: add more good allocations:"
         yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline))} RUN…")
     elif unexpected:
-        yield from _announcing(verdict, typed, unexpected[0], len(unexpected))
+        yield from _announcing(verdict, typed, unexpected)
         if waiting:
             yield from _again(verdict, typed)
     elif waiting and verdict.waits:
@@ -422,16 +425,44 @@ def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     yield from ("and judge all together:", CommandText(f"  {typed.judge(*added)}"))
 
 
-def _announcing(verdict: Verdict, typed: GateCommand, change: Change, number: int) -> Iterator[str]:
-    """Yield a table to edit; kind and what are patterns, so special characters are escaped."""
+def unexpected_changes(verdict: Verdict) -> list[Change]:
+    """Return the changes without an announcement; of two stacks side by side those that are no part of the stacks."""
+    stack = STACK if verdict.mode == "paired" else ()  # these may differ
+    return [change for change in verdict.changes if change.announced is None and change.kind not in stack]
+
+
+def expect_template(verdict: Verdict) -> str | None:
+    """Return a table [[change]] for each unexpected change, without reason and reviewer; None if there is no such change."""
+    unexpected = unexpected_changes(verdict)
+    if not unexpected:
+        return None
+    tables = []
+    for change in unexpected:
+        about = printable(change.sentence())
+        tables.append("\n".join([f"# {about}", *_announcement(verdict, change, reason="", reviewer="")]))
+    return "\n\n".join([_ABOUT_TEMPLATE.rstrip(), *tables]) + "\n"
+
+
+def _announcement(verdict: Verdict, change: Change, reason: str, reviewer: str) -> list[str]:
+    """Return the lines of a table [[change]]; kind and what are patterns, so special characters are escaped."""
     expires = date.fromisoformat(verdict.judged_on) + timedelta(_DAYS)
-    each = "" if number == 1 else f", one table for each of the {number} (* matches anything)"
-    yield f"next: if the change is intended, announce it in {_EXPECT}{each}:"
-    yield CommandText("  [[change]]")
-    for name, text in (("kind", change.kind), ("what", change.what)):
-        yield CommandText(f"  {name} = {json.dumps(text.replace('[', '[[]'), ensure_ascii=False)}")
-    yield from map(CommandText, ('  reason = "WHY IT IS EXPECTED"', '  reviewer = "YOUR NAME"', f"  expires = {expires.isoformat()}"))
-    if "--expect" not in typed.besides:
+    texts = {"kind": change.kind.replace("[", "[[]"), "what": change.what.replace("[", "[[]"), "reason": reason, "reviewer": reviewer}
+    lines = [f"{name} = {json.dumps(text, ensure_ascii=False)}" for name, text in texts.items()]
+    return ["[[change]]", *lines, f"expires = {expires.isoformat()}"]
+
+
+def _announcing(verdict: Verdict, typed: GateCommand, unexpected: Sequence[Change]) -> Iterator[str]:
+    """Yield a table to edit, or the command that writes all of several tables."""
+    is_first = "--expect" not in typed.besides
+    if len(unexpected) == 1:
+        yield f"next: if the change is intended, announce it in {_EXPECT}:"
+        for line in _announcement(verdict, unexpected[0], "WHY IT IS EXPECTED", "YOUR NAME"):
+            yield CommandText(f"  {line}")
+    else:
+        template = _EXPECT if is_first else _MORE
+        yield f"next: if the {len(unexpected)} changes are intended, write a table for each to {template}, and complete them:"
+        yield CommandText(f"  {typed.judge('--expect-template', template)}")
+    if is_first:
         yield from ("and judge again:", CommandText(f"  {typed.judge('--expect', _EXPECT)}"))
 
 

@@ -19,7 +19,7 @@ class Shown:
     def __init__(self) -> None:
         self.left: list[float | None] = []
 
-    def status(self, text: str) -> None:
+    def status(self, text: str, left_s: float | None = None) -> None:
         """Show nothing."""
 
     def progress(self, title: str, done: int, total: int, eta_s: float | None) -> None:

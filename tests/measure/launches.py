@@ -21,6 +21,7 @@ class RecordingListener:
     def __init__(self) -> None:
         self.plan_of_launch: Any = None
         self.statuses: list[str] = []
+        self.left: list[float | None] = []
         self.titles: list[tuple[str, int, int | None]] = []
         self.records: list[tuple[int | None, Any]] = []
         self.notes: list[str] = []
@@ -29,8 +30,9 @@ class RecordingListener:
     def begin(self, plan: Any, folder: str) -> None:
         self.plan_of_launch, self.folder = plan, folder
 
-    def status(self, text: str) -> None:
+    def status(self, text: str, left_s: float | None = None) -> None:
         self.statuses.append(text)
+        self.left.append(left_s)
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
         self.titles.append((title, done, total))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collbench.backends.registry import backend_defaults
+from collbench.backends.torch_distributed import GlooBackend
 from collbench.launch.spawn import BEGAN, command_began_s
 from collbench.measuring.request import Budget, Request, SharedTime
 from collbench.measuring.tasks.cases import run
@@ -136,7 +138,37 @@ class TestLaunch:
     def test_with_enough_time_every_case_is_measured(self, tmp_path: Path) -> None:
         listener, _ = self.launch(tmp_path, 1e6)
         assert len(listener.records) == 4
-        assert all(text.endswith(" left") for text in listener.statuses)
+        assert listener.left
+        assert all(left_s is not None and left_s > 1e5 for left_s in listener.left)
+
+
+class TestBackendThatOpensLate:
+    """Default backends whose library is imported too slowly for a command that must end."""
+
+    def backends(self, folder: Path, requested: frozenset[str]) -> tuple[list[dict[str, Any]], set[str]]:
+        """Return (reasons of left out backends, the backends of the rows) of a command that must end in 30 s."""
+        sweep = Sweep((operations()["allreduce"],), (8,), (DTYPES["float32"],), defaults=backend_defaults)
+        budget = Budget(0.02, total_s=5.0, wall_s=time.monotonic() - command_began_s({}) + 30.0)
+        request = Request("allreduce", sweep, ("simulated", "gloo"), requested, budget, 4, out=folder / "run")
+        assert run_alone(run, request, RecordingListener()) == 0
+        found = read_run(folder / "run")
+        reasons = [event["reason"] for event in found.events if "reason" in event]
+        return [reason for reason in reasons if reason["kind"] == "backend_opens_too_late"], {row.backend for row in found.rows}
+
+    def test_it_is_left_out_with_its_reason(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(GlooBackend, "import_cpu_s", 1e6)
+        (reason,), backends = self.backends(tmp_path, frozenset({"simulated"}))
+        assert (reason["backend"], backends) == ("gloo", {"simulated"})
+        assert reason["needed_s"] >= 1e6
+        assert 0 < reason["left_s"] < 30
+
+    @pytest.mark.parametrize(("requested", "seconds"), [({"gloo", "simulated"}, 1e6), ({"simulated"}, 1e-6)], ids=["named", "fast"])
+    def test_a_named_or_fast_one_is_opened(
+        self, requested: set[str], seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(GlooBackend, "import_cpu_s", seconds)
+        reasons, backends = self.backends(tmp_path, frozenset(requested))
+        assert (reasons, backends) == ([], {"simulated", "gloo"})
 
 
 def test_ranks_of_a_local_start_count_from_the_start_of_their_parent() -> None:

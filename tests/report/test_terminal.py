@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.report import screen
 from collbench.report.frame import Line
 from collbench.report.plan import PlanSummary
 from collbench.report.progress import Reporter
-from collbench.report.screen import PlainScreen
+from collbench.report.screen import LiveScreen, PlainScreen, time_left
 from collbench.results.folder import RunFolder
 from tests.results.rows import make_row, not_measured
 
@@ -146,3 +148,45 @@ def test_the_foot_names_the_rank_that_ends_last(tmp_path: Path) -> None:
         for row in [*stored, not_measured("no")]:
             reporter.row(row)
     assert any(line.startswith("rank 1 (node05) ends last in 99 % ") for line in out.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("eta_s", "elapsed_s", "text"),
+    [
+        (12.0, 0.0, "12 s left"), (12.0, 3.2, "9 s left"), (12.0, 12.0, "0 s left"), (12.0, 12.9, "0 s left"), (12.0, 15.1, "3 s late"),
+        (0.0, 0.0, "0 s left"), (-4.0, 0.0, "4 s late"), (None, 0.4, ""), (None, 61.0, "1 min 01 s"),
+    ],
+)  # fmt: skip
+def test_time_left_goes_on_after_the_estimate(eta_s: float | None, elapsed_s: float, text: str) -> None:
+    assert time_left(eta_s, elapsed_s) == text
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the text is written, 10 s at most."""
+        ending = time.monotonic() + 10
+        while text not in self.getvalue():
+            assert time.monotonic() < ending, self.getvalue()
+            time.sleep(0.01)
+
+
+def test_the_time_left_goes_on_during_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "_TICK_S", 0.01)
+    out, clock = Terminal(), [100.0]
+    live = LiveScreen(out, out, out, color=False)
+    live._now = lambda: clock[0]
+    try:
+        for show in (lambda: live.progress("allreduce 8 B", 1, 4, 5.0), lambda: live.status("opening gloo…", 5.0)):
+            show()
+            for seconds, text in ((0.0, "5 s left"), (2.0, "3 s left"), (6.0, "3 s late")):
+                clock[0] += seconds
+                out.wait_for(text)
+            out.truncate(0)
+    finally:
+        live.close()
+    assert "allreduce" not in out.getvalue()

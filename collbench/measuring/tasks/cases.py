@@ -102,8 +102,10 @@ class CasesTask(Task):
         measurable = [place for place in order if not reasons[place]]
         is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
         if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
-            order.sort(key=lambda place: self.work[place][1].size_bytes)
             measurable.sort(key=lambda place: self.work[place][1].size_bytes)
+        elif measurable and session.request.launches == 1:  # rows are printed in order, so that the first one appears soon
+            measurable.insert(0, measurable.pop(measurable.index(min(measurable))))
+        order = [place for place in order if reasons[place]] + measurable
         times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable], ends_s=session.ends_s)
         omitted: list[Case] = []
         for done, place in enumerate(order):

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from collbench.analysis.differences import Difference, Item
+from collbench.errors import UsageError
+from collbench.gating.changes import read_expected, unannounced
 from collbench.gating.reasons import LaunchesNeeded, StillSuspected, UnexpectedChange
-from collbench.gating.verdict import Change, Verdict
-from collbench.report.verdict import GateCommand, arguments_of, next_commands
+from collbench.gating.verdict import Announcement, Change, Verdict
+from collbench.report.verdict import GateCommand, arguments_of, expect_template, next_commands
 from tests.gate.verdicts import suspicion, verdict
 
 AGAIN = (StillSuspected(1, 2),)
@@ -72,6 +74,36 @@ def test_a_change_is_announced_by_a_table_that_can_be_read() -> None:
     assert (
         lines[9] == "next: measure the suspects again in two fresh allocations, one command in each:"
     )  # a slowdown may still be confirmed
+
+
+def test_several_changes_are_announced_by_a_template_that_must_be_completed(tmp_path: Path) -> None:
+    items = [Item.of("software", 'mpi "x" [1]'), Item.of("software", "ucx\nversion"), Item.of("topology", "machines * nics (3 times)")]
+    changes = tuple(Change(item, "4", "5") for item in items)
+    given = verdict(result="no verdict", changes=changes, candidates=("night-8",))
+    assert commands_of(given) == [
+        "next: if the 3 changes are intended, write a table for each to changes.toml, and complete them:",
+        "  collbench gate --baseline base night-8 --expect-template changes.toml",
+        "and judge again:",
+        "  collbench gate --baseline base night-8 --expect changes.toml",
+    ]
+    assert commands_of(given, besides=["--expect", "known.toml"])[1:] == [
+        "  collbench gate --baseline base night-8 --expect-template more-changes.toml --expect known.toml"
+    ]
+    text = expect_template(given)
+    assert text is not None
+    file = tmp_path / "changes.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="change 1: 'reason' is ''"):
+        read_expected(file)
+    file.write_text(text.replace('reason = ""', 'reason = "upgrade"').replace('reviewer = ""', 'reviewer = "ops"'), encoding="utf-8")
+    differences = [Difference(change.item, change.before, change.after) for change in changes]
+    assert unannounced(differences, read_expected(file), date(2026, 11, 30)) == []
+
+
+def test_without_an_unexpected_change_there_is_no_template() -> None:
+    announced = Change(Item.of("software", "mpi"), "4", "5", announced=Announcement("upgrade", "ops", "2026-12-01"))
+    assert expect_template(verdict(changes=(announced,))) is None
+    assert expect_template(verdict(mode="paired", changes=(Change(Item.of("software", "mpi"), "4", "5"),))) is None
 
 
 def test_what_passed_may_be_kept_and_too_few_are_added_to() -> None:
