@@ -71,6 +71,7 @@ class RecordKind(Generic[R]):
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
     frame    the table for people, where it differs from the declared columns
+    kept     by sentence of `remarks` that is a result, which --quiet keeps, its style
     """
 
     name: str
@@ -81,6 +82,7 @@ class RecordKind(Generic[R]):
     order: Callable[[Sequence[R]], Sequence[R]] = list
     style: Callable[[R], str] = lambda record: ""
     frame: Callable[[Sequence[R]], Frame[R]] | None = None
+    kept: Callable[[Sequence[R]], Mapping[str, str]] = lambda records: {}
 
     @property
     def values(self) -> tuple[ValueColumn, ...]:

@@ -6,6 +6,9 @@ Library, data and verification are the backend's own.
 The delay works only for calls that return when they are done. For calls that only enqueue work (NCCL), a delay of the host would not
 delay the timed work, so such a case is n/a. The two calls take about 0.1 µs, so iterations below about a microsecond cannot be
 slowed by less.
+
+A delay of half an iteration or more is a part of the shortest iteration so far. Ranks of a ping-pong wait for each other's delays, and a
+part of that wait would delay them further each time, without end.
 """
 
 from __future__ import annotations
@@ -38,12 +41,13 @@ if TYPE_CHECKING:
 # Calls at the start and end of an iteration that delay the rank, in C or in Python.
 
 _TRIES, _PAIRS = 8, 64
+_LARGE_PART = 0.5
 _SPUN_NS = 100_000  # as in slowed.c: longer delays begin with a sleep, which releases the core
 
 
 class _SlowedStruct(ctypes.Structure):
     _fields_ = [("began_ns", ctypes.c_int64), ("cost_ns", ctypes.c_int64), ("turn", ctypes.c_int64), ("n", ctypes.c_int64),
-                ("by", ctypes.POINTER(ctypes.c_double))]  # fmt: skip
+                ("by", ctypes.POINTER(ctypes.c_double)), ("least_ns", ctypes.c_int64)]  # fmt: skip
 
 
 class NativeHold:
@@ -52,7 +56,7 @@ class NativeHold:
     def __init__(self, library: ctypes.CDLL, parts: NDArray[np.float64]) -> None:
         by = (ctypes.c_double * len(parts))(*parts)
         library.collbench_slowed_cost.restype = ctypes.c_int64
-        self._struct = _SlowedStruct(0, library.collbench_slowed_cost(), 0, len(parts), by)
+        self._struct = _SlowedStruct(0, library.collbench_slowed_cost(), 0, len(parts), by, 0)
         self.begin, self.end = (self._call(library, name) for name in ("begin", "end"))
 
     def _call(self, library: ctypes.CDLL, name: str) -> NativeCall:
@@ -67,7 +71,7 @@ class PythonHold:
         self, parts: NDArray[np.float64], now: Callable[[], int] = time.monotonic_ns, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         self._parts, self._now, self._sleep = [float(part) for part in parts], now, sleep
-        self._began_ns = self._turn = self._cost_ns = 0
+        self._began_ns = self._turn = self._cost_ns = self._least_ns = 0
         self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
         self._cost_ns = self._cost()
 
@@ -78,7 +82,11 @@ class PythonHold:
         ended = self._now()
         part = self._parts[self._turn % len(self._parts)]
         self._turn += 1
-        until = ended + int((ended - self._began_ns) * part) - self._cost_ns
+        took = ended - self._began_ns
+        self._least_ns = min(took, self._least_ns or took)
+        if part >= _LARGE_PART:
+            took = self._least_ns
+        until = ended + int(took * part) - self._cost_ns
         if until - ended >= 2 * _SPUN_NS:
             self._sleep((until - ended - _SPUN_NS) * 1e-9)
         while self._now() < until:
@@ -93,7 +101,7 @@ class PythonHold:
                 self._begin()
                 self._end()
             quickest = min(quickest, self._now() - began)
-        self._parts, self._turn = held, 0
+        self._parts, self._turn, self._least_ns = held, 0, 0
         return quickest // _PAIRS
 
 

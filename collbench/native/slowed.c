@@ -10,6 +10,7 @@
 
 #define TRIES 32
 #define PAIRS 64
+#define LARGE_PART 0.5 /* from here on a delay is a part of the shortest iteration; see slowed.py */
 #define SPUN_NS 100000 /* a sleep ends up to 50 us (timer slack) and a context switch too late */
 
 typedef struct {
@@ -18,6 +19,7 @@ typedef struct {
     int64_t turn;    /* number of iterations so far */
     int64_t n;
     const double *by; /* n parts of the iteration's time, used in turn */
+    int64_t least_ns; /* the shortest iteration so far, without its delay; 0: none yet */
 } slowed_t;
 
 static inline int64_t now_ns(void) {
@@ -41,7 +43,11 @@ int collbench_slowed_begin(slowed_t *s) {
 
 int collbench_slowed_end(slowed_t *s) {
     int64_t ended = now_ns();
-    int64_t until = ended + (int64_t)((double)(ended - s->began_ns) * s->by[s->turn++ % s->n]) - s->cost_ns;
+    int64_t took = ended - s->began_ns;
+    double part = s->by[s->turn++ % s->n];
+    if (s->least_ns == 0 || took < s->least_ns) s->least_ns = took;
+    if (part >= LARGE_PART) took = s->least_ns;
+    int64_t until = ended + (int64_t)((double)took * part) - s->cost_ns;
     sleep_before(until, until - ended);
     while (now_ns() < until) continue;
     return 0;
@@ -52,7 +58,7 @@ int collbench_slowed_end(slowed_t *s) {
  * It is the minimum of several attempts, since other processes may use the core. */
 int64_t collbench_slowed_cost(void) {
     const double nothing = 0;
-    slowed_t s = {0, 0, 0, 1, &nothing};
+    slowed_t s = {0, 0, 0, 1, &nothing, 0};
     int64_t quickest = INT64_MAX;
     for (int i = 0; i < TRIES; i++) {
         int64_t began = now_ns();

@@ -37,7 +37,8 @@ def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -
         return
     yield Line(printable(kind.title(records)), "head")
     yield from table_lines(frame_of(kind, records), width)
-    yield from (Line(printable(sentence), "foot") for sentence in kind.remarks(records))
+    kept = kind.kept(records)
+    yield from (Line(printable(sentence), kept.get(sentence, "foot")) for sentence in kind.remarks(records))
 
 
 def write(kind: RecordKind[R], records: Sequence[R], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
@@ -45,6 +46,7 @@ def write(kind: RecordKind[R], records: Sequence[R], format: str, out: TextIO, *
 
     run     the name of their folder, in a CSV's first column
     headed  whether records were printed before: a CSV has its header
+    quiet   whether notes are left out
     """
     check_format(format, FORMATS, f" for {kind.name}")
     if format == "csv":
@@ -54,7 +56,7 @@ def write(kind: RecordKind[R], records: Sequence[R], format: str, out: TextIO, *
     else:
         width = width_of(out)
         found = list(wrapped(lines(kind, records, width), width))
-    print_lines(found, out, color)
+    print_lines(found, out, color, quiet=quiet)
 
 
 def csv_lines(kind: RecordKind[R], records: Sequence[R], run: str, headed: bool) -> Iterator[Line]:

@@ -219,11 +219,12 @@ def check_format(format: str, known: Iterable[str], what: str = "") -> None:
     raise UsageError(f"unknown --format '{format}'{what}: choose from {', '.join(formats)}")
 
 
-def print_lines(lines: Iterable[Line], stream: TextIO, color: bool = False) -> None:
-    """Print lines on `stream`, in colors if wanted."""
+def print_lines(lines: Iterable[Line], stream: TextIO, color: bool = False, *, quiet: bool = False) -> None:
+    """Print lines on `stream`, in colors if wanted; `quiet` leaves out the notes below a table."""
     screen = PlainScreen(stream, stream, color)
     for line in lines:
-        screen.data(line)
+        if not (quiet and line.style == "foot"):
+            screen.data(line)
 
 
 def _console(stream: TextIO, color: bool) -> Console:

@@ -121,6 +121,28 @@ def test_python_calls_hold_until_the_part_has_passed(took_ns):
     assert ends[1] == pytest.approx(took_ns, abs=60)
 
 
+@pytest.mark.parametrize("part", [0.3, 1.0, 3.0, 10.0])
+def test_delays_of_both_ranks_of_a_ping_pong_do_not_grow(part):
+    """Each rank waits for the message of the other one, which takes 1 ms each way, and with it for the other rank's delay."""
+    clock, way_ns = Clock(step=0), 1_000_000
+    pinging, ponging = (PythonHold(np.array([part]), clock, clock.sleep) for _ in range(2))
+    ping_ns = pong_ns = 0
+
+    def iteration(hold, began_ns, ended_ns):
+        """Return when the rank begins its next iteration."""
+        clock.now = began_ns
+        hold.begin.function()
+        clock.now, clock.step = ended_ns, 10_000
+        hold.end.function()
+        clock.step = 0
+        return clock.now
+
+    for _ in range(50):
+        arrived_ns = max(pong_ns, ping_ns + way_ns)
+        ping_ns, pong_ns = iteration(pinging, ping_ns, arrived_ns + way_ns), iteration(ponging, pong_ns, arrived_ns)
+    assert ping_ns / 50 == pytest.approx(2 * way_ns * (1 + part), rel=0.5)
+
+
 def test_native_calls_hold_in_the_c_loop():
     """A call held for four times its own time takes five times as long.
 

@@ -138,7 +138,8 @@ class HuntProgressPrinter(ProgressPrinter):
             if not self._advice:  # a complete run that was resumed has acted before
                 self._advice, _ = advice_of(Path(self._folder))
             format, color = self._arguments.format, wants_color(sys.stdout, self._arguments.color)
-            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name)
+            quiet = self._arguments.quiet
+            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name, quiet=quiet)
             sys.stdout.flush()
             for line in self._advice if format == "csv" else ():
                 self.note(line)

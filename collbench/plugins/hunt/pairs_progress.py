@@ -96,7 +96,10 @@ class PairsProgressPrinter(ProgressPrinter):
             matrix, found, unsaid = self._effects.matrix, self._effects.findings(), self._effects.doubts()
             color = wants_color(sys.stdout, self._arguments.color)
             about, format, name = self._about, self._arguments.format, Path(self._folder).name
-            write_pairs(matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, external=self._external, run=name)
+            quiet = self._arguments.quiet
+            write_pairs(
+                matrix, found, about, format, sys.stdout, color=color, unsaid=unsaid, external=self._external, run=name, quiet=quiet
+            )
             sys.stdout.flush()
         super().end()
 

@@ -294,6 +294,7 @@ def write_pairs(
     external: Sequence[Row] = (),
     run: str = "",
     headed: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Print the matrix to `out`.
 
@@ -303,6 +304,7 @@ def write_pairs(
     external  rows of external tools; CSV leaves them out
     run     the name of its folder, in a CSV's first column
     headed  whether the CSV has its header already, from another run
+    quiet   whether notes are left out
     """
     check_format(format, FORMATS, " for pairs")
     if format == "csv":
@@ -317,7 +319,7 @@ def write_pairs(
             *(blank, *heatmap(matrix, found, width, color, _can_encode(out, _BLOCKS))),
             *external_lines(external, matrix, str(about.get("backend", "?")), width),
         ]
-    print_lines(found_lines, out, color)
+    print_lines(found_lines, out, color, quiet=quiet)
 
 
 def wrong_data(matrix: PairMatrix) -> list[str]:

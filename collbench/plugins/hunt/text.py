@@ -26,7 +26,15 @@ HUNT_COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", 
 
 
 def write_hunt(
-    about: Mapping[str, Any], format: str, out: TextIO, *, color: bool, advice: Sequence[str] = (), run: str = "", headed: bool = False
+    about: Mapping[str, Any],
+    format: str,
+    out: TextIO,
+    *,
+    color: bool,
+    advice: Sequence[str] = (),
+    run: str = "",
+    headed: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Print the result of a hunt on `out`. Raises UsageError for an unknown format.
 
@@ -35,6 +43,7 @@ def write_hunt(
     advice  what to do, a line each, from recommendation.json
     run     the name of its folder, for the first column of a CSV
     headed  whether the CSV has its header already, from another hunt
+    quiet   whether notes and advice are left out
     """
     check_format(format, FORMATS, " for a hunt")
     found: Iterator[Line] = iter([Line(to_line({**as_object(about), "advice": list(advice)}))])
@@ -45,7 +54,7 @@ def write_hunt(
         texts = [*_lines(about), *((text, "foot") for text in advice)]
         whole = [(Line(printable(text), style), None if isinstance(text, CommandText) else width) for text, style in texts]
         found = (part for line, room in whole for part in wrapped([line], room))
-    print_lines(found, out, color)
+    print_lines(found, out, color, quiet=quiet)
 
 
 def describe_hunt(about: Mapping[str, Any]) -> str:

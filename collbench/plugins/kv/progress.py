@@ -19,6 +19,8 @@ class KvProgressPrinter(RecordsProgressPrinter):
 
         self.close()
         color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        write(BLOCK_TRANSFERS, sorted_rows(self._rows), self._arguments.format, sys.stdout, color=color, run=name)
+        quiet = self._arguments.quiet
+        rows = sorted_rows(self._rows)
+        write(BLOCK_TRANSFERS, rows, self._arguments.format, sys.stdout, color=color, run=name, quiet=quiet)
         sys.stdout.flush()
         super().end()

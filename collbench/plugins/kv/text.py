@@ -75,4 +75,10 @@ def remarks(rows: Sequence[KvRow]) -> list[str]:
     return list(dict.fromkeys(_remarks(rows)))
 
 
-BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, style)
+def _kept(rows: Sequence[KvRow]) -> dict[str, str]:
+    """Return the styles of wrong data and of the costs."""
+    costs = {cost_text(each): "" for each in costs_of(rows) if isinstance(each, TransferCosts)}
+    return costs | {f"{row.method}: {row.wrong_detail or 'wrong data'}": "wrong" for row in rows if row.wrong}
+
+
+BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, style, kept=_kept)

@@ -43,6 +43,6 @@ class LoadProgressPrinter(RecordsProgressPrinter):
     def _end_table(self) -> None:
         self.close()
         if self._rows:
-            print_lines(self._lines.end(), sys.stdout, wants_color(sys.stdout, self._arguments.color))
+            print_lines(self._lines.end(), sys.stdout, wants_color(sys.stdout, self._arguments.color), quiet=self._arguments.quiet)
             sys.stdout.flush()
             self._rows = []

@@ -211,7 +211,12 @@ def _factor_of(row: Row) -> str:
     return factor_text(Estimate(*known)) if known[1] is not None else "unknown" if known[0] is None else times_text(known[0])
 
 
-INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, frame_of)
+def _kept(rows: Sequence[LoadRow]) -> dict[str, str]:
+    """Return the style of wrong data."""
+    return {row.wrong_detail or "wrong data": "wrong" for row in rows if row.wrong}
+
+
+INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, frame_of, _kept)
 
 
 class LoadWriter:
@@ -246,4 +251,5 @@ class LoadWriter:
         if self._format != "table" or not self._rows:
             return []
         sentences = [*self._layout.hidden(), *remarks(self._rows)]
-        return list(wrapped([Line(printable(text), "foot") for text in sentences], self._width))
+        kept = _kept(self._rows)
+        return list(wrapped([Line(printable(text), kept.get(text, "foot")) for text in sentences], self._width))

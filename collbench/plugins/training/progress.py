@@ -62,7 +62,7 @@ class WorkloadProgressPrinter(ProgressPrinter):
             from collbench.plugins.training.text import write_steps
 
             color, format, name = wants_color(sys.stdout, self._arguments.color), self._arguments.format, Path(self._folder).name
-            step_time_s, headed = self._about.get("step_time_s"), self._printed > 0
-            write_steps(those, format, sys.stdout, color=color, step_time_s=step_time_s, run=name, headed=headed)
+            step_time_s, headed, quiet = self._about.get("step_time_s"), self._printed > 0, self._arguments.quiet
+            write_steps(those, format, sys.stdout, color=color, step_time_s=step_time_s, run=name, headed=headed, quiet=quiet)
             sys.stdout.flush()
             self._printed += len(those)

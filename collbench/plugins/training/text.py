@@ -247,13 +247,22 @@ _PARTS_OF = {
 
 
 def write_steps(
-    rows: Sequence[StepRow], format: str, out: TextIO, *, color: bool, step_time_s: float | None = None, run: str = "", headed: bool = False
+    rows: Sequence[StepRow],
+    format: str,
+    out: TextIO,
+    *,
+    color: bool,
+    step_time_s: float | None = None,
+    run: str = "",
+    headed: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Print steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
 
     step_time_s  the computing time, for the scaling efficiency
     run          the name of their folder, in a CSV's first column
     headed       whether rows were printed before: a CSV has its header, and a table is separated by an empty line
+    quiet        whether the notes below tables are left out
 
     Raises UsageError for another format.
     """
@@ -266,7 +275,7 @@ def write_steps(
         width = width_of(out)
         tables = [list(wrapped(lines(those, step_time_s, width), width)) for those in trainings(rows)]
         found = [line for number, table in enumerate(tables) for line in [*([Line("")] if number or headed else []), *table]]
-    print_lines(found, out, color)
+    print_lines(found, out, color, quiet=quiet)
 
 
 def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:

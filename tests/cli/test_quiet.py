@@ -1,0 +1,41 @@
+"""`--quiet` prints results and errors only: no notes, no quality, no next command, nothing on stderr."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run
+
+COMMANDS = [
+    ["allreduce", "--sizes", "8,1K"], ["pairs"], ["hunt"], ["workload", "data-parallel", "--model", "resnet50"], ["check"],
+]  # fmt: skip
+NOTES = (
+    "quality:",
+    "next:",
+    "few samples: ",
+    "simulated: computed",
+    "blank:",
+    "CI:",
+    "is named",
+    "rounds: ",
+    "expected step time",
+    "exit code",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_only_results_are_printed(command: list[str], tmp_path: Path) -> None:
+    done = run(
+        tmp_path, *command, "--backend", "simulated", "--ranks", "4", "--quiet", *(() if command == ["check"] else ("--max-time", "0.05"))
+    )
+    assert done.returncode in (0, 3), done.stderr
+    assert done.stderr == ""
+    assert "simulated" in done.stdout
+    assert not [note for note in NOTES if note in done.stdout], done.stdout
+
+
+def test_notes_are_printed_without_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "hunt", "--backend", "simulated", "--ranks", "4", "--max-time", "0.05")
+    assert "rounds: " in done.stdout
