@@ -18,6 +18,10 @@ _DURATION = re.compile(rf"\s*{_NUMBER}\s*({'|'.join(filter(None, _SECONDS))})?\s
 _MAX_SIZES = 100_000
 
 
+_TOO_LARGE = 2.0**63  # bytes: what a process can address
+_TOO_LONG_S = 3.6e9
+
+
 def parse_size(text: str) -> int:
     """Return the bytes of "8", "1K", "1.5M", "64MiB" (K, M, G and T are powers of 1024, either case).
 
@@ -25,10 +29,15 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.match(text)
     if not match:
+        ends = text.split("..")
+        if len(ends) == 2 and all(map(_SIZE.match, ends)):
+            raise UsageError(f"'{text}' is not a valid range of sizes: write {ends[0]}-{ends[1]}")
         raise UsageError(f"size '{text}' is not a valid number of bytes{_other_letters(text)}: use e.g. 8, 1K, 64M or 1G (K, M, G = 1024)")
     value = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
     if value < 1 or value != int(value):
         raise UsageError(f"size '{text}' is not a whole, positive number of bytes: the smallest size is 1")
+    if value >= _TOO_LARGE:
+        raise UsageError(f"size '{text}' is too large: the largest size is below 8 EiB")
     return int(value)
 
 
@@ -46,6 +55,8 @@ def parse_duration(text: str) -> float:
     value = float(match[1]) * _SECONDS[(match[2] or "").lower()] if match else 0.0
     if not 0 < value < float("inf"):
         raise UsageError(f"'{text}' is not a valid time: use seconds, e.g. 5 or 0.5, or a unit, e.g. 500ms, 5s, 2m or 1h")
+    if value > _TOO_LONG_S:
+        raise UsageError(f"'{text}' is too long: use at most 1,000,000 h")
     return value
 
 

@@ -190,3 +190,23 @@ def test_a_letter_that_looks_like_a_unit_is_named() -> None:
 def test_a_duration_without_a_meaning_is_short() -> None:
     assert format_duration(1e99) == format_duration(float("inf")) == "more than 1,000,000 h"
     assert format_duration(3.6e9 - 3600) == "999999 h 00 min"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("99999999999999999999", "below 8 EiB"),
+        ("8388608T", "below 8 EiB"),
+        ("1K..1M", "write 1K-1M"),
+        ("1..x", "not a valid number of bytes"),
+    ],
+)
+def test_a_size_without_a_meaning_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_sizes(text)
+
+
+def test_a_time_of_more_than_a_century_is_refused() -> None:
+    with pytest.raises(UsageError, match="too long"):
+        parse_duration("1e99")
+    assert parse_duration("1000000h") == 3.6e9

@@ -21,7 +21,7 @@ _EXPERT = frozenset(
         "streams", "calls", "overlap",
         "algorithms", "protocols", "registration", "warmup", "precision", "stop_on_wrong", "ceiling", "oversubscription", "seed",
         "evidence", "telemetry", "slowed", "oversubscribe", "ranks_per_node", "gdr_check", "timeout", "allocation", "resume",
-        "resume_if_exists", "color", "quiet", "no_config", "trace", "nvtx",
+        "resume_if_exists", "color", "quiet", "no_config", "trace", "nvtx", "commit", "expect_template",
     }
 )  # fmt: skip
 _COMMON_IN: Mapping[str, frozenset[str]] = {

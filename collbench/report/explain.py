@@ -7,7 +7,7 @@ none is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -153,7 +153,31 @@ def _page_lines(found: Sequence[WordPage], width: int | None) -> Iterator[Line]:
     """Yield the pages of a word, with an empty line between them."""
     for number, each in enumerate(found):
         yield from [Line("")] if number else []
-        yield from wrapped(map(Line, each.lines()), width)
+        texts = each.lines() if width is None else _paragraphs(each.lines())
+        yield from wrapped(map(Line, texts), width)
+
+
+_SOURCE_WIDTH = 90  # shorter lines of a page end a paragraph
+
+
+def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of prose joined, so that a terminal of another width can break them; lists and commands stay."""
+    paragraph, last, is_prose = "", "", True
+    for text in texts:
+        if text.endswith(":") and not text.startswith(" "):
+            is_prose = text == "what it means:"
+        continues = is_prose and len(last) >= _SOURCE_WIDTH and bool(text) and not text.lstrip().startswith(("- ", "|"))
+        last = text
+        if continues:
+            paragraph += f" {text.strip()}"
+            continue
+        if paragraph:
+            yield paragraph
+        paragraph = text
+        if not text:
+            yield text
+    if paragraph:
+        yield paragraph
 
 
 def plain(word: str) -> str:

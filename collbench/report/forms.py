@@ -41,7 +41,17 @@ def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -
     yield from (Line(printable(sentence), kept.get(sentence, "foot")) for sentence in kind.remarks(records))
 
 
-def write(kind: RecordKind[R], records: Sequence[R], format: str, out: TextIO, *, color: bool, run: str = "", headed: bool = False) -> None:
+def write(
+    kind: RecordKind[R],
+    records: Sequence[R],
+    format: str,
+    out: TextIO,
+    *,
+    color: bool,
+    run: str = "",
+    headed: bool = False,
+    quiet: bool = False,
+) -> None:
     """Print records in one of FORMATS; the table has them in the order of their kind. Raises UsageError for another format.
 
     run     the name of their folder, in a CSV's first column

@@ -147,3 +147,11 @@ def test_a_word_finds_its_page_in_any_spelling() -> None:
 def test_an_unknown_word_is_a_usage_error(word: str) -> None:
     with pytest.raises(UsageError, match="unknown word"):
         page(word)
+
+
+@pytest.mark.parametrize("word", ["busbw", "CB2101"])
+def test_prose_fills_the_lines_of_a_narrow_terminal(word: str) -> None:
+    whole, narrow = ([line.text for line in lines_about(word, width)] for width in (None, 60))
+    assert "".join("".join(whole).split()) == "".join("".join(narrow).split())  # the terminal breaks long addresses
+    prose = narrow[2 : narrow.index("", 3)] if "" in narrow[3:] else narrow[2:]
+    assert all(len(line) > 40 for line in prose[1:-1] if not line.startswith("what"))

@@ -423,7 +423,7 @@ class DividedPairs(HuntNote, frozen=True):
 class AllAlike(HuntNote, frozen=True):
     """No endpoint is slower than the others; `middle` is their median, bytes/s."""
 
-    text = "no slow endpoint found: all reach {middle:rate} GB/s; if that is far below the hard limit, all are slow"
+    text = "all reach {middle:rate} GB/s; if that is far below the hard limit, all are slow"
     middle: float
 
 
