@@ -6,13 +6,9 @@ import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from collbench.plugin import plugins
 from collbench.units import plural
-
-if TYPE_CHECKING:
-    from collbench.cli.parser import Parser
 
 # Options that few users need, by the name of their value. Commands that need one of them list it in _COMMON_IN, plug-ins in their parser.
 _EXPERT = frozenset(
@@ -189,7 +185,13 @@ class HelpEntry:
     common: str = ""
 
 
-def grouped_commands(parsers: Mapping[str, Parser], operations: Collection[str]) -> dict[str, list[str]]:
+class HelpParser(argparse.ArgumentParser):
+    """A parser with the entry of its command in the pages of help."""
+
+    entry: HelpEntry
+
+
+def grouped_commands(parsers: Mapping[str, HelpParser], operations: Collection[str]) -> dict[str, list[str]]:
     """Return the commands by the title of their group, "OPERATION" for those of the operations. Groups without commands are left out."""
     groups = {title: [name for name in names if name in parsers or name == "OPERATION"] for title, names in GROUPS.items()}
     placed = {name for names in groups.values() for name in names}
@@ -204,7 +206,7 @@ def grouped_commands(parsers: Mapping[str, Parser], operations: Collection[str])
     return {title: names for title, names in groups.items() if names}
 
 
-def help_topics(parsers: Mapping[str, Parser], operations: Collection[str]) -> list[str]:
+def help_topics(parsers: Mapping[str, HelpParser], operations: Collection[str]) -> list[str]:
     """Return what `collbench help` accepts besides commands: the groups but for the first one, and the operations."""
     return [*(title.lower() for title in list(grouped_commands(parsers, operations))[1:]), _OPERATIONS]
 
@@ -213,7 +215,7 @@ def _command_of(parser: argparse.ArgumentParser) -> str:
     return parser.prog.partition(" ")[2]
 
 
-def examples(parser: Parser, operations: Collection[str]) -> list[tuple[str, str]]:
+def examples(parser: HelpParser, operations: Collection[str]) -> list[tuple[str, str]]:
     """Return the examples of a command, without the program's name: (arguments, what they do). Those of absent plug-ins are left out."""
     from collbench.cli.main import is_command
 
@@ -224,7 +226,7 @@ def examples(parser: Parser, operations: Collection[str]) -> list[tuple[str, str
     return [(typed, what) for typed, what in shown if is_command(typed.split()[0])]
 
 
-def is_expert(parser: Parser, action: argparse.Action) -> bool:
+def is_expert(parser: HelpParser, action: argparse.Action) -> bool:
     """Return whether only --help-all shows an option of a command."""
     command = _command_of(parser)
     if action.dest in parser.entry.common.split() or action.dest in _COMMON_IN.get(command, ()):
@@ -233,7 +235,7 @@ def is_expert(parser: Parser, action: argparse.Action) -> bool:
     return bool(action.option_strings) and action.dest in expert
 
 
-def command_page(parser: Parser, operations: Collection[str], everything: bool) -> str:
+def command_page(parser: HelpParser, operations: Collection[str], everything: bool) -> str:
     """Return the help page of a command: usage, examples, and the common or all options."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
     hidden = [] if everything else [action for action in shown if is_expert(parser, action)]
@@ -274,7 +276,7 @@ def _example_lines(found: list[tuple[str, str]], width: int) -> str:
     return "".join(f"{line}\n" for line in lines) if found else ""
 
 
-def program_page(parser: Parser, operations: Collection[str], everything: bool) -> str:
+def program_page(parser: HelpParser, operations: Collection[str], everything: bool) -> str:
     """Return the page of `collbench --help`: the first group of commands, and the names of the others; `everything`: a line for each."""
     formatter = parser._get_formatter()
     formatter.add_usage(f"{parser.prog} COMMAND [OPTIONS]", [], [])
@@ -292,7 +294,7 @@ def program_page(parser: Parser, operations: Collection[str], everything: bool) 
     return formatter.format_help()
 
 
-def topic_page(parser: Parser, operations: Collection[str], topic: str) -> str:
+def topic_page(parser: HelpParser, operations: Collection[str], topic: str) -> str:
     """Return the page of `collbench help TOPIC`, one of `help_topics`: a line for each command of the group, or for each operation."""
     formatter = parser._get_formatter()
     if topic == _OPERATIONS:
@@ -314,15 +316,15 @@ def _line(name: str, text: str) -> argparse.Action:
     return argparse.Action([], name, metavar=name, help=text.replace("%", "%%"))
 
 
-def _commands_of(parser: Parser) -> argparse._SubParsersAction[Parser]:
+def _commands_of(parser: HelpParser) -> argparse._SubParsersAction[HelpParser]:
     return next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
 
 
-def _command_lines(parser: Parser) -> Mapping[str, argparse.Action]:
+def _command_lines(parser: HelpParser) -> Mapping[str, argparse.Action]:
     return {action.dest: action for action in _commands_of(parser)._get_subactions()}
 
 
-def _grouped(parser: Parser, operations: Collection[str], everything: bool) -> dict[str, list[argparse.Action]]:
+def _grouped(parser: HelpParser, operations: Collection[str], everything: bool) -> dict[str, list[argparse.Action]]:
     """Return the lines of the commands by group; `everything`: with the names of all operations."""
     lines = _command_lines(parser)
     shown = f"{', '.join(_FAMOUS)}, …: `{parser.prog} help {_OPERATIONS}`"

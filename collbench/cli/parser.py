@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from collbench.cli.help import Formatter, HelpEntry, command_page, program_page
+from collbench.cli.help import Formatter, HelpEntry, HelpParser, command_page, program_page
 from collbench.cli.other_tools import is_translated
 from collbench.errors import UsageError
 from collbench.operations.sweep import MOST_STREAMS
 from collbench.units import parse_duration
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(HelpParser):
     """A parser that raises UsageError instead of printing its usage and exiting. Its options may be added on demand.
 
     There are two dozen commands with forty options each, and a start needs one command. Otherwise every rank would need time for

@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from collbench.control.world import World
-from collbench.device.bandwidth import (
+from collbench.device.gpu import OpenGpu, gpu_count
+from collbench.device.unavailable import gpu_obstacle
+from collbench.errors import FINE, RunFailed, UsageError
+from collbench.measuring.link_ceilings import link_between
+from collbench.measuring.probing import together_or_alone
+from collbench.plugins.channels.bandwidth import (
     Arrays,
     KernelFigure,
     fitting_size,
@@ -16,11 +21,6 @@ from collbench.device.bandwidth import (
     pingpong,
     without_peer,
 )
-from collbench.device.gpu import OpenGpu, gpu_count
-from collbench.device.unavailable import gpu_obstacle
-from collbench.errors import FINE, RunFailed, UsageError
-from collbench.measuring.link_ceilings import link_between
-from collbench.measuring.probing import together_or_alone
 
 if TYPE_CHECKING:
     from collbench.machine.peak.links import Link

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from collbench.device.bandwidth import KernelFigure
 from collbench.machine.peak.ceiling import TOLERANCE
+from collbench.plugins.channels.bandwidth import KernelFigure
 from collbench.plugins.channels.records import WRONG, Channel, document
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, TextLayout, table_lines

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.machine.fabric import Attached, Fabric, Routes, Way, attached, host_key, slower
+from collbench.machine.fabric import Fabric
 from collbench.machine.readers.rdma_tools import read_fabric
 from collbench.machine.readers.text import printable
 from collbench.operations.groups import Pair, Round, schedule
+from collbench.plugins.hunt.fabric_routes import Attached, Routes, Way, attached, host_key, slower
 from collbench.plugins.hunt.facts import Evidence, GroupsNotMeasured, SlowGroups
 from collbench.plugins.hunt.protocol import GROUPS, PAIRS, HuntLog, Options, RoundRequest, RoundResult
 from collbench.units import first_of

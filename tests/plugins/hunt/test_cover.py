@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine.fabric import Fabric, Routes, Way, attached
+from collbench.machine.fabric import Fabric
 from collbench.machine.readers.rdma_tools import read
+from collbench.plugins.hunt.fabric_routes import Routes, Way, attached
 from collbench.plugins.hunt.sweep import Cover, cover, cover_links, packed
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 

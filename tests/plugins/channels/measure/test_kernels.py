@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.device.bandwidth import KernelFigure
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed, UsageError
 from collbench.plugins.channels import kernels
+from collbench.plugins.channels.bandwidth import KernelFigure
 from collbench.plugins.channels.kernels import measure_kernels
 
 

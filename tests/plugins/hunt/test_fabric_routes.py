@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.machine import fabric as fabric_routes
-from collbench.machine.fabric import Attached, Cable, Fabric, FabricNode, Routes, attached, host_key, slower
+from collbench.machine.fabric import Cable, Fabric, FabricNode
 from collbench.machine.readers.rdma_tools import looks_like, read, read_fabric
 from collbench.machine.readers.text import Unreadable
+from collbench.plugins.hunt import fabric_routes
+from collbench.plugins.hunt.fabric_routes import Attached, Routes, attached, host_key, slower
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 FABRIC = read(fat_tree().plain(), "x")
