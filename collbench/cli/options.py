@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collbench.cli.parser import (
     Parser,
@@ -25,9 +25,6 @@ from collbench.cli.parser import (
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import ALGORITHMS, MODES, PROTOCOLS, REGISTRATIONS
 from collbench.report import FORMATS
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_TIMEOUT_S = 120.0
 CASE_MAX_TIME_S = 5.0
@@ -232,11 +229,6 @@ COLLECTIVE: Layout = {
 }
 # Shared by the commands that measure pairs of ranks or nodes.
 ONE_BACKEND = {"metavar": "NAME", "help": "a backend of `collbench backends` (default: the first that is installed)"}
-
-
-def tools(which: str) -> Option:
-    """Return the option for external tools; `which` describes their use."""
-    return Option("--tools", f"external tools (iperf3, fi_pingpong, ucx_perftest, ib_write_bw) {which} (default: none)", "NAME", words)
 
 
 CHECK: Layout = {

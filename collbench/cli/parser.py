@@ -190,25 +190,6 @@ def skew(text: str) -> float:
     return value
 
 
-def step_choice(text: str) -> str:
-    """Return the step of a trace: "3", "first", "median" or "all"."""
-    if text in ("first", "median", "all") or (text.isascii() and text.isdecimal() and len(text) < 10):
-        return text
-    raise argparse.ArgumentTypeError(f"'{text}' is not a valid step: use a number from 0, first, median or all")
-
-
-def compute_scale(text: str) -> float | None:
-    """Return the factor of the recorded computing: None for "none", 1 for "gaps", 0.5 for "scale=0.5"."""
-    if text == "none":
-        return None
-    if text == "gaps":
-        return 1.0
-    name, _, value = text.partition("=")
-    if name != "scale":
-        raise argparse.ArgumentTypeError(f"'{text}' is not valid: use none, gaps or scale=X, e.g. scale=0.5")
-    return amount(value)
-
-
 def format_settings(*formats: str) -> dict[str, Any]:
     """Return the settings of --format, the format of rows on stdout. Commands that print rows have JSON lines."""
     text = f"{', '.join(formats)} or jsonl: one JSON object per line (default: table)"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collbench.cli.options import tools
-from collbench.cli.parser import Parser, duration
+from collbench.cli.options import Option
+from collbench.cli.parser import Parser, duration, words
 from collbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ _MEASURE = (
 _SCRATCH = "with --measure: read the disk under this folder, from a file that collbench writes there and removes"
 _SCRATCH_SIZE = "largest size of that file (default: 1G); it takes at most a tenth of the free space"
 _SCRATCH_BYTES = 2**30
+
+
+def tools_option(which: str) -> Option:
+    """Return the option for external tools; `which` describes their use."""
+    return Option("--tools", f"external tools (iperf3, fi_pingpong, ucx_perftest, ib_write_bw) {which} (default: none)", "NAME", words)
 
 
 def scratch_size(text: str) -> int:
@@ -41,7 +46,7 @@ def scratch_size(text: str) -> int:
 def add_options(parser: Parser, what: Any) -> None:
     """Add the options to `probe`: --measure to the group `what`, of which one option is possible."""
     what.add_argument("--measure", action="store_true", help=_MEASURE)
-    tools("that --measure runs from host to host, as rows of their own; it always runs ib_write_bw").add_to(parser)
+    tools_option("that --measure runs from host to host, as rows of their own; it always runs ib_write_bw").add_to(parser)
     parser.add_argument("--max-time", metavar="SECONDS", type=duration, default=1.0, help="per channel of --measure (default: 1)")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help=_SCRATCH)
     parser.add_argument("--scratch-size", type=scratch_size, metavar="SIZE", help=_SCRATCH_SIZE)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from collbench.backends.registry import backend_defaults
 from collbench.cli.dry_run import earlier_run, planned_hosts, show_rounds
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import ONE_BACKEND, Layout, Option, add_options, in_folder, some, tools
+from collbench.cli.options import ONE_BACKEND, Layout, Option, add_options, in_folder, some
 from collbench.cli.parser import add_command, duration, natural, positive
 from collbench.cli.request import request_of
 from collbench.cli.start import Command, begin, check_installed, launch_of, missing_backend
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
 from collbench.operations.sweep import Sweep
+from collbench.plugins.channels.probe import tools_option
 from collbench.units import parse_size, plural
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ PAIRS: Layout = {
                more={"nargs": "?", "const": 0}),
         Option("--sample", "number of partners of each rank or node; for an odd number some have one more (default: all)", "N", positive),
         *some("backend device", backend=ONE_BACKEND),
-        tools("that run between the same pairs as well, as separate rows"),
+        tools_option("that run between the same pairs as well, as separate rows"),
         *some("streams", streams={"help": "socket: TCP connections per pair of ranks (default: 1)"}),
     ],
     "how to measure": [

@@ -22,7 +22,7 @@ from collbench.cli.options import (
     in_folder,
     some,
 )
-from collbench.cli.parser import add_command, compute_scale, positive, step_choice
+from collbench.cli.parser import add_command, amount, positive
 from collbench.cli.request import request_of
 from collbench.cli.start import Command, begin, launch_of
 from collbench.errors import UsageError
@@ -48,6 +48,27 @@ _STEP_OPTIONS = some(
     warmup={"help": "exactly N warm-up steps (default: until times are stable)"},
     max_time={"default": STEP_MAX_TIME_S, "help": f"time limit of the steps per backend; {NOT_LIMITED}"},
 )  # fmt: skip
+
+
+def step_choice(text: str) -> str:
+    """Return the step of a trace: "3", "first", "median" or "all"."""
+    if text in ("first", "median", "all") or (text.isascii() and text.isdecimal() and len(text) < 10):
+        return text
+    raise argparse.ArgumentTypeError(f"'{text}' is not a valid step: use a number from 0, first, median or all")
+
+
+def compute_scale(text: str) -> float | None:
+    """Return the factor of the recorded computing: None for "none", 1 for "gaps", 0.5 for "scale=0.5"."""
+    if text == "none":
+        return None
+    if text == "gaps":
+        return 1.0
+    name, _, value = text.partition("=")
+    if name != "scale":
+        raise argparse.ArgumentTypeError(f"'{text}' is not valid: use none, gaps or scale=X, e.g. scale=0.5")
+    return amount(value)
+
+
 REPLAY: Layout = {
     "what to replay": [
         Option("traces", "files of a trace, or folders with them: those of all ranks", "TRACE", Path, more={"nargs": "+"}),

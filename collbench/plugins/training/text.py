@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any, TextIO, TypeVar
 
-from collbench.analysis.best import Efficiency, Share, efficiency
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.training.computing_text import ShownStep, computing_frame, computing_sentences, computing_values
+from collbench.plugins.training.efficiency import Efficiency, Share, efficiency
 from collbench.plugins.training.records import StepRow, computing_of, part_ends
 from collbench.plugins.training.routing_text import ShownResult, ShownRouting, routing_frames, routing_sentences, routing_values
 from collbench.plugins.training.workloads.registry import every_regime
