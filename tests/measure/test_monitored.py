@@ -1,9 +1,8 @@
-"""A case is measured again after a flip of the state probe; what disturbed the ranks of a round."""
+"""A case is measured again after a flip of the state probe."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +10,10 @@ import pytest
 from collbench.control.watchdog import Watchdog
 from collbench.control.world import World
 from collbench.launch.info import LaunchInfo
-from collbench.measuring import monitored
 from collbench.measuring import monitored as watched_module
 from collbench.measuring.crossing import OtherPath
 from collbench.measuring.instruments import CpuReading
-from collbench.measuring.monitored import Disturbance, MonitoredMeasurement, RoundMonitor, measure_monitored, monitor_round
+from collbench.measuring.monitored import MonitoredMeasurement, measure_monitored
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement
 from collbench.reason import as_json
@@ -143,36 +141,3 @@ def test_counters_that_show_another_path_withhold_the_percentage():
 
 def test_what_is_unknown_raises_no_flag():
     assert MonitoredMeasurement(Measurement(np.ones((1, 1)), 0.03), {}, False, None, 0, 0, False).flags == []
-
-
-def test_the_worst_rank_of_a_pair_counts() -> None:
-    watch = RoundMonitor([Disturbance(0.1, False), Disturbance(0.4, True), Disturbance(0.2, False)])
-    assert watch.of([0, 1]) == Disturbance(0.4, True)
-    assert watch.of([0, 2]) == Disturbance(0.2, False)
-    assert watch.of([7]) == Disturbance(0.0, False)
-
-
-def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: list[float | None]) -> Disturbance:
-    """A round of 1000 ns, with the kernel's counter and the state probe before and after it."""
-    clock = iter([0, 1000])
-    monkeypatch.setattr(monitored.time, "monotonic_ns", lambda: next(clock))
-    monkeypatch.setattr(monitored, "_waited_ns", lambda: waited.pop(0))
-    world: Any = SimpleNamespace(gather=lambda mine, what: [mine])
-    probe: Any = SimpleNamespace(measure=lambda: probed.pop(0))
-    with monitor_round(world, probe) as watch:
-        pass
-    return watch.of([0])
-
-
-@pytest.mark.parametrize(
-    ("waited", "share"), [([100, 350], 0.25), ([100, 100], 0.0), ([0, 5000], 1.0), ([None, None], 0.0), ([500, 100], 0.0)]
-)
-def test_the_share_of_the_time_that_a_rank_waited_for_a_cpu(
-    monkeypatch: pytest.MonkeyPatch, waited: list[int | None], share: float
-) -> None:
-    assert of_round(monkeypatch, waited, [1e-7, 1e-7]) == Disturbance(share, False)
-
-
-def test_a_state_probe_that_changes_is_a_flip(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of_round(monkeypatch, [0, 0], [1e-7, 3e-7]).flipped
-    assert not of_round(monkeypatch, [0, 0], [1e-7, None]).flipped

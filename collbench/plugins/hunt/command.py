@@ -266,12 +266,12 @@ def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: Launc
     left = [(number, [pair for pair in pairs if pair not in met]) for number, pairs in enumerate(schedule.rounds())]
     parts = [{"round": number + 1, "pairs": len(pairs), f"{places.by}s": pairs} for number, pairs in left if pairs]
     sample = sampled(request, schedule, schedule.pairs)
-    notes = [
-        *([sample.render()] if sample else []), *([places.idle.render()] if places.idle else []),
-        *(["without --seed, which pairs meet in which round is drawn at the start"] if run is None and seed is None else []),
-        *([f"{run.path} has {plural(len(met), 'more pair')}"] if run and met else []),
-        "suspects are measured again in further rounds",
-    ]  # fmt: skip
+    notes = [fact.render() for fact in (sample, places.idle) if fact]
+    if run is None and seed is None:
+        notes.append("without --seed, which pairs meet in which round is drawn at the start")
+    if run and met:
+        notes.append(f"{run.path} has {plural(len(met), 'more pair')}")
+    notes.append("suspects are measured again in further rounds")
     pairs = sum(len(pairs) for _, pairs in left)
     title = f"pairs of {places.n} {places.by}s: {plural(pairs, 'pair')} in {plural(len(parts), 'round')}"
     return show_rounds(PlannedRounds(title, parts, len(parts), request.launch.budget.max_time_s, notes), arguments, info)
@@ -286,11 +286,12 @@ def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchI
     run = earlier_run(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
     met = len(read_hunt(run).rounds) if run else 0
     rounds = max(0, sum(each.values()) - met)
-    notes = [
-        *([places.idle.render()] if places.idle else []), *([f"{run.path} has {plural(met, 'more round')}"] if run and met else []),
-        *([] if places.by == "rank" else ["a confirmed node is also measured over each interface that all nodes have"]),
-        "most hunts end after far fewer rounds",
-    ]  # fmt: skip
+    notes = [places.idle.render()] if places.idle else []
+    if run and met:
+        notes.append(f"{run.path} has {plural(met, 'more round')}")
+    if places.by != "rank":
+        notes.append("a confirmed node is also measured over each interface that all nodes have")
+    notes.append("most hunts end after far fewer rounds")
     title = f"hunt among {places.n} {places.by}s: at most {plural(rounds, 'round')}"
     parts = [{"stage": stage, "most_rounds": most} for stage, most in each.items() if most]
     return show_rounds(PlannedRounds(title, parts, rounds, request.pairs.launch.budget.max_time_s, notes), arguments, info)

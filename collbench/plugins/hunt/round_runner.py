@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collbench.backends.backend import Backend, Group, can_do
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, WaitExpired
-from collbench.measuring.monitored import StateProbe, monitor_round
+from collbench.measuring.monitored import StateProbe
 from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed, prepare_over, release, time_shortly, verify_case
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement, slowest
@@ -30,6 +30,7 @@ from collbench.operations.groups import Groups, Pair, Round
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
 from collbench.plugins.channels.tcp_streams import COUNTED, StreamReport, TcpStream, run_streams
+from collbench.plugins.hunt.disturbances import monitor_round
 from collbench.plugins.hunt.places import PairsRequest, Places, Rails, RoundOrder, leaders
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
