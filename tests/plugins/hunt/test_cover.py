@@ -165,7 +165,7 @@ def test_512_hosts_in_three_rounds() -> None:
 
 
 def test_a_fabric_that_is_too_large_is_one_sentence_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.machine.fabric.MOST_STEPS", 100)
+    monkeypatch.setattr("collbench.plugins.hunt.fabric_routes.MOST_STEPS", 100)
     with pytest.raises(UsageError, match=r"^fabric file '.*16 ports"):
         cover_links(FAT_TREE, nodes(16))
 
