@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collbench.backends.registry import backend_names
-from tests.cli.command import one_sentence, run
+from tests.cli.command import ROOT, one_sentence, run
 from tests.conftest import needs_plugin
 
 MADE_UP = ["simulated", "slowed"]  # listed apart, below the others
@@ -23,7 +24,7 @@ def without(tmp_path: Path) -> dict[str, str]:
     hiding = tmp_path / "hiding"
     hiding.mkdir()
     (hiding / "sitecustomize.py").write_text("import os, sys\nfor name in os.environ['HIDDEN'].split(): sys.modules[name] = None\n")
-    return {"PYTHONPATH": str(hiding), "HIDDEN": "torch mpi4py"}
+    return {"PYTHONPATH": os.pathsep.join((str(hiding), str(ROOT))), "HIDDEN": "torch mpi4py"}
 
 
 def test_available_backends_have_their_version(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_request_has_the_values_in_use(asked: Any) -> None:
     text = "max-time = 2\ncheck = 0\n"
     assert asked("allreduce --check 1", text).configuration == {"file": "config.toml", "values": {"max-time": "2"}}
     assert asked("allreduce --check 1 --max-time 1", text).configuration is None
-    assert asked("allreduce", "partition = 'h100'\n").configuration is None
+    assert asked("allreduce", "verdict = 'verdict.json'\n").configuration is None
 
 
 @needs_plugin("hunt")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from collbench.plugin import plugins
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here
 from tests.launch import captured
 from tests.launchers.stored import measured, stored
@@ -95,7 +96,10 @@ class TestVariables:
         done = run_here(tmp_path, *DOCTOR, "--format", "json", env=pod)
         actual = document(done.stdout)
         assert done.returncode == 0 and ["job-0" in place for place in actual["places"]] == [True]
-        assert " emit kubernetes " in lines(actual)["pods of Kubernetes"]
+        if "deploy" in plugins():
+            assert " emit kubernetes " in lines(actual)["pods of Kubernetes"]
+        else:
+            assert "pods of Kubernetes" not in lines(actual)
 
 
 class TestOtherOptions:

@@ -53,6 +53,9 @@ MPIRUN = LauncherProgram("mpirun", Path("/opt/openmpi/bin/mpirun"), "Open MPI", 
 LOADED, LOADED_OPEN_MPI = MpiLibrary(MPICH, "/site/libmpi.so", "4.1.2"), MpiLibrary(OPEN_MPI, "/site/libmpi.so", "4.1.2")
 
 
+EMITTING = patch.object(explain, "plugin_commands", lambda: {"emit": ""})  # with the plug-in that writes jobs
+
+
 @contextmanager
 def on(host: str = "n1", names: Mapping[str, tuple[str, ...]] | None = None) -> Iterator[None]:
     """A host of this name that resolves these names: all to 10.0.0.1 if there are none."""
@@ -217,7 +220,7 @@ def shell(env: Mapping[str, str]) -> Call:
 
 def commands(env: Mapping[str, str], loaded: MpiLibrary, *programs: LauncherProgram, serves: bool = True) -> Call:
     def described() -> str:
-        with on(), patch.object(explain, "_program", lambda env: ["collbench"]):
+        with on(), patch.object(explain, "_program", lambda env: ["collbench"]), EMITTING:
             return "\n".join(
                 f"{each.purpose}: {each.line}" for each in typed(env, explain.launch_of(env)[0], loaded, programs, serves=serves)
             )
