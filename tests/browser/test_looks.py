@@ -98,7 +98,7 @@ def golden(name: str, page: Page) -> Image.Image:
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("name", map(page_parameter, sorted(PAGES)))
+@pytest.mark.parametrize("name", [page_parameter(name) for name in sorted(PAGES)])
 def test_a_page_looks_as_its_stored_picture(browser: Browser, written: Callable[[str], Path], name: str, look: str) -> None:
     page = opened(browser, written(name), look)
     found = difference(golden(f"{name}-{look}", page), taken(page))

@@ -15,14 +15,14 @@ from lxml import html
 from collbench.cli.main import run as run_command
 from collbench.report.runs import report_run
 from tests.cli.command import ROOT
-from tests.conftest import needs_plugin
+from tests.conftest import needs_all_plugins, needs_plugin
 
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "gallery"))
 PAGES: dict[str, list[str]] = SCRIPT["PAGES"]
 EVERY = [*PAGES, *SCRIPT["AUTOPSIES"]]
 GALLERY = ROOT / "reports" / "gallery"
 WORDS = runpy.run_path(str(ROOT / "scripts" / "words"))["findings"]
-OFTEN = ("slow-host", "two-hosts")  # small: one of a plug-in, one of the core; the others take their turn
+OFTEN = "slow-host"  # small; the others take their turn
 
 
 @pytest.fixture
@@ -36,15 +36,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _page(name: str) -> Any:
-    """Return the parameter for a page; that of an absent plug-in is skipped."""
-    marks = [] if name in OFTEN else [pytest.mark.in_turn]
-    if name in SCRIPT["PLUGINS"]:
-        marks.append(needs_plugin(SCRIPT["PLUGINS"][name]))
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", map(_page, PAGES))
+@needs_all_plugins  # each page has their styles
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == OFTEN else pytest.mark.in_turn) for name in PAGES])
 def test_a_page_is_what_the_command_makes_of_the_committed_runs(name: str, elsewhere: Path) -> None:
     address = SCRIPT["address"](name)
     runs = [Path(run) for run in PAGES[name]]
