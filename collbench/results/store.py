@@ -80,7 +80,8 @@ def parse_object(text: bytes, unknown: list[str] | None = None) -> dict[str, Any
         raise ValueError(f"more than {_MOST_VALUES:,} values")
     try:
         if _may_hold_strange_numbers(text):
-            value = parse_json(text, parse_constant=left_out.append, parse_float=_float(left_out), parse_int=_int(left_out))
+            parse_float, parse_int = _below(_LARGEST_FLOAT, float, left_out), _below(_LARGEST_INT, _integer, left_out)
+            value = parse_json(text, parse_constant=left_out.append, parse_float=parse_float, parse_int=parse_int)
         else:  # twice as fast, for lines without values to leave out
             value = parse_json(text)
     except (ValueError, RecursionError) as error:
@@ -107,21 +108,14 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-def _float(left_out: list[str]) -> Callable[[str], float | None]:
+def _integer(text: str) -> int:
+    return int(text) if len(text) <= 20 else _LARGEST_INT
+
+
+def _below(limit: float, number_of: Callable[[str], float], left_out: list[str]) -> Callable[[str], float | None]:
     def parse(text: str) -> float | None:
-        value = float(text)
-        if abs(value) < _LARGEST_FLOAT:
-            return value
-        left_out.append(text)
-        return None
-
-    return parse
-
-
-def _int(left_out: list[str]) -> Callable[[str], int | None]:
-    def parse(text: str) -> int | None:
-        value = int(text) if len(text) <= 20 else _LARGEST_INT
-        if abs(value) < _LARGEST_INT:
+        value = number_of(text)
+        if abs(value) < limit:
             return value
         left_out.append(text)
         return None
