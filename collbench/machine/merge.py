@@ -92,23 +92,18 @@ def source_of(machine: Machine) -> str:
 
 def _match_gpus(machines: Sequence[Machine], record: _Record) -> list[dict[str, str]]:
     """Return the merged machine's key of each GPU by its own key, for each source. GPUs that cannot be matched have none."""
-    known = _addressed(machines)
+    by_address: dict[str, Gpu] = {}
+    for gpu in (gpu for machine in machines for gpu in machine.gpus if gpu.address):
+        before = by_address.get(str(gpu.address), gpu)
+        index = gpu.index if before.index is None else before.index
+        by_address[str(gpu.address)] = Gpu(str(gpu.address), index, gpu.address, before.vendor or gpu.vendor, uuid=before.uuid or gpu.uuid)
+    known = [by_address[address] for address in sorted(by_address)]
     found = []
     for machine in machines:
         bare = [gpu for gpu in machine.gpus if not gpu.address]
         keys = {gpu.key: gpu.address for gpu in machine.gpus if gpu.address}
         found.append({**keys, **_numbered(bare, known, source_of(machine), record.doubts)})
     return found
-
-
-def _addressed(machines: Sequence[Machine]) -> list[Gpu]:
-    """Return one GPU per address, in PCI order, with the first index and serial number that a source gives."""
-    found: dict[str, Gpu] = {}
-    for gpu in (gpu for machine in machines for gpu in machine.gpus if gpu.address):
-        before = found.get(str(gpu.address), gpu)
-        index = gpu.index if before.index is None else before.index
-        found[str(gpu.address)] = Gpu(str(gpu.address), index, gpu.address, before.vendor or gpu.vendor, uuid=before.uuid or gpu.uuid)
-    return [found[address] for address in sorted(found)]
 
 
 def _numbered(bare: Sequence[Gpu], known: Sequence[Gpu], source: str, doubts: list[str]) -> dict[str, str]:

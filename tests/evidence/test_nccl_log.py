@@ -68,7 +68,7 @@ def test_a_whole_log() -> None:
     assert read(IB, "nccl.log") == NcclLog(
         "nccl.log", "2.21.5", "IB", {"NET/IB/0/GDRDMA": 2, "NET/IB/1/GDRDMA": 1, "P2P/CUMEM/read": 1}, ("node1", "node2"),
         ("mlx5_0:1/IB", "mlx5_1:1/IB"), (), ("mlx5_0",), (), gdr_send=True, gdr_receive=True, dma_buf=True, nvls_available=False,
-        relaxed_ordering=True, ranks=4, ranks_at_least=4, gdr_gpus=(("node1", "0"),),
+        ranks=4, ranks_at_least=4, gdr_gpus=(("node1", "0"),),
         channels=(
             ("node1", Connection(0, 2, 0, "receive", "NET/IB/0/GDRDMA", "0")),
             ("node1", Connection(0, 0, 2, "send", "NET/IB/0/GDRDMA", "0")),
@@ -260,7 +260,7 @@ def test_a_log_of_many_blocks_is_read_as_one(tmp_path: Path) -> None:
     )
     found = read_file(tmp_path / "nccl.log")
     assert (found.transports, found.hosts) == ({"P2P/CUMEM": lines}, ("n1",))
-    assert (len(found.channels), found.channels_left_out) == (nccl_log.MOST_CHANNELS, lines - nccl_log.MOST_CHANNELS)
+    assert len(found.channels) == nccl_log.MOST_CHANNELS < lines
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -382,11 +382,9 @@ _OURS: dict[str, Any] = {
     "hca_indices_used": lambda found: list(found.indices),
     "gdrdma_lines": lambda found: sum(count for key, count in found.transports.items() if "GDRDMA" in key),
     "gdr_capable": lambda found: {name: name in found.gdr_enabled for name in (*found.gdr_enabled, *found.gdr_disabled)},
-    "relaxed_ordering": lambda found: found.relaxed_ordering,
     "nvls_available": lambda found: found.nvls_available,
     "provider": lambda found: found.provider,
     "nics": lambda found: found.nics,
-    "nic_groups": lambda found: found.nic_groups,
     "dmabuf": lambda found: found.dma_buf,
     "warnings": lambda found: len(found.warnings),
     "graph": lambda found: {kind: widths[0] for kind, widths in found.graph.items()},

@@ -42,20 +42,16 @@ class ConfiguredValue:
 
 def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/")) -> list[Finding]:
     """Return the findings about the job settings of this host. `root`: the folder that holds etc and sys."""
-    configured = nccl_variables(env, root)
+    # as NCCL reads its variables: the environment overrides ~/.nccl.conf, which overrides /etc/nccl.conf
+    home = env.get("HOME")
+    own = Path(env["NCCL_CONF_FILE"]) if env.get("NCCL_CONF_FILE") else Path(home) / ".nccl.conf" if home else None
+    configured: dict[str, ConfiguredValue] = {}
+    for file, name in ((root / "etc/nccl.conf", "/etc/nccl.conf"), (own, str(own))):
+        configured |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)} if file else {}
+    configured |= {name: ConfiguredValue(value, "the environment") for name, value in env.items() if name.startswith("NCCL_")}
     of_nccl = [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root)]
     of_network = [*missing_gloo_interface(hostname, env), *no_loopback(hostname)]
     return [*of_nccl, *no_topology(hostname, env), *unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env), *of_network]
-
-
-def nccl_variables(env: Mapping[str, str], root: Path = Path("/")) -> dict[str, ConfiguredValue]:
-    """Return the NCCL variables as NCCL reads them: the environment overrides ~/.nccl.conf, which overrides /etc/nccl.conf."""
-    home = env.get("HOME")
-    own = Path(env["NCCL_CONF_FILE"]) if env.get("NCCL_CONF_FILE") else Path(home) / ".nccl.conf" if home else None
-    found: dict[str, ConfiguredValue] = {}
-    for file, name in ((root / "etc/nccl.conf", "/etc/nccl.conf"), (own, str(own))):
-        found |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)} if file else {}
-    return found | {name: ConfiguredValue(value, "the environment") for name, value in env.items() if name.startswith("NCCL_")}
 
 
 def missing_gloo_interface(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:

@@ -140,7 +140,11 @@ def assumed(operation: str, job: Job) -> list[str]:
     if operation == "alltoallv" and job.traffic is None:
         sentences.append("the same number of bytes between all ranks")
     if operation == "multipair":
-        sentences += _of_pairs(job)
+        by_node = pairs_by_node(job)
+        blocks = ", ranks in blocks" if job.several else ""
+        sentences.append(f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}{blocks}")
+        if (by_node.out + by_node.into).max() > max(by_node.out.max(), by_node.into.max()):
+            sentences.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
     if operation in BY_RANK and job.traffic is None:
         sentences.append("a part of the same size for each rank")
     return [*sentences, *_of_placement(operation, job)]
@@ -176,15 +180,6 @@ def _of_fabric(operation: str, job: Job) -> list[str]:
     if operation == "p2p":
         return []
     return [f"every node gets 1/{job.oversubscription:g} of its rate from the fabric, wherever it is (--oversubscription)"]
-
-
-def _of_pairs(job: Job) -> list[str]:
-    """Return what the rate of several pairs assumes."""
-    by_node = pairs_by_node(job)
-    sentences = [f"{plural(by_node.total, 'pair')}: rank i and rank i + {job.ranks // 2:,}" + (", ranks in blocks" if job.several else "")]
-    if (by_node.out + by_node.into).max() > max(by_node.out.max(), by_node.into.max()):
-        sentences.append("messages one way (both ways at once, pairs share the NICs of some nodes)")
-    return sentences
 
 
 def doubts(job: Job) -> list[str]:

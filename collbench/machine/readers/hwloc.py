@@ -193,14 +193,6 @@ class HwlocObject:
             at = at.inside
 
 
-def hwloc_objects(topology: Element) -> list[HwlocObject]:
-    """Return every <object>, outer ones first."""
-    found: dict[Element | None, HwlocObject] = {}
-    for element, inside in nested(topology, {"object"}):
-        found[element] = HwlocObject(element, found.get(inside))
-    return list(found.values())
-
-
 def infos(element: Element) -> dict[str, str]:
     """Return the <info> children by name."""
     return {child.get("name", ""): printable(child.get("value", "")) for child in element if child.tag == "info"}
@@ -229,7 +221,11 @@ class Devices(Notes):
 def devices(things: Sequence[HwlocObject], version: int, numa_ids: frozenset[int]) -> Devices:
     """Return everything below the bridges of a topology. `version` is the format's major version, 1 to 3."""
     found = Devices()
-    drivers = _drivers(things)
+    drivers: dict[str | None, list[HwlocObject]] = {}  # the operating system's devices, by the PCI function that they belong to
+    for thing in things:
+        if thing.type == "OSDev":
+            on = next((above.address for above in thing.up() if above.type == "PCIDev"), None)
+            drivers.setdefault(on, []).append(thing)
     seen: dict[str, PciDevice] = {}
     for thing in things:
         address = thing.address
@@ -246,16 +242,6 @@ def devices(things: Sequence[HwlocObject], version: int, numa_ids: frozenset[int
         if device and device.kind in ("gpu", "nvswitch") and (index := thing.element.get("gp_index")):
             found.ends[f"{thing.type}:{index}"] = SWITCH if device.kind == "nvswitch" else device.address
     return found
-
-
-def _drivers(things: Sequence[HwlocObject]) -> dict[str | None, list[HwlocObject]]:
-    """Return the operating system's devices by the PCI function they belong to (None: no function)."""
-    drivers: dict[str | None, list[HwlocObject]] = {}
-    for thing in things:
-        if thing.type == "OSDev":
-            on = next((above.address for above in thing.up() if above.type == "PCIDev"), None)
-            drivers.setdefault(on, []).append(thing)
-    return drivers
 
 
 def _pci(thing: HwlocObject, address: str, model: str | None, numa_ids: frozenset[int], unknown: dict[str, str]) -> PciDevice:
@@ -352,7 +338,10 @@ def read(text: str, name: str) -> Machine:
     topology = top_element(text, name, _LIMITS)
     if topology.tag != "topology":
         raise Unreadable(f"{printable(name)} holds no <topology> of hwloc's: {_LIMITS.again}")
-    found = hwloc_objects(topology)
+    objects: dict[Element | None, HwlocObject] = {}
+    for element, inside in nested(topology, {"object"}):
+        objects[element] = HwlocObject(element, objects.get(inside))
+    found = list(objects.values())
     machines = [thing for thing in found if thing.type == "Machine"]
     if len(machines) != 1:
         raise Unreadable(f"{printable(name)} has {len(machines)} objects of type Machine: give the XML of one machine")

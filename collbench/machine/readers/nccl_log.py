@@ -29,6 +29,7 @@ from collbench.machine.readers.nccl_startup import (
     only_rccl,
     release_in,
     startup_facts,
+    text,
     tree_facts,
 )
 from collbench.machine.readers.text import HEAD, Unreadable, printable
@@ -117,7 +118,6 @@ _RANKS = re.compile(rb"\bnranks (\d{1,7})\b", re.IGNORECASE)
 _GRAPH = re.compile(rb"\+ ([A-Z][A-Z0-9]{1,5})\[(\d{1,7}\.\d{1,3})\] - ")
 _PATH = re.compile(rb"\(\d{1,3}/\d{1,7}\.\d{1,3}/([A-Z][A-Z0-9]{1,5})\)")
 _PROVIDER = re.compile(rb"Selected Provider is ([^\s,]{1,40})(?:, fabric is [^()]{1,80})?(?: \(found (\d{1,4}) nics\))?", re.IGNORECASE)
-_GROUP = re.compile(rb"NIC group (\d{1,4}) device")
 _STATED = re.compile(rb"(\d{1,5}) (coll|collnet|nvls|p2p) channels(?! per)")
 _CHOICE = re.compile(
     rb"(?:([A-Z][A-Za-z]{1,30})(?: \[([A-Za-z ]{1,30})\])?: )?(\d{1,18}) Bytes -> "
@@ -249,8 +249,6 @@ def _seldom(message: bytes) -> Iterator[Entry]:
         yield "speeds", text(named[1]) if named else "?", None
     if b"elected " in message and (match := _PROVIDER.search(message)):
         yield "provider", None, (text(match[1]), int(match[2]) if match[2] else None)
-    if b"NIC group" in message and (match := _GROUP.search(message)):
-        yield "groups", None, int(match[1]) + 1
     if b"(" in message:
         yield from (("paths", text(kind), 1) for kind in _PATH.findall(message) if kind != _BELOW_SWITCH)
     if b" channels" in message:
@@ -277,8 +275,6 @@ def _used(message: bytes) -> Iterator[Entry]:
         for number, name in sorted(fused + single):
             yield "devices", (kind, name), None
             yield "listed", (kind, number), name
-        if kind == "IB":
-            yield "ordering", b"[RO]" in listed, None
         if b"/SHARP" in message:
             yield from (("startup", CollNetDevice(text(name)), None) for _, name, sharp in _DEVICE.findall(match[2]) if sharp)
 
@@ -336,11 +332,6 @@ def _gpu(found: str) -> str:
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
 
-def text(part: bytes) -> str:
-    """Return untrusted bytes as printable text."""
-    return printable(part.decode("utf-8", "replace"))
-
-
 # Totals of a log's lines in limited memory: each kind of fact has a maximum number, for any input.
 #
 # Equal lines are only counted; their facts are added once at the end.
@@ -358,10 +349,10 @@ _LIMITS = {
     "unexplained": 100,
 }
 _COUNTED = frozenset({"transports", "choices", "paths"})  # tables with the number of lines by key
-_LARGEST = frozenset({"ranks", "groups", "listings", "stated"})  # of several communicators the one with the most
+_LARGEST = frozenset({"ranks", "listings", "stated"})  # of several communicators the one with the most
 _LAST = frozenset({"networks", "provider"})  # the last one in the log becomes the last entry
 _BY_HOST = frozenset({"startup", "listed", "nics"})  # with keys (host, key)
-_AT_ONCE = _BY_HOST | {"devices", "networks", "ordering"}  # entered in the order of the lines, once for each host and message
+_AT_ONCE = _BY_HOST | {"devices", "networks"}  # entered in the order of the lines, once for each host and message
 _LONGEST_PATH = 120
 _MOST_ENTRIES = 1024
 _MOST_TABLES = 2  # of several communicators: with two it is not known which one a call uses
@@ -389,7 +380,6 @@ class LogFacts:
         self.tables: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self.ways: set[tuple[str, bool]] = set()
         self.channels: dict[tuple[str, Connection], None] = {}
-        self.left_out = 0
         self.local: dict[tuple[str, str], set[str]] = {}
         self._hosts_of: dict[bytes, str] = {}  # by the text before a message, which is constant for a thread of a rank
         self._seen: dict[tuple[bytes, str], bool] = {}  # whether the facts of a message were entered for a host
@@ -440,7 +430,6 @@ class LogFacts:
         for key, times in ((key, times) for here in self._paths.values() for key, times in here.items() if times):
             if name := transport(key.partition(b" via ")[2][:_LONGEST_PATH]):
                 self._enter("transports", name, 1, times=times)
-                self.left_out += times
         self._kept = 0
         for remembered in (self._words, self._times, self._paths):
             remembered.clear()
@@ -584,11 +573,9 @@ class LogFacts:
                 self.local.setdefault(local, set()).add(found.way if direct else "staged")
         if len(self.channels) < MOST_CHANNELS:
             self.channels[host, found] = None
-        elif (host, found) not in self.channels:
-            self.left_out += 1
-            if len(message) <= LONGEST:
-                self._kept += 1
-                self._paths.setdefault(head, {})[message[middle - 6 :]] = 0
+        elif (host, found) not in self.channels and len(message) <= LONGEST:
+            self._kept += 1
+            self._paths.setdefault(head, {})[message[middle - 6 :]] = 0
 
 
 def staged(transport: str) -> bool:
@@ -631,9 +618,8 @@ class NcclLog:
     ranks_of_hosts  the number of ranks of each host, as nccl-tests lists all of them under "Using devices"
     graph           width in GB/s of the links that NCCL assumes, by kind ("PCI", "SYS"); paths: number of paths by kind
     default_speed   interfaces with an unreadable speed, which NCCL assumes as 10 Gb/s ("?" where the line has no name)
-    nics, nic_groups    what a libfabric plug-in found
-    channels        (host, connection) of every line that proves a path, the first 16,384 of them; channels_left_out: the number of
-    others
+    nics            what a libfabric plug-in found
+    channels        (host, connection) of every line that proves a path, the first 16,384 of them
     names           of network devices by host and NCCL's number: ("node1", 0): "mlx5_0:1/IB", "mlx5_0+mlx5_1"
     choices         (collective, bytes) -> choice -> number of calls, the most frequent first. Bytes as NCCL counts them: one
                     rank's part for all-gather and broadcast from 2.24 on; 2.20 to 2.22 print no collective (None)
@@ -660,7 +646,6 @@ class NcclLog:
     sockets: Literal["data", "bootstrap"] | None = None
     dma_buf: bool | None = None
     nvls_available: bool | None = None
-    relaxed_ordering: bool | None = None
     ranks: int | None = None
     ranks_at_least: int | None = None
     ranks_of_hosts: Mapping[str, int] = field(default_factory=dict)
@@ -671,11 +656,9 @@ class NcclLog:
     default_speed: tuple[str, ...] = ()
     provider: str | None = None
     nics: int | None = None
-    nic_groups: int | None = None
     gdr_gpus: tuple[tuple[str, str], ...] = ()
     staged_gpus: tuple[tuple[str, str], ...] = ()
     channels: tuple[tuple[str, Connection], ...] = ()
-    channels_left_out: int = 0
     names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     choices: Mapping[tuple[str | None, int], Mapping[CallChoice, int]] = field(default_factory=dict)
     stated: Mapping[str, int] = field(default_factory=dict)
@@ -818,7 +801,6 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         sockets="data" if net == "Socket" else "bootstrap" if sockets else None,
         dma_buf=_all_of(tables["dma_buf"]),
         nvls_available=_all_of(tables["nvls"]),
-        relaxed_ordering=_all_of(tables["ordering"]),
         ranks=ranks,
         ranks_at_least=max(tables["listings"].values(), default=ranks),
         ranks_of_hosts=_ranks_of_hosts(tables["listed_ranks"]),
@@ -829,11 +811,9 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         default_speed=tuple(tables["speeds"]),
         provider=tables["provider"].get(None, (None, None))[0],
         nics=tables["provider"].get(None, (None, None))[1],
-        nic_groups=tables["groups"].get(None),
         gdr_gpus=tuple(gpu for gpu, ways in facts.local.items() if ways == {"send", "receive"}),
         staged_gpus=tuple(gpu for gpu, ways in facts.local.items() if "staged" in ways),
         channels=tuple(facts.channels),
-        channels_left_out=facts.left_out,
         names=names,
         choices=dict(sorted(choices.items(), key=lambda item: (item[0][0] or "", item[0][1]))),
         stated=tables["stated"],

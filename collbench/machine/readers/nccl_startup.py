@@ -229,28 +229,28 @@ _ONLY_RCCL = re.compile(
 _FACTS: tuple[tuple[bytes, Callable[[re.Match[bytes]], StartupFact]], ...] = (
     (
         rb"\b((?:NCCL|RCCL)_[A-Z0-9_]{1,60}) set by environment to (.{1,300}?)\.?\s*$",
-        lambda found: LogSetting(_text(found[1]), _text(found[2])),
+        lambda found: LogSetting(text(found[1]), text(found[2])),
     ),
     (
         rb"Comm config \w{1,40} reset to ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})=(\S{1,80})",
-        lambda found: LogSetting(_text(found[1]), _text(found[2])),
+        lambda found: LogSetting(text(found[1]), text(found[2])),
     ),
-    (rb"NET/\w{1,20} (?:Adding|Setting) ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})(?:=| to )", lambda found: PluginSetting(_text(found[1]))),
+    (rb"NET/\w{1,20} (?:Adding|Setting) ((?:NCCL|RCCL)_[A-Z0-9_]{1,60})(?:=| to )", lambda found: PluginSetting(text(found[1]))),
     (
         rb"\bnRanks (\d{1,7}) nNodes (\d{1,6}) localRanks (\d{1,4}) localRank \d{1,4}(?: MNNVL (\d))?",
         lambda found: Communicator(int(found[1]), int(found[2]), int(found[3]), None if found[4] is None else found[4] != b"0"),
     ),
     (
         rb"fabric UUID ([0-9a-f]{1,16}\.[0-9a-f]{1,16}) cliqueId (0x[0-9a-f]{1,8}) state (\d{1,3})",
-        lambda found: FabricMember(_text(found[1]), _text(found[2]), int(found[3])),
+        lambda found: FabricMember(text(found[1]), text(found[2]), int(found[3])),
     ),
     (rb"MNNVL (?:\(cliqueSize (\d{1,5})\) )?is available but not working", lambda found: FabricBroken(int(found[1]) if found[1] else None)),
     (rb"isAllDirectP2p (\d)", lambda found: DirectPeers(found[1] != b"0")),
     (rb"Connected CollNet", lambda found: CollNet()),
-    (rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})", lambda found: TopologyFile(_text(found[1]))),
-    (rb"Running on (\S{1,60}) platform", lambda found: Platform(_text(found[1]))),
-    (rb"NET/OFI (?:Initializing|Using) (aws-ofi-nccl) (\S{1,40})", lambda found: PluginRelease(_text(found[1]), _text(found[2]))),
-    (rb"Using Libfabric version (\d{1,3}\.\d{1,3})", lambda found: PluginRelease("libfabric", _text(found[1]))),
+    (rb"(?:NCCL_TOPO_FILE environment variable to|Loading topology file) (\S{1,300})", lambda found: TopologyFile(text(found[1]))),
+    (rb"Running on (\S{1,60}) platform", lambda found: Platform(text(found[1]))),
+    (rb"NET/OFI (?:Initializing|Using) (aws-ofi-nccl) (\S{1,40})", lambda found: PluginRelease(text(found[1]), text(found[2]))),
+    (rb"Using Libfabric version (\d{1,3}\.\d{1,3})", lambda found: PluginRelease("libfabric", text(found[1]))),
     (rb"use ring PXN (\d) GDR (\d)", lambda found: RingPaths(found[1] != b"0", found[2] != b"0")),
 )
 _PATTERNS = tuple((re.compile(pattern), fact) for pattern, fact in _FACTS)
@@ -284,7 +284,7 @@ def release_in(line: bytes) -> Release | None:
     match = _RELEASE.search(line)
     if not match:
         return None
-    return Release(LogLibrary.RCCL if match[1] == b"R" else LogLibrary.NCCL, _text(match[3]), _text(match[2]))
+    return Release(LogLibrary.RCCL if match[1] == b"R" else LogLibrary.NCCL, text(match[3]), text(match[2]))
 
 
 def head_facts(line: bytes) -> tuple[StartupFact, ...]:
@@ -296,7 +296,7 @@ def head_facts(line: bytes) -> tuple[StartupFact, ...]:
         number = f"{major}.{rest // 100}.{rest % 100}"
         return (Release(LogLibrary.NCCL, number, number, linked=True),)
     if match := _GPU.search(line):
-        return (ListedGpu(_text(match[1]), int(match[2]), _text(match[3])),)
+        return (ListedGpu(text(match[1]), int(match[2]), text(match[3])),)
     return ()
 
 
@@ -320,12 +320,13 @@ def _plugins(message: bytes) -> Iterator[NcclPlugin]:
     kind = PluginKind[match[1].decode()] if match else PluginKind.NET
     if match and (loaded := _LOADED.search(match[2]) or _OLD_LOADED.search(match[2])):
         kind = PluginKind.COLLNET if loaded[1] in (b"collnet", b"coll") else kind
-        yield NcclPlugin(kind, PluginState.LOADED, _text(loaded[2]), int(loaded[3]))
+        yield NcclPlugin(kind, PluginState.LOADED, text(loaded[2]), int(loaded[3]))
     elif _UNSUITABLE.search(message):
         yield NcclPlugin(kind, PluginState.UNSUITABLE)
     elif match and (b"Could not find" in match[2] or b"No plugin found" in match[2] or b"cannot open shared object" in match[2]):
         yield NcclPlugin(kind, PluginState.ABSENT)
 
 
-def _text(part: bytes) -> str:
+def text(part: bytes) -> str:
+    """Return untrusted bytes as printable text."""
     return printable(part.decode("utf-8", "replace"))
