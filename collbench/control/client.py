@@ -114,17 +114,14 @@ class Uplink:
                 self._due[place], at = at, at + patience_s
         for place in [place for place, at in self._due.items() if at <= now]:
             del self._due[place]
-            self._open(place, hello)
+            socket = self._socket(place)
+            socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
+            monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
+            self._saying_hello[socket], self._places[monitor] = monitor, place
+            socket.connect(place)
+            socket.send_multipart(frames(hello))
         return min(self._due.values(), default=now + _AFTER_REFUSAL_S)
-
-    def _open(self, place: str, hello: wire.Hello) -> None:
-        socket = self._socket(place)
-        socket.setsockopt(zmq.RECONNECT_IVL, _RETRY_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _SLOWEST_RETRY_MS)
-        monitor = socket.get_monitor_socket(_REFUSED | zmq.EVENT_DISCONNECTED)
-        self._saying_hello[socket], self._places[monitor] = monitor, place
-        socket.connect(place)
-        socket.send_multipart(frames(hello))
 
     def send(self, message: Message) -> None:
         """Send to the address that accepted this rank. Before that, store the message."""
@@ -136,7 +133,14 @@ class Uplink:
     def read(self, ready: Any) -> Message | None:
         """Return the message at a polled socket; None for an invalid message, and for events of the connection."""
         if ready in self._places:
-            self._event(ready)
+            event, _, _ = socket_event(ready)
+            if self.socket:
+                self.cut = self.cut or (time.monotonic() if event == zmq.EVENT_DISCONNECTED else None)
+            elif event & _REFUSED:
+                place = self._places[ready]
+                self.refused.append(place)
+                self._drop(next(socket for socket, its in self._saying_hello.items() if its is ready), in_vain=True)
+                self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
         if ready is not self._second and ready not in self._saying_hello:
             return None
         pieces = ready.recv_multipart(copy=False)
@@ -161,16 +165,6 @@ class Uplink:
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self.send(message)
-
-    def _event(self, monitor: Any) -> None:
-        event, _, _ = socket_event(monitor)
-        if self.socket:
-            self.cut = self.cut or (time.monotonic() if event == zmq.EVENT_DISCONNECTED else None)
-        elif event & _REFUSED:
-            place = self._places[monitor]
-            self.refused.append(place)
-            self._drop(next(socket for socket, its in self._saying_hello.items() if its is monitor), in_vain=True)
-            self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
 
     def _drop(self, socket: Any, *, in_vain: bool = False) -> None:
         if in_vain:
@@ -415,20 +409,17 @@ class NodeAgent:
         waiting.update({entry.rank: entry for entry in entries})
         if step <= self._sent or waiting.keys() >= {self.rank, *self._mates()}:
             del self._values[step]
-            self._pass_on(step, list(waiting.values()))
+            self._sent = max(self._sent, step)
+            for bundle in bundles(list(waiting.values())):
+                values = wire.Values(step, bundle)
+                if values.size_bytes <= LARGE_BYTES:
+                    self.up.send(values)
+                else:
+                    self._offered.setdefault(step, deque()).append(values)
+                    self.up.send(wire.Offer(step, values.size_bytes))
 
     def _mates(self) -> set[int]:
         return {rank for child in self.down.children.values() for rank in child.ranks} if self.down else set()
-
-    def _pass_on(self, step: int, entries: Sequence[Entry]) -> None:
-        self._sent = max(self._sent, step)
-        for bundle in bundles(entries):
-            values = wire.Values(step, bundle)
-            if values.size_bytes <= LARGE_BYTES:
-                self.up.send(values)
-            else:
-                self._offered.setdefault(step, deque()).append(values)
-                self.up.send(wire.Offer(step, values.size_bytes))
 
     def tick(self, now: float) -> float:
         """Do the work that is due: connect, send states, end processes. Return when to call again, on CLOCK_MONOTONIC."""
@@ -619,17 +610,14 @@ class Client:
         except Empty:
             message = self._later(what, end, deadline_s)
         if (message.step, message.what) != (step, what):
-            raise self._apart(message, step, what)
+            # rank 0 ends the launch for it, so this rank exchanges nothing more, also if its caller continues
+            rank = self._info.rank
+            apart = RanksApart(str(self._me or f"rank {rank}"), what, step, str(self._hub or "rank 0"), message.what, message.step)
+            raise self.abort(apart.render(), FAILED) or RunFailed(apart.render(), rank=rank, phase=what)
         try:
             return decoded(message.value)
         except Malformed as error:
             raise RunFailed(f"{what}: rank 0 sent an invalid answer ({error}): install the same version on all nodes", phase=what) from None
-
-    def _apart(self, message: wire.StepAnswer, step: int, what: str) -> CollbenchError:
-        """Return the error after rank 0 has ended the launch for it. So this rank exchanges nothing more, also if its caller continues."""
-        rank = self._info.rank
-        apart = RanksApart(str(self._me or f"rank {rank}"), what, step, str(self._hub or "rank 0"), message.what, message.step)
-        return self.abort(apart.render(), FAILED) or RunFailed(apart.render(), rank=rank, phase=what)
 
     def has_message(self) -> bool:
         """Return whether `receive` would find a message of rank 0, or an error."""

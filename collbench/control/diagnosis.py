@@ -308,11 +308,6 @@ class NodeProcesses:
                 self._ranks[os.pidfd_open(pid)] = rank
                 self._pids[rank] = pid
 
-    @property
-    def _short(self) -> bool:
-        """Return whether the kernel has killed a process of this host for lack of memory since this object was created."""
-        return _killed_for_memory() > self._killed_for_memory
-
     def has(self, rank: int) -> bool:
         """Return whether that rank's process is watched here."""
         return rank in self._pids
@@ -322,7 +317,9 @@ class NodeProcesses:
         rank = self._ranks[descriptor]
         how = how_ended(self._pids.get(rank, 0))
         self._forget(descriptor)
-        return rank, structs.replace(how, killed=how.killed or not how.known, out_of_memory=True) if self._short else how
+        if _killed_for_memory() > self._killed_for_memory:
+            how = structs.replace(how, killed=how.killed or not how.known, out_of_memory=True)
+        return rank, how
 
     def _forget(self, descriptor: int) -> None:
         self._pids.pop(self._ranks.pop(descriptor), None)
@@ -391,18 +388,13 @@ def is_stopped(pid: int) -> bool:
         state = next(iter(_stat(pid)), "")
         if state != "t":
             return state == "T"
-        tracer = _tracer_of(pid)
+        tracer = int(_line_of(Path(f"/proc/{pid}/status"), "\n", "TracerPid:") or 0)
         before = _state_before(pid, tracer)
         if before:
             return before == _STOPPED
         if _stat(tracer):
             return True
     return True  # the debugger is outside this container
-
-
-def _tracer_of(pid: int) -> int:
-    """Return the process that traces another one; 0 if there is none, or if it is outside this container."""
-    return int(_line_of(Path(f"/proc/{pid}/status"), "\n", "TracerPid:") or 0)
 
 
 def _state_before(pid: int, tool: int) -> str:
@@ -521,7 +513,11 @@ def diagnose(seen: HangEvidence) -> HangDiagnosis:
     ended = [rank for rank in seen.gone if rank not in seen.held]
     silent = sorted(set(seen.members) - set(seen.answers) - set(seen.gone) - set(seen.held))
     if ended:
-        return _ended(seen, ended)
+        first = ended[0]
+        end = seen.how.get(first, ProcessEnd())
+        others = None if end.known else seen.other_candidates.get(first)
+        more = {"end": end, "others": others, "more": len(ended) - 1}
+        return _hang(seen, HangCause.ENDED, (first,), _where(seen, ended), waiting=0, doing="", **more)
     if seen.held:
         return _hang(seen, HangCause.STOPPED, tuple(sorted(seen.held)))
     if seen.path and (seen.path.problem in _CERTAIN or not silent):
@@ -536,14 +532,6 @@ _CERTAIN = (PathProblem.LOOPBACK, PathProblem.MTU, PathProblem.ONE_WAY)
 def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
     where = seen.what or (_majority(seen)[1] if seen.answers else "") or _BETWEEN
     return _hang(seen, HangCause.PATH, (), where, waiting=0, path=path)
-
-
-def _ended(seen: HangEvidence, ended: Sequence[int]) -> HangDiagnosis:
-    first = ended[0]
-    end = seen.how.get(first, ProcessEnd())
-    others = None if end.known else seen.other_candidates.get(first)
-    more = {"end": end, "others": others, "more": len(ended) - 1}
-    return _hang(seen, HangCause.ENDED, (first,), _where(seen, ended), waiting=0, doing="", **more)
 
 
 def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:

@@ -83,34 +83,28 @@ class IOThread:
 
     def _run(self) -> None:
         try:
-            self._keep()
+            poller, polled = zmq.Poller(), list[Any]()
+            due = self._part.tick(time.monotonic())
+            while not (self._stop and self._actions.empty()):
+                sockets = [self._wake, *self._part.sockets]
+                if sockets != polled:
+                    poller, polled = zmq.Poller(), sockets
+                    for one in sockets:
+                        poller.register(one, zmq.POLLIN)
+                longest_s = min(due - time.monotonic(), _LONGEST_SLEEP_S)
+                for ready, _ in poller.poll(max(0, int(longest_s * 1000) + 1)):
+                    if ready == self._wake:
+                        with suppress(BlockingIOError):
+                            os.eventfd_read(self._wake)
+                        while not self._actions.empty():
+                            self._actions.get()()
+                    else:
+                        self._part.read(ready)
+                due = self._part.tick(time.monotonic())
         except BaseException as error:  # else the main thread would wait for ever
             self._part.inbox.put(error if isinstance(error, CollbenchError) else RunFailed(f"the control plane failed: {error!r}"))
         finally:
             self._part.close()
-
-    def _keep(self) -> None:
-        poller, polled = zmq.Poller(), list[Any]()
-        due = self._part.tick(time.monotonic())
-        while not (self._stop and self._actions.empty()):
-            sockets = [self._wake, *self._part.sockets]
-            if sockets != polled:
-                poller, polled = zmq.Poller(), sockets
-                for one in sockets:
-                    poller.register(one, zmq.POLLIN)
-            longest_s = min(due - time.monotonic(), _LONGEST_SLEEP_S)
-            for ready, _ in poller.poll(max(0, int(longest_s * 1000) + 1)):
-                if ready == self._wake:
-                    self._act()
-                else:
-                    self._part.read(ready)
-            due = self._part.tick(time.monotonic())
-
-    def _act(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        while not self._actions.empty():
-            self._actions.get()()
 
     def _halt(self) -> None:
         self._stop = True

@@ -72,16 +72,12 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
         path = Path(env["COLLBENCH_SECRET_FILE"])
         return _read(path), str(path)
     try:
-        return _of_user(_users_own(env))
+        path = _users_own(env)
+        return _read(path) if os.path.lexists(path) else _made(path), str(path)  # symbolic links are followed there
     except UsageError:
         if info.local_ranks < info.ranks:
             raise
         return _of_host(Path(tempfile.gettempdir()) / f"collbench-{os.geteuid()}" / "secret")
-
-
-def _of_user(path: Path) -> tuple[bytes, str]:
-    """Return the secret in the user's home directory; create it if it is missing. Symbolic links are followed there."""
-    return _read(path) if os.path.lexists(path) else _made(path), str(path)
 
 
 def _of_host(path: Path) -> tuple[bytes, str]:

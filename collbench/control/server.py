@@ -153,7 +153,12 @@ class Coordinator:
         for one in hello.ranks:
             member = one.member
             if self.members and self.joined.get(member.rank) != member:
-                self._again(child, member)
+                # another process joins as a rank that has joined: only that process ends
+                restarted = RankRestarted(member.rank, member.host, member.pid)
+                if len(self.late) < _MOST_LATE:
+                    self.late.append(restarted)
+                if not child.ranks:
+                    self.down.refuse(child, restarted.render(), FAILED)
                 continue
             self.joined[member.rank] = member
             child.ranks.add(member.rank)
@@ -161,14 +166,6 @@ class Coordinator:
             self.node.watch(member)
         if child.ranks:
             self.down.send(child, wire.Welcome())
-
-    def _again(self, child: ChildConnection, member: Member) -> None:
-        """Refuse another process that joins as a rank that has joined. Only that process ends."""
-        restarted = RankRestarted(member.rank, member.host, member.pid)
-        if len(self.late) < _MOST_LATE:
-            self.late.append(restarted)
-        if not child.ranks:
-            self.down.refuse(child, restarted.render(), FAILED)
 
     def request(self, step: int) -> None:
         """Accept the values of this step for the main thread. Large messages of later steps wait at their ranks."""
@@ -374,14 +371,24 @@ class Server:
                 late = f"{self.missing()} of {self._size} did not join within {deadline_s:g} s"
                 raise WaitExpired(f"{late}: {self._why_missing()}") from None
             if isinstance(one, Joining):
-                self._admit_one(one, joined)
+                member, rank = one.member, one.member.rank
+                if self._build and read_build(one.build) != self._build:
+                    raise self._other_build(rank, member.host, read_build(one.build))
+                if not 0 < rank < self._size:
+                    raise RunFailed(
+                        f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time"
+                    )
+                if joined.setdefault(rank, member) != member:
+                    raise RunFailed(f"the launcher started rank {rank} twice: {joined[rank]} and {member}")
         if self._builds:
             self._builds.close()
         return joined
 
     def missing(self) -> str:
         """Return the ranks that have not joined: "rank 1", "ranks 1 and 2"."""
-        return _ranks([rank for rank in range(1, self._size) if rank not in self._joined])
+        ranks = [rank for rank in range(1, self._size) if rank not in self._joined]
+        shown = ", ".join(map(str, ranks[:16])) + (" …" if len(ranks) > 16 else "")
+        return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
     def not_joined(self) -> str:
         """Return "rank 2 of 4 had joined" for the ranks that have not joined; "" if all have."""
@@ -397,15 +404,6 @@ class Server:
         rejected = self.part.down.rejected.fact()
         why += [rejected.render()] if rejected else []
         return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
-
-    def _admit_one(self, one: Joining, joined: dict[int, Member]) -> None:
-        member, rank = one.member, one.member.rank
-        if self._build and read_build(one.build) != self._build:
-            raise self._other_build(rank, member.host, read_build(one.build))
-        if not 0 < rank < self._size:
-            raise RunFailed(f"a process tried to join as rank {rank}, but this launch has {self._size} ranks: run one launch at a time")
-        if joined.setdefault(rank, member) != member:
-            raise RunFailed(f"the launcher started rank {rank} twice: {joined[rank]} and {member}")
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
@@ -533,11 +531,6 @@ def _bind_here(down: Downlinks, place: str) -> None:
             f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
             "wait for its end, or give this launch its own MASTER_PORT"
         ) from None
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:16])) + (" …" if len(ranks) > 16 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
 # Connections that have not proved that they belong to the launch. Their number is limited in all and per source address.

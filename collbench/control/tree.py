@@ -118,8 +118,12 @@ def out_of_files(error: BaseException) -> RunFailed | None:
     if number == errno.ENFILE:
         return RunFailed("this host has no free file descriptors (ENFILE): end the processes that hold them, or raise fs.file-max")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    count = 0
+    for descriptor in range(limit):  # /proc cannot be listed when no more files can be opened
+        with suppress(OSError):
+            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")  # noqa: PTH115 - as text
     return RunFailed(
-        f"this process has reached its limit of {limit} open files ({_open_sockets()} are connections): raise it (ulimit -n, or "
+        f"this process has reached its limit of {limit} open files ({count} are connections): raise it (ulimit -n, or "
         "LimitNOFILE= of the service that starts the ranks); if other programs made the connections, find out which connect to this host"
     )
 
@@ -128,18 +132,6 @@ def _open_now() -> int:
     with suppress(OSError):
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
     return _RESERVE
-
-
-def _open_sockets() -> str:
-    """Return how many of this process's descriptors are sockets, as text.
-
-    Reads each descriptor, because /proc cannot be listed when no more files can be opened.
-    """
-    count = 0
-    for descriptor in range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
-        with suppress(OSError):
-            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")  # noqa: PTH115 - as text
-    return str(count)
 
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27
@@ -231,13 +223,19 @@ class Downlinks:
         """
         self._events()  # first: the kernel may reuse the descriptor of a closed connection for the one in a message
         if ready is self._door:
-            self._answer()
+            # ZeroMQ has verified that the peer has its key: reply whether it may join
+            version, number, domain, *_, key = self._door.recv_multipart()
+            let_in = domain == DOMAIN and z85.encode(key) == self._caller
+            self._door.send_multipart([version, number, *((b"200", b"OK") if let_in else (b"400", b"another key")), b"", b""])
         return self._message() if ready is self.router else None
 
     def _message(self) -> tuple[ChildConnection, Message] | None:
         name, *pieces = self.router.recv_multipart(copy=False)
         descriptor = pieces[0].get(zmq.SRCFD) if pieces else _NO_DESCRIPTOR
-        self._known(descriptor)
+        # the launch's own connection, because its key decrypted a message
+        if descriptor in self.pending:
+            address = self.pending.remove(descriptor)
+            self.rejected.members |= {address} if address else set()
         message = parsed([piece.buffer for piece in pieces])
         child = self.children.get(name.bytes)
         if child is None and not isinstance(message, Hello | Aside):
@@ -278,45 +276,27 @@ class Downlinks:
         self.send(child, Abort(sentence, code))
         self.forget(child)
 
-    def _answer(self) -> None:
-        """Reply to ZeroMQ whether a peer may join. ZeroMQ has already verified that the peer has its key."""
-        version, number, domain, *_, key = self._door.recv_multipart()
-        let_in = domain == DOMAIN and z85.encode(key) == self._caller
-        self._door.send_multipart([version, number, *((b"200", b"OK") if let_in else (b"400", b"another key")), b"", b""])
-
     def _events(self) -> None:
         for _ in range(_AT_ONCE):
             if not self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 return
             event, descriptor, endpoint = socket_event(self._monitor)
             if event == zmq.EVENT_LISTENING:
-                self._listens(descriptor, endpoint)
+                if endpoint.startswith(b"tcp:"):
+                    self.pending.listeners.add(descriptor)
+                    with suppress(OSError):
+                        security.hold_silent(descriptor)
             elif event == zmq.EVENT_CLOSED:  # the end of a listener, for example if its port is in use on one of several addresses
                 self.pending.listeners.discard(descriptor)
             elif event == zmq.EVENT_ACCEPTED:
-                self._accepted(descriptor)
+                self._since[descriptor] = time.monotonic()
+                self.pending.add(descriptor, peer_of(descriptor))
+                if self.complete and self.pending.listeners:
+                    self.rejected.flooded(len(self.pending), self.pending.listeners)
+                    if self.rejected.deaf:  # permanently, so no limit opens it again
+                        self.pending.listeners.clear()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._closed(descriptor)
-
-    def _listens(self, descriptor: int, endpoint: bytes) -> None:
-        if endpoint.startswith(b"tcp:"):
-            self.pending.listeners.add(descriptor)
-            with suppress(OSError):
-                security.hold_silent(descriptor)
-
-    def _accepted(self, descriptor: int) -> None:
-        self._since[descriptor] = time.monotonic()
-        self.pending.add(descriptor, peer_of(descriptor))
-        if self.complete and self.pending.listeners:
-            self.rejected.flooded(len(self.pending), self.pending.listeners)
-            if self.rejected.deaf:  # permanently, so no limit opens it again
-                self.pending.listeners.clear()
-
-    def _known(self, descriptor: int) -> None:
-        """Mark a connection as the launch's own, because its key decrypted a message."""
-        if descriptor in self.pending:
-            address = self.pending.remove(descriptor)
-            self.rejected.members |= {address} if address else set()
 
     def _closed(self, descriptor: int) -> None:
         lasted_s = time.monotonic() - self._since.pop(descriptor, 0.0)

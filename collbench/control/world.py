@@ -207,7 +207,12 @@ class World(RankExchange):
             raise error from caught
 
     def _join(self) -> None:
-        info = self.info if self.info.meeting != "mpi" else self._meet_over_mpi()
+        info = self.info
+        if info.meeting == "mpi":  # mpirun over several hosts does not pass rank 0's address
+            from collbench.control.addresses import with_meeting
+
+            with self.watchdog.phase("joining over MPI"):
+                info = with_meeting(info)
         secret, ending = secret_of(info, os.environ), EndProcess(self._end, self._report_first, for_all=self.rank == 0)
         if info.launcher == KUBERNETES:
             self._await_name(info.meeting)
@@ -389,13 +394,6 @@ class World(RankExchange):
     def _stopped(self) -> list[str]:
         """Return the other ranks of this host that are stopped: "rank 1 (node1, pid 7)" each."""
         return [str(member) for member in self.on_host() if member != self.me and is_stopped(member.pid)]
-
-    def _meet_over_mpi(self) -> LaunchInfo:
-        """Return the launch with rank 0's address, exchanged through MPI: mpirun over several hosts does not pass one."""
-        from collbench.control.addresses import with_meeting
-
-        with self.watchdog.phase("joining over MPI"):
-            return with_meeting(self.info)
 
     def abort(self, error: CollbenchError | Interrupted) -> bool:
         """Send the other ranks why this one ends, so that they end with the same message and code at once.
