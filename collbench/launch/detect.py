@@ -79,7 +79,19 @@ _RANK_VARIABLES = {"COLLBENCH_RANK": None, "PMI_RANK": "pmi", "OMPI_COMM_WORLD_R
 def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
     """Return this rank of collbench's own start, or None. Raises UsageError if its variables are invalid."""
     if "COLLBENCH_WORKER" in env:
-        return _worker(env["COLLBENCH_WORKER"])
+        import msgspec
+
+        from collbench.launch.advice import ADVICE
+        from collbench.reason import decode
+
+        try:
+            info = msgspec.json.decode(env["COLLBENCH_WORKER"], type=LaunchInfo)
+            info = replace(info, advice=decode(info.advice, tuple[ADVICE, ...]))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            info = None
+        if info is None or not (0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks):
+            raise UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
+        return info
     if "COLLBENCH_LOCAL" not in env:
         return None
     folder = env["COLLBENCH_LOCAL"]
@@ -103,22 +115,6 @@ def to_variable(info: LaunchInfo) -> str:
     from collbench.reason import as_json
 
     return json.dumps({**asdict(info), "advice": [as_json(fact) for fact in info.advice]})
-
-
-def _worker(text: str) -> LaunchInfo:
-    import msgspec
-
-    from collbench.launch.advice import ADVICE
-    from collbench.reason import decode
-
-    try:
-        info = msgspec.json.decode(text, type=LaunchInfo)
-        info = replace(info, advice=decode(info.advice, tuple[ADVICE, ...]))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        info = None
-    if info is None or not (0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks):
-        raise UsageError("COLLBENCH_WORKER is not a valid rank: unset it (collbench sets it when it starts ranks itself)")
-    return info
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, PALS) and Intel MPI's (hydra) PMI_*.

@@ -303,7 +303,10 @@ def _of_host_names(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapp
     if not own.reachable and any(host.reachable for host in others):  # otherwise the nodes are on one machine
         yield name_problem("own host has no address", own)
     elif own.reachable and own.addresses and all(map(is_loopback, own.addresses)):
-        yield name_problem("own name is loopback", own, used=_used(own, info, env))
+        known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
+        resolved = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
+        usable = [tuple(address for address in addresses if address in own.reachable) for addresses in (resolved, known)]
+        yield name_problem("own name is loopback", own, used=usable[0] or usable[1] or own.reachable)
     if info is not None and several and info.meeting.startswith("tcp://"):
         yield from _of_meeting(info.meeting.removeprefix("tcp://").strip("[]"), own)
     reachable = [host for host in hosts if host.reachable]
@@ -313,13 +316,6 @@ def _of_host_names(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapp
         yield name_problem("no common family", ipv4_only[0], ipv6_only[0])
     elif ipv6_only:
         yield name_problem("IPv6 only", *ipv6_only)
-
-
-def _used(own: HostName, info: LaunchInfo | None, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses at which other hosts connect to this one: the given address, Slurm's, or those of its interfaces."""
-    known = slurm.known_addresses(own.name) if slurm.in_allocation(env) else ()
-    resolved = resolve(env.get("MASTER_ADDR", "")) if info is not None else ()
-    return next((found for each in (resolved, known) if (found := tuple(a for a in each if a in own.reachable))), own.reachable)
 
 
 def _of_meeting(host: str, own: HostName) -> Iterator[Problem]:

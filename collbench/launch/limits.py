@@ -85,7 +85,14 @@ def free_tasks(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Iterator[tuple[i
         yield _number(proc / "sys/kernel" / name, _NO_LIMIT) - every, f"kernel.{name}"
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.geteuid() and limit != resource.RLIM_INFINITY:  # the kernel does not apply it to root
-        yield limit - _own_tasks(proc), "ulimit -u"
+        user, found = os.getuid(), 0
+        for folder in proc.glob("[0-9]*"):
+            try:
+                if folder.stat().st_uid == user:
+                    found += sum(1 for _ in (folder / "task").iterdir())
+            except OSError:
+                continue
+        yield limit - found, "ulimit -u"
 
 
 def _rooms(controller: str, limit: str, used: str, proc: Path, cgroups: Path) -> Iterator[tuple[int, Path]]:
@@ -111,15 +118,3 @@ def _number(file: Path, otherwise: int) -> int:
         return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return otherwise
-
-
-def _own_tasks(proc: Path) -> int:
-    """Return the number of threads of this user's processes."""
-    user, found = os.getuid(), 0
-    for folder in proc.glob("[0-9]*"):
-        try:
-            if folder.stat().st_uid == user:
-                found += sum(1 for _ in (folder / "task").iterdir())
-        except OSError:
-            continue
-    return found

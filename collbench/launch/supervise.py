@@ -165,7 +165,9 @@ class Supervisor:
         for number in numbers:
             if self.signal is None:
                 self.signal = number
-                self._send(number)
+                self._send_watched(number)
+                for child in () if self._watched else self.children:
+                    child.send(number)
                 self._begin_end()
             elif number == signal.SIGINT:  # a repeated Ctrl-C kills at once; a scheduler repeats its SIGTERM without that meaning
                 self._stage = 1
@@ -175,11 +177,6 @@ class Supervisor:
         for descriptor in self._watched:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
-
-    def _send(self, number: int) -> None:
-        self._send_watched(number)
-        for child in () if self._watched else self.children:
-            child.send(number)
 
     def _ended(self, key: selectors.SelectorKey) -> None:
         child: SupervisedProcess = key.data
