@@ -73,7 +73,16 @@ class PythonHold:
         self._parts, self._now, self._sleep = [float(part) for part in parts], now, sleep
         self._began_ns = self._turn = self._cost_ns = self._least_ns = 0
         self.begin, self.end = PythonCall("slowed begin", self._begin), PythonCall("slowed end", self._end)
-        self._cost_ns = self._cost()
+        # what the two calls take without a delay: the minimum of several attempts
+        held, self._parts, quickest = self._parts, [0.0], 2**62
+        for _ in range(_TRIES):
+            began = self._now()
+            for _ in range(_PAIRS):
+                self._begin()
+                self._end()
+            quickest = min(quickest, self._now() - began)
+        self._parts, self._turn, self._least_ns = held, 0, 0
+        self._cost_ns = quickest // _PAIRS
 
     def _begin(self) -> None:
         self._began_ns = self._now()
@@ -91,18 +100,6 @@ class PythonHold:
             self._sleep((until - ended - _SPUN_NS) * 1e-9)
         while self._now() < until:
             pass
-
-    def _cost(self) -> int:
-        """Return the nanoseconds that the two calls take without a delay: the minimum of several attempts."""
-        held, self._parts, quickest = self._parts, [0.0], 2**62
-        for _ in range(_TRIES):
-            began = self._now()
-            for _ in range(_PAIRS):
-                self._begin()
-                self._end()
-            quickest = min(quickest, self._now() - began)
-        self._parts, self._turn, self._least_ns = held, 0, 0
-        return quickest // _PAIRS
 
 
 class SlowedBackend(BackendBase):

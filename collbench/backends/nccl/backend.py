@@ -282,7 +282,11 @@ class NcclBackend(BackendBase):
 
         def make() -> DeviceBuffers:
             for gpu in gpus:
-                self._request_memory(gpu, needed)
+                # checked first, because CUDA's errors vary
+                free = gpu.free_bytes() // self._drivers[gpu.bus_id]
+                if needed > free:
+                    about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
+                    raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
             return DeviceBuffers(operation, case, group, slots, gpus, streams, take)
 
         made = self._in_step(case, make) if case.registration in WINDOW_FLAGS else make()
@@ -297,13 +301,6 @@ class NcclBackend(BackendBase):
         memory = NcclMemory(self._library, self._communicators, gpu, n_bytes)
         self._memories.add(memory)
         return memory
-
-    def _request_memory(self, gpu: OpenGpu, needed: int) -> None:
-        """Raise MemoryError if the GPU has less free memory than a rank needs. This check comes first, because CUDA's errors vary."""
-        free = gpu.free_bytes() // self._drivers[gpu.bus_id]
-        if needed > free:
-            about = f"GPU {gpu.index} ({gpu.name}) of {self._world.me.host}"
-            raise MemoryError(f"{about} has {format_bytes(free)} left for a rank, and {format_bytes(needed)} are needed")
 
     def _in_step(self, case: Case, make: Callable[[], DeviceBuffers]) -> DeviceBuffers:
         """Create buffers on all ranks together: windows need all ranks, so a rank without memory must not block others."""
@@ -323,21 +320,19 @@ class NcclBackend(BackendBase):
         steps = operation.steps_of(self.api, self.passes_messages)
         assert steps is not None, "excluded by unsupported_reason"
         if operation.creates:
-            return Program((tuple(steps(self._creation(group))),), keep=buffers)
+            what = "exchanging the unique id of a communicator"
+            hosts, each = list(self._world.hosts), len(self._driven)
+            host_of = [hosts.index(member.host) for member in self._world.members for _ in range(each)]
+            calls = HostCalls(lambda: self._identity(group.ranks[0], what), lambda: self.fence(self._timeout_s), host_of)
+            return Program(
+                (tuple(steps(GroupCreation(self._library, self._communicators, group, self._ranks_of(group), calls))),), keep=buffers
+            )
         for slot in range(buffers.slots):
             bound = [NcclBinding(self._library, buffers, group, rank, (place, slot)) for place, rank in enumerate(ranks)]
             slots.append(together([list(steps(binding)) for binding in bound], self._library))
             bindings += bound
         program = Program(tuple(slots), keep=(buffers, bindings), explain=self._library.explain_abort)
         return self._captured(program, group, {0, *slots_checked(case)}) if case.mode == "graph" else program
-
-    def _creation(self, group: Group) -> GroupCreation:
-        """Return the argument of the steps of `init`."""
-        what = "exchanging the unique id of a communicator"
-        hosts, each = list(self._world.hosts), len(self._driven)
-        host_of = [hosts.index(member.host) for member in self._world.members for _ in range(each)]
-        calls = HostCalls(lambda: self._identity(group.ranks[0], what), lambda: self.fence(self._timeout_s), host_of)
-        return GroupCreation(self._library, self._communicators, group, self._ranks_of(group), calls)
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the calls on a stream of the group's communicator, which the rank's own stream waits for.

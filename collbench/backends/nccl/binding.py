@@ -320,17 +320,14 @@ class Graphs:
         with ExitStack() as stack:
             graphs = [stack.enter_context(rank.gpu.capture(rank.stream)) for rank in ranks]
             for call in calls:
-                self._record(call)
+                if isinstance(call, PythonCall):
+                    raise NcclFailed(f"{call.name} is a call of Python's, which no graph can hold")
+                code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(call.args))(call.pointer)(*call.args)
+                if code:
+                    raise NcclFailed(f"{call.name} cannot be captured into a graph: {self._explain(code)}", code)
         self._held += graphs
         pairs = zip(graphs, ranks, strict=True)
         return tuple(NativeCall(*launch, (graph.address, rank.stream.address)) for graph, rank in pairs)
-
-    def _record(self, call: Call) -> None:
-        if isinstance(call, PythonCall):
-            raise NcclFailed(f"{call.name} is a call of Python's, which no graph can hold")
-        code = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * len(call.args))(call.pointer)(*call.args)
-        if code:
-            raise NcclFailed(f"{call.name} cannot be captured into a graph: {self._explain(code)}", code)
 
     def free(self, comms: Sequence[int]) -> None:
         """Destroy the graphs if they use one of these communicators."""
