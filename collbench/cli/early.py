@@ -33,7 +33,7 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
     Raises UsageError for a run of other options.
     """
     from collbench.cli.dry_run import earlier_run
-    from collbench.measuring.resume import RunResumed, same_command
+    from collbench.measuring.resume import resumed_note, same_command
 
     path = request.earlier
     if path is None:
@@ -56,7 +56,7 @@ def report_finished(request: Request, arguments: argparse.Namespace) -> int | No
     from collbench.report.runs import report_run
 
     what = file.unit if file else "case"
-    launches.print_lines(RunResumed(str(path), records, None, what, complete=True).render(), arguments)
+    launches.print_lines(resumed_note(str(path), records, None, what, complete=True), arguments)
     report_run([path], None, arguments.format, sys.stdout, color=arguments.color, trace=request.trace, view=view_of(arguments),
                measured=str(path))  # fmt: skip
     launches.print_lines(f"run folder: {path}", arguments)

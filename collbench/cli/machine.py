@@ -254,7 +254,7 @@ def _json(operation: str, measured: float | None, found: CollectiveCeilings, job
         "measured_bytes_per_s": measured, "percent_of_ceiling": share,
         "percent_of_ring": None if doubtful else percent_of(measured, found.ring), "percent_of_bound": of_bound,
         "published": [asdict(figure) for figure in published(operation, job)],
-        "doubtful_input": doubtful_input(operation, job).render() if doubtful else None,
+        "doubtful_input": doubtful_input(operation, job) if doubtful else None,
         "assumed": assumed(operation, job), "doubts": doubts(job),
         "sizes": [asdict(row) for row in found.sizes],
         "percent_of_size": of_size,

@@ -247,8 +247,8 @@ def node_ranks(request: Request, info: LaunchInfo, env: Mapping[str, str]) -> in
 
 
 def with_ranks(info: LaunchInfo, ranks: int) -> LaunchInfo:
-    """Return the launch with a fact about the processes that this task starts, which rank 0 prints."""
-    from collbench.launch.advice import ProcessPerGpu
-
+    """Return the launch with a sentence about the processes that this task starts, which rank 0 prints."""
     kept = info.advice if info.ranks > 1 else ()  # with one task srun's own advice is to start more
-    return replace(info, advice=(ProcessPerGpu(info.launcher, ranks), *kept))
+    task = {"srun": "each task of srun is the only one of its node and", "kubernetes": "each pod"}.get(info.launcher, "each task")
+    advice = f"{task} starts {ranks} processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+    return replace(info, advice=(advice, *kept))

@@ -30,7 +30,6 @@ from collbench.errors import RunFailed, UsageError
 from collbench.launch import mpi
 from collbench.launch.info import LaunchInfo, meeting_at
 from collbench.launch.mpi import mpi_mismatch, size_disagrees
-from collbench.reason import Fact
 
 # Launches with MPI only: rank 0's address and a new token are broadcast over the communicator.
 
@@ -189,24 +188,11 @@ def hub_places(info: LaunchInfo, secret: Secret) -> list[str]:
     return [f"{meeting_at(address)}:{port}" for port in ports for address in addresses]
 
 
-class OpenListener(Fact, frozen=True):
-    """Rank 0 listens at every address of its host, because its name does not select one of them.
-
-    resolved  the loopback addresses that the name resolves to; empty where the name is not an address of the host at all
-    """
-
-    host: str
-    resolved: tuple[str, ...] = ()
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        loopback = f"its name '{self.host}' resolves to loopback there ({', '.join(self.resolved)})"
-        why = loopback if self.resolved else f"'{self.host}' is not one of its addresses"
-        return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"
-
-
-def open_listener(found: HubAddresses) -> OpenListener | None:
-    """Return the fact that rank 0 listens at every address of its host; None if it listens only at those of its name."""
+def open_listener(found: HubAddresses) -> str | None:
+    """Return the sentence that rank 0 listens at every address of its host; None if it listens only at those of its name."""
     if found.scope is Scope.GIVEN:
         return None
-    return OpenListener(found.host, tuple(found.resolved) if found.scope is Scope.NAME_IS_LOOPBACK else ())
+    why = f"'{found.host}' is not one of its addresses"
+    if found.scope is Scope.NAME_IS_LOOPBACK:
+        why = f"its name '{found.host}' resolves to loopback there ({', '.join(found.resolved)})"
+    return f"rank 0 listens at every address of its host, because {why}; set MASTER_ADDR to choose one address"

@@ -38,7 +38,7 @@ from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member, above
 from collbench.control.path import ConnectionMonitor, Probe, listener, tcp_info
 from collbench.control.security import SECRET_REMEDY, Keys, Secret, socket_event
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, RanksApart, bundles
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, bundles, ranks_apart, restarted
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Entry, Joining, Malformed, Message, check_ranks, decoded, encoded, frames, parsed
 from collbench.errors import FAILED, USAGE, CollbenchError, Orphaned, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -382,7 +382,7 @@ class NodeAgent:
     def _admit(self, down: Downlinks, child: ChildConnection, hello: wire.Hello) -> None:
         for member in (one.member for one in hello.ranks):
             if self._begun and self._joined.get(member.rank) != member:
-                down.refuse(child, RankRestarted(member.rank, member.host, member.pid).render(), FAILED)
+                down.refuse(child, restarted(member), FAILED)
                 break
             child.ranks.add(member.rank)
             self._joined[member.rank] = member
@@ -612,8 +612,8 @@ class Client:
         if (message.step, message.what) != (step, what):
             # rank 0 ends the launch for it, so this rank exchanges nothing more, also if its caller continues
             rank = self._info.rank
-            apart = RanksApart(str(self._me or f"rank {rank}"), what, step, str(self._hub or "rank 0"), message.what, message.step)
-            raise self.abort(apart.render(), FAILED) or RunFailed(apart.render(), rank=rank, phase=what)
+            apart = ranks_apart(str(self._me or f"rank {rank}"), (what, step), str(self._hub or "rank 0"), (message.what, message.step))
+            raise self.abort(apart, FAILED) or RunFailed(apart, rank=rank, phase=what)
         try:
             return decoded(message.value)
         except Malformed as error:

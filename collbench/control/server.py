@@ -28,7 +28,7 @@ from collbench.control.io_thread import IOThread
 from collbench.control.members import HostKilled, Member
 from collbench.control.path import ConnectionMonitor
 from collbench.control.security import Keys, Secret
-from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, RankRestarted, RanksApart, allow_connections, out_of_files
+from collbench.control.tree import LARGE_BYTES, ChildConnection, Downlinks, allow_connections, out_of_files, ranks_apart, restarted
 from collbench.control.watchdog import EndProcess
 from collbench.control.wire import Joining, Malformed, Message, check_ranks, decoded, encoded
 from collbench.errors import FAILED, PeerFailed, RunFailed, UsageError, WaitExpired
@@ -80,7 +80,7 @@ class Coordinator:
         self.gone: dict[int, float] = {}
         self.left: set[int] = set()
         self.parted = threading.Event()
-        self.late: list[RankRestarted] = []
+        self.late: list[str] = []
         self.how: dict[int, ProcessEnd] = {}
         self.woke_after_s = self._woke_at = self._paused_s = 0.0
         self._ended: dict[int, float] = {}  # by rank with an ended process: when it ended
@@ -154,11 +154,11 @@ class Coordinator:
             member = one.member
             if self.members and self.joined.get(member.rank) != member:
                 # another process joins as a rank that has joined: only that process ends
-                restarted = RankRestarted(member.rank, member.host, member.pid)
+                error = restarted(member)
                 if len(self.late) < _MOST_LATE:
-                    self.late.append(restarted)
+                    self.late.append(error)
                 if not child.ranks:
-                    self.down.refuse(child, restarted.render(), FAILED)
+                    self.down.refuse(child, error, FAILED)
                 continue
             self.joined[member.rank] = member
             child.ranks.add(member.rank)
@@ -438,8 +438,8 @@ class Server:
         for entry in came.entries:
             if (came.step, entry.what) != (step, what):
                 me = str(self.part.members[0]) if self.part.members else "rank 0"
-                apart = RanksApart(str(self.part.joined[entry.rank]), entry.what, came.step, me, what, step)
-                raise self._end_launch(apart.render())
+                apart = ranks_apart(str(self.part.joined[entry.rank]), (entry.what, came.step), me, (what, step))
+                raise self._end_launch(apart)
             if entry.rank not in missing:
                 raise self._invalid(what, entry.rank)
             try:
@@ -508,8 +508,8 @@ class Server:
             except RunFailed:  # a message that cannot be read does not matter any more
                 continue
 
-    def remarks(self) -> list[Fact]:
-        """Return the facts about refused connections, restarted ranks, and a listener that is open to other hosts."""
+    def remarks(self) -> list[Fact | str]:
+        """Return the notes about refused connections, restarted ranks, and a listener that is open to other hosts."""
         return [one for one in (self._listens and open_listener(self._listens), self.part.down.rejected.fact(), *self.part.late) if one]
 
     def close(self) -> None:

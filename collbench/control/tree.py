@@ -23,10 +23,10 @@ import zmq
 from zmq.utils import z85
 
 from collbench.control import security
+from collbench.control.members import Member
 from collbench.control.security import DOMAIN, Keys, PendingConnections, RejectedPeers, is_remote, peer_of, socket_event
 from collbench.control.wire import Abort, Aside, Bye, Entry, Hello, Here, Message, Where, frames, parsed
 from collbench.errors import RunFailed, UsageError
-from collbench.reason import Fact
 
 # The values of a node's ranks, bundled into messages of a bounded size; errors about ranks in different steps.
 
@@ -46,40 +46,28 @@ def bundles(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     yield bundle
 
 
-class RankRestarted(Fact, frozen=True):
-    """A second process joined as a rank that had joined already. The launcher restarted the rank, or another launch uses the address."""
-
-    text = (
-        "rank {rank} was started again ({host}, pid {pid}), by a launcher that restarts ranks or by a second launch with the same "
-        "settings: a run cannot continue with another process; start all ranks again, and give a second launch its own MASTER_PORT"
+def restarted(member: Member) -> str:
+    """Return the error about a second process that joined as a rank that had joined already."""
+    return (
+        f"rank {member.rank} was started again ({member.host}, pid {member.pid}), by a launcher that restarts ranks or by a second launch "
+        "with the same settings: a run cannot continue with another process; start all ranks again, and give a second launch its own "
+        "MASTER_PORT"
     )
-    rank: int
-    host: str
-    pid: int
 
 
 _LONGEST = 200  # characters of a phase's name in a rank's message
 
 
-class RanksApart(Fact, frozen=True):
-    """Two ranks are at different exchanges of the control plane, or at different steps of exchanges with one name."""
-
-    name: str
-    phase: str
-    step: int
-    other: str
-    other_phase: str
-    other_step: int
-
-    def render(self) -> str:
-        """Return the sentence."""
-        same = self.phase == self.other_phase
-        here = f" (step {self.step})" if same else ""
-        there = f" (step {self.other_step})" if same else ""
-        return (
-            f"{self.name} is at '{self.phase[:_LONGEST]}'{here} while {self.other} is at '{self.other_phase[:_LONGEST]}'{there}: "
-            "an error occurred on one of them alone, or they were started with other arguments"
-        )
+def ranks_apart(name: str, at: tuple[str, int], other: str, other_at: tuple[str, int]) -> str:
+    """Return the error about two ranks at different exchanges of the control plane, or at different steps of exchanges with one name."""
+    (phase, step), (other_phase, other_step) = at, other_at
+    same = phase == other_phase
+    here = f" (step {step})" if same else ""
+    there = f" (step {other_step})" if same else ""
+    return (
+        f"{name} is at '{phase[:_LONGEST]}'{here} while {other} is at '{other_phase[:_LONGEST]}'{there}: "
+        "an error occurred on one of them alone, or they were started with other arguments"
+    )
 
 
 # The open-file limit of this process: rank 0 has a connection to each node, and other programs may connect.

@@ -157,8 +157,8 @@ class RankExchange(Members):
         """
         raise PeerFailed(sentence, USAGE) if self.rank else UsageError(sentence)
 
-    def remarks(self) -> list[Fact]:
-        """Return at rank 0 the facts about connections: those refused, ranks started twice, an open listener."""
+    def remarks(self) -> list[Fact | str]:
+        """Return at rank 0 the notes about connections: those refused, ranks started twice, an open listener."""
         return self._hub.remarks() if self._hub else []
 
 

@@ -81,12 +81,8 @@ def detect_local(env: Mapping[str, str]) -> LaunchInfo | None:
     if "COLLBENCH_WORKER" in env:
         import msgspec
 
-        from collbench.launch.advice import ADVICE
-        from collbench.reason import decode
-
         try:
             info = msgspec.json.decode(env["COLLBENCH_WORKER"], type=LaunchInfo)
-            info = replace(info, advice=decode(info.advice, tuple[ADVICE, ...]))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             info = None
         if info is None or not (0 <= info.rank < info.ranks and 0 <= info.local_rank < info.local_ranks <= info.ranks):
@@ -112,9 +108,7 @@ def is_follower(env: Mapping[str, str]) -> bool:
 
 def to_variable(info: LaunchInfo) -> str:
     """Return the text of COLLBENCH_WORKER for one rank."""
-    from collbench.reason import as_json
-
-    return json.dumps({**asdict(info), "advice": [as_json(fact) for fact in info.advice]})
+    return json.dumps(asdict(info))
 
 
 # mpirun and mpiexec: Open MPI's OMPI_COMM_WORLD_* and MPICH's (hydra, PALS) and Intel MPI's (hydra) PMI_*.

@@ -23,7 +23,7 @@ from collbench.launch.detect import detect
 from collbench.launch.info import LaunchInfo, without_manager
 from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, forced, managers, mpi_mismatch, mpi_name, with_chosen
 from collbench.launch.network import loopback_down, missing_interface
-from collbench.launch.software import SoftwareDiffers, differing, version_of
+from collbench.launch.software import difference, differing, version_of
 from collbench.plugin import commands as plugin_commands
 from collbench.untrusted import parse_json
 
@@ -504,10 +504,7 @@ class Explanation:
 
 def with_hosts(explanation: Explanation, hosts: Sequence[Mapping[str, Any]], silent: int) -> Explanation:
     """Return the explanation with the software of the launch's hosts, of which `silent` did not reply."""
-    problems = [
-        Problem(_SEVERITY[name], SoftwareDiffers(name, versions).render() + _REMEDY.get(name, ""))
-        for name, versions in differing(hosts).items()
-    ]
+    problems = [Problem(_SEVERITY[name], difference(name, versions) + _REMEDY.get(name, "")) for name, versions in differing(hosts).items()]
     if silent:
         those = "1 host of this launch" if silent == 1 else f"{silent} hosts of this launch"
         problems.append(
@@ -557,7 +554,7 @@ def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[st
     if mismatch:
         yield Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch)
     if info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
-        yield Problem("note", "; ".join(fact.render() for fact in info.advice))
+        yield Problem("note", "; ".join(info.advice))
 
 
 def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:

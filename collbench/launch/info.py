@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from collbench.addresses import bracketed
 from collbench.errors import UsageError
@@ -114,7 +113,7 @@ class LaunchInfo:
     node          text that the ranks of one node share, and no other node has, if the host's name is not enough
     secret        origin of the launch's secret: "token": the token; a path: the file with it; "": the user's own
     mpi           the process manager that can start MPI here: "pmi" (PMI 1 or 2), "pmix", or None
-    advice        facts (of `launch.advice`) that rank 0 prints once
+    advice        sentences that rank 0 prints once
     """
 
     launcher: str
@@ -127,7 +126,7 @@ class LaunchInfo:
     port: int | None = None
     mpi: str | None = None
     hosts: tuple[str, ...] = ()
-    advice: tuple[Any, ...] = ()
+    advice: tuple[str, ...] = ()
     node: str = ""
     secret: str = ""
     facts: dict[str, str] = field(default_factory=dict)

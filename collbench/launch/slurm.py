@@ -17,7 +17,7 @@ from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo, ancestors, master, meeting_at, number, place
 
 if TYPE_CHECKING:
-    from collbench.reason import Fact
+    pass
 
 SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
@@ -144,12 +144,17 @@ def _manager(env: Mapping[str, str]) -> str | None:
     return "pmi" if "PMI_CONTROL_PORT" in env else None  # of Cray
 
 
-def _advice(env: Mapping[str, str], ranks: int) -> tuple[Fact, ...]:
-    from collbench.launch.advice import RanksNotEnded, SingleTask
+SINGLE_TASK = "this Slurm step has one task: use srun -n N to start N ranks, or --ranks N to start them on this host"
+RANKS_NOT_ENDED = (  # a task cannot see srun's option, only its variable
+    "without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails (export SLURM_KILL_BAD_EXIT=1 has the same "
+    "effect, and removes this note)"
+)
 
+
+def _advice(env: Mapping[str, str], ranks: int) -> tuple[str, ...]:
     if ranks == 1:
-        return (SingleTask(),)
-    return () if env.get("SLURM_KILL_BAD_EXIT") == "1" else (RanksNotEnded(),)
+        return (SINGLE_TASK,)
+    return () if env.get("SLURM_KILL_BAD_EXIT") == "1" else (RANKS_NOT_ENDED,)
 
 
 def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:

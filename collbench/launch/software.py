@@ -6,14 +6,13 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from collbench import __version__
-from collbench.reason import Fact
 from collbench.units import listed
 
 # The build of this collbench: protocol number, version, and a digest of the installed sources.
@@ -159,16 +158,7 @@ def differing(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[s
     return found
 
 
-class SoftwareDiffers(Fact, frozen=True):
-    """The hosts of a launch have different versions of a piece of software.
-
-    versions  by version ("missing" where there is none) the hosts
-    """
-
-    name: str
-    versions: dict[str, list[str]]
-
-    def render(self) -> str:
-        """Return "Python differs between the hosts: 3.11.2 on n1, n2; 3.12.1 on n3"."""
-        each = (f"{version} on {listed(hosts, _SHOWN)}" for version, hosts in self.versions.items())
-        return f"{NAMES.get(self.name, self.name)} differs between the hosts: {'; '.join(each)}"
+def difference(name: str, versions: Mapping[str, Sequence[str]]) -> str:
+    """Return "Python differs between the hosts: 3.11.2 on n1, n2; 3.12.1 on n3" for an entry of `differing`."""
+    hosts = (f"{version} on {listed(names, _SHOWN)}" for version, names in versions.items())
+    return f"{NAMES.get(name, name)} differs between the hosts: {'; '.join(hosts)}"

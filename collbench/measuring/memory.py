@@ -12,25 +12,19 @@ from collbench.measuring.prepared_case import placed
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, bytes_on_host
 from collbench.operations.groups import group_size
-from collbench.reason import Fact
 from collbench.units import format_bytes, format_size, plural
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-class LargeSizesLeftOut(Fact, frozen=True):
-    """Default sizes from this one on do not fit the free memory of some host or GPU, and are not measured."""
-
-    text = "sizes from {size_bytes:size} on are left out, because they do not fit the free memory: use --sizes for others"
-    size_bytes: int
-
-
-def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], Fact | None]:
-    """Return the cases below the smallest size that does not fit everywhere, and a fact if there is one. All ranks must call it."""
+def fitting_sizes(work: list[Work], world: World) -> tuple[list[Work], str | None]:
+    """Return the cases below the smallest size that does not fit everywhere, and a sentence if there is one. All ranks must call it."""
     own = min((case.size_bytes for _, case, _ in _misfits(work, world.me.host, len(world.on_host()))), default=None)
     sizes = [size for size in world.allgather(own, "looking at the memory") if size is not None]
     kept = [item for item in work if item[1].size_bytes < min(sizes)] if sizes else work
-    return (kept, LargeSizesLeftOut(min(sizes))) if sizes and kept else (work, None)
+    if not sizes or not kept:
+        return work, None
+    return kept, f"sizes from {format_size(min(sizes))} on are left out, because they do not fit the free memory: use --sizes for others"
 
 
 def check_memory(work: list[Work], world: World) -> None:

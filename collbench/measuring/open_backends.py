@@ -32,38 +32,19 @@ NO_BACKEND = (
 )
 
 
-class BackendSkipped(Fact, frozen=True):
-    """A backend is left out, because it is not installed and was not requested by name."""
-
-    text = "{backend} is skipped: {reason}"
-    backend: str
-    reason: str
-
-
-class BackendNotMeasured(Fact, frozen=True):
-    """A backend is installed, but cannot run in this launch: its cases are not available."""
-
-    text = "{backend} is not measured: {reason}"
-    backend: str
-    reason: str
-
-
 class BackendOpensTooLate(Fact, frozen=True):
     """A backend that the user did not name is left out, because importing its library would take all the time of the command.
 
     needed_s  seconds that this takes with the share of a core that this process has had so far; left_s: of the command
     """
 
+    text = (
+        "{backend} is not measured: on this busy machine its library takes about {needed_s:.0f} s to start, and {left_s:.0f} s of the "
+        "command were left: name it (--backend {backend}), or use a longer --total-time"
+    )
     backend: str
     needed_s: float
     left_s: float
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return (
-            f"{self.backend} is not measured: on this busy machine its library takes about {self.needed_s:.0f} s to start, and "
-            f"{self.left_s:.0f} s of the command were left: name it (--backend {self.backend}), or use a longer --total-time"
-        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +70,7 @@ class OpenBackend:
 Work = tuple[Operation, Case, OpenBackend]
 
 
-def open_backends(request: Request, world: World, note: Callable[[Fact], None], ends_s: float | None = None) -> list[OpenBackend]:
+def open_backends(request: Request, world: World, note: Callable[[Fact | str], None], ends_s: float | None = None) -> list[OpenBackend]:
     """Open every backend of the request on all ranks. Default backends may be missing; a missing requested one ends the run.
 
     ends_s: when the last case must have ended, on CLOCK_MONOTONIC. A default backend that would open later is left out if another is open.
@@ -125,7 +106,7 @@ def _opens_too_late(name: str, world: World, ends_s: float | None) -> BackendOpe
     return BackendOpensTooLate(name, needed_s, left_s) if needed_s > left_s else None
 
 
-def first_available(request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend:
+def first_available(request: Request, world: World, note: Callable[[str], None]) -> OpenBackend:
     """Return the first of the request's backends that all ranks can open. Raises UsageError or RunFailed if there is none."""
     why: list[str] = []
     for name in request.backends:
@@ -134,11 +115,11 @@ def first_available(request: Request, world: World, note: Callable[[Fact], None]
             return one
         if one:
             why.append(f"{one.reason}")
-            note(BackendNotMeasured(name, str(one.reason)))
+            note(f"{name} is not measured: {one.reason}")
     raise RunFailed(why[0]) if why else UsageError(NO_BACKEND)
 
 
-def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], None]) -> OpenBackend | None:
+def _open_one(name: str, request: Request, world: World, note: Callable[[str], None]) -> OpenBackend | None:
     """Return the backend, open or with the reason why not; None for a missing one that was not requested by name."""
     kind, requested = backend_class(name), name in request.requested
     crash = earlier_crash(os.environ) if CRASHED_BACKEND in os.environ else None
@@ -148,7 +129,7 @@ def _open_one(name: str, request: Request, world: World, note: Callable[[Fact], 
     if missing and requested:
         raise UsageError(f"backend {name} is not available: {missing}")
     if missing:
-        note(BackendSkipped(name, missing))
+        note(f"{name} is skipped: {missing}")
         return None
     host = world.me.host
     fault = loopback_down(host) if kind.local_path == "loopback" and len(world.on_host(host)) > 1 else None

@@ -473,51 +473,25 @@ def _what(ready: PreparedCase) -> str:
 _MOST_LISTED = 4  # groups, and places of each
 
 
-class WrongDataFound(Fact, frozen=True):
-    """Wrong data arrived within a group of ranks or nodes.
-
-    places    the first of them; count: how many there are
-    elements  that differ from the data sent; detail: the errors of the first rank
-    """
-
-    places: tuple[str, ...]
-    count: int
-    elements: int
-    detail: str = ""
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        if self.count > len(self.places):
-            where = f"among {', '.join(self.places)} and {self.count - len(self.places)} more"
-        else:
-            where = f"between {' and '.join(self.places)}" if self.count > 1 else f"inside {self.places[0]}"
-        differ = "differs" if self.elements == 1 else "differ"
-        detail = f" ({self.detail})" if self.detail else ""
-        return f"wrong data {where}: {plural(self.elements, 'element')} {differ} from what was sent{detail}"
-
-
-class MoreWrongData(Fact, frozen=True):
-    """Further pairs or groups with wrong data, which are not listed."""
-
-    count: int
-    what: Literal["pair", "group"]
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        return f"wrong data in {plural(self.count, f'more {self.what}')}"
-
-
 def wrong_data(
     names: Sequence[str], met: Iterable[tuple[Sequence[int], int | None, str | None]], what: Literal["pair", "group"]
-) -> list[WrongDataFound | MoreWrongData]:
-    """Return a fact for each of the first groups with wrong data, and one for the number of further groups.
+) -> list[str]:
+    """Return a sentence for each of the first groups with wrong data, and one with the number of further groups.
 
     met: for each group its places, the number of wrong elements (None: not compared), and the errors of its first rank
     or None.
     """
-    bad = [
-        WrongDataFound(tuple(names[place] for place in places[:_MOST_LISTED]), len(places), wrong, detail or "")
-        for places, wrong, detail in met if wrong
-    ]  # fmt: skip
+    bad = [_wrong_group([names[place] for place in places], wrong, detail or "") for places, wrong, detail in met if wrong]
     left = len(bad) - _MOST_LISTED
-    return [*bad[:_MOST_LISTED], *([MoreWrongData(left, what)] if left > 0 else [])]
+    if left > 0:
+        bad[_MOST_LISTED:] = [f"wrong data in {plural(left, f'more {what}')}"]
+    return bad
+
+
+def _wrong_group(places: Sequence[str], elements: int, detail: str) -> str:
+    if len(places) > _MOST_LISTED:
+        where = f"among {', '.join(places[:_MOST_LISTED])} and {len(places) - _MOST_LISTED} more"
+    else:
+        where = f"between {' and '.join(places)}" if len(places) > 1 else f"inside {places[0]}"
+    differ = "differs" if elements == 1 else "differ"
+    return f"wrong data {where}: {plural(elements, 'element')} {differ} from what was sent{f' ({detail})' if detail else ''}"

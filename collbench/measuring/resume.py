@@ -17,7 +17,6 @@ from collbench.measuring.request import Request
 from collbench.measuring.row import row_without
 from collbench.operations.registry import operations
 from collbench.plugin import record_files
-from collbench.reason import Fact
 from collbench.results.environment import steering
 from collbench.results.folder import RUN, TOPOLOGY, RunFolder, quoted
 from collbench.results.reader import Run, read_run
@@ -255,56 +254,20 @@ def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
         return {}
 
 
-class RunResumed(Fact, frozen=True):
-    """The run continues in the folder of an earlier, incomplete one. What is stored there is not measured again.
+def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", complete: bool = False) -> str:
+    """Return the sentence that the run continues in the folder of an earlier, incomplete one, and how much is left.
 
+    stored  the number of records in the folder, which are not measured again
     cases   how many there are in all; None: not known
     what    what is counted: cases, rounds or rows
     """
-
-    path: str
-    stored: int
-    cases: int | None
-    what: str = "case"
-    complete: bool = False
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        known = f"{self.path} has " + (f"{self.stored} of " if self.cases is not None else "")
-        known += plural(self.stored if self.cases is None else self.cases, self.what)
-        if self.complete or self.stored == self.cases:
-            return f"{known}: nothing is left to measure"
-        if self.cases is None:
-            return f"{known}: the others are measured now"
-        left = self.cases - self.stored
-        return f"{known}: {left} {'is' if left == 1 else 'are'} measured now"
-
-
-class LockTakenOver(Fact, frozen=True):
-    """The process that wrote into a run folder ended without removing its lock."""
-
-    text = "{path} was locked by {owner}, which has ended: the lock is replaced"
-    path: str
-    owner: str
-
-
-class LineCut(Fact, frozen=True):
-    """The last line of a file of a resumed run was incomplete, and was removed."""
-
-    text = "{name} ended with an incomplete line: {cut_bytes:byte} removed"
-    name: str
-    cut_bytes: int
-
-
-class CasesRemoved(Fact, frozen=True):
-    """A row of the run was not finished when it was killed, but some of its cases were stored."""
-
-    cases: int
-
-    def render(self) -> str:
-        """Return the sentence that users see."""
-        what = "is removed, and measured again" if self.cases == 1 else "are removed, and measured again"
-        return f"{plural(self.cases, 'case')} of a row that was not finished {what}"
+    has = f"{path} has " + (f"{stored} of " if cases is not None else "") + plural(stored if cases is None else cases, what)
+    if complete or stored == cases:
+        return f"{has}: nothing is left to measure"
+    if cases is None:
+        return f"{has}: the others are measured now"
+    left = cases - stored
+    return f"{has}: {left} {'is' if left == 1 else 'are'} measured now"
 
 
 @dataclass
@@ -325,17 +288,20 @@ class Stored:
     complete: bool = False
     resumed: bool = False
 
-    def notes(self, total: int | None, what: str) -> list[Fact]:
-        """Return the facts that the user should know of a resumed run. total: how many of `what` it has in all, None: not known."""
+    def notes(self, total: int | None, what: str) -> list[str]:
+        """Return the sentences that the user should know of a resumed run. total: how many of `what` it has in all, None: not known."""
         if not (self.resumed and self.folder):
             return []
         path = str(self.folder.path)
-        found: list[Fact] = [RunResumed(path, len(self.records), total, what, self.complete)]
+        notes = [resumed_note(path, len(self.records), total, what, self.complete)]
         if self.folder.taken_over:
-            found.append(LockTakenOver(path, self.folder.taken_over))
-        if self.folder.unfinished_cases:
-            found.append(CasesRemoved(self.folder.unfinished_cases))
-        return found + [LineCut(name, count) for name, count in self.cut.items()]
+            notes.append(f"{path} was locked by {self.folder.taken_over}, which has ended: the lock is replaced")
+        if unfinished := self.folder.unfinished_cases:
+            are = "is" if unfinished == 1 else "are"
+            notes.append(f"{plural(unfinished, 'case')} of a row that was not finished {are} removed, and measured again")
+        for name, count in self.cut.items():
+            notes.append(f"{name} ended with an incomplete line: {plural(count, 'byte')} removed")
+        return notes
 
     def go_on(self, topology: dict[str, Any]) -> None:
         """Store the topology, and note that a resumed run continues. Raises UsageError if its machines were others."""

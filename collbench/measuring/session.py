@@ -24,7 +24,6 @@ from collbench.measuring.ceilings import Ceilings
 from collbench.measuring.instruments import Instruments, binding, settings
 from collbench.measuring.monitored import MonitoredMeasurement, StateProbe, measure_monitored, state_probe
 from collbench.measuring.open_backends import (
-    BackendNotMeasured,
     OpenBackend,
     Work,
     close_backends,
@@ -67,7 +66,7 @@ class Plan:
     ranks: int = 0
     nodes: int = 0
     rank_map: Sequence[Mapping[str, Any]] = ()
-    notes: Sequence[Fact] = ()
+    notes: Sequence[Fact | str] = ()
 
 
 class ProgressListener(Protocol):
@@ -154,25 +153,6 @@ class Task(Protocol):
         return
 
 
-class CoresShared(Fact, frozen=True):
-    """A host has more ranks than cores. Times then include the wait for a core."""
-
-    text = (
-        "{ranks} ranks share {cores:core} on {host}: times include the wait for a core, so no percentage is shown; start at most "
-        "{cores:rank} there (or use Open MPI: its ranks yield, but MPICH spins and takes 10 ms for 8 bytes)"
-    )
-    host: str
-    ranks: int
-    cores: int
-
-
-class IdleRank(Fact, frozen=True):
-    """One rank does not take part: point-to-point operations use pairs, and the number of ranks is odd."""
-
-    text = "point-to-point operations use pairs: the last of {ranks} ranks is idle"
-    ranks: int
-
-
 class WrongDataStop(Fact, frozen=True):
     """The launch ended at the first wrong data, because of --stop-on-wrong.
 
@@ -217,7 +197,7 @@ class LaunchSession:
     probe: StateProbe | None = None
     instruments: Instruments | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
-    _waiting: list[Fact] = field(default_factory=list)
+    _waiting: list[str] = field(default_factory=list)
     _noted: set[str] = field(default_factory=set)
     _lap_began_s: float = field(default_factory=time.monotonic)
 
@@ -244,7 +224,7 @@ class LaunchSession:
         self.opened = [first_available(request, world, note)] if task.one_backend else open_backends(request, world, note, self.ends_s)
         plan = task.plan(self)
         of_hosts = software_of_hosts(world, self.opened)
-        self._waiting += [software.SoftwareDiffers(name, versions) for name, versions in software.differing(of_hosts).items()]
+        self._waiting += [software.difference(name, versions) for name, versions in software.differing(of_hosts).items()]
 
         def opening() -> Stored:
             info = {**describe_run(request, world, self.opened, of_hosts), "order_seed": self.order_seed, **plan.facts}
@@ -301,17 +281,22 @@ class LaunchSession:
             self.folder.finish(exit_code=code, **({"nccl_log": logs} if logs else {}), **facts)
         return code
 
-    def _notes(self) -> Iterator[Fact]:
+    def _notes(self) -> Iterator[str]:
         """Yield the notes for the user before the first record."""
         request, world = self.request, self.world
-        yield from (BackendNotMeasured(one.name, one.reason.render()) for one in self.opened if one.reason)
+        yield from (f"{one.name} is not measured: {one.reason}" for one in self.opened if one.reason)
         yield from world.info.advice
         crowded = world.oversubscribed
         if crowded and any(one.backend and not one.backend.virtual and "cpu" in one.backend.devices for one in self.opened):
-            yield CoresShared(crowded, len(world.on_host(crowded)), world.cores_on(crowded))
+            cores = world.cores_on(crowded)
+            yield (
+                f"{len(world.on_host(crowded))} ranks share {plural(cores, 'core')} on {crowded}: times include the wait for a core, so no "
+                f"percentage is shown; start at most {plural(cores, 'rank')} there (or use Open MPI: its ranks yield, but MPICH spins and "
+                "takes 10 ms for 8 bytes)"
+            )
         yield from filter(None, (rounding_note(request.sweep), tuning_note(request.sweep, [one.name for one in self.opened])))
         if any(operation.pair for operation in request.sweep.operations) and world.size % 2 and world.size > 1:
-            yield IdleRank(world.size)
+            yield f"point-to-point operations use pairs: the last of {world.size} ranks is idle"
 
     def monitor(self, cases: Iterable[Case]) -> None:
         """Prepare the state probe, the conditions and the instruments that read the hosts' counters around each case."""
@@ -422,7 +407,7 @@ class LaunchSession:
         if self.folder:
             self.folder.event("note", text=str(fact), **({"reason": as_json(fact)} if isinstance(fact, Fact) else {}))
 
-    def note_once(self, about: str, fact: Fact) -> None:
+    def note_once(self, about: str, fact: Fact | str) -> None:
         """Note the first fact of this kind about a subject. The rows have all facts."""
         if about not in self._noted:
             self._noted.add(about)

@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.operations.case import CALLS, Case, Split
 from collbench.operations.dtypes import DType, dtype_named
 from collbench.operations.operation import Operation
 from collbench.operations.traffic import EVEN, Traffic, is_rough
-from collbench.units import plural, size_steps
-
-if TYPE_CHECKING:
-    from collbench.reason import Fact
+from collbench.units import listed, plural, size_steps
 
 _WINDOW = 64  # as in OSU's benchmarks
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds without further information
@@ -262,24 +258,20 @@ class Sweeps:
         return {operation.name: operation for operation in self.operations}
 
 
-def rounding_note(sweeps: Sweep | Sweeps) -> Fact | None:
-    """Return a fact when sizes are not multiples of the element size, else None."""
-    from collbench.operations.unsupported import SizesRounded
-
+def rounding_note(sweeps: Sweep | Sweeps) -> str | None:
+    """Return a sentence when sizes are not multiples of the element size, else None."""
     for sweep in sweeps.each:
         sizes = sweep.sizes_to(CPU.largest) if sweep.sizes is None else sweep.sizes
         for dtype in sweep.dtypes:
             for size, rounded in whole_sizes(sizes, dtype.size):
                 if rounded:
-                    return SizesRounded(dtype.name, dtype.size, size)
+                    return f"sizes are rounded to whole {dtype.name} elements of {dtype.size} bytes (e.g. to {size} bytes)"
     return None
 
 
-def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> Fact | None:
-    """Return a fact when some of the backends ignore --algorithms, --protocols or --registration, else None."""
-    from collbench.operations.unsupported import TuningIgnored
-
+def tuning_note(sweeps: Sweep | Sweeps, backends: Sequence[str]) -> str | None:
+    """Return a sentence when some of the backends ignore --algorithms, --protocols or --registration, else None."""
     if not (sweeps.algorithms or sweeps.protocols or sweeps.registrations):
         return None
     plain = [name for name in backends if not sweeps.defaults(name).tuned]
-    return TuningIgnored(tuple(plain)) if plain else None
+    return f"--algorithms, --protocols and --registration apply to nccl only, not to {listed(plain)}" if plain else None

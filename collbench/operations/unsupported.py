@@ -298,22 +298,6 @@ class FrameworkUnsupported(Fact, frozen=True):
     capable: tuple[str, ...]
 
 
-class SizesRounded(Fact, frozen=True):
-    """Sizes are rounded to whole elements of the data type; `size_bytes` is the first one after it."""
-
-    text = "sizes are rounded to whole {dtype} elements of {element_bytes} bytes (e.g. to {size_bytes} bytes)"
-    dtype: str
-    element_bytes: int
-    size_bytes: int
-
-
-class TuningIgnored(Fact, frozen=True):
-    """These backends ignore --algorithms, --protocols and --registration."""
-
-    text = "--algorithms, --protocols and --registration apply to nccl only, not to {backends:list}"
-    backends: tuple[str, ...]
-
-
 # All of them, for decoding what other ranks send and what a run folder holds.
 Unsupported = (
     TooFewRanks | NotPowerOfTwo | NoInPlaceForm | RedopUndefined | AverageNotRepresentable | DeviceUnsupported | OperationUnsupported

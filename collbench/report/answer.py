@@ -241,16 +241,6 @@ def _latency(rows: Sequence[Row], most_bytes: int | None) -> Latency | None:
     return Latency(tuple(mode for mode, _ in two_modes(rows[place])) or (time_s,), size)
 
 
-class NextCommand(Fact, frozen=True):
-    """The command that shows a finished run in full."""
-
-    run: str
-
-    def render(self) -> str:
-        """Return "collbench report runs/x --html report.html"."""
-        return f"collbench report {shlex.quote(self.run)} --html report.html"
-
-
 def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *, quiet: bool = False) -> Iterator[Line]:
     """Yield the answers, and unless `quiet` the quality and the command that shows the `run`; nothing without rows."""
     found = answers(rows)
@@ -271,4 +261,4 @@ def answer_lines(rows: Sequence[Row], width: int | None = None, run: str = "", *
     if quality.cases:
         yield from text_lines(f"quality: {quality.render()}", width, "" if quality.word == "ok" else "doubtful")
     if run:
-        yield Line(printable(f"next: {NextCommand(run).render()}"))
+        yield Line(printable(f"next: collbench report {shlex.quote(run)} --html report.html"))

@@ -21,8 +21,8 @@ import pytest
 from collbench.backends.backend import Unavailable
 from collbench.cli import dry_run, launches, main, request, start
 from collbench.errors import INTERRUPTED, TERMINATED
-from collbench.launch.advice import RanksNotEnded
 from collbench.launch.info import LaunchInfo
+from collbench.launch.slurm import RANKS_NOT_ENDED
 from collbench.machine.peak.job import job_on, repeated
 from collbench.machine.peak.node import UserOverride, node_from_user
 from collbench.measuring.request import Request
@@ -75,7 +75,7 @@ def unavailable() -> None:
 
 
 def advised(info: LaunchInfo) -> Call:
-    return lambda: "; ".join(each.render() for each in request.with_ranks(info, 8).advice)
+    return lambda: "; ".join(request.with_ranks(info, 8).advice)
 
 
 def used(file: str) -> Call:
@@ -130,7 +130,7 @@ WORDS: dict[str, tuple[Call, str]] = {
     "variable, not valid": (typed("allreduce", COLLBENCH_ITERATIONS="x"),
         "argument -n/--iterations: 'x' is not a whole number from 1 on (see `collbench allreduce --help`)"),
     "backend missing": (unavailable, "backend nccl is not available: cupy is not installed: pip install 'collbench[cuda]'"),
-    "processes for GPUs": (advised(replace(SRUN, advice=(RanksNotEnded(),))),
+    "processes for GPUs": (advised(replace(SRUN, advice=(RANKS_NOT_ENDED,))),
         "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: "
         "--ranks-per-node 1); without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails (export "
         "SLURM_KILL_BAD_EXIT=1 has the same effect, and removes this note)"),

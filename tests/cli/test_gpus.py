@@ -11,14 +11,17 @@ from collbench.backends import registry
 from collbench.backends.backend import Available, Unavailable
 from collbench.cli import request as requests
 from collbench.errors import UsageError
-from collbench.launch.advice import ProcessPerGpu, RanksNotEnded, SingleTask
 from collbench.launch.info import LaunchInfo
+from collbench.launch.slurm import RANKS_NOT_ENDED, SINGLE_TASK
 from collbench.measuring.request import Request
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep
 
 NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
-ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice=(RanksNotEnded(),))
+PROCESSES = (
+    "each task of srun is the only one of its node and starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)"
+)
+ALONE = LaunchInfo("srun", 0, 2, 0, 1, "tcp://10.0.0.1", "t", advice=(RANKS_NOT_ENDED,))
 
 
 def request(*backends: str, default: bool = False, **more: Any) -> Request:
@@ -111,11 +114,11 @@ def test_a_task_that_is_alone_on_its_node_uses_all_its_gpus(asked: Request, numb
 
 
 def test_rank_0_prints_how_many_processes_a_task_starts() -> None:
-    assert requests.with_ranks(ALONE, 8).advice == (ProcessPerGpu("srun", 8), RanksNotEnded())
-    assert requests.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SingleTask(),)), 8).advice == (
-        ProcessPerGpu("srun", 8),
+    assert requests.with_ranks(ALONE, 8).advice == (PROCESSES, RANKS_NOT_ENDED)
+    assert requests.with_ranks(LaunchInfo("srun", 0, 1, 0, 1, "tcp://h", "t", advice=(SINGLE_TASK,)), 8).advice == (PROCESSES,)
+    assert requests.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (
+        "each pod starts 8 processes, one for each of its GPUs (to avoid this: --ranks-per-node 1)",
     )
-    assert requests.with_ranks(LaunchInfo("kubernetes", 0, 2, 0, 1, "tcp://h", "t"), 8).advice == (ProcessPerGpu("kubernetes", 8),)
 
 
 @pytest.mark.parametrize(

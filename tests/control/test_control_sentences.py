@@ -9,6 +9,7 @@ from collbench.control.members import Member, addressed
 from collbench.control.path import PathFault, PathProblem
 from collbench.control.security import secret_of
 from collbench.control.server import unreadable
+from collbench.control.tree import ranks_apart
 from collbench.control.wire import Malformed, parsed
 from collbench.errors import Interrupted
 from collbench.launch.info import LaunchInfo
@@ -31,6 +32,12 @@ def read(*frames: bytes) -> str:
 
 
 WORDS: dict[str, tuple[Call, str]] = {
+    "ranks apart": (lambda: ranks_apart("rank 1", ("opening gloo", 7), "rank 0", ("looking for GPUs", 7)),
+        "rank 1 is at 'opening gloo' while rank 0 is at 'looking for GPUs': an error occurred on one of them alone, or they were "
+        "started with other arguments"),
+    "ranks apart in steps of one name": (lambda: ranks_apart("rank 1", ("gathering", 3), "rank 0", ("gathering", 4)),
+        "rank 1 is at 'gathering' (step 3) while rank 0 is at 'gathering' (step 4): an error occurred on one of them alone, or they "
+        "were started with other arguments"),
     "no family": (lambda: addressed([
         Member(0, "a", 0, 1, ()), Member(1, "b", 0, 1, (), routes=(("10.0.0.2", "10.0.0.1"),)),
         Member(2, "c", 0, 1, (), routes=(("fd00::3", "fd00::1"),)),

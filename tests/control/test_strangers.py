@@ -17,7 +17,7 @@ import zmq
 
 from collbench.control.members import Member
 from collbench.control.security import ConnectionsRefused, Keys, RejectedPeers, Secret, closing
-from collbench.control.tree import RankRestarted
+from collbench.control.tree import restarted
 from collbench.control.wire import PIECE_BYTES, Hello, Joining, frames
 from collbench.errors import PeerFailed, UsageError, WaitExpired
 from tests.cli.command import until
@@ -164,7 +164,7 @@ def test_a_process_that_claims_the_rank_of_another_is_rejected_and_ends_alone(he
     again._part.ending.begin = lambda *_: None
     with pytest.raises(PeerFailed, match=r"rank 1 was started again \(node9, pid 9\)"):
         again.join(Member(1, "node9", 0, 9, ()), 5)
-    assert hub.remarks() == [RankRestarted(1, "node9", 9)]
+    assert hub.remarks() == [restarted(Member(1, "node9", 0, 9, ()))]
     spoke.send(1, "asking", "still here")
     assert collected(hub, 1) == {1: ("still here", [])}
 

@@ -1,5 +1,6 @@
 """Detect the launcher: environments of real launchers, which one takes precedence, and errors."""
 
+import json
 import os
 import string
 from contextlib import suppress
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.launch import detect as mpi
 from collbench.launch import slurm
-from collbench.launch.advice import RanksNotEnded, SingleTask
 from collbench.launch.detect import LocalRequest, detect, to_variable
 from collbench.launch.info import LaunchInfo
 from tests.launch import captured
@@ -107,12 +107,12 @@ class TestSrun:
         assert detect({**env, "MASTER_ADDR": "h"}).meeting == "tcp://h"
 
     def test_kill_on_bad_exit_is_advised_unless_set(self):
-        assert detect(captured.SRUN_NONE).advice == (RanksNotEnded(),)
+        assert detect(captured.SRUN_NONE).advice == (slurm.RANKS_NOT_ENDED,)
         assert detect({**captured.SRUN_NONE, "SLURM_KILL_BAD_EXIT": "1"}).advice == ()
 
     def test_a_shell_in_a_step_of_one_task_may_start_ranks_itself(self):
         assert detect(captured.SRUN_ONE).ranks == 1
-        assert detect(captured.SRUN_ONE).advice == (SingleTask(),)
+        assert detect(captured.SRUN_ONE).advice == (slurm.SINGLE_TASK,)
         assert detect(captured.SRUN_ONE, LocalRequest(ranks=4)) is None
 
 
@@ -201,8 +201,8 @@ class TestLocalStart:
         assert detect({"COLLBENCH_WORKER": to_variable(info)}) == info
 
 
-WORKER = to_variable(LaunchInfo("srun", 0, 1, 0, 1, "tcp://n1", "t", advice=(RanksNotEnded(),)))
-WRONG_ADVICE = [WORKER.replace('[{"kind": "ranks_not_ended"}]', each) for each in ('"x"', '["x"]', '[{"kind": "of_a_later_version"}]')]
+WORKER = to_variable(LaunchInfo("srun", 0, 1, 0, 1, "tcp://n1", "t", advice=(slurm.RANKS_NOT_ENDED,)))
+WRONG_ADVICE = [WORKER.replace(json.dumps([slurm.RANKS_NOT_ENDED]), each) for each in ('"x"', "[1]", '[{"kind": "of_a_later_version"}]')]
 assert WORKER not in WRONG_ADVICE
 
 

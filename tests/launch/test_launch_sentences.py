@@ -85,7 +85,7 @@ def advice(env: Mapping[str, str]) -> Call:
         with on():
             info = detect(env)
         assert info
-        return "; ".join(each.render() for each in info.advice)
+        return "; ".join(info.advice)
 
     return detected
 
@@ -244,6 +244,8 @@ def host(name: str, *at: str) -> HostName:
 OLD, NEW = software.Build(1, "0.1.0", "abc"), software.Build(2, "0.2.0", "def")
 IPV6 = tuple(host(f"n{i}", f"fd00::{i}") for i in range(6))
 WORDS: dict[str, tuple[Call, str]] = {
+    "software": (lambda: software.difference("python", {"3.11.2": ["n1", "n2"], "missing": ["n3"]}),
+        "Python differs between the hosts: 3.11.2 on n1 and n2; missing on n3"),
     "variable, not a number": (found(captured.TORCHRUN, RANK="foo"),
         "RANK='foo' is not a whole number: unset RANK, or start collbench through its launcher again"),
     "variable, not below the size": (found(captured.TORCHRUN, RANK="2"),

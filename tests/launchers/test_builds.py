@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import collbench
-from collbench.launch.software import SoftwareDiffers, digest_of, own
+from collbench.launch.software import difference, digest_of, own
 from collbench.results.reader import read_run
 from tests.cli.command import PROGRAM
 from tests.conftest import sample
@@ -63,7 +63,7 @@ def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, t
     assert done.returncode == 0, done.stderr
     assert [(one["hosts"], one.get("torch")) for one in found] == [([n1], found[0].get("torch")), ([n2], "9.9")]
     assert {one["collbench"] for one in found} == {str(own())} and all(one["python"] for one in found)
-    assert SoftwareDiffers("torch", {found[0].get("torch", "missing"): [n1], "9.9": [n2]}).render() in done.stderr
+    assert difference("torch", {found[0].get("torch", "missing"): [n1], "9.9": [n2]}) in done.stderr
 
 
 @pytest.mark.in_turn
@@ -78,6 +78,6 @@ def test_the_launch_doctor_reports_differences_before_a_launch_fails(rank: int, 
     builds, (n1, n2) = [str(own())] * 2, slurm_hosts.nodes
     builds[rank] = f"{own().version}+{digest_of(changed / 'collbench')}"
     assert done.returncode == 1, done.stderr
-    assert f"severe: {SoftwareDiffers('collbench', {builds[0]: [n1], builds[1]: [n2]}).render()}" in done.stdout
+    assert f"severe: {difference('collbench', {builds[0]: [n1], builds[1]: [n2]})}" in done.stdout
     assert re.search(rf"^warning: torch .*9\.9 on {[n1, n2][rank]}", done.stdout, re.MULTILINE)
     assert re.search(rf"^software    {n1}: collbench {re.escape(builds[0])}, Python ", done.stdout, re.MULTILINE)

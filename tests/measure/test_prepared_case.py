@@ -15,7 +15,7 @@ from collbench.backends.backend import Group
 from collbench.errors import PeerFailed, WaitExpired
 from collbench.measuring import prepared_case
 from collbench.measuring.open_backends import open_everywhere
-from collbench.measuring.prepared_case import BackendContext, LeftEarly, MoreWrongData, WrongDataFound, left_early, prepare, wrong_data
+from collbench.measuring.prepared_case import BackendContext, LeftEarly, left_early, prepare, wrong_data
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.unsupported import CaseFailed
 from collbench.reason import as_json
@@ -216,12 +216,12 @@ NAMES = tuple("abcdef")
 def test_the_notes_depend_on_their_number() -> None:
     met = [((0, 1), 7, "first at 3"), ((2,), 1, None), ((0, 1, 2, 3, 4, 5), 2, None), ((3, 4), 0, None), ((4, 5), None, None)]
     assert wrong_data(NAMES, met, "group") == [
-        WrongDataFound(("a", "b"), 2, 7, "first at 3"),
-        WrongDataFound(("c",), 1, 1),
-        WrongDataFound(("a", "b", "c", "d"), 6, 2),
+        "wrong data between a and b: 7 elements differ from what was sent (first at 3)",
+        "wrong data inside c: 1 element differs from what was sent",
+        "wrong data among a, b, c, d and 2 more: 2 elements differ from what was sent",
     ]
 
 
 def test_of_many_the_first_are_reported_and_the_others_counted() -> None:
     assert wrong_data(NAMES, [((0, 1), 1, None)] * 4, "pair")[4:] == []
-    assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == [MoreWrongData(2, "pair")]
+    assert wrong_data(NAMES, [((0, 1), 1, None)] * 6, "pair")[4:] == ["wrong data in 2 more pairs"]

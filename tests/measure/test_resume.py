@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.model import Machine, Nic, Port
 from collbench.machine.snapshot import topology_json
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.resume import LineCut, RunResumed, difference, rows_by_place, topology_difference
+from collbench.measuring.resume import difference, resumed_note, rows_by_place, topology_difference
 from collbench.measuring.tasks.cases import run
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.builtin.broadcast import BROADCAST
@@ -79,7 +80,7 @@ def test_what_is_missing_is_measured_and_the_rest_is_kept(tmp_path):
     stored = read_run(tmp_path / "run")
     assert stored.rows[:3] == kept
     assert sorted(map(str, stored.rows)) == sorted(map(str, found.rows))
-    assert found.listener.notes[0] == RunResumed(str(tmp_path / "run"), 3, 8).render()
+    assert found.listener.notes[0] == resumed_note(str(tmp_path / "run"), 3, 8)
 
 
 def test_when_it_was_resumed_and_how_it_had_ended_is_in_the_folder(tmp_path):
@@ -97,7 +98,7 @@ def test_a_complete_run_is_reported_again_and_left_as_it_is(whole):
     before = {file.name: file.read_bytes() for file in whole.iterdir()}
     found = start(MIXED, resume=whole)
     assert (found.code, len(found.listener.titles)) == (0, 0)
-    assert found.listener.notes[0] == RunResumed(str(whole), len(found.rows), len(found.rows)).render()
+    assert found.listener.notes[0] == resumed_note(str(whole), len(found.rows), len(found.rows))
     assert sorted(map(str, found.rows)) == sorted(map(str, read_run(whole).rows))
     assert {file.name: file.read_bytes() for file in whole.iterdir()} == before
 
@@ -232,7 +233,7 @@ def test_a_complete_run_whose_end_is_not_reported_is_ended_and_shows_when(tmp_pa
     stored = read_run(tmp_path / "run")
     assert (len(found.listener.titles), stored.warnings, stored.info["exit_code"]) == (0, [], 0)
     assert stored.info["resumed"][0]["cut_bytes"] == {"cells.jsonl": 8, "events.jsonl": 8}
-    assert LineCut("cells.jsonl", 8).render() in found.listener.notes
+    assert "cells.jsonl ended with an incomplete line: 8 bytes removed" in found.listener.notes
 
 
 @pytest.mark.parametrize(
@@ -433,3 +434,17 @@ def test_a_case_is_found_by_either_of_its_names() -> None:
     apart, in_place = make_row(8, in_place=False), make_row(8, in_place=True)
     assert rows_by_place([in_place], [(apart, in_place)]) == {0: in_place}
     assert rows_by_place([apart], [(apart, in_place)]) == {0: apart}
+
+
+@pytest.mark.parametrize(
+    ("records", "sentence"),
+    [
+        ((3, 8), "runs/x has 3 of 8 cases: 5 are measured now"),
+        ((7, 8), "runs/x has 7 of 8 cases: 1 is measured now"),
+        ((8, 8), "runs/x has 8 of 8 cases: nothing is left to measure"),
+        ((3, None, "round"), "runs/x has 3 rounds: the others are measured now"),
+        ((3, None, "round", True), "runs/x has 3 rounds: nothing is left to measure"),
+    ],
+)
+def test_the_note_of_a_resumed_run(records: tuple[Any, ...], sentence: str) -> None:
+    assert resumed_note("runs/x", *records) == sentence

@@ -212,7 +212,7 @@ def test_default_sizes_that_do_not_fit_are_left_out_with_a_note(start, monkeypat
     sweep = {"sparse": True, "defaults": lambda name: BackendDefaults("cpu", largest=8 << 20)}
     found = start(ALLREDUCE, sizes=None, budget=Budget(2, 20, 2, total_s=1.0), **sweep)
     assert [row.size_bytes for row in found.rows] == [8, 128, 1024, 8192, 65536]
-    assert str(checks.LargeSizesLeftOut(1 << 20)) in found.listener.notes
+    assert "sizes from 1 MiB on are left out, because they do not fit the free memory: use --sizes for others" in found.listener.notes
     assert read_run(found.folder).info["asked"]["options"]["--total-time"] == 1.0
 
 

@@ -9,7 +9,6 @@ from collbench.operations.builtin.broadcast import BROADCAST
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import CPU, CUDA, BackendDefaults, Sweep, rounding_note, tuning_note
-from collbench.operations.unsupported import SizesRounded, TuningIgnored
 
 F32, F64, I8 = (DTYPES[name] for name in ("float32", "float64", "int8"))
 
@@ -72,10 +71,11 @@ def test_a_root_that_is_no_rank(root):
 
 def test_rounding_is_reported_in_one_sentence():
     note = rounding_note(sweep(ALLREDUCE, sizes=(16, 21), dtypes=(F32,)))
-    assert note == SizesRounded("float32", 4, 20)
+    assert note == "sizes are rounded to whole float32 elements of 4 bytes (e.g. to 20 bytes)"
     assert rounding_note(sweep(ALLREDUCE, sizes=(8, 16), dtypes=(F32, F64, I8))) is None
     assert rounding_note(Sweep((ALLREDUCE,), None, (F64,))) is None
-    assert rounding_note(Sweep((ALLREDUCE,), None, (F64,), step="x1.5")) == SizesRounded("float64", 8, 16)
+    note = rounding_note(Sweep((ALLREDUCE,), None, (F64,), step="x1.5"))
+    assert note == "sizes are rounded to whole float64 elements of 8 bytes (e.g. to 16 bytes)"
 
 
 NCCL = BackendDefaults("cuda", "pipelined", "rotating", 1024, tuned=True)
@@ -140,8 +140,9 @@ def test_what_is_not_named_is_left_to_the_library(asked, tunings):
 def test_other_backends_have_one_plain_case_and_a_note_reports_it():
     asked = sweep(ALLREDUCE, algorithms=("ring", "tree"), registrations=("none", "symmetric"), defaults=habits)
     assert tunings_of(asked.cases("mpi", 2)) == tunings_of(asked.cases("torch-nccl", 2)) == [(None, None, None)]
-    assert tuning_note(asked, ["nccl", "mpi"]) == TuningIgnored(("mpi",))
-    assert tuning_note(asked, ["nccl", "mpi", "gloo"]) == TuningIgnored(("mpi", "gloo"))
+    ignored = "--algorithms, --protocols and --registration apply to nccl only, not to"
+    assert tuning_note(asked, ["nccl", "mpi"]) == f"{ignored} mpi"
+    assert tuning_note(asked, ["nccl", "mpi", "gloo"]) == f"{ignored} mpi and gloo"
     assert tuning_note(asked, ["nccl"]) is None
     assert tuning_note(sweep(ALLREDUCE, defaults=habits), ["nccl", "mpi"]) is None
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import OPERATIONS, CollectiveCeilings, ceilings, like, pairs_by_node
-from collbench.machine.peak.comparison import InputGiven, InputRead, SumsNotCounted, assumed, doubtful_input
+from collbench.machine.peak.comparison import assumed, doubtful_input
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, node_of, parse_nic, parse_pcie
 from collbench.operations.case import Case
@@ -349,19 +349,23 @@ def test_what_nccls_constants_allow_on_counted_links(machine, gb):
     assert found.constants == "NCCL's constants"
 
 
+NVLS = "reductions inside switches (NVLink SHARP) are not counted: add --nvls if they are in use"
+SHARP = "reductions inside switches (InfiniBand SHARP) are not counted: add --sharp if they are in use"
+
+
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (FOUR, InputGiven("NIC 4×100 Gb/s", "--nic")),
-        (Job((typed(None),)), SumsNotCounted("--nvls")),
-        (Job((typed(None, 450.0, nvls=False),)), SumsNotCounted("--nvls")),
-        (Job((typed(None, 450.0),)), InputGiven("NVLink 450 GB/s", "--nvlink")),
-        (Job((typed(None, 448.0),)), InputGiven("xGMI 7×64 GB/s", "--nvlink")),
-        (Job((typed("8x400Gb", 100.0, each=4),) * 2), SumsNotCounted("--nvls")),
-        (Job((typed(None, None, "gen4x16"),)), InputGiven("PCIe Gen4 x16", "--pcie")),
-        (Job((node_of(switched(8, 12)),)), SumsNotCounted("--nvls")),
-        (Job((node_of(switched(8, 18, "sm_90", GEN5, infiniband(4, 100))),) * 4), SumsNotCounted("--sharp", "NIC 4×100 Gb/s", "test")),
-        (Job((node_of(switched(8, 18, "sm_90")),)), InputRead("NVLink 18×25 GB/s", "test")),
+        (FOUR, "NIC 4×100 Gb/s was given with --nic"),
+        (Job((typed(None),)), NVLS),
+        (Job((typed(None, 450.0, nvls=False),)), NVLS),
+        (Job((typed(None, 450.0),)), "NVLink 450 GB/s was given with --nvlink"),
+        (Job((typed(None, 448.0),)), "xGMI 7×64 GB/s was given with --nvlink"),
+        (Job((typed("8x400Gb", 100.0, each=4),) * 2), NVLS),
+        (Job((typed(None, None, "gen4x16"),)), "PCIe Gen4 x16 was given with --pcie"),
+        (Job((node_of(switched(8, 12)),)), NVLS),
+        (Job((node_of(switched(8, 18, "sm_90", GEN5, infiniband(4, 100))),) * 4), f"NIC 4×100 Gb/s is from test, and {SHARP}"),
+        (Job((node_of(switched(8, 18, "sm_90")),)), "NVLink 18×25 GB/s is from test"),
     ],
 )
 def test_the_doubtful_input_is_the_one_that_was_not_counted(job, expected):

@@ -6,7 +6,7 @@ import pytest
 
 from collbench.machine.model import SWITCH, GpuLink, Machine, PcieLink
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.comparison import InputGiven, assumed, doubtful_input
+from collbench.machine.peak.comparison import assumed, doubtful_input
 from collbench.machine.peak.links import Link
 from collbench.machine.peak.node import Job, node_of
 from tests.peak.made import GEN3, GEN5, endpoints, gpus, infiniband, switched, wired
@@ -18,7 +18,7 @@ def test_pairs_alone_are_not_slowed_by_a_thin_fabric():
     """2:1 is what all nodes get together; a single pair finds it idle. All-to-all does not, nor a ring with only crossing edges."""
     thin = replace(FOUR, oversubscription=2.0)
     assert [rates(name, thin)[1] for name in ("p2p", "sendrecv", "alltoall")] == [50, 25, round(25 / 8 * 31 / 24, 2)]
-    assert doubtful_input("allreduce", thin) == InputGiven("a fabric of 2:1", "--oversubscription")
+    assert doubtful_input("allreduce", thin) == "a fabric of 2:1 was given with --oversubscription"
     assert "every node gets 1/2 of its rate from the fabric, wherever it is (--oversubscription)" in assumed("allreduce", thin)
     assert not any("--oversubscription" in sentence and "1/2" in sentence for sentence in assumed("p2p", thin))
 

@@ -8,6 +8,7 @@ import pytest
 
 from collbench.machine.peak.collective import ceilings
 from collbench.machine.peak.comparison import lines
+from collbench.machine.peak.limits import NicLimit, PcieLimit, limited_by
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_gigabytes, parse_nic, parse_pcie
 from tests.helpers import Call, said
 
@@ -19,6 +20,8 @@ def _shown(operation: str, measured: float | None, job: Job) -> str:
 
 
 WORDS: dict[str, tuple[Call, str]] = {
+    "links of a host": (lambda: limited_by((PcieLimit(generation=4, lanes=16, host="n7"), NicLimit(ports=((4, 100e9),), host="n7"))),
+        "PCIe Gen4 x16 and NIC 4×100 Gb/s of n7"),
     "peak of a barrier": (lambda: _shown("barrier", 1e9, FOUR), "1.00 GB/s, no ceiling: this operation moves no bytes"),
     "peak against a given ceiling": (lambda: _shown("allreduce", 42e9, replace(FOUR, ceiling_from_user=84e9)),
         "42.0 of 84.0 GB/s: 50 % of the given ceiling"),

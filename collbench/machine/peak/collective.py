@@ -23,7 +23,7 @@ from collbench.machine.peak.algorithms import (
     slowest_pair,
 )
 from collbench.machine.peak.ceiling import Ceiling, ceiling_from_rate, no_ceiling
-from collbench.machine.peak.limits import GpuLinkLimit, LimitedBy
+from collbench.machine.peak.limits import GpuLinkLimit, limited_by
 from collbench.machine.peak.links import NCCL, Link
 from collbench.machine.peak.node import BUS_FACTOR, Job, LeastTime, Node, Side, least_time
 
@@ -251,7 +251,7 @@ def _ceiling(job: Job, rate: float, links: Sequence[Link], model: str) -> Ceilin
     parts = [link.part for link in links if link.part is not None]
     host = job.host_of(parts)
     named = tuple(part.of(host=host) for part in parts)
-    text = LimitedBy(named).render() if len(parts) == len(links) else " and ".join(link.name for link in links)
+    text = limited_by(named) if len(parts) == len(links) else " and ".join(link.name for link in links)
     return Ceiling(KIND, rate, text, model, links[0].source, limited_by_parts=named)
 
 

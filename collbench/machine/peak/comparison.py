@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from collbench.machine.peak.algorithms import pairs_by_node
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, name_of_model, percent_of
@@ -12,7 +11,6 @@ from collbench.machine.peak.limits import GpuLinkLimit, NicLimit
 from collbench.machine.peak.node import Job
 from collbench.machine.peak.published import published
 from collbench.machine.peak.time_model import ExpectedTime
-from collbench.reason import Fact, Text
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 # Texts: "42.0 of 48.0 GB/s: 88 % of expected (ring), 65 % of the hard limit (64.6 GB/s)".
@@ -55,7 +53,7 @@ def lines(operation: str, measured: float | None, references: CollectiveCeilings
     """Return the headline, what limits, what a ring reaches (if it is not the fastest), published results, assumptions, and doubts."""
     shown = [headline(measured, references)]
     if exceeds_bound(measured, references):
-        shown.append(f"check first: {doubtful_input(operation, job).render()}")
+        shown.append(f"check first: {doubtful_input(operation, job)}")
     shown += limits(references)
     shown += [f"published: {figure.render()}" for figure in published(operation, job)]
     return [*shown, *(f"assumed: {sentence}" for sentence in assumed(operation, job)), *(f"doubt: {sentence}" for sentence in doubts(job))]
@@ -212,56 +210,26 @@ def _percent(measured: float, ceiling: Ceiling) -> str:
 # The input to check first when a rate exceeds the hard limit.
 
 
-class InputGiven(Fact, frozen=True):
-    """A value behind the hard limit was set with an option. If a rate exceeds the limit, check this option first."""
-
-    text = "{what} was given with {option}"
-    what: str
-    option: str
-
-
-class InputRead(Fact, frozen=True):
-    """A value behind the hard limit was read from a file or tool. If a rate exceeds the limit, check this source first."""
-
-    text = "{what} is from {source}"
-    what: str
-    source: str
-
-
-class SumsNotCounted(Fact, frozen=True):
-    """The hard limit does not include reductions inside switches (NVLink SHARP, InfiniBand SHARP), because no source shows them.
-
-    If the job uses them, a rate can exceed the limit. Add `--nvls` or `--sharp` to include them.
-    """
-
-    option: Literal["--nvls", "--sharp"]
-    link: str = ""
-    source: str = ""
-
-    def render(self) -> str:
-        """Return the sentence with the option that counts them."""
-        where = f"{self.link} is from {self.source}, and " if self.link else ""
-        kind = "NVLink SHARP" if self.option == "--nvls" else "InfiniBand SHARP"
-        return f"{where}reductions inside switches ({kind}) are not counted: add {self.option} if they are in use"
-
-
-def doubtful_input(operation: str, cluster: Job) -> InputGiven | InputRead | SumsNotCounted | Text:
+def doubtful_input(operation: str, cluster: Job) -> str:
     """Return the input to check first when a rate exceeds the hard limit: first what is not counted from hardware."""
     bound = ceilings(operation, cluster).bound
     parts = bound.limited_by_parts if bound else ()
     links = [link for node, _ in cluster.kinds for link in (node.egress, node.injection, node.pcie)]
     limiting = [link for link in links if parts and link.part is not None and link.part.alone() == parts[0].alone()]
     if any(part.fabric != 1 for part in parts):
-        return InputGiven(f"a fabric of {cluster.oversubscription:g}:1", "--oversubscription")
+        return f"a fabric of {cluster.oversubscription:g}:1 was given with --oversubscription"
     on_nvlink = any(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
     if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
-        return SumsNotCounted("--nvls")
+        return "reductions inside switches (NVLink SHARP) are not counted: add --nvls if they are in use"
     for link in limiting:
         if link.is_from_user:
-            return InputGiven(link.name, link.source)
+            return f"{link.name} was given with {link.source}"
     if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
-        return SumsNotCounted("--sharp", limiting[0].name, limiting[0].source)
+        return (
+            f"{limiting[0].name} is from {limiting[0].source}, and reductions inside switches (InfiniBand SHARP) are not counted: add "
+            "--sharp if they are in use"
+        )
     doubt = next((doubt for node, _ in cluster.kinds for doubt in node.doubts), None)
     if doubt is not None:
-        return Text(doubt)
-    return InputRead(limiting[0].name, limiting[0].source) if limiting else Text("the number of ranks, or the measured rate")
+        return doubt
+    return f"{limiting[0].name} is from {limiting[0].source}" if limiting else "the number of ranks, or the measured rate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -127,17 +128,6 @@ class GpuLinkLimit(LimitPart, frozen=True):
 Limit = NicLimit | PcieLimit | BridgeLimit | GpuLinkLimit
 
 
-class LimitedBy(Fact, frozen=True):
-    """The links that limit a rate. Several links are listed where only all of them together have that rate."""
-
-    parts: tuple[Limit, ...]
-
-    def render(self) -> str:
-        """Return "NIC 4×100 Gb/s and NVLink 12×25 GB/s of a pair", with the host where the nodes of a job differ."""
-        host = next((part.host for part in self.parts if part.host), None)
-        return " and ".join(part.render() for part in self.parts) + (f" of {host}" if host else "")
-
-
 def limit_parts(value: Any) -> tuple[Limit, ...]:
     """Return the limiting links of a stored row; () for rows of earlier versions, which have only text, and of later ones."""
     try:
@@ -145,3 +135,12 @@ def limit_parts(value: Any) -> tuple[Limit, ...]:
     except msgspec.ValidationError:
         return ()
     return parts
+
+
+def limited_by(parts: Sequence[Limit]) -> str:
+    """Return "NIC 4×100 Gb/s and NVLink 12×25 GB/s of a pair", with the host where the nodes of a job differ.
+
+    Several links are listed where only all of them together have that rate.
+    """
+    host = next((part.host for part in parts if part.host), None)
+    return " and ".join(map(str, parts)) + (f" of {host}" if host else "")

@@ -266,7 +266,11 @@ def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: Launc
     left = [(number, [pair for pair in pairs if pair not in met]) for number, pairs in enumerate(schedule.rounds())]
     parts = [{"round": number + 1, "pairs": len(pairs), f"{places.by}s": pairs} for number, pairs in left if pairs]
     sample = sampled(request, schedule, schedule.pairs)
-    notes = [fact.render() for fact in (sample, places.idle) if fact]
+    notes = []
+    if sample:
+        notes.append(sample.render())
+    if places.idle:
+        notes.append(places.idle)
     if run is None and seed is None:
         notes.append("without --seed, which pairs meet in which round is drawn at the start")
     if run and met:
@@ -286,7 +290,7 @@ def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchI
     run = earlier_run(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
     met = len(read_hunt(run).rounds) if run else 0
     rounds = max(0, sum(each.values()) - met)
-    notes = [places.idle.render()] if places.idle else []
+    notes = [places.idle] if places.idle else []
     if run and met:
         notes.append(f"{run.path} has {plural(met, 'more round')}")
     if places.by != "rank":

@@ -21,7 +21,7 @@ from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
 from collbench.report.dry_run import MEASUREMENTS
-from collbench.units import format_duration
+from collbench.units import format_duration, plural
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,6 @@ class PairsRequest:
             "--one-to-all": self.one_to_all, "--sample": self.sample, "--budget": self.budget_s, "--tools": list(self.tools),
             "--device": sweep.device, "--window": sweep.window, "--streams": sweep.streams,
         }  # fmt: skip
-
-
-class IdleRanks(Fact, frozen=True):
-    """Ranks of a node take no part, because another node has fewer ranks."""
-
-    text = "each node takes part with {per_node:rank}, the most that all have: {idle:rank} idle"
-    per_node: int
-    idle: int
 
 
 class PairsSampled(Fact, frozen=True):
@@ -122,9 +114,11 @@ class Places:
         return len(self.ranks[0])
 
     @property
-    def idle(self) -> IdleRanks | None:
-        """The fact about ranks that take no part; None if all take part."""
-        return IdleRanks(self.width, self.rests) if self.rests else None
+    def idle(self) -> str | None:
+        """The sentence about ranks that take no part; None if all take part."""
+        if not self.rests:
+            return None
+        return f"each node takes part with {plural(self.width, 'rank')}, the most that all have: {plural(self.rests, 'rank')} idle"
 
     def groups(self, pairs: Sequence[Pair], backward: bool = False) -> Groups:
         """Return the sending pairs of ranks, one pair of places after the other. backward: from the second place to the first."""

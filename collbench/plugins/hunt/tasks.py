@@ -15,7 +15,7 @@ from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, UsageErr
 from collbench.measuring.memory import check_memory
 from collbench.measuring.monitored import state_probe
 from collbench.measuring.open_backends import Work, members_of, ranks_by_host
-from collbench.measuring.prepared_case import MoreWrongData, WrongDataFound, wrong_data
+from collbench.measuring.prepared_case import wrong_data
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0, run_task
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.groups import Pair, Schedule
@@ -45,52 +45,13 @@ from collbench.plugins.hunt.places import (
 )
 from collbench.plugins.hunt.records import HuntRound, PairRound, read_hunt, read_pairs
 from collbench.plugins.hunt.round_runner import RoundRunner, group_case, no_groups, ways_of
-from collbench.reason import Fact, as_json
+from collbench.reason import as_json
 from collbench.results.reader import Run
 from collbench.results.row import Row, Times
+from collbench.units import listed
 
 MATRIX = "matrix"  # the stage of a pairs run before suspects are measured again
 _CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
-
-
-class NoRecommendation(Fact, frozen=True):
-    """A hunt found wrong data. Its verdict is therefore not used to drain nodes."""
-
-    text = "no recommendation is written and no node is drained: data was wrong"
-
-
-class SuspectsAgain(Fact, frozen=True):
-    """Suspects of a pairs run are measured again, next to control pairs that are not suspects."""
-
-    text = "suspects are measured again next to control pairs before a node or pair is reported"
-
-
-class ToolsRun(Fact, frozen=True):
-    """External tools run between the same pairs, in both directions. Their results are not used in the verdict.
-
-    tools   name and version of each
-    """
-
-    text = "external tools run between the same pairs, in both directions: {tools:list}"
-    tools: tuple[str, ...]
-
-
-class ToolsCutShort(Fact, frozen=True):
-    """The external tools ran only between some pairs, because --budget was used up."""
-
-    text = "the external tools ran between {done} of {pairs} pairs: --budget is used up; increase it for more"
-    done: int
-    pairs: int
-
-
-class ToolFailed(Fact, frozen=True):
-    """An external tool gave no result between two places."""
-
-    text = "{tool} from {source} to {target}: {reason}"
-    tool: str
-    source: str
-    target: str
-    reason: str
 
 
 # What pairs and hunts share: one backend, its places, and the rounds that a strategy at rank 0 requests.
@@ -229,10 +190,10 @@ class RoundsTask(Task):
             for one in rounds
             for each in zip(getattr(one, groups), one.wrong, one.wrong_detail or (None,) * len(one.wrong), strict=True)
         )
-        found: list[WrongDataFound | MoreWrongData] = wrong_data(self.places.names, met, what)
-        for fact in found:
-            session.note(fact)
-        return bool(found)
+        sentences = wrong_data(self.places.names, met, what)
+        for sentence in sentences:
+            session.note(sentence)
+        return bool(sentences)
 
 
 # A hunt: the strategy at rank 0 requests rounds, and all ranks measure them, until there is a verdict.
@@ -315,7 +276,7 @@ class HuntTask(RoundsTask):
             return
         session.folder.update(hunt={**self.about, "verdict": self.verdict})
         if code == FAILED:
-            session.note(NoRecommendation())
+            session.note("no recommendation is written and no node is drained: data was wrong")
         elif code != USAGE and self.listener:
             with session.world.watchdog.phase("acting on the verdict"):
                 self.listener.act(session.folder.path, session.folder.event)
@@ -434,7 +395,7 @@ class PairsTask(RoundsTask):
         """Measure a round of the matrix, or of suspects again."""
         again, pairs = order.stage != MATRIX, tuple((group[0], group[1]) for group in order.groups)
         if again:
-            session.note_once("again", SuspectsAgain())
+            session.note_once("again", "suspects are measured again next to control pairs before a node or pair is reported")
         most = self.request.concurrent or len(pairs)
         for at in range(0, len(pairs), most):
             for one in runner.play_pairs(order.number, pairs[at : at + most], again):
@@ -490,7 +451,8 @@ class PairsTask(RoundsTask):
         if not tools.tools:
             return
         versions = {tool.name: " and ".join(dict.fromkeys(filter(None, tools.versions[tool.name]))) for tool in tools.tools}
-        session.note(ToolsRun(tuple(f"{name} {each}".strip() for name, each in versions.items())))
+        names = listed([f"{name} {version}".strip() for name, version in versions.items()])
+        session.note(f"external tools run between the same pairs, in both directions: {names}")
         known: list[Any] = [
             len({one.round for one in session.records if not one.again}),
             [[row.backend, row.operation, row.evidence.get("from"), row.evidence.get("to")] for row in self.external],
@@ -504,14 +466,14 @@ class PairsTask(RoundsTask):
                 break
             for row in self._rows_of_round(session, pairs, stored):
                 if row.na and all(row.na != other.na for other in self.external):
-                    session.note(ToolFailed(row.backend, row.evidence["from"], row.evidence["to"], row.na))
+                    session.note(f"{row.backend} from {row.evidence['from']} to {row.evidence['to']}: {row.na}")
                 self.external.append(row)
                 session.store(row, TOOLS_FILE)
             done += len(pairs)
             self._show_progress(session, number, len(rounds), len(pairs), (time.monotonic() - began) / (number + 1))
         left = sum(map(len, rounds)) - done
         if left:
-            session.note(ToolsCutShort(done, done + left))
+            session.note(f"the external tools ran between {done} of {done + left} pairs: --budget is used up; increase it for more")
 
     def _rows_of_round(self, session: LaunchSession, pairs: Sequence[Pair], stored: Sequence[Sequence[Any]]) -> Iterator[Row]:
         """Yield the rows of a round that are not stored: of each tool, operation and direction."""

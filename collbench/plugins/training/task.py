@@ -100,15 +100,6 @@ class WorkloadRequest:
 _OF_TIMEOUT = 0.8  # share of the timeout: the loop reports no progress within a step
 
 
-class WrongStepData(Fact, frozen=True):
-    """Ranks received wrong data in a training step."""
-
-    text = "wrong data in {regime} on {backend}: {detail}"
-    regime: str
-    backend: str
-    detail: str
-
-
 @dataclass
 class WorkloadTask(Task):
     """Every training on every backend, with exchanges and roles derived before the first measurement."""
@@ -305,7 +296,7 @@ class WorkloadTask(Task):
         """Note wrong data, and return run.json's "workload"."""
         for row in session.records:
             if row.wrong:
-                session.note(WrongStepData(row.regime, row.backend, row.wrong_detail or ""))
+                session.note(f"wrong data in {row.regime} on {row.backend}: {row.wrong_detail or ''}")
         return {"workload": self._about(session)}
 
     def exit_code(self, records: Sequence[StepRow]) -> int:

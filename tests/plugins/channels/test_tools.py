@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from collbench.plugins.hunt.records import read_pairs
-from collbench.plugins.hunt.tasks import ToolsCutShort
 from collbench.results.reader import read_run
 from collbench.results.row import Row
 from tests.cli.command import one_sentence, run, run_here, running, start, until
@@ -122,7 +121,7 @@ def test_the_tools_get_as_much_time_as_the_pairs(tmp_path: Path) -> None:
     typed = ("pairs", "--backend", "socket", "--ranks", "3", "--size", "4K", "--window", "2", "--budget", "0.001", "--out", "run")
     done = run(tmp_path, *typed, "--tools", "iperf3", env=double(tmp_path, GOOD))
     assert done.returncode == 0, done.stderr
-    assert ToolsCutShort(1, 2).render() in done.stderr
+    assert "the external tools ran between 1 of 2 pairs: --budget is used up; increase it for more" in done.stderr
     first, second = (row.group for row in external(tmp_path))
     assert sorted(first.split("-")) == sorted(second.split("-")) and first != second
 

@@ -11,7 +11,7 @@ import pytest
 
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.machine.peak.limits import GpuLinkLimit, Limit, LimitedBy, NicLimit, PcieLimit
+from collbench.machine.peak.limits import GpuLinkLimit, Limit, NicLimit, PcieLimit, limited_by
 from collbench.machine.snapshot import topology_json
 from collbench.report.html.chart import Section
 from collbench.report.html.machine import section
@@ -26,7 +26,7 @@ from tests.results.rows import make_row, store
 
 def ceiling_of(rate: float, *parts: Limit) -> Ceiling:
     """A ceiling that these links set."""
-    return Ceiling("topology", rate, LimitedBy(parts).render(), "ring", "counted", limited_by_parts=parts)
+    return Ceiling("topology", rate, limited_by(parts), "ring", "counted", limited_by_parts=parts)
 
 
 EIGHT = NicLimit(ports=((8, 400e9),))

@@ -13,14 +13,13 @@ from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S, SimulatedBac
 from collbench.backends.slowing import parse_slowing
 from collbench.control.world import World
 from collbench.errors import PeerFailed, UsageError
-from collbench.measuring.prepared_case import WrongDataFound
 from collbench.measuring.request import Budget, Request
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.places import HuntRequest, IdleRanks, PairsRequest, Places, RoundOrder
+from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places, RoundOrder
 from collbench.plugins.hunt.records import PairRound, read_hunt
 from collbench.plugins.hunt.round_runner import no_groups, of_pairs
-from collbench.plugins.hunt.tasks import NoRecommendation, ceiling_of_rounds, nodes_of, run_hunt
+from collbench.plugins.hunt.tasks import ceiling_of_rounds, nodes_of, run_hunt
 from collbench.results.reader import read_run
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
 
@@ -131,7 +130,7 @@ def test_inside_reduces_among_the_ranks_of_each_place(hunt: Any, monkeypatch: py
     assert whole.speed_bytes_per_s == pytest.approx((reduced(4),), rel=0.1)
     assert pair.speed_bytes_per_s == pytest.approx((2 * ALONE,), rel=0.1)  # of both ranks
     assert (found.about["by"], found.about["ranks_per_place"]) == ("node", 2)
-    assert IdleRanks(2, 1).render() in found.listener.notes
+    assert "each node takes part with 2 ranks, the most that all have: 1 rank idle" in found.listener.notes
 
 
 def test_all_ranks_of_two_nodes_together_reach_so_many_times_one_link(hunt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +260,8 @@ def test_wrong_data_ends_with_4_and_no_node_is_drained_for_it(hunt: Any, backend
     assert (found.code, found.listener.acted, [one.wrong for one in found.rounds]) == (4, [], [(7, 0), (0,)])
     a, b = found.about["places"][0], found.about["places"][3]
     assert [note for note in found.listener.notes if "wrong" in note] == [
-        WrongDataFound((a, b), 2, 7, SPOILT).render(),
-        NoRecommendation().render(),
+        f"wrong data between {a} and {b}: 7 elements differ from what was sent ({SPOILT})",
+        "no recommendation is written and no node is drained: data was wrong",
     ]
 
 

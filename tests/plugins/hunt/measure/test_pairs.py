@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from collbench.backends.simulated import BETA_BYTES_PER_S
 from collbench.errors import UsageError
-from collbench.measuring.prepared_case import WrongDataFound
 from collbench.measuring.request import Budget, Request
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.places import IdleRanks, PairsRequest, PairsSampled, Places, RoundOrder, places_of, sampled, schedule_of
+from collbench.plugins.hunt.places import PairsRequest, PairsSampled, Places, RoundOrder, places_of, sampled, schedule_of
 from collbench.plugins.hunt.records import read_pairs
-from collbench.plugins.hunt.tasks import SuspectsAgain, run_pairs
+from collbench.plugins.hunt.tasks import run_pairs
 from collbench.reason import decode
 from collbench.results.reader import read_run
 from tests.measure.launches import SPOILT, Careless, Fussy, RecordingListener, run_alone
@@ -155,7 +154,7 @@ def test_suspects_are_measured_again_in_the_rounds_that_are_asked_for(play):
     assert found.matrix.latency_s[0, 2] == min(again[0].latency_s[1], first.latency_s[first.pairs.index((0, 2))])
     assert found.about["measured"] == 6
     assert found.listener.played == [[one.pairs for one in found.rounds[:3]], [((1, 3), (0, 2))], [((0, 1),)]]
-    assert found.listener.notes.count(SuspectsAgain().render()) == 1
+    assert found.listener.notes.count("suspects are measured again next to control pairs before a node or pair is reported") == 1
 
 
 def test_suspects_are_measured_again_with_no_more_pairs_at_once_than_allowed(play):
@@ -177,7 +176,7 @@ def test_nodes_meet_with_all_their_ranks_at_once(play, monkeypatch):
     assert found.matrix.bandwidth[apart] == pytest.approx(2 * SIZE / (5e-6 + SIZE / BETA_BYTES_PER_S), rel=0.1)  # of two ranks
     assert found.matrix.latency_s[apart] == pytest.approx(5e-6, rel=0.1)  # of the slower one, not of both
     assert (found.about["places"], found.about["by"], found.about["ranks_per_place"]) == (["a", "b", "c"], "node", 2)
-    assert IdleRanks(2, 1).render() in found.listener.notes
+    assert "each node takes part with 2 ranks, the most that all have: 1 rank idle" in found.listener.notes
 
 
 def test_a_pair_that_is_refused_is_na_and_all_others_are_measured(play, backend):
@@ -208,7 +207,8 @@ def test_wrong_data_ends_with_4_after_all_have_been_measured(play, backend):
     assert (found.code, len(found.rounds), found.about["measured"]) == (4, 3, 6)
     assert np.argwhere(found.matrix.wrong > 0).tolist() == [[0, 3], [3, 0]] and found.matrix.wrong[0, 3] == 7
     places = found.about["places"]
-    assert [note for note in found.listener.notes if "wrong" in note] == [WrongDataFound((places[0], places[3]), 2, 7, SPOILT).render()]
+    sentence = f"wrong data between {places[0]} and {places[3]}: 7 elements differ from what was sent ({SPOILT})"
+    assert [note for note in found.listener.notes if "wrong" in note] == [sentence]
     assert [detail for one in found.rounds for detail in one.wrong_detail if detail] == [SPOILT]
 
 

@@ -18,7 +18,7 @@ from collbench.backends.registry import backend_defaults
 from collbench.backends.slowing import parse_slowing
 from collbench.errors import RunFailed, UsageError
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.resume import RunResumed
+from collbench.measuring.resume import resumed_note
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter
@@ -177,7 +177,7 @@ def test_an_interrupted_run_goes_on(name: str, tmp_path: Path) -> None:
     assert (len(before), found.code) == (2, KINDS[name].code)
     assert lines(tmp_path / "run", name)[:2] == before
     total, what = (3, "row") if name == "workload" else (None, "round")
-    assert RunResumed(str(tmp_path / "run"), 2, total, what).render() in found.notes
+    assert resumed_note(str(tmp_path / "run"), 2, total, what) in found.notes
 
 
 @pytest.mark.parametrize("name", KINDS)
