@@ -197,7 +197,7 @@ class LaunchSession:
     probe: StateProbe | None = None
     instruments: Instruments | None = None
     conditions: dict[str, Any] = field(default_factory=dict)
-    _waiting: list[str] = field(default_factory=list)
+    _waiting: list[Fact | str] = field(default_factory=list)
     _noted: set[str] = field(default_factory=set)
     _lap_began_s: float = field(default_factory=time.monotonic)
 
