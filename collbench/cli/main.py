@@ -198,7 +198,7 @@ def all_parsers(command: str = "") -> tuple[Parser, dict[str, Parser]]:
     from collbench.cli.measure import add_collective, add_run
     from collbench.operations.registry import reserve
 
-    reserve(reserved_names())
+    reserve(reserved_names)
     parser = Parser(prog="collbench", description=_DESCRIPTION, epilog=_EPILOG).whole()
     parser.add_argument("-V", "--version", action="store_true", help="print the version (-v: also the commit, Python, libraries)")
     parser.add_argument("-v", "--verbose", action="store_true", dest="details", help=SUPPRESS)

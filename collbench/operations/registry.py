@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -13,11 +13,14 @@ from collbench.operations import builtin
 from collbench.operations.operation import Operation
 from collbench.plugin import BrokenEntry, EntryPoint, entries
 
-_reserved: frozenset[str] = frozenset()
+_reserved: Callable[[], frozenset[str]] = frozenset
 
 
-def reserve(commands: frozenset[str]) -> None:
-    """Reserve command names for the command line: an operation of a plug-in cannot have them. Call it before `operations`."""
+def reserve(commands: Callable[[], frozenset[str]]) -> None:
+    """Reserve the names that the function returns for the command line: an operation of a plug-in cannot have them.
+
+    Call it before `operations`. The function is called only if there are operations of plug-ins.
+    """
     global _reserved  # noqa: PLW0603 - the command line passes its commands down to this package
     if commands != _reserved:
         _reserved = commands
@@ -49,10 +52,12 @@ def _found() -> tuple[dict[str, Operation], dict[str, BrokenEntry]]:
     modules = (import_module(f"{builtin.__name__}.{module.name}") for module in iter_modules(builtin.__path__))
     found = {operation.name: operation for module in modules for operation in _in(module)}
     wrong: dict[str, BrokenEntry] = {}
-    taken = _reserved | {name for one in found.values() for name in (one.name, one.command)}
-    for name, plugin in entries("collbench.operations", ()).items():
+    of_plugins = entries("collbench.operations", ())
+    reserved = _reserved() if of_plugins else frozenset()
+    taken = reserved | {name for one in found.values() for name in (one.name, one.command)}
+    for name, plugin in of_plugins.items():
         try:
-            found |= {operation.name: operation for operation in _inside(plugin, found, _reserved)}
+            found |= {operation.name: operation for operation in _inside(plugin, found, reserved)}
         except BrokenEntry as error:
             wrong[f"{name}@{plugin.package}" if name in taken else name] = error
     return found, wrong

@@ -16,7 +16,8 @@ from collbench.units import listed, plural, size_steps
 
 _WINDOW = 64  # as in OSU's benchmarks
 _IN_FLIGHT_BYTES = 256 * 2**20  # a window of 64 messages of 64 MiB would take seconds without further information
-MODES = ("isolated", "batched", "pipelined", "graph", "overlap")
+OWN_MODES = ("isolated", "batched", "pipelined", "graph")  # of the core; plug-ins bring the others
+MODES = (*OWN_MODES, "overlap")
 SMALLEST = 8
 SPARSE = (8, 128, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 8 << 20, 64 << 20, 1 << 30)  # bytes; up to the backend's largest size
 MOST_STREAMS = 64  # the limit of native/sockets.c

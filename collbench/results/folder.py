@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,10 +167,13 @@ class RunFolder:
             lock.release()
             raise UsageError(f"{path} cannot be resumed: its {RUN} cannot be read ({error}); start a new run") from error
 
-    @property
+    @cached_property
     def _records(self) -> RecordFile | None:
-        """The file with the records of the run's command; None if its results are rows of cases."""
-        return record_files().get(str(self.run.get("operation")))
+        """The file with the records of the run's command; None if its results are rows of cases. Operations start no plug-in for it."""
+        from collbench.operations.registry import commands
+
+        command = str(self.run.get("operation"))
+        return None if command in commands() else record_files().get(command)
 
     @property
     def taken_over(self) -> str | None:
@@ -355,6 +359,8 @@ def holds_a_run(path: Path) -> bool:
 
 def check_no_run(path: Path, *, resumes: bool = False) -> None:
     """Raise UsageError if a folder has a run, or a part of one. `resumes`: whether such a run can be resumed."""
+    if not path.is_dir() or not any(path.iterdir()):
+        return
     for name in (RUN, *_line_files(), SAMPLES):
         if (path / name).exists():
             requeued = f"in a job that may be requeued: --out {path} --resume-if-exists"

@@ -46,14 +46,14 @@ TAKEN = replace(ALLREDUCE, name="probe")
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a folder of packages that the registries search."""
-    monkeypatch.setattr(operations, "_reserved", reserved_names())
+    monkeypatch.setattr(operations, "_reserved", reserved_names)
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     caches = (backends._entries, backends._of_entry, operations._found)
     for cache in caches:
         cache.cache_clear()
-    operations.reserve(reserved_names())  # as the command line does
+    operations.reserve(reserved_names)  # as the command line does
     yield folder
     for cache in caches:
         cache.cache_clear()

@@ -25,7 +25,7 @@ from collbench.measuring.session import LaunchSession, Plan, ProgressListener, T
 from collbench.operations.case import Case
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.operations.sweep import Sweep, Sweeps
+from collbench.operations.sweep import OWN_MODES, Sweep, Sweeps
 from collbench.operations.unsupported import as_fact, decode_reason
 from collbench.plugin import measurement_mode
 from collbench.reason import Fact, Text, as_json
@@ -224,7 +224,7 @@ class BackendRunner:
             ready = prepare(operation, placed(case, operation, backend), context, world)
         if isinstance(ready, Fact):
             return self.without(operation, case, ready, place)
-        mode = measurement_mode(case.mode)
+        mode = None if case.mode in OWN_MODES else measurement_mode(case.mode)
         in_mode = mode.prepare(ready, context, world) if mode else None
         if isinstance(in_mode, Fact):
             release(ready, backend)
