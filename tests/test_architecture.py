@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
@@ -237,6 +238,7 @@ def test_the_mpi_path_never_imports_torch() -> None:
 
 
 def test_no_path_or_registry_of_any_machine_is_committed() -> None:
+    place = ROOT if ROOT.parent == Path(gettempdir()) else ROOT.parent  # a copy without plug-ins lies there
     for file in [
         *MODULES,
         ROOT / "README.md",
@@ -246,7 +248,7 @@ def test_no_path_or_registry_of_any_machine_is_committed() -> None:
         ROOT / "pyproject.toml",
     ]:
         text = file.read_text(encoding="utf-8")
-        assert str(ROOT.parent) + "/" not in text, file
+        assert f"{place}/" not in text, file
         assert "index-url" not in text.lower().replace("_", "-") or file.name == "Makefile", file
 
 

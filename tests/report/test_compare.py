@@ -172,7 +172,7 @@ def test_what_could_not_be_read_is_reported(tmp_path: Path) -> None:
 
 
 def test_bad_formats(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--format 'xml': .*table, csv, json, markdown"):
+    with pytest.raises(UsageError, match=r"--format 'xml': .*table, csv, jsonl, markdown"):
         printed(tmp_path, tmp_path, "xml")
     with pytest.raises(UsageError, match="--color 'red' is unknown"):
         printed(store(tmp_path / "a", [make_row(8)]), store(tmp_path / "b", [make_row(8)]), color="red")
