@@ -232,3 +232,7 @@ def unit_of(name: str) -> Unit:
     if name.endswith("_utc"):
         return UTC
     return next((unit for suffix, unit in _BY_SUFFIX.items() if f"_{name}".endswith(suffix)), TEXT)
+
+
+# The first column of tables of several runs.
+RUN_COLUMN = {"run": column("The name of the run's folder, so that rows of several runs can be in one table.")}

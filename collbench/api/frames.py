@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 from collbench.analysis.launches import Launches
-from collbench.columns import UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
+from collbench.columns import RUN_COLUMN, UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugin import loaded_parts, plugins
 from collbench.records import R, RecordKind
@@ -54,7 +54,6 @@ FLOAT = ValueKind("float64", "float64", (int, float))
 TIME = ValueKind("datetime64[us, UTC]", "timestamp", (str,))
 OBJECT = ValueKind("object", "string", (object,))
 _OF_TYPES = {str: TEXT, int: COUNT, bool: FLAG, float: FLOAT, object: OBJECT}
-RUN_COLUMN = {"run": column("The name of the run's folder, so that rows of several runs can be in one table.")}
 _RUN_COLUMNS = {
     **RUN_COLUMN,
     "path": column("The run folder."),

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.columns import RUN_COLUMN, column
 from collbench.plugins.hunt.pair_statistics import quantile
 from collbench.plugins.hunt.pairs import PairFinding
 from collbench.plugins.hunt.records import PairMatrix
@@ -276,10 +277,18 @@ def _figure_text(value: float | None, latency: bool) -> str:
 
 FORMATS = ("table", "csv", "json")
 MOST_SENTENCES = 20
-PAIR_COLUMNS = (
-    "run", "sender", "receiver", "size_bytes", "bandwidth_bytes_per_s", "bandwidth_low_bytes_per_s", "bandwidth_high_bytes_per_s",
-    "latency_size_bytes", "latency_s", "wrong",
-)  # fmt: skip
+PAIR_COLUMNS = {
+    **RUN_COLUMN,
+    "sender": column("The place (rank or node) that sends."),
+    "receiver": column("The place (rank or node) that receives."),
+    "size_bytes": column("The size of the messages of the bandwidth."),
+    "bandwidth_bytes_per_s": column("The bandwidth of messages from the sender to the receiver, the median."),
+    "bandwidth_low_bytes_per_s": column("The lower end of the 95 % interval of the bandwidth."),
+    "bandwidth_high_bytes_per_s": column("The upper end of the 95 % interval of the bandwidth."),
+    "latency_size_bytes": column("The size of the messages of the latency."),
+    "latency_s": column("Half of the round trip, the median."),
+    "wrong": column("The number of wrong elements of the pair, in both directions; missing if nothing was verified.", type=int),
+}
 
 
 def write_pairs(

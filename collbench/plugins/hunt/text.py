@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, TextIO
 
+from collbench.columns import RUN_COLUMN, column
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.plugins.hunt.drain import CODES, what
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
@@ -22,7 +23,25 @@ FORMATS = ("table", "csv", "json")
 FAR_BELOW = 0.7  # of the hard limit: if all endpoints are below and none is slower than the others, all may be faulty
 _MOST_SHOWN = 20  # of cleared and of inconclusive suspects; confirmed ones are all shown
 _STYLES = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful", CLEARED: ""}
-HUNT_COLUMNS = ("run", "state", "code", "kind", "places", "ratio", "ratio_low", "ratio_high", "partners", "part", "evidence")
+HUNT_COLUMNS = {
+    **RUN_COLUMN,
+    "state": column("The state of the suspect: confirmed, cleared or inconclusive."),
+    "code": column("The code of the finding; `collbench explain CODE` explains it."),
+    "kind": column("What is slow."),
+    "places": column("The suspects: ranks or nodes."),
+    "ratio": column("The speed of the suspect as a share of that of the others.", type=float),
+    "ratio_low": column("The lower end of the interval of the ratio.", type=float),
+    "ratio_high": column("The upper end of the interval of the ratio.", type=float),
+    "partners": column("The partners with which the suspect was measured."),
+    "part": column("The interface or part that is slow."),
+    "evidence": column("The evidence, as sentences."),
+}
+# Of a DataFrame, which has hunts without suspects, too.
+RESULT_COLUMN = {
+    "result": column(
+        "The result of the hunt: `confirmed`, `nobody` (no slow endpoint or path) or `no verdict`; missing if it stopped early."
+    ),
+}
 
 
 def write_hunt(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collbench.api.frames import RUN_COLUMN, RecordTable, check_records, frame_of, row_columns
-from collbench.columns import column
+from collbench.api.frames import RecordTable, check_records, frame_of, row_columns
+from collbench.columns import RUN_COLUMN, column
 from collbench.plugins.training.kind import TRAINING, step_time_of
 from collbench.plugins.training.records import read_workload
 from collbench.plugins.training.text import step_values
