@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.launches import Launches
 from collbench.columns import RUN_COLUMN, UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugin import loaded_parts, plugins
-from collbench.records import R, RecordKind
-from collbench.report.kinds import RunKind
+from collbench.report.kinds import DeclaredKind
 from collbench.report.plan import in_print_order
 from collbench.report.writers import row_values
 from collbench.results.reader import Damage, Run
@@ -110,41 +109,39 @@ class RecordTable:
 
 
 @dataclass(frozen=True)
-class DeclaredTable(Generic[R]):
+class DeclaredTable:
     """A table of the declared records of a kind of runs, as `RecordTable`."""
 
     name: str
-    kind: RecordKind[R]
-    runs: RunKind
+    kind: DeclaredKind
 
     def described(self) -> dict[str, TableColumn]:
         """Return its columns."""
         columns = {name: TableColumn.of(name, spec) for name, spec in RUN_COLUMN.items()}
-        return columns | {value.name: TableColumn.of_value(value) for value in self.kind.values}
+        return columns | {value.name: TableColumn.of_value(value) for value in self.kind.declared.values}
 
-    def records_of(self, run: Run, strict: bool) -> Sequence[R]:
+    def records_of(self, run: Run, strict: bool) -> Sequence[Any]:
         """Return the records of a run in their order. Raises UnreadableRun for damaged ones, unless not `strict`."""
-        if not self.runs.holds(run):
+        if not self.kind.holds(run):
             return []
-        records, warnings = self.kind.read(run.path)
+        records, warnings = self.kind.read(run)
         check_records(warnings, strict)
-        return self.kind.order(records)
+        return self.kind.declared.order(records)
 
     def records(self, run: Run, strict: bool) -> Iterator[Sequence[Any]]:
         """Yield the values of each record of a run in the order of the columns."""
         name = run.path.resolve().name
         for record in self.records_of(run, strict):
-            yield [name, *(value.value(record) for value in self.kind.values)]
+            yield [name, *(value.value(record) for value in self.kind.declared.values)]
 
     def all_records(self) -> property:
         """Return a property of `Runs` with the records of all runs."""
 
-        def records(runs: Any) -> list[R]:
+        def records(runs: Any) -> list[Any]:
             return [record for run in runs for record in self.records_of(run, runs.strict)]
 
-        records.__doc__ = (
-            f"The rows of all runs of `collbench {self.kind.name}`, as typed values. Raises UnreadableRun for damaged records."
-        )
+        what = f"The rows of all runs of `collbench {self.kind.name}`, as typed values."
+        records.__doc__ = f"{what} Raises UnreadableRun for damaged records."
         return property(records)
 
 
@@ -155,7 +152,7 @@ def columns_of() -> Mapping[str, Mapping[str, TableColumn]]:
     of_row = {value.name: TableColumn.of_value(value) for value in value_columns(Row)}
     quality = {name: TableColumn.of(name, spec) for name, spec in _QUALITY.items()}
     columns: dict[str, Mapping[str, TableColumn]] = {"frame": of_run | of_row | quality, "samples": _SAMPLES.described()}
-    tables: list[RecordTable | DeclaredTable[Any]] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
+    tables: list[RecordTable | DeclaredTable] = list(loaded_parts(place for plugin in plugins().values() for place in plugin.tables))
     for table in tables:
         columns[table.name] = table.described()
     return columns
@@ -265,7 +262,7 @@ _SAMPLES = RecordTable(
 )
 
 
-def frame_of(table: RecordTable | DeclaredTable[Any], runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
+def frame_of(table: RecordTable | DeclaredTable, runs: Iterable[Run], strict: bool) -> pandas.DataFrame:
     """Return the records of all runs in a table. Raises UnreadableRun for damaged records, unless not `strict`."""
     return _frame(table.name, (record for run in runs for record in table.records(run, strict)))
 

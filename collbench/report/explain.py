@@ -7,7 +7,7 @@ none is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -80,6 +80,7 @@ class WordPage:
 def pages() -> tuple[WordPage, ...]:
     """Return all pages, by group."""
     found = [*word_table(), *_of_operations(), *_of_flags(), *_of_findings(), *_of_facts()]
+    found += _of_columns({plain(name) for each in found for name in (each.word, *each.names)})
     return tuple(sorted(found, key=lambda page: (list(GROUPS).index(page.group), page.word)))
 
 
@@ -214,6 +215,16 @@ def _of_operations() -> Iterator[WordPage]:
         several = len(measured) > 1
         means = "\n".join(f"{f'{each.name}: ' if several else ''}{each.summary[:1].upper()}{each.summary[1:]}." for each in measured)
         yield WordPage(group="operation", word=command, names=tuple(each.name for each in measured), means=means)
+
+
+def _of_columns(explained: Collection[str]) -> Iterator[WordPage]:
+    """Yield a page for each declared column of rows that no other page explains."""
+    from collbench.columns import described, value_columns
+    from collbench.results.row import Row
+
+    for value in value_columns(Row):
+        if plain(value.name) not in explained:
+            yield WordPage(group="column", word=value.name, means=described(value.about, value.unit))
 
 
 def _of_flags() -> Iterator[WordPage]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
 
 from collbench.errors import UsageError
 from collbench.plugin import loaded_parts, plugins, record_files
+from collbench.records import RecordKind
+from collbench.report.forms import FORMATS, write
 from collbench.report.frame import Line, printable
 from collbench.report.screen import check_format, print_lines, write_line
 from collbench.results.reader import Run
@@ -137,6 +139,24 @@ class RowsKind(RunKind):
             yield Concern(WRONG, row.wrong_detail or "wrong data", self.place_of(row))
         if row.na is not None:
             yield Concern(MISSING, row.na, self.place_of(row))
+
+
+class DeclaredKind(RowsKind):
+    """A kind of run with declared records (`collbench.records`), from which follow how they are read and printed.
+
+    declared   the kind of records
+    """
+
+    declared: ClassVar[RecordKind[Any]]
+    formats = FORMATS
+
+    def read(self, run: Run) -> StoredRecords:
+        """Return the records."""
+        return StoredRecords(*self.declared.read(run.path))
+
+    def write(self, run: Run, rows: Sequence[Any], to: Destination) -> None:
+        """Print the records."""
+        write(self.declared, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
 
 
 @cache

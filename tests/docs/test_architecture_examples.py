@@ -31,7 +31,12 @@ def add(site: Path, name: str, place: str, text: str) -> None:
     if place == "at the end":
         before += f"\n{text}"
     elif place:
-        marks = {"in": rf"^{what}\b[^=\n]*= [({{]\n?", "before": rf"^(?={what} = )", "with": r"^(?=from collbench)"}
+        marks = {
+            "in": rf"^{what}\b[^=\n]*= [({{]\n?",
+            "before": rf"^(?={what} = )",
+            "with": r"^(?=from collbench)",
+            "after": rf"^ +{what}: .*\n",
+        }
         after = re.compile(marks[how], re.MULTILINE).search(before)
         assert after, (name, place)
         before = f"{before[: after.end()]}{text}{before[after.end() :]}"
@@ -122,6 +127,17 @@ def test_the_writer_prints_a_run_and_a_stored_one(site: Path, tmp_path: Path) ->
     assert all(float(figure) > 0 for line in lines[1:] for figure in line.split())
     assert collbench(site, tmp_path, "report", "run", "--format", "gnuplot").stdout == printed
     assert collbench(site, tmp_path, *typed[:-4]).stdout.startswith("cpu · ")  # the default stays
+
+
+def test_the_metric_is_in_every_form(site: Path, tmp_path: Path) -> None:
+    typed = ["allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--out", "run", "--format", "csv"]
+    assert "mean_queue_s" in collbench(site, tmp_path, *typed).stdout.splitlines()[0].split(",")
+    assert "sender's queue. Unit: seconds." in collbench(site, tmp_path, "explain", "mean_queue_s").stdout
+    path = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    show = "print(frame.attrs['columns']['mean_queue_s'], frame['mean_queue_s'].dtype)"
+    code = f"import collbench; frame = collbench.read('run').frame(); {show}"
+    done = subprocess.run([BIN / "python", "-c", code], cwd=tmp_path, env=path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "The mean time that a message waits in the sender's queue. Unit: seconds. float64\n", done.stderr
 
 
 def test_the_plug_in_is_listed_and_its_test_passes(site: Path, tmp_path: Path) -> None:

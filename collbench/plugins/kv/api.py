@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from collbench.api.frames import DeclaredTable, frame_of
 from collbench.plugins.kv.kind import KV
-from collbench.plugins.kv.text import BLOCK_TRANSFERS
 
 if TYPE_CHECKING:
     import pandas
 
     from collbench.api.runs import Runs
 
-KV_TABLE = DeclaredTable("kv", BLOCK_TRANSFERS, KV)
+KV_TABLE = DeclaredTable("kv", KV)
 
 
 def kv(self: Runs) -> pandas.DataFrame:

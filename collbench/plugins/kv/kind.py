@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from collbench.plugins.kv.records import KvRow
 from collbench.plugins.kv.text import BLOCK_TRANSFERS, blocks_text, sorted_rows, title
-from collbench.report.forms import FORMATS, write
-from collbench.report.kinds import Destination, RowsKind, StoredRecords
+from collbench.report.kinds import DeclaredKind, Destination
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
@@ -17,20 +16,16 @@ if TYPE_CHECKING:
     from collbench.results.reader import Run
 
 
-class KvKind(RowsKind):
+class KvKind(DeclaredKind):
     """Block transfers."""
 
     name = "kv"
     what = "block transfers"
-    formats = FORMATS
-
-    def read(self, run: Run) -> StoredRecords:
-        """Return the rows."""
-        return StoredRecords(*BLOCK_TRANSFERS.read(run.path))
+    declared = BLOCK_TRANSFERS
 
     def write(self, run: Run, rows: Sequence[KvRow], to: Destination) -> None:
-        """Print the rows."""
-        write(BLOCK_TRANSFERS, sorted_rows(rows), to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+        """Print the rows, in every format in the order of the table."""
+        super().write(run, sorted_rows(rows), to)
 
     def place_of(self, row: KvRow) -> str:
         """Return the method."""

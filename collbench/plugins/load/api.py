@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from collbench.api.frames import DeclaredTable, frame_of
 from collbench.plugins.load.kind import LOAD
-from collbench.plugins.load.text import INTERFERENCE
 
 if TYPE_CHECKING:
     import pandas
 
     from collbench.api.runs import Runs
 
-LOADS_TABLE = DeclaredTable("loads", INTERFERENCE, LOAD)
+LOADS_TABLE = DeclaredTable("loads", LOAD)
 
 
 def loads(self: Runs) -> pandas.DataFrame:

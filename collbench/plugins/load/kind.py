@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from collbench.plugins.load.records import LoadRow
 from collbench.plugins.load.text import INTERFERENCE, factor_text, remarks, row_name, sorted_rows, times_frame, times_text, title
-from collbench.report.forms import FORMATS, frame_of, write
+from collbench.report.forms import frame_of
 from collbench.report.frame import escaped, escaped_line, items, markdown_lines
 from collbench.report.headlines import short
-from collbench.report.kinds import Destination, RowsKind, StoredRecords
+from collbench.report.kinds import DeclaredKind
 from collbench.units import format_time, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
-    from collbench.results.reader import Run
 
 
-class LoadKind(RowsKind):
+class LoadKind(DeclaredKind):
     """Interference."""
 
     name = "load"
     what = "interference"
     drawn = True
-    formats = FORMATS
-
-    def read(self, run: Run) -> StoredRecords:
-        """Return the rows."""
-        return StoredRecords(*INTERFERENCE.read(run.path))
-
-    def write(self, run: Run, rows: Sequence[LoadRow], to: Destination) -> None:
-        """Print the rows."""
-        write(INTERFERENCE, rows, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
+    declared = INTERFERENCE
 
     def place_of(self, row: LoadRow) -> str:
         """Return the victims and the aggressors."""
