@@ -16,7 +16,7 @@ without `column` in its annotation is stored, and is in JSON only. Without a `un
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -64,7 +64,20 @@ _BY_SUFFIX = {"_bytes_per_s": RATE, "_bytes": BYTES, "_s": SECONDS}
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """The declaration of a column; `column` describes its fields."""
+    """The annotation of a field that CSV, DataFrames and tables have as a column.
+
+    about     what it is, in a sentence, without its unit
+    unit      of its values, where it does not follow from the end of the name
+    title     its heading in tables, with the unit for people; "": only programs have the column
+    text      a record's text in tables, where it is not the value in its unit
+    key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
+    value     a record's value for programs, where it is not the field's
+    parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
+    type      of its values, where the annotation does not say it: str, int, float, bool or object
+    interval  of an estimate: the heading of its interval in tables; "": they have none
+    drop, drop_interval, cut, wrap   as in `report.frame.Column`
+    after     the field or figure that the column follows, where that is not the field before it
+    """
 
     about: str
     unit: Unit | None = None
@@ -82,22 +95,7 @@ class ColumnSpec:
     after: str = ""
 
 
-def column(about: str, **declared_values: Any) -> ColumnSpec:
-    """Return the annotation of a field that CSV, DataFrames and tables have as a column.
-
-    about     what it is, in a sentence, without its unit
-    unit      of its values, where it does not follow from the end of the name
-    title     its heading in tables, with the unit for people; "": only programs have the column
-    text      a record's text in tables, where it is not the value in its unit
-    value     a record's value for programs, where it is not the field's
-    key       its name for programs, where it is not the field's; of a field with parts "": the names of the parts alone
-    parts     of a field with a nested record or a mapping: its columns, by attribute or key; else those that its class declares
-    type      of its values, where the annotation does not say it: str, int, float, bool or object
-    interval  of an estimate: the heading of its interval in tables; "": they have none
-    drop, drop_interval, cut, wrap   as in `report.frame.Column`
-    after     the field or figure that the column follows, where that is not the field before it
-    """
-    return ColumnSpec(about, **declared_values)
+column = ColumnSpec
 
 
 def figure(about: str, *, after: str, **declared_values: Any) -> Callable[[F], F]:
@@ -190,7 +188,7 @@ def _values_of(before: Sequence[str], name: str, spec: ColumnSpec, hint: Any, ou
         yield ValueColumn(joined_name, spec.about, unit, kind, value_of)
     for part_name, part, part_hint in parts:
         about = part.about.format(spec.about)
-        yield from _values_of(names, part_name, ColumnSpec(**{**vars(part), "about": about}), part_hint, value_of)
+        yield from _values_of(names, part_name, replace(part, about=about), part_hint, value_of)
 
 
 def _parts_of(spec: ColumnSpec, hint: Any) -> Sequence[tuple[str, ColumnSpec, Any]]:
