@@ -154,7 +154,9 @@ def _page_lines(found: Sequence[WordPage], width: int | None) -> Iterator[Line]:
     """Yield the pages of a word, with an empty line between them."""
     for number, each in enumerate(found):
         yield from [Line("")] if number else []
-        texts = each.lines() if width is None else _paragraphs(each.lines())
+        texts = list(each.lines())
+        if width is not None and max(map(len, texts), default=0) > width:
+            texts = list(_paragraphs(texts))
         yield from wrapped(map(Line, texts), width)
 
 

@@ -60,7 +60,7 @@ class RunEvent:
 
 
 @dataclass(frozen=True)
-class Record:
+class TimelineRecord:
     """A round of pairs or of a hunt, or a training: its span (None: unknown), and those of its fields that are single values."""
 
     span: TimeSpan | None
@@ -127,7 +127,7 @@ def samples_of(run: Run, row: Row) -> list[RankSamples]:
     return found
 
 
-def records_of(run: Run) -> Iterator[Record]:
+def records_of(run: Run) -> Iterator[TimelineRecord]:
     """Yield the records of plug-ins that timelines have, as measured."""
     for file in {file.name: file for file in record_files().values() if file.named_by}.values():
         for values in read_lines(run.path / file.name, dict, []):
@@ -135,7 +135,7 @@ def records_of(run: Run) -> Iterator[Record]:
             if file.named_by == file.unit:
                 name = f"{file.unit} {name}"
             facts = {key: value for key, value in values.items() if isinstance(value, str | int | float)}
-            yield Record(_span(name, values.get("at_s")), facts)
+            yield TimelineRecord(_span(name, values.get("at_s")), facts)
 
 
 def telemetry_of(run: Run) -> list[GpuState]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,18 @@ HERE = Path(__file__).parent
 AS_OPENED: Any = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}  # nothing glides: there is nothing to wait for
 
 
+@cache
+def _started() -> Playwright:
+    """Playwright can be started once in a process, and tests of several folders use it: it ends with the process."""
+    started = sync_playwright().start()
+    atexit.register(started.stop)
+    return started
+
+
 @pytest.fixture(scope="package")
-def playwright() -> Iterator[Playwright]:
+def playwright() -> Playwright:
     """What starts the browsers."""
-    with sync_playwright() as started:
-        yield started
+    return _started()
 
 
 @pytest.fixture(scope="package")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 from collbench.cli.main import check_words
+from collbench.cli.parser import Parser
 from collbench.errors import UsageError
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    found = {name: argparse.ArgumentParser() for name in ("report", "compare", "gate")}
+def parsers() -> dict[str, Parser]:
+    found = {name: Parser() for name in ("report", "compare", "gate")}
     found["report"].add_argument("--history")
     found["compare"].add_argument("--history")
     found["gate"].add_argument("--baseline")

@@ -86,6 +86,11 @@ class CasesTask(Task):
         left = [item for place, item in enumerate(self.work) if place not in session.stored.done and item[2].backend]
         return list({one.name: one.running for _, _, one in left}.values()), [(operation, case) for operation, case, _ in left]
 
+    def _is_shown(self, session: LaunchSession) -> bool:
+        """Return whether rank 0 prints the rows of a single launch while it measures."""
+        is_shown: bool = session.world.broadcast(session.listener is not None, "choosing the first case")
+        return is_shown and session.request.launches == 1
+
     def measure(self, session: LaunchSession) -> None:
         """Measure the cases that are not stored yet. n/a cases take no time, so they do not count as progress."""
         session.monitor(case for _, case, one in self.work if one.backend)
@@ -102,10 +107,13 @@ class CasesTask(Task):
         measurable = [place for place in order if not reasons[place]]
         is_late = session.ends_s is not None and time.monotonic() > session.ends_s - _LEAST_S
         if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
+            order.sort(key=lambda place: self.work[place][1].size_bytes)
             measurable.sort(key=lambda place: self.work[place][1].size_bytes)
-        elif measurable and session.request.launches == 1:  # rows are printed in order, so that the first one appears soon
-            measurable.insert(0, measurable.pop(measurable.index(min(measurable))))
-        order = [place for place in order if reasons[place]] + measurable
+        elif measurable and self._is_shown(session):  # rows are printed in order, so that the first one appears soon
+            first = min(measurable)
+            for places in (order, measurable):
+                places.remove(first)
+                places.insert(0, first)
         times = SharedTime(session.request.budget, [self.work[place][1].size_bytes for place in measurable], ends_s=session.ends_s)
         omitted: list[Case] = []
         for done, place in enumerate(order):

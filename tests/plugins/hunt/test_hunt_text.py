@@ -142,7 +142,7 @@ def test_names_that_would_be_formulas_or_control_are_disarmed() -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--format 'nccl-tests' .*table, csv, json$"):
+    with pytest.raises(UsageError, match=r"--format 'nccl-tests' .*table, csv, jsonl?$"):
         text_of(about(SLOW), "nccl-tests")
 
 

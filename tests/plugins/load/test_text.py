@@ -109,7 +109,7 @@ class TestRowsAtOnce:
     def test_each_row_is_printed_and_flushed_before_the_next_is_measured(self, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
         out = Pipe()
         monkeypatch.setattr("sys.stdout", out)
-        arguments = Namespace(format=format, color="never", quiet=True, columns=None, verbose=False)
+        arguments = Namespace(format=format, color="never", quiet=False, columns=None, verbose=False)
         with LoadProgressPrinter(arguments) as listener:
             listener.begin(Plan(2, {"load": {"against": ["incast"]}}), "runs/a")
             seen = []
@@ -127,7 +127,7 @@ class TestRowsAtOnce:
     def test_a_run_that_is_stopped_has_the_sentences_of_its_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         out = Pipe()
         monkeypatch.setattr("sys.stdout", out)
-        with pytest.raises(RunFailed), LoadProgressPrinter(Namespace(format="table", color="never", quiet=True)) as listener:
+        with pytest.raises(RunFailed), LoadProgressPrinter(Namespace(format="table", color="never", quiet=False)) as listener:
             listener.begin(Plan(2, {"load": {"against": ["incast"]}}), "runs/a")
             listener.record(ROW, 1)
             raise RunFailed("a rank died")

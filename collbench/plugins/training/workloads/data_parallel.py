@@ -59,7 +59,7 @@ def filled_up(shape: Shape, unit: int) -> str:
 
 
 @dataclass(frozen=True)
-class Unit:
+class ShardedUnit:
     """`times` equal sharding units of this many parameters each."""
 
     parameters: int
@@ -67,13 +67,13 @@ class Unit:
     what: str
 
 
-def units(shape: Shape) -> tuple[Unit, ...]:
+def units(shape: Shape) -> tuple[ShardedUnit, ...]:
     """Return what is gathered at once: the embedding and the rest, then each layer; equal layers if the hidden size is unknown.
 
     Raises UsageError if the layers have more parameters than the model.
     """
     if not shape.layers:
-        return (Unit(shape.parameters, 1, "the whole model"),)
+        return (ShardedUnit(shape.parameters, 1, "the whole model"),)
     each = _of_layer(shape.hidden) if shape.hidden else max(1, shape.parameters // shape.layers)
     rest = shape.parameters - each * shape.layers
     if rest < 0:
@@ -82,8 +82,8 @@ def units(shape: Shape) -> tuple[Unit, ...]:
             f"{plural(shape.layers, 'layer')}{of} have {each * shape.layers:,} parameters, more than the {shape.parameters:,} of model "
             f"'{shape.name}': give fewer --layers, a smaller --hidden, or more parameters"
         )
-    outside = (Unit(rest, 1, "embedding and the rest"),) if rest else ()
-    return (*outside, Unit(each, shape.layers, "layers"))
+    outside = (ShardedUnit(rest, 1, "embedding and the rest"),) if rest else ()
+    return (*outside, ShardedUnit(each, shape.layers, "layers"))
 
 
 def _of_layer(hidden: int) -> int:
@@ -104,16 +104,16 @@ def _step_fsdp(shape: Shape) -> Step:
     return Step(exchanges, (3 * shape.parameters - kept) * shape.element_bytes, "; ".join(notes))
 
 
-def _size(unit: Unit, shape: Shape) -> int:
+def _size(unit: ShardedUnit, shape: Shape) -> int:
     return -(-unit.parameters // shape.ranks) * shape.ranks * shape.element_bytes
 
 
-def _forward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator[Exchange]:
+def _forward(shape: Shape, groups: Groups, parts: tuple[ShardedUnit, ...]) -> Iterator[Exchange]:
     for unit in parts:
         yield Exchange("allgather", groups, _size(unit, shape), f"parameters forward, {unit.what}", unit.times, shape.dtype)
 
 
-def _backward(shape: Shape, groups: Groups, parts: tuple[Unit, ...]) -> Iterator[Exchange]:
+def _backward(shape: Shape, groups: Groups, parts: tuple[ShardedUnit, ...]) -> Iterator[Exchange]:
     for unit in reversed(parts):
         if unit is not parts[0] or len(parts) == 1:
             yield Exchange("allgather", groups, _size(unit, shape), f"parameters backward, {unit.what}", unit.times, shape.dtype)

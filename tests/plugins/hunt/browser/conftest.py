@@ -1,5 +1,5 @@
-"""The browser of the tests of pages."""
+"""The browsers of the tests of pages."""
 
-from tests.browser.conftest import browser, playwright
+from tests.browser.conftest import axe, browser, either, firefox, opened, playwright, written
 
-__all__ = ["browser", "playwright"]
+__all__ = ["axe", "browser", "either", "firefox", "opened", "playwright", "written"]
