@@ -426,7 +426,7 @@ def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
 
 
 def unexpected_changes(verdict: Verdict) -> list[Change]:
-    """Return the changes without an announcement; of two stacks side by side those that are no part of the stacks."""
+    """Return the changes without an announcement; of two stacks side by side only those that do not belong to the stacks."""
     stack = STACK if verdict.mode == "paired" else ()  # these may differ
     return [change for change in verdict.changes if change.announced is None and change.kind not in stack]
 

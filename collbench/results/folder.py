@@ -86,7 +86,7 @@ Watch = Callable[[str], AbstractContextManager[None]]
 
 
 def files_of_plugins() -> list[str]:
-    """Return the files of records that plug-ins bring, and then those beside them."""
+    """Return the files of records that plug-ins bring, and then the other files of such runs."""
     files = record_files().values()
     return list(dict.fromkeys([*(file.name for file in files), *_files_beside()]))
 
