@@ -151,11 +151,11 @@ def with_ceilings_before(changes: Iterable[CeilingChange], name: str, rows: Sequ
     found = []
     for row in rows:
         own, ceiling, bound = row.ceiling, _before(fell, name, row, row.ceiling), _before(fell, name, row, row.hard_bound)
-        percent = row.percent_of_ceiling
+        percent = row.comparison and row.comparison.percent
         if percent is not None and own and own.bytes_per_s and ceiling and ceiling.bytes_per_s and ceiling is not own:
             percent *= own.bytes_per_s / ceiling.bytes_per_s
         fallen = ceiling is not own or bound is not row.hard_bound
-        found.append(replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent) if fallen else row)
+        found.append(row.compared_with(ceiling, bound, percent) if fallen else row)
     return found
 
 

@@ -110,7 +110,7 @@ def not_saturated(rows: Sequence[Row]) -> list[NotSaturated]:
         expected = row.ceiling.bytes_per_s if row.ceiling else None
         if row.operation not in _BY_PARTS or fit.percent is None or not expected or not row.busbw_bytes_per_s or row.wrong:
             continue
-        is_low = (row.percent_of_ceiling or 0.0) < _HEALTHY_PERCENT
+        is_low = row.comparison is None or row.comparison.percent < _HEALTHY_PERCENT
         if is_low and isfinite(fit.busbw.high) and row.busbw_bytes_per_s < _SATURATED * fit.busbw.value:
             rates = (row.busbw_bytes_per_s, fit.busbw.value, expected)
             found.append(NotSaturated(row.operation, row.backend, row.size_bytes, row.ranks, *rates))
@@ -172,12 +172,10 @@ def _s_per_byte_of_links(row: Row) -> float | None:
 
     A measured reference, such as a memory copy, is not a limit: libraries exceed it several times where data stays in a cache.
     """
-    ceiling = row.ceiling
-    if ceiling is None or ceiling.kind == "measured" or row.percent_of_ceiling is None or not ceiling.bytes_per_s:
+    comparison = row.comparison
+    if comparison is None or comparison.ceiling.kind == "measured" or not comparison.busbw_bytes_per_s:
         return None
-    if not row.busbw_bytes_per_s:
-        return None
-    return row.busbw_bytes_per_s * _seconds(row) / row.size_bytes / ceiling.bytes_per_s
+    return comparison.busbw_bytes_per_s * _seconds(row) / row.size_bytes / comparison.expected_bytes_per_s
 
 
 _Stretch = tuple[int, int]  # the smallest and the largest size in bytes

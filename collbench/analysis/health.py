@@ -448,7 +448,7 @@ def _check_of(row: Row, highest_reference: float, is_disturbed: bool) -> SeriesC
     ceiling = row.ceiling
     if ceiling is not None and ceiling.disturbed and highest_reference and row.busbw_bytes_per_s is not None:
         fastest = replace(ceiling, bytes_per_s=highest_reference, low_bytes_per_s=highest_reference, high_bytes_per_s=highest_reference)
-        compared = replace(row, ceiling=fastest, percent_of_ceiling=100 * row.busbw_bytes_per_s / highest_reference)
+        compared = row.compared_with(fastest, row.hard_bound, 100 * row.busbw_bytes_per_s / highest_reference)
         if _reach(compared, is_disturbed=True) is Reach.REACHED:
             return structs.replace(_described(compared, Reach.REACHED), varied=True)
     return _described(row, _reach(row, is_disturbed))
@@ -464,11 +464,11 @@ def _least_size(row: Row) -> int:
 
 def share_of(row: Row) -> float | None:
     """Return the required part of the row's expected bandwidth; None if that is unknown."""
-    if row.ceiling is None or row.percent_of_ceiling is None:
+    if row.comparison is None:
         return None
-    if row.ceiling.kind != "measured":
+    if row.comparison.ceiling.kind != "measured":
         return OF_LINKS
-    return OF_MEMORY if row.ceiling.limited_by in EARLIER_REFERENCES else OF_MEASURED
+    return OF_MEMORY if row.comparison.ceiling.limited_by in EARLIER_REFERENCES else OF_MEASURED
 
 
 def _proves_nothing(row: Row) -> bool:
@@ -478,7 +478,7 @@ def _proves_nothing(row: Row) -> bool:
 
 def _exceeds_reference(row: Row) -> bool:
     """Return whether a row is so far above a measured reference that the reference must have been disturbed."""
-    return _is_measured(row) and row.percent_of_ceiling is not None and row.percent_of_ceiling > 100 * MOST_OF_MEASURED
+    return _is_measured(row) and row.comparison is not None and row.comparison.percent > 100 * MOST_OF_MEASURED
 
 
 def _why_not_slow(row: Row) -> str:
@@ -515,30 +515,30 @@ def _interval(row: Row) -> tuple[float | None, float | None]:
 
 def _percent_at(row: Row, time_s: float | None, *, fastest_reference: bool) -> float | None:
     """Return the percentage if the row took this time, against the fast or the slow end of the reference's interval; None if unknown."""
-    times, ceiling, percent = row.time_s, row.ceiling, row.percent_of_ceiling
-    if times is None or not times.p50 or ceiling is None or not ceiling.bytes_per_s or percent is None or not time_s:
+    times, comparison = row.time_s, row.comparison
+    if times is None or not times.p50 or comparison is None or not time_s:
         return None
-    reference = (ceiling.high_bytes_per_s if fastest_reference else ceiling.low_bytes_per_s) or ceiling.bytes_per_s
-    return percent * times.p50 / time_s * ceiling.bytes_per_s / reference
+    end = comparison.ceiling.high_bytes_per_s if fastest_reference else comparison.ceiling.low_bytes_per_s
+    expected = comparison.expected_bytes_per_s
+    return comparison.percent * times.p50 / time_s * expected / (end or expected)
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:
     low, high = _interval(row)
     quality = quality_of(row)
-    has_reference = row.percent_of_ceiling is not None and row.ceiling is not None and not _exceeds_reference(row)
-    ceiling = row.ceiling if has_reference else None
+    comparison = None if _exceeds_reference(row) else row.comparison
     return SeriesCheck(
         row.operation,
         row.backend,
         reach,
         row.size_bytes,
         row.busbw_bytes_per_s,
-        ceiling.bytes_per_s if ceiling else None,
-        row.percent_of_ceiling if ceiling else None,
-        low if ceiling else None,
-        high if ceiling else None,
-        share_of(row) if ceiling else None,
-        ceiling.limited_by if ceiling else "",
+        comparison.expected_bytes_per_s if comparison else None,
+        comparison.percent if comparison else None,
+        low if comparison else None,
+        high if comparison else None,
+        share_of(row) if comparison else None,
+        comparison.ceiling.limited_by if comparison else "",
         row.time_s.p50 if row.time_s else None,
         row.checked,
         _why_undecided(row, reach),
@@ -548,7 +548,7 @@ def _described(row: Row, reach: Reach) -> SeriesCheck:
 
 def _why_undecided(row: Row, reach: Reach) -> str:
     """Return why a row decides nothing, in words that its quality does not have."""
-    if reach is Reach.UNKNOWN and row.percent_of_ceiling is not None:
+    if reach is Reach.UNKNOWN and row.comparison is not None:
         return _why_not_slow(row)
     if reach is not Reach.NOISY:
         return ""
@@ -559,4 +559,4 @@ def _why_undecided(row: Row, reach: Reach) -> str:
     if _proves_nothing(row):
         return ""
     unclear = f"not clearly above or below {format_percent(100 * (share_of(row) or 0))}"
-    return "the measured reference was disturbed" if row.percent_of_ceiling is None else unclear
+    return "the measured reference was disturbed" if row.comparison is None else unclear

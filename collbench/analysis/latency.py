@@ -82,9 +82,8 @@ def _line_fit(members: list[Row]) -> LineFit | None:
     low, high = (factor / end if end > 0 else float("inf") for end in (s_per_byte.high, s_per_byte.low))  # the slow bound is the low one
     busbw = Bounds(factor / s_per_byte.value, low, high)
     left_out = tuple(sorted((row.size_bytes, why) for row in members if (why := reason(row))))
-    ceiling = last.ceiling.bytes_per_s if last.ceiling and last.percent_of_ceiling is not None else None
     is_off = any(size == last.size_bytes for size, _ in found.off)
-    percent = 100 * busbw.value / ceiling if ceiling and not is_off else None
+    percent = 100 * busbw.value / last.comparison.expected_bytes_per_s if last.comparison and not is_off else None
     return LineFit(last, rows[0].size_bytes, found, busbw, percent, _half_size(found.regimes), left_out)
 
 

@@ -251,7 +251,7 @@ def _shown(each: Sequence[Row | None]) -> ShownFigures:
     ceilings = [row.ceiling for row in there if row.ceiling is not None]
     bound = next((row.hard_bound for row in reversed(there) if row.hard_bound is not None), None)
     alike = len({(ceiling.kind, ceiling.model) for ceiling in ceilings}) == 1
-    percents = tuple(row.percent_of_ceiling if row is not None and alike else None for row in rows)
+    percents = tuple(row.comparison.percent if row is not None and row.comparison and alike else None for row in rows)
     complete = bool(there) and sum(share is not None for share in percents) == len(there)
     percent = median_of(percents) if complete else None
     flags = frozenset(flag for row in there for flag in row.flags)

@@ -211,18 +211,19 @@ def _rate(rows: Sequence[Row]) -> HeadlineRate | None:
     row = headline.row
     if row.wrong or row.busbw_bytes_per_s is None or is_shown_as_time(row):
         return None
-    if row.size_bytes <= MOST_LATENCY_BYTES and row.percent_of_ceiling is not None and row.percent_of_ceiling < LEAST_PERCENT:
+    comparison = row.comparison
+    if row.size_bytes <= MOST_LATENCY_BYTES and comparison is not None and comparison.percent < LEAST_PERCENT:
         return None
     unreliable = is_unreliable(row)
-    ceiling = row.ceiling
-    if ceiling is None or ceiling.bytes_per_s is None or row.percent_of_ceiling is None or fits_cache(row):
-        disturbed = ceiling is not None and ceiling.disturbed
+    if comparison is None or fits_cache(row):
+        disturbed = row.ceiling is not None and row.ceiling.disturbed
         return HeadlineRate(row.busbw_bytes_per_s, row.size_bytes, unreliable=unreliable, disturbed=disturbed, left_out=headline.left_out)
+    ceiling = comparison.ceiling
     return HeadlineRate(
         row.busbw_bytes_per_s,
         row.size_bytes,
-        ceiling.bytes_per_s,
-        row.percent_of_ceiling,
+        comparison.expected_bytes_per_s,
+        comparison.percent,
         "" if ceiling.kind == "given" else printable(ceiling.limited_by),
         measured=ceiling.kind == "measured",
         unreliable=unreliable,

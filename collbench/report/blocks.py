@@ -116,8 +116,7 @@ def _column(key: str, title: str, text: Any, *, least: int = 0, drop: int = 0, r
 
 
 def _expected(row: Row) -> str:
-    known = row.ceiling if row.percent_of_ceiling is not None else None
-    return rate(known.bytes_per_s if known else None) if _has_rate(row) else ""
+    return rate(row.comparison and row.comparison.expected_bytes_per_s) if _has_rate(row) else ""
 
 
 def _of_overlap(name: str) -> Callable[[Row], str]:
@@ -142,7 +141,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     _column("each_group", "each group GB/s", each_group, drop=5),
     _column("all_groups", "all groups GB/s", all_groups, drop=4),
     _column("expected", "expected GB/s", _expected, drop=6),
-    _column("percent", "% of expected", lambda row: _percent(row.percent_of_ceiling, row), drop=2),
+    _column("percent", "% of expected", lambda row: _percent(row.comparison and row.comparison.percent, row), drop=2),
     _column("hard_limit", "% of hard limit", lambda row: _percent(row.percent_of_hard_bound, row), drop=10),
     _column("n", "samples", lambda row: str(row.n) if row.n else NOTHING, drop=11),
     _column("wrong", "wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong), least=7, drop=3),
@@ -294,10 +293,9 @@ def _is_expected(column: Column[Row], plan: PlanSummary) -> bool:
 
 def _limit(row: Row) -> str | None:
     """Return what limits a row; None if it has no percentage, or if the user gave the expected rate."""
-    ceiling = row.ceiling
-    if ceiling is None or row.percent_of_ceiling is None or ceiling.kind == "given" or row.ranks == 1:
+    if row.comparison is None or row.comparison.ceiling.kind == "given" or row.ranks == 1:
         return None
-    return ceiling.limited_by
+    return row.comparison.ceiling.limited_by
 
 
 def sub_lines(row: Row, view: View, room: int | None) -> Iterable[Line]:

@@ -153,13 +153,15 @@ def of_ceiling(row: Row) -> str:
     """
     if row.ranks == 1 and row.size_bytes:
         return ONE_RANK
-    ceiling, percent = row.ceiling, row.percent_of_ceiling
-    if ceiling is None or ceiling.bytes_per_s is None or percent is None or row.busbw_bytes_per_s is None:
+    comparison = row.comparison
+    if comparison is None:
         return NOTHING
-    rates = f"{format_rate(row.busbw_bytes_per_s)} of {format_rate(ceiling.bytes_per_s)} GB/s"
+    rates = f"{format_rate(comparison.busbw_bytes_per_s)} of {format_rate(comparison.expected_bytes_per_s)} GB/s"
     hard, bound = row.percent_of_hard_bound, row.hard_bound
-    limit = "" if hard is None or bound is None or _is_same(bound, ceiling.bytes_per_s) else f", hard limit {share(hard, bound)}"
-    return f"{rates} ({share(percent, ceiling)}{limit})"
+    limit = ""
+    if hard is not None and bound is not None and not _is_same(bound, comparison.expected_bytes_per_s):
+        limit = f", hard limit {share(hard, bound)}"
+    return f"{rates} ({share(comparison.percent, comparison.ceiling)}{limit})"
 
 
 def _is_same(bound: Ceiling, rate: float) -> bool:
@@ -182,7 +184,7 @@ def limited_by(row: Row) -> str:
     ceiling = row.ceiling
     if ceiling is None or row.ranks == 1:
         return NOTHING
-    if ceiling.bytes_per_s is None or (row.percent_of_ceiling is None and not ceiling.disturbed):
+    if ceiling.bytes_per_s is None or (row.comparison is None and not ceiling.disturbed):
         return printable(ceiling.limited_by)
     if ceiling.low_bytes_per_s is not None and ceiling.high_bytes_per_s is not None:
         span = "–".join(dict.fromkeys(map(format_rate, (ceiling.low_bytes_per_s, ceiling.high_bytes_per_s))))

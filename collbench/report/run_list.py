@@ -184,7 +184,7 @@ def best_figure(row: Row | None) -> str:
     """Return the figure of a list: "5.07 GB/s (63 %) mpi, 64 MiB"; "–" without one."""
     if row is None:
         return _UNKNOWN
-    share = "" if row.percent_of_ceiling is None else f" ({format_percent(row.percent_of_ceiling)})"
+    share = "" if row.comparison is None else f" ({format_percent(row.comparison.percent)})"
     return f"{format_rate(row.busbw_bytes_per_s or 0)} GB/s{share} {row.operation}, {row.backend}, {format_size(row.size_bytes)}"
 
 

@@ -216,8 +216,8 @@ def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield Sample("measured", where, times is not None)
     if times is None:
         return
-    share, hard = row.percent_of_ceiling, row.percent_of_hard_bound
-    has_percentage = share is not None and row.ranks > 1 and not row.wrong
+    comparison = row.comparison if row.ranks > 1 and not row.wrong else None
+    hard = row.percent_of_hard_bound
     values = {
         "time": times.p50,
         "time_interval_low": times.ci_low,
@@ -230,8 +230,8 @@ def row_samples(row: Row, labels: Mapping[str, str]) -> Iterator[Sample]:
         "algbw": row.algbw_bytes_per_s,
         "busbw": row.busbw_bytes_per_s if row.ranks > 1 else None,
         **_factor(row),
-        "of_ceiling": share / 100 if has_percentage and share is not None else None,
-        "of_hard_bound": hard / 100 if has_percentage and hard is not None else None,
+        "of_ceiling": comparison.percent / 100 if comparison else None,
+        "of_hard_bound": hard / 100 if comparison and hard is not None else None,
     }
     yield from (Sample(name, where, value) for name, value in values.items())
     for name, ceiling in (("ceiling", row.ceiling), ("hard_bound", row.hard_bound)):

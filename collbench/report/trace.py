@@ -184,7 +184,7 @@ def _facts(row: Row) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(row, name) for name in ("backend", "device", "dtype", "redop", "size_bytes", "ranks", "na")}
     found |= {
         "median_s": row.time_s and row.time_s.p50, "busbw_bytes_per_s": row.busbw_bytes_per_s, "samples": row.n,
-        "percent_of_expected": row.percent_of_ceiling, "quality": quality and quality.word, "flags": " ".join(row.flags),
+        "percent_of_expected": row.comparison and row.comparison.percent, "quality": quality and quality.word, "flags": " ".join(row.flags),
     }  # fmt: skip
     return {name: value for name, value in found.items() if value not in (None, "")}
 

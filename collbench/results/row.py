@@ -57,6 +57,15 @@ class CaseKey(NamedTuple):
         return dict(zip(self._fields, self.stored(), strict=False))
 
 
+class Comparison(NamedTuple):
+    """A measured bus bandwidth against the expected one. `percent` is 100 at the rate that a healthy system approaches."""
+
+    percent: float
+    busbw_bytes_per_s: float
+    expected_bytes_per_s: float
+    ceiling: Ceiling
+
+
 SERIES = tuple(name for name in CaseKey._fields if name != "size_bytes")  # within a series rows differ only in size
 
 
@@ -281,6 +290,18 @@ class Row:
         if self.hard_bound is not None:
             values |= {"hard_bound": self.hard_bound.as_json(), "percent_of_hard_bound": self.percent_of_hard_bound}
         return values
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Return the bus bandwidth against the expected one; None if either is unknown, or if the expected one does not apply."""
+        percent, rate, ceiling = self.percent_of_ceiling, self.busbw_bytes_per_s, self.ceiling
+        if percent is None or rate is None or ceiling is None or not ceiling.bytes_per_s:
+            return None
+        return Comparison(percent, rate, ceiling.bytes_per_s, ceiling)
+
+    def compared_with(self, ceiling: Ceiling | None, hard_bound: Ceiling | None, percent: float | None) -> Row:
+        """Return a copy with these limits; `percent`: of the ceiling, None if it does not apply."""
+        return self.with_figures(ceiling=ceiling, hard_bound=hard_bound, percent_of_ceiling=percent)
 
     @property
     @figure("The measured bus bandwidth as a share of the hard limit.", after="percent_of_ceiling")

@@ -59,9 +59,10 @@ class BandwidthCheck:
     @classmethod
     def of(cls, row: Row, at_least: float) -> BandwidthCheck:
         """Return the check of a row. The bandwidth is inversely proportional to the time, so the interval's ends are exchanged."""
-        times, percent = row.time_s, row.percent_of_ceiling
-        if row.na is not None or times is None or percent is None:
+        times, comparison = row.time_s, row.comparison
+        if row.na is not None or times is None or comparison is None:
             return cls(row, at_least)
+        percent = comparison.percent
         ends = [percent / 100 * times.p50 / end if end else None for end in (times.ci_high, times.ci_low)]
         return cls(row, at_least, percent / 100, *ends)
 
@@ -249,7 +250,7 @@ class NetworkTest:
         node.user_properties += [("collbench run", str(path)) for path in runs.paths]
         for row in rows:
             figures = {"median_s": row.time_s and row.time_s.p50, "busbw_bytes_per_s": row.busbw_bytes_per_s,
-                       "percent_of_expected": row.percent_of_ceiling}  # fmt: skip
+                       "percent_of_expected": row.comparison and row.comparison.percent}  # fmt: skip
             node.user_properties += [(f"{case_name(row)} {name}", value) for name, value in figures.items() if value is not None]
 
 

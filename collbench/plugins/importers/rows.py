@@ -82,7 +82,7 @@ def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
     above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
     percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
     flags = (*row.flags, "above_bound") if above else row.flags
-    return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent, flags=flags)
+    return replace(row.compared_with(ceiling, bound, percent), flags=flags)
 
 
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9

@@ -290,7 +290,7 @@ class KvTask(Task):
         limit, times = ceiling.bytes_per_s, case.time_s
         return row.replace(
             n=case.n, time_s=Estimate(times.p50, times.ci_low, times.ci_high) if times else Estimate(),
-            expected_s=case.size_bytes / limit if limit and case.percent_of_ceiling is not None else None,
+            expected_s=case.size_bytes / limit if limit and case.comparison is not None else None,
             limited_by=f"{ceiling.limited_by} ({ceiling.source})" if limit else "", flags=case.flags, evidence=case.evidence,
         )  # fmt: skip
 

@@ -205,6 +205,10 @@ def _scalars(tables: Sequence[Launches]) -> Iterator[tuple[str, float, float]]:
         for row in table.rows:
             if times := comparable_times(row):
                 busbw = row.busbw_bytes_per_s / 1e9 if row.busbw_bytes_per_s and row.ranks > 1 else None
-                figures = {"time in µs": 1e6 * times.p50, "busbw in GB/s": busbw, "percent of expected": row.percent_of_ceiling}
+                figures = {
+                    "time in µs": 1e6 * times.p50,
+                    "busbw in GB/s": busbw,
+                    "percent of expected": row.comparison and row.comparison.percent,
+                }
                 name = case_name(row)
                 yield from ((f"{name}/{what}", value, at_s) for what, value in figures.items() if value is not None)

@@ -325,7 +325,7 @@ def _limits(rows: Iterable[Row]) -> list[LimitLine]:
     for row in rows:
         for ceiling, kind in ((row.ceiling, "expected"), (row.hard_bound, "hard limit")):
             rate = None if ceiling is None else ceiling.bytes_per_s
-            is_compared = row.percent_of_ceiling is not None or "above_bound" in row.flags
+            is_compared = row.comparison is not None or "above_bound" in row.flags
             if ceiling is not None and rate and is_compared and known(rate) and rate < _FASTEST:
                 _add_limit(found, row, ceiling, kind, rate / 1e9)
     shown: list[LimitLine] = []
@@ -351,7 +351,7 @@ def _add_limit(found: list[LimitLine], row: Row, ceiling: Ceiling, kind: str, ra
 
 def _what_limits(row: Row, ceiling: Ceiling) -> str:
     """Return what limits, with the kind of figure; without the range of its measurements, which differs from size to size."""
-    return limited_by(replace(row, percent_of_ceiling=0.0, ceiling=replace(ceiling, low_bytes_per_s=None, high_bytes_per_s=None)))
+    return limited_by(row.compared_with(replace(ceiling, low_bytes_per_s=None, high_bytes_per_s=None), row.hard_bound, 0.0))
 
 
 def _is_equal(one: Mapping[int, float], other: Mapping[int, float]) -> bool:

@@ -140,9 +140,8 @@ def _limits(rows: Iterable[Row]) -> dict[str, tuple[Limit, ...]]:
     """Return the parts of the first ceilings that links set, by their text."""
     found: dict[str, tuple[Limit, ...]] = {}
     for row in rows:
-        ceiling = row.ceiling
-        if ceiling is not None and ceiling.kind in _OF_LINKS and row.percent_of_ceiling is not None and len(found) < _MOST_LIMITS:
-            found.setdefault(ceiling.limited_by, ceiling.limited_by_parts)
+        if row.comparison is not None and row.comparison.ceiling.kind in _OF_LINKS and len(found) < _MOST_LIMITS:
+            found.setdefault(row.comparison.ceiling.limited_by, row.comparison.ceiling.limited_by_parts)
     return found
 
 
