@@ -22,7 +22,7 @@ from collbench.errors import UsageError
 GROUP = "collbench.plugins"
 # In the order of pages and first screens.
 BUILTIN = (
-    "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy", "libraries",
+    "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy", "libraries", "plot",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
@@ -309,5 +309,6 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     gate_options(parser)              when it adds the options of `gate`
     gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in
     compared_load(cases)              -> sentences of `compare` about cases under load
+    figure_kinds()                    -> by name of a kind of figure a function of the runs that returns its panels (of the plug-in plot)
     """
     return list(loaded_parts(plugin.hooks[hook] for plugin in plugins().values() if hook in plugin.hooks))

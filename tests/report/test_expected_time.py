@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import collbench
+from collbench.report.charts import size_charts
 from collbench.report.expected_time import rows_frame, series_frame, slow_sizes_sentence
 from collbench.report.frame import Frame
-from collbench.report.html.curves import size_charts
 from collbench.report.html.expected_time import section
 from collbench.report.html.page import html
 from collbench.report.material import Material

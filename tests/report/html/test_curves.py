@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from collbench.analysis.ceilings import CeilingChange, with_ceilings_before
 from collbench.machine.peak.ceiling import Ceiling
-from collbench.report.html.curves import MOST_LINES, SizeChart, Value, section, size_charts, to_chart
+from collbench.report.charts import MOST_LINES, SizeChart, Value, size_charts
+from collbench.report.html.curves import data_of, picture_of, section, to_chart
 from collbench.report.html.drawing import CROSS, series_marker
 from collbench.report.material import Material
 from collbench.results.reader import Run
@@ -93,7 +94,7 @@ class TestSeries:
 
 class TestValues:
     def test_data_has_a_value_per_size_and_none_where_a_series_has_no_row(self) -> None:
-        data = chart_of(*curve("nccl"), *curve("mpi", 20)[2:]).data()
+        data = data_of(chart_of(*curve("nccl"), *curve("mpi", 20)[2:]))
         assert data["sizes"] == SIZES
         assert data["labels"][-1] == "1 MiB"
         mpi, nccl = data["series"]
@@ -111,23 +112,23 @@ class TestValues:
         rows[3] = replace(rows[3], flags=("drift",))
         rows[4] = replace(rows[4], wrong=7)
         found = chart_of(*rows)
-        (nccl,) = found.data()["series"]
+        (nccl,) = data_of(found)["series"]
         assert nccl["states"] == ["", "na", "", "doubtful", "wrong", "", ""]
         assert (nccl["rate"][1], nccl["time"][1]) == (None, None)
         assert nccl["texts"][1] == "nccl: n/a (no <GPU> here)"
         assert nccl["texts"][3].endswith("; ? drift")
         assert nccl["texts"][4].endswith("; WRONG 7")
-        classes = re.findall(r'<(?:circle|path) class="([^"]*)" (?:cx|d="M[\d. ]+m)', found.picture().markup("title"))
+        classes = re.findall(r'<(?:circle|path) class="([^"]*)" (?:cx|d="M[\d. ]+m)', picture_of(found).markup("title"))
         assert {"s0 d0", "s0 d0 open", "bad wide"} <= set(classes)
 
     def test_a_series_has_one_look_in_the_picture_and_for_the_script(self) -> None:
         found = chart_of(*(row for number in range(MOST_LINES) for row in curve(f"backend{number:02}")[:2]))
-        looks = [(each["look"], each["marker"]) for each in found.data()["series"]]
+        looks = [(each["look"], each["marker"]) for each in data_of(found)["series"]]
         assert len(set(looks)) == len({look for look, _ in looks}) == MOST_LINES
-        drawn = found.picture().markup("title")
+        drawn = picture_of(found).markup("title")
         assert all(f'class="line {look}"' in drawn for look, _ in looks)
         assert {marker for _, marker in looks} == {series_marker(number) for number in range(5)}
-        assert found.data()["cross"] == CROSS not in {marker for _, marker in looks}
+        assert data_of(found)["cross"] == CROSS not in {marker for _, marker in looks}
 
     def test_of_two_values_the_interval_belongs_to_the_median(self) -> None:
         modes = [{"time_s": 318.7e-6, "share": 0.63}, {"time_s": 3751e-6, "share": 0.37}]
@@ -138,16 +139,16 @@ class TestValues:
     @pytest.mark.parametrize(("sizes", "parts"), [([256, 16384], 1), ([256, 16385], 2), ([8, 4 << 20, 16 << 20], 2)])
     def test_sizes_far_apart_are_not_joined(self, sizes: list[int], parts: int) -> None:
         found = chart_of(*(make_row(size, backend="mpi") for size in sizes))
-        (line,) = re.findall(r'<path class="line s0 d0" d="([^"]*)"', found.picture().markup("t"))[1:]  # after that of the legend
+        (line,) = re.findall(r'<path class="line s0 d0" d="([^"]*)"', picture_of(found).markup("t"))[1:]  # after that of the legend
         assert line.count("M") == parts
-        assert found.picture().markup("t").count("<circle") == 1 + len(sizes)
-        assert found.data()["far"] == 64
+        assert picture_of(found).markup("t").count("<circle") == 1 + len(sizes)
+        assert data_of(found)["far"] == 64
 
     def test_a_reference_is_not_drawn_between_sizes_far_apart(self) -> None:
         sizes = [8, 4 << 20, 16 << 20]
         varying = [make_row(size, ceiling=replace(COPY, bytes_per_s=rate)) for size, rate in zip(sizes, (2e9, 23e9, 5e9), strict=True)]
         for rows, parts in ((varying, 2), ([make_row(size) for size in sizes], 1)):
-            (limit,) = re.findall(r'<path class="line limit dashed" d="([^"]*)"', chart_of(*rows).picture().markup("t"))
+            (limit,) = re.findall(r'<path class="line limit dashed" d="([^"]*)"', picture_of(chart_of(*rows)).markup("t"))
             assert limit.count("M") == parts
 
     def test_the_caption_has_the_row_of_the_headline(self) -> None:
@@ -167,7 +168,7 @@ class TestValues:
     def test_latencies_have_no_bandwidth_and_one_rank_has_no_bus(self) -> None:
         latency = chart_of(*curve("mpi", operation="p2p_latency"))
         assert (latency.has_rate, latency.limits) == (False, [])
-        assert "time, µs" in texts(latency.picture())
+        assert "time, µs" in texts(picture_of(latency))
         assert not chart_of(*curve("mpi", ranks=1)).has_rate
 
     def test_without_rows_or_sizes_there_is_no_chart(self) -> None:
@@ -186,13 +187,13 @@ class TestValues:
 class TestLimits:
     def test_the_expected_rate_and_the_hard_limit_are_lines_with_labels_in_the_margin(self) -> None:
         found = chart_of(*curve("nccl", hard_bound=BOUND))
-        assert [limit["name"] for limit in found.data()["limits"]] == [
+        assert [limit["name"] for limit in data_of(found)["limits"]] == [
             "expected 50.0 GB/s: NIC 4×100 Gb/s (ring)", "hard limit 100 GB/s: NIC 8×100 Gb/s",
         ]  # fmt: skip
-        assert [limit["rate"] for limit in found.data()["limits"]] == [[50.0] * 7, [100.0] * 7]
-        places = re.findall(r'<text class="(?:limit|bound)" x="(\d+)"[^>]*>([^<]*)<', found.picture().markup("t"))
+        assert [limit["rate"] for limit in data_of(found)["limits"]] == [[50.0] * 7, [100.0] * 7]
+        places = re.findall(r'<text class="(?:limit|bound)" x="(\d+)"[^>]*>([^<]*)<', picture_of(found).markup("t"))
         assert [text for _, text in places] == ["expected 50.0", "hard limit 100"]
-        right = max(float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)"', found.picture().markup("t")))
+        right = max(float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)"', picture_of(found).markup("t")))
         assert all(float(x) > right for x, _ in places)
 
     def test_a_hard_limit_that_equals_the_expected_rate_is_one_line(self) -> None:
@@ -220,7 +221,7 @@ class TestLimits:
     def test_a_reference_of_one_size_is_not_drawn_at_the_others(self) -> None:
         rows = curve("mpi")
         rows[3] = replace(rows[3], ceiling=COPY)
-        measured = next(each for each in chart_of(*rows).data()["limits"] if "memory" in each["name"])
+        measured = next(each for each in data_of(chart_of(*rows))["limits"] if "memory" in each["name"])
         assert measured["rate"] == [None, None, None, 34.0, None, None, None]
 
     def test_a_rate_that_no_row_is_compared_with_is_not_drawn(self) -> None:
@@ -230,7 +231,7 @@ class TestLimits:
     @pytest.mark.parametrize("count", [2, 12, 30])
     def test_labels_of_many_limits_do_not_collide_and_stay_inside(self, count: int) -> None:
         rows = [row for number in range(count) for row in curve(f"b{number}", ceiling=replace(NIC, bytes_per_s=(50 + 2 * number) * 1e9))]
-        picture = chart_of(*rows).picture()
+        picture = picture_of(chart_of(*rows))
         heights = sorted(float(y) for y in re.findall(r'<text class="limit" x="\d+" y="([\d.]+)"', picture.markup("t")))
         assert len(heights) == min(count, 10)
         assert all(after - before >= 25 for before, after in pairwise(heights))
@@ -272,6 +273,6 @@ def test_any_row_makes_a_chart_inside_its_picture_and_its_text_is_inert(rows: li
         assert not re.search(r"<script|\x1b|\u202e|\bnan\b|\binf\b", chart.drawing)
         assert re.fullmatch(r"[\w-]+", chart.key)
         assert len(chart.drawing) + len(chart.caption) + len(chart.method) < 40_000
-        assert not outside(found.picture())
-        values = [value for each in found.data()["series"] for name in ("rate", "time") for value in each[name] if value is not None]
+        assert not outside(picture_of(found))
+        values = [value for each in data_of(found)["series"] for name in ("rate", "time") for value in each[name] if value is not None]
         assert all(map(math.isfinite, values))

@@ -14,9 +14,9 @@ from collbench.gating.allocation import allocations_in
 from collbench.gating.baseline import write
 from collbench.gating.plausible import LinkOfAll
 from collbench.gating.verdict import Verdict
+from collbench.report.charts import size_charts
 from collbench.report.html.against import section as against
 from collbench.report.html.chart import Section
-from collbench.report.html.curves import size_charts
 from collbench.report.html.first_screen import BAD, GOOD, first_screen
 from collbench.report.html.forest import forest
 from collbench.report.html.gate import JudgedLine, section

@@ -1,0 +1,269 @@
+"""Figures of runs: their panels, and what matplotlib draws of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+import collbench
+from collbench.analysis.outcome import Outcome
+from collbench.errors import UsageError
+from collbench.machine.peak.ceiling import Ceiling
+from collbench.plugins.plot.figures import (
+    MOST_PANELS,
+    PERCENT,
+    RANKS,
+    TIME,
+    LinePanel,
+    MatrixPanel,
+    Panel,
+    RatioPanel,
+    draw,
+    figure_of,
+    panels_of,
+    write,
+)
+from collbench.report.charts import Value, size_charts
+from collbench.report.html.curves import data_of
+from collbench.report.material import Material
+from collbench.results.row import Row
+from tests.cli.command import ROOT
+from tests.report.html.stored import material, run_of
+from tests.results.rows import COPY, make_row, make_times, not_measured, store
+
+SIZES = [1 << power for power in range(10, 25, 2)]
+
+
+def sweep(backend: str = "mpi", factor: float = 1.0, sizes: list[int] = SIZES, **changes: Any) -> list[Row]:
+    """Rows whose bandwidth approaches `factor` · 10 GB/s of an expected 12.5."""
+    rows = []
+    for size in sizes:
+        time_s = factor * (2e-6 + size / 10e9)
+        rate = size / time_s
+        figures = {"time_s": make_times(time_s), "algbw_bytes_per_s": rate, "busbw_bytes_per_s": rate}
+        expected = {"ceiling": replace(COPY, bytes_per_s=12.5e9), "percent_of_ceiling": 100 * rate / 12.5e9}
+        rows.append(make_row(size, **{"backend": backend, **figures, **expected, **changes}))
+    return rows
+
+
+def of(*rows: Row, name: str = "run", **info: Any) -> Material:
+    return material(run_of([(row, {}) for row in rows], name, **info))
+
+
+def runs_of(**rows: list[Row]) -> Material:
+    """One run for each name, a day apart."""
+    days = (f"2026-11-{day:02}T08:00:00Z" for day in range(1, 29))
+    return material(*(run_of([(row, {}) for row in each], name, started_utc=next(days)) for name, each in rows.items()))
+
+
+def line_panel(panels: list[Panel]) -> LinePanel:
+    (panel,) = panels
+    assert isinstance(panel, LinePanel)
+    return panel
+
+
+def drawn(panel: Panel) -> dict[str, list[tuple[float, float]]]:
+    """Return the points of each artist by its gid, as matplotlib draws them."""
+    axes = Figure().subplots()
+    draw(panel, axes)
+    return {str(line.get_gid()): list(zip(*map(list, line.get_data()), strict=True)) for line in axes.lines}
+
+
+class TestMarks:
+    def test_the_figure_and_the_page_mark_the_same_points(self) -> None:
+        rows = sweep()
+        rows[1] = replace(rows[1], wrong=3)
+        rows[2] = replace(rows[2], flags=("drift",))
+        rows[3] = replace(rows[3], flags=("outliers", "drift"))
+        rows[4] = not_measured("no such size", size_bytes=SIZES[4], backend="mpi")
+        page = of(*rows)
+        (chart,) = size_charts(page)
+        data = data_of(chart)
+        (series,) = data["series"]
+        artists = drawn(line_panel(panels_of(page, "bandwidth")))
+        for state, name in (("", "sound 0"), ("doubtful", "doubtful 0"), ("wrong", "wrong 0")):
+            on_page = [
+                (size, rate)
+                for size, rate, at in zip(data["sizes"], series["rate"], series["states"], strict=True)
+                if at == state and rate is not None
+            ]
+            assert [size for size, _ in on_page] == [size for size, _ in artists[name]], name
+            assert [rate for _, rate in artists[name]] == pytest.approx([rate for _, rate in on_page], rel=1e-5), name
+        assert len(artists["wrong 0"]) == 1 and len(artists["doubtful 0"]) == 2 and len(artists["sound 0"]) == 4
+
+    def test_values_have_units_that_the_axis_names(self) -> None:
+        (row,) = sweep(sizes=[1 << 20])
+        assert drawn(line_panel(panels_of(of(row), "bandwidth")))["sound 0"][0][1] == pytest.approx(row.busbw_bytes_per_s / 1e9)  # type: ignore[operator]
+        assert drawn(line_panel(panels_of(of(row), "time")))["sound 0"][0][1] == pytest.approx(row.time_s.p50)  # type: ignore[union-attr]
+        assert drawn(line_panel(panels_of(of(row), "percent")))["sound 0"][0][1] == pytest.approx(row.percent_of_ceiling)
+
+    def test_an_interval_of_the_bandwidth_is_that_of_the_time_turned_round(self) -> None:
+        (row,) = sweep(sizes=[1 << 20])
+        (mark,) = line_panel(panels_of(of(row), "percent")).lines[0].marks
+        assert row.percent_of_ceiling is not None
+        assert mark.value == Value(
+            row.percent_of_ceiling, pytest.approx(row.percent_of_ceiling / 1.01), pytest.approx(row.percent_of_ceiling / 0.99)
+        )
+
+    def test_no_line_joins_sizes_between_which_nothing_was_measured(self) -> None:
+        path = drawn(line_panel(panels_of(of(*sweep(sizes=[8, 64, 1 << 22])), "bandwidth")))["line 0"]
+        assert [isnan(value) for _, value in path] == [False, False, True, False]
+
+    def test_a_color_is_a_backend_and_a_dash_a_run(self) -> None:
+        page = runs_of(before=[*sweep("gloo"), *sweep("mpi")], after=[*sweep("gloo", 1.2), *sweep("mpi", 1.2)])
+        lines = line_panel(panels_of(page, "bandwidth")).lines
+        assert {(line.name, line.color, line.dash) for line in lines} == {
+            ("gloo (before)", 0, 0), ("mpi (before)", 1, 0), ("gloo (after)", 0, 1), ("mpi (after)", 1, 1),
+        }  # fmt: skip
+
+    def test_an_expected_line_names_its_owner_where_backends_differ(self) -> None:
+        mpi = [replace(row, ceiling=Ceiling("measured", 20e9, "memory copy")) for row in sweep("mpi")]
+        apart, common = of(*sweep("gloo"), *mpi), of(*sweep("gloo"), *sweep("mpi"))
+        assert [(limit.name, limit.rates, limit.color) for limit in line_panel(panels_of(apart, "bandwidth")).limits] == [
+            ("expected (gloo)", "12.5 GB/s", 0), ("expected (mpi)", "20.0 GB/s", 1),
+        ]  # fmt: skip
+        assert [(limit.name, limit.color) for limit in line_panel(panels_of(common, "bandwidth")).limits] == [("expected", None)]
+
+
+class TestKinds:
+    def test_scaling_is_over_ranks_at_the_largest_common_size(self) -> None:
+        page = runs_of(two=sweep(ranks=2, sizes=SIZES), four=sweep(ranks=4, factor=2.0, sizes=SIZES[:-1]))
+        panel = line_panel(panels_of(page, "scaling"))
+        assert (panel.title, panel.over) == ("allreduce, 4 MiB", RANKS)
+        (line,) = panel.lines
+        two, four = (mark.value.value for mark in line.marks)
+        assert [mark.at for mark in line.marks] == [2, 4]
+        assert two == pytest.approx(2 * four)
+        assert panel.limits[0].values == {2.0: 12.5, 4.0: 12.5}
+
+    def test_scaling_of_a_barrier_shows_its_time(self) -> None:
+        def barrier(ranks: int, time_s: float) -> list[Row]:
+            nothing = {"algbw_bytes_per_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None}
+            return [make_row(0, operation="barrier", ranks=ranks, time_s=make_times(time_s), **nothing)]
+
+        panel = line_panel(panels_of(runs_of(two=barrier(2, 1e-6), eight=barrier(8, 3e-6)), "scaling"))
+        assert (panel.title, panel.values) == ("barrier", TIME)
+        assert [mark.value.value for mark in panel.lines[0].marks] == pytest.approx([1e-6, 3e-6])
+
+    def test_history_joins_runs_of_the_same_hosts_only(self) -> None:
+        days = ["2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z", "2026-11-03T08:00:00Z"]
+        hosts = [["a", "b"], ["a", "b"], ["c", "d"]]
+        runs = [
+            run_of([(row, {}) for row in sweep()], f"run-{place}", started_utc=day, hosts=names)
+            for place, (day, names) in enumerate(zip(days, hosts, strict=True))
+        ]
+        panel = line_panel(panels_of(material(*runs), "history"))
+        assert [len(line.marks) for line in panel.lines] == [2, 1]
+        assert panel.lines[0].marks[1].at - panel.lines[0].marks[0].at == 1  # day
+
+    def test_a_comparison_shows_the_worst_case_first(self) -> None:
+        before, after = (collbench.read(ROOT / "reports/regression" / name) for name in ("before", "after"))
+        (panel,) = panels_of(Material([*before, *after], Path()), "compare")
+        assert isinstance(panel, RatioPanel)
+        ratios = {case.time.value for case in collbench.compare(before, after).cases if case.time}
+        assert {case.ratio.value for case in panel.cases} == ratios
+        assert [case.outcome for case in panel.cases] == [Outcome.SLOWER] * 7 + [Outcome.INCONCLUSIVE]
+        axes = Figure().subplots()
+        draw(panel, axes)
+        faces = {str(line.get_gid()): line.get_markerfacecolor() for line in axes.lines if line.get_gid()}
+        assert faces["inconclusive 7"] == "white" and faces["slower 0"] != "white"
+
+    def test_a_matrix_has_a_field_for_each_pair(self) -> None:
+        panel = MatrixPanel("bandwidth", ["a", "b"], [[float("nan"), 1.0], [2.0, float("nan")]], "GB/s", [(1, 0)])
+        figure = figure_of([panel])
+        (image,) = figure.axes[0].images
+        assert image.get_array().shape == (2, 2)  # type: ignore[union-attr]
+        assert [str(line.get_gid()) for line in figure.axes[0].lines] == ["marked 1 0"]
+
+    @pytest.mark.parametrize(
+        ("kind", "page", "said"),
+        [
+            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare"),
+            ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
+            ("history", of(*sweep()), "--kind history needs several runs with a date: these are 0"),
+            ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
+            ("bandwidth", of(not_measured("no GPU")), "--kind bandwidth: these runs have no such values"),
+            ("percent", of(*sweep(ceiling=None, percent_of_ceiling=None)), "--kind percent: these runs have no such values"),
+        ],
+        ids=["unknown", "scaling", "history", "compare", "bandwidth", "percent"],
+    )
+    def test_runs_without_such_values_are_refused(self, kind: str, page: Material, said: str) -> None:
+        with pytest.raises(UsageError) as refused:
+            panels_of(page, kind)
+        assert said in str(refused.value)
+
+    def test_operations_are_selected_by_name(self) -> None:
+        page = of(*sweep(), *sweep(operation="alltoall"))
+        assert [panel.title for panel in panels_of(page, "bandwidth", ["alltoall"])] == ["alltoall"]
+        with pytest.raises(UsageError, match="--operation 'gather': these runs have allreduce, alltoall"):
+            panels_of(page, "bandwidth", ["gather"])
+
+    def test_too_many_panels_are_refused(self) -> None:
+        page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
+        with pytest.raises(UsageError, match="select at most 12 with --operation"):
+            panels_of(page, "bandwidth")
+
+
+def _written(path: Path, rows: list[Row]) -> bytes:
+    write(figure_of(panels_of(of(*rows), "bandwidth")), path)
+    return path.read_bytes()
+
+
+class TestFiles:
+    @pytest.mark.parametrize("ending", ["pdf", "svg", "png"])
+    def test_equal_runs_make_equal_files(self, ending: str, tmp_path: Path) -> None:
+        first, again = (_written(tmp_path / f"{number}.{ending}", sweep()) for number in range(2))
+        assert first == again
+        assert first.startswith({"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[ending])
+
+    def test_text_stays_text(self, tmp_path: Path) -> None:
+        assert ">bus bandwidth, GB/s<" in _written(tmp_path / "a.svg", sweep()).decode()
+        assert b"/Type3" not in _written(tmp_path / "a.pdf", sweep())  # journals refuse it
+
+    def test_names_are_neither_formulas_nor_markup_nor_hidden(self, tmp_path: Path) -> None:
+        names = ["$x_1$", "_hidden", "<b>bold</b>"]
+        rows = [row for name in names for row in sweep(backend=name)]
+        text = _written(tmp_path / "a.svg", rows).decode()
+        for shown in (">$x_1$<", ">_hidden<", ">&lt;b&gt;bold&lt;/b&gt;<"):
+            assert shown in text
+
+    def test_many_lines_have_one_legend_below_all_panels(self) -> None:
+        rows = [row for number in range(9) for row in sweep(backend=f"library-{number}")]
+        figure = figure_of(panels_of(of(*rows), "bandwidth"))
+        assert [axes.get_legend() for axes in figure.axes] == [None]
+        (legend,) = figure.legends
+        assert {text.get_text() for text in legend.get_texts()} >= {f"library-{number}" for number in range(9)}
+
+    def test_a_file_that_cannot_be_written(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="cannot be written"):
+            _written(tmp_path / "missing" / "a.pdf", sweep())
+
+
+def test_percent_has_a_line_at_100() -> None:
+    panel = line_panel(panels_of(of(*sweep()), "percent"))
+    assert panel.values == PERCENT
+    assert set(panel.limits[0].values.values()) == {100.0}
+
+
+class TestPythonFunction:
+    def test_on_axes(self, tmp_path: Path) -> None:
+        runs = collbench.read(store(tmp_path / "run", sweep()))
+        axes = Figure().subplots()
+        assert runs.plot(ax=axes) is axes
+        assert axes.get_ylabel() == "bus bandwidth, GB/s"
+        assert runs.plot("time").axes[0].get_ylabel() == "time"
+
+    def test_one_panel_on_axes(self, tmp_path: Path) -> None:
+        runs = collbench.read(store(tmp_path / "run", [*sweep(), *sweep(operation="broadcast")]))
+        with pytest.raises(UsageError, match="one panel fits on `ax`, and these runs have 2"):
+            runs.plot(ax=Figure().subplots())
+        assert runs.plot(ax=Figure().subplots(), operation="broadcast").get_title() == "broadcast"
+
+    def test_an_unknown_style(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="style 'poster' is unknown: choose from paper, slide"):
+            collbench.read(store(tmp_path / "run", sweep())).plot(style="poster")
