@@ -261,7 +261,11 @@ def _is_of_absent_plugin(target: Path) -> bool:
 def test_the_readme_fits_into_200_lines_and_its_pictures_are_small() -> None:
     assert text_of(README).count("\n") <= 200
     pictures = [ROOT / link for link in links(README) if link.endswith((".svg", ".png"))]
-    assert [name_of(each) for each in pictures] == ["reports/terminal/two-hosts.svg", "reports/gallery/regression.png"]
+    assert [name_of(each) for each in pictures] == [
+        "reports/terminal/two-hosts.svg",
+        "reports/gallery/before-and-after.svg",
+        "reports/gallery/regression.png",
+    ]
     assert all(each.stat().st_size <= 150_000 for each in pictures)
 
 

@@ -70,6 +70,7 @@ COMMANDS = (
     "baseline",
     "history",
     "report",
+    "plot",
     "runs",
     "store",
     "compare",

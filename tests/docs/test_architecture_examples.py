@@ -129,6 +129,11 @@ def test_the_writer_prints_a_run_and_a_stored_one(site: Path, tmp_path: Path) ->
     assert collbench(site, tmp_path, *typed[:-4]).stdout.startswith("cpu · ")  # the default stays
 
 
+def test_the_kind_of_figure_is_drawn(site: Path, tmp_path: Path) -> None:
+    collbench(site, tmp_path, "plot", str(ROOT / "reports/first-run"), "--kind", "samples", "--out", "samples.svg")
+    assert ">samples<" in (tmp_path / "samples.svg").read_text()
+
+
 def test_the_metric_is_in_every_form(site: Path, tmp_path: Path) -> None:
     typed = ["allreduce", "--backend", "simulated", "--ranks", "2", "--sizes", "8", "--out", "run", "--format", "csv"]
     assert "mean_queue_s" in collbench(site, tmp_path, *typed).stdout.splitlines()[0].split(",")

@@ -64,8 +64,18 @@ def test_the_imported_run_is_what_the_command_makes_of_the_committed_logs(tmp_pa
     assert "366 rows" in capsys.readouterr().out
 
 
+@needs_plugin("plot")
+@pytest.mark.parametrize("name", SCRIPT["FIGURES"])
+def test_a_figure_is_what_the_command_makes_of_the_committed_runs(name: str, elsewhere: Path) -> None:
+    words = SCRIPT["figure_words"](name)
+    assert run_command(words) == 0
+    same = (elsewhere / words[-1]).read_bytes() == (ROOT / words[-1]).read_bytes()
+    assert same, f"{words[-1]} is not what `scripts/gallery {name}` makes: run it, look at the figure, and commit it"
+
+
 def test_there_is_no_other_page_than_those_of_the_script() -> None:
-    assert {path.name for path in GALLERY.iterdir()} == {*(f"{name}.html" for name in EVERY), f"{SCRIPT['PICTURED']}.png"}
+    figures = {f"{name}.svg" for name in SCRIPT["FIGURES"]}
+    assert {path.name for path in GALLERY.iterdir()} == {*(f"{name}.html" for name in EVERY), f"{SCRIPT['PICTURED']}.png"} | figures
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -18,12 +18,11 @@ _ABOUT = (
     "Colors are backends, dashes are runs or rank counts; open marks are doubtful, red crosses are wrong data, bars are 95 % intervals."
 )
 _HELP = HelpEntry(
-    group="Commands",
-    follows="report",
+    follows="runs",
     examples=(
         ("plot runs/my-run --out bandwidth.pdf", "bus bandwidth over message size, one column of a paper wide"),
         ("plot runs/before runs/after --kind compare --out upgrade.svg", "each case against the first run"),
-        ("plot runs/2-ranks runs/4-ranks --kind scaling --style slide --out scaling.png", "over ranks, for a slide"),
+        ("plot runs/a runs/b --kind scaling --style slide --out scaling.png", "over ranks, for a slide"),
     ),
 )
 _SIZE = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)(?:x(\d{1,3}(?:\.\d{1,3})?))?(in|cm|mm)?")
