@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import run
+from tests.conftest import needs_command, needs_plugin
 
 COMMANDS = [
     ["allreduce", "--sizes", "8,1K"], ["pairs"], ["hunt"], ["workload", "data-parallel", "--model", "resnet50"], ["check"],
@@ -25,7 +26,7 @@ NOTES = (
 )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", [pytest.param(words, marks=needs_command(words[0]), id=words[0]) for words in COMMANDS])
 def test_only_results_are_printed(command: list[str], tmp_path: Path) -> None:
     done = run(
         tmp_path, *command, "--backend", "simulated", "--ranks", "4", "--quiet", *(() if command == ["check"] else ("--max-time", "0.05"))
@@ -36,6 +37,7 @@ def test_only_results_are_printed(command: list[str], tmp_path: Path) -> None:
     assert not [note for note in NOTES if note in done.stdout], done.stdout
 
 
+@needs_plugin("hunt")
 def test_notes_are_printed_without_it(tmp_path: Path) -> None:
     done = run(tmp_path, "hunt", "--backend", "simulated", "--ranks", "4", "--max-time", "0.05")
     assert "rounds: " in done.stdout

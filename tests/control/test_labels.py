@@ -52,6 +52,6 @@ def test_no_label_of_an_exchange_has_a_value_of_one_host() -> None:
         for label in (label for function in functions(module) for label in labels(function)):
             for value in (part.value for part in ast.walk(label) if isinstance(part, ast.FormattedValue)):
                 found.setdefault(ast.unparse(value), set()).add(f"{module.relative_to(PACKAGE)}:{label.lineno}")
-    assert len(found) > 15  # labels are found at all
+    assert len(found) > 5  # labels are found at all
     unknown = {value: places for value, places in found.items() if value not in SAME_AT_ALL_RANKS}
     assert not unknown, f"a value that differs between hosts ends every launch over them; add those that do not to the list: {unknown}"

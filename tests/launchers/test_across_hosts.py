@@ -9,7 +9,7 @@ import pytest
 
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, Finished, environment
-from tests.conftest import sample
+from tests.conftest import needs_plugin, sample
 from tests.launchers.stored import measured, stored
 from tests.testbeds import Hosts
 
@@ -31,6 +31,7 @@ def short(folder: Path, size: str = "1K") -> list[str]:
 
 
 @pytest.mark.skipif(not TORCHRUN.exists(), reason="no torch beside this Python")
+@needs_plugin("libraries")
 def test_hosts_with_different_interface_names(bed: Hosts, tmp_path: Path) -> None:
     """Every exchange that the ranks make has one name on both hosts, and no library chooses an interface that leads nowhere."""
     variables = {"WORLD_SIZE": "2", "MASTER_ADDR": bed.addresses[0], "MASTER_PORT": PORT}

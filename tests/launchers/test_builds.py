@@ -56,7 +56,7 @@ def test_other_versions_of_torch_are_recorded_and_noted(slurm_hosts: SlurmBed, t
     about.parent.mkdir(parents=True)
     about.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
     line = [*PROGRAM, "p2p", "--backend", "socket", "--sizes", "1K", "-n", "5", "--out", str(tmp_path / "run")]
-    script = f"cd /; [ $SLURM_PROCID = 1 ] && export PYTHONPATH={tmp_path / 'other'}; exec {shlex.join(line)}"
+    script = f"cd /; [ $SLURM_PROCID = 1 ] && export PYTHONPATH={tmp_path / 'other'}:$PYTHONPATH; exec {shlex.join(line)}"
     done = slurm_hosts.srun(["-N2", "--mpi=none"], ["sh", "-c", script])
     found = read_run(tmp_path / "run").info["software"]
     n1, n2 = slurm_hosts.nodes

@@ -23,6 +23,7 @@ from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
 from collbench.results.row import Row
 from tests.cli.command import run, run_here
+from tests.conftest import needs_plugin
 from tests.results.rows import make_row, not_measured, store
 
 STARTED = "2026-11-21T07:00:00.000Z"
@@ -219,6 +220,8 @@ def test_several_runs_are_processes_on_one_time_axis(tmp_path: Path) -> None:
     assert sorted((each["ts"], each["pid"]) for each in of_kind(events, "case")) == [(0.0, 2), (10e6, 1)]
 
 
+@needs_plugin("hunt")
+@needs_plugin("training")
 def test_rounds_and_trainings_are_slices(tmp_path: Path) -> None:
     found = run_of(tmp_path / "run", [])
     (found.path / "pairs.jsonl").write_text('{"round": 3, "at_s": [1, 2], "again": true, "pairs": [[0, 1]]}\n{"round": 4}\n')

@@ -18,6 +18,7 @@ from collbench.results import store
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.store import LOCK
+from tests.conftest import line_of_command
 from tests.results.rows import make_row
 
 Break = Callable[[str, int], None]
@@ -228,8 +229,8 @@ def test_every_write_is_watched(run: RunFolder, monkeypatch: pytest.MonkeyPatch)
         ("allreduce", 0, "0 of 40 cases; go on with `collbench --resume {path}`"),
         ("allreduce", 1, "1 of 40 cases: it is in {path}; go on with `collbench --resume {path}`"),
         ("run-quick", 12, "12 of 40 cases: they are in {path}; go on with `collbench --resume {path}`"),
-        ("pairs", 3, "3 of 40 rounds: they are in {path}; go on with `collbench --resume {path}`"),
-        ("workload", 3, "3 of 40 rows: they are in {path}; go on with `collbench --resume {path}`"),
+        line_of_command("pairs", 3, "3 of 40 rounds: they are in {path}; go on with `collbench --resume {path}`"),
+        line_of_command("workload", 3, "3 of 40 rows: they are in {path}; go on with `collbench --resume {path}`"),
     ],
 )
 def test_how_far_it_came(tmp_path: Path, operation: str, rows: int, sentence: str) -> None:
