@@ -41,7 +41,8 @@ B = TypeVar("B", bound=Bed)
 # By command of a plug-in its name: tests of the core that run these commands are skipped where the plug-in is absent.
 PLUGIN_OF = {
     "pairs": "hunt", "hunt": "hunt", "workload": "training", "load": "load", "kv": "kv", "trace": "traces", "replay": "traces",
-    "autopsy": "traces", "predict": "predict", "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy",
+    "autopsy": "traces", "predict": "predict",
+    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy",
 }  # fmt: skip
 
 
