@@ -91,14 +91,14 @@ def unread_tools(lines: Sequence[str]) -> dict[str, int]:
 # All readers, and the choice of the reader for a file.
 
 # First the marks of collbench's own rows, since any text may be between them; then JSON; then text, the most distinct first.
-READERS: tuple[Importer, ...] = (
+READERS: tuple[Importer[Any], ...] = (
     POD_LOG, NCCL_TESTS_JSON, RCCL_TESTS_FILE, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH,
     ALL_REDUCE_BENCH, DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
 )  # fmt: skip
 HEAD = 400
 
 
-def reader_for(lines: Sequence[str], name: str | None) -> Importer:
+def reader_for(lines: Sequence[str], name: str | None) -> Importer[Any]:
     """Return the reader called `name`, else the one that detects the lines, also after a long start such as NCCL's log.
 
     Raises UsageError for an unknown name, and for lines of an unknown format.
@@ -132,7 +132,7 @@ class _Mark:
     """A line (its index) that a reader recognizes."""
 
     index: int
-    reader: Importer
+    reader: Importer[Any]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Chunk:
     texts: list[str]
 
 
-def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer, Reading]]:
+def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer[Any], Reading]]:
     """Return the content of the lines by reader: the one called `name`, else each one that recognizes lines and reads a row from them.
 
     Raises UsageError if no reader can read them.
@@ -158,8 +158,8 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
     if len(readers) == 1:
         reading = first.read(lines, user_input)
         return [(first, replace(reading, skipped=(*reading.skipped, *skipped)))]
-    found: list[tuple[Importer, Reading]] = []
-    failed: list[tuple[Importer, UsageError]] = []
+    found: list[tuple[Importer[Any], Reading]] = []
+    failed: list[tuple[Importer[Any], UsageError]] = []
     for reader in readers:
         try:
             found.append((reader, reader.read(_lines_of_tool(lines, marks, reader), user_input)))
@@ -190,7 +190,7 @@ def _unread(chunks: Sequence[_Chunk]) -> list[Skipped]:
     return [UnsupportedTool(line, f"output of {name} (from line {line}) is not supported") for name, line in found.items()]
 
 
-def _marks(chunks: Sequence[_Chunk], first: Importer) -> list[_Mark]:
+def _marks(chunks: Sequence[_Chunk], first: Importer[Any]) -> list[_Mark]:
     """Return the recognized lines, each with the first reader that recognizes it; none if only `first` recognizes lines."""
     recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(chunk.texts)] for chunk in chunks]
     if all(readers == [first] for readers in recognizing):
@@ -203,7 +203,7 @@ def _marks(chunks: Sequence[_Chunk], first: Importer) -> list[_Mark]:
     return found
 
 
-def _lines_of_tool(lines: Sequence[str], marks: Sequence[_Mark], reader: Importer) -> list[str]:
+def _lines_of_tool(lines: Sequence[str], marks: Sequence[_Mark], reader: Importer[Any]) -> list[str]:
     """Return the lines, empty ones in place of those of other tools.
 
     Lines between the last figures of one tool and the beginning of the next one stay for both: they may end one, or begin the other.
