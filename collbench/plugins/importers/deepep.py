@@ -155,7 +155,11 @@ def _row(key: _DeepEpKey, figures: Sequence[_Figure], ranks: int, nodes: int | N
     if not sound:
         return None
     slowest = max(sound, key=lambda figure: figure.time_s)
-    size = slowest.size or _rounded(slowest.rate * slowest.time_s)
+    size = slowest.size
+    if not size:  # rate × time, rounded
+        product = slowest.rate * slowest.time_s
+        unit: int = 10 ** max((floor(log10(product)) if product >= 1 else 0) - _DIGITS + 1, 0)
+        size = round(product / unit) * unit
     of = f"the slowest of {len(sound)} ranks that print" if len(sound) > 1 else "the rank that prints"
     kind = RowKind(
         key.operation, "deepep", "deepep", key.dtype, ranks, nodes, f"the mean over the iterations of {of}", "cuda", mode="pipelined",
@@ -164,12 +168,6 @@ def _row(key: _DeepEpKey, figures: Sequence[_Figure], ranks: int, nodes: int | N
     row = kind.row_if_valid(size, slowest.time_s, slowest.line, count=size, spread=slowest.spread)
     # as printed, since the size is rounded
     return row.with_figures(algbw_bytes_per_s=slowest.rate, busbw_bytes_per_s=slowest.rate) if row else None
-
-
-def _rounded(size: float) -> int:
-    digits = floor(log10(size)) if size >= 1 else 0
-    unit: int = 10 ** max(digits - _DIGITS + 1, 0)
-    return round(size / unit) * unit
 
 
 DEEPEP = Importer(

@@ -69,8 +69,11 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
     """
     begun = ""
     for line in lines:
-        text = _docker_text(line)
-        if text is None:
+        text = None
+        if line.lstrip().startswith('{"log":'):
+            with suppress(ValueError, RecursionError):
+                text = parse_json(line).get("log")
+        if not isinstance(text, str):
             yield line
         elif text.endswith("\n") or len(begun) > _LONGEST_LINE:
             yield (begun + text).rstrip("\r\n")
@@ -80,15 +83,6 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
             yield ""
     if begun:
         yield begun
-
-
-def _docker_text(line: str) -> str | None:
-    if not line.lstrip().startswith('{"log":'):
-        return None
-    with suppress(ValueError, RecursionError):
-        text = parse_json(line).get("log")
-        return text if isinstance(text, str) else None
-    return None
 
 
 # Removal of what launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
@@ -172,20 +166,16 @@ def _with_tags(lines: list[str]) -> list[str]:
     labels = [label[1] for line in head if (label := _common_label(line)) is not None]
     if len(labels) < max(_FEWEST_LABELLED, _LABELLED_SHARE * len(head)) or 2 * len(set(labels)) > len(labels):
         return lines
-    return [_labelled(line) for line in lines]
+    found = ((line, _common_label(line)) for line in lines)
+    return [
+        line if label is None else f"{line[: label.start()]} [label/{_NOT_IN_TAGS.sub('/', label[1])}]:{line[label.end() :]}"
+        for line, label in found
+    ]
 
 
 def _common_label(line: str) -> re.Match[str] | None:
     at, _ = _end_of_prefixes(line, _CERTAIN_PREFIX)
     return _COMMON_LABEL.match(line, at, at + _REACH)
-
-
-def _labelled(line: str) -> str:
-    label = _common_label(line)
-    if label is None:
-        return line
-    tag = _NOT_IN_TAGS.sub("/", label[1])
-    return f"{line[: label.start()]} [label/{tag}]:{line[label.end() :]}"
 
 
 RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths that contradict the number of ranks

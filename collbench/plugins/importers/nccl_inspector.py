@@ -21,10 +21,6 @@ from collbench.results.row import Row
 from collbench.results.store import parse_object
 from collbench.untrusted import dict_of
 
-_OPERATIONS = {
-    "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
-    "AlltoAll": "alltoall", "Gather": "gather", "Scatter": "scatter", "Send": "send", "Recv": "recv", "SendRecv": "sendrecv",
-}  # fmt: skip
 _PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # operations with one rank's part as the printed size
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _LONGEST_OBJECT = 20_000  # lines
@@ -107,7 +103,7 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), as_count(call.get(f"{kind}_sn"))
     if ranks is None or rank is None or size is None or sequence is None or not isinstance(micros, int | float):
         return False
-    operation = _OPERATIONS.get(name, short(name).lower())
+    operation = short(name).lower()
     held = size * (ranks if operation in _PARTS else 1)
     time_s = micros / 1e6
     if not (is_size(held) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):

@@ -223,7 +223,7 @@ def _root(text: str) -> int | None:
 #
 # A file's name decides only between operations with the same columns, and only if no program is named.
 
-_PROGRAMS = {
+PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
     "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather", "scatter": "scatter", "sendrecv": "sendrecv",
     "hypercube": "hypercube",
@@ -244,26 +244,18 @@ class NamedOperation(NamedTuple):
     contradicted: tuple[Contradiction, ...] = ()
 
 
-class Ranks(NamedTuple):
-    """The number of ranks that each source proves, None if it proves none; `nodes` are the head's."""
-
-    head: int | None
-    counts: int | None
-    factor: RankRange | None
-    nodes: int | None
-
-
 class DecidedRanks(NamedTuple):
-    """The ranks and nodes of a table, with the source of their number: "--ranks"."""
+    """The ranks and nodes of a table, with the source of their number: "--ranks"; factor, counts: what bandwidths and counts prove."""
 
     extent: JobExtent
     source: str
-    proven: Ranks
+    factor: RankRange | None
+    counts: int | None
 
     @property
     def doubtful(self) -> bool:
         """Whether the bandwidths of the table do not fit the number of ranks."""
-        return self.proven.factor is not None and not self.proven.factor.holds(self.extent.ranks)
+        return self.factor is not None and not self.factor.holds(self.extent.ranks)
 
 
 def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
@@ -285,7 +277,7 @@ def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, 
         return NamedOperation(operation_named(possible[0]), None, "its columns")
     # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
     file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
-    hint = max((name for name in _PROGRAMS.values() if name in file), key=len, default="")
+    hint = max((name for name in PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
         return NamedOperation(operation_named(hint), None, "the file's name")
     raise UsageError(f"{where}: the operation is unknown ({listed}): use --operation NAME")
@@ -295,39 +287,39 @@ def program_operation(program: str) -> str | None:
     """Return the operation of a program's name with any suffix: allreduce for "./build/all_reduce_perf_mpi". None: unknown."""
     words = program.split()
     found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
-    return _PROGRAMS.get(found[1]) if found else None
+    return PROGRAMS.get(found[1]) if found else None
 
 
-def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
-    """Return the numbers of ranks that head, counts and bandwidths prove."""
+def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation, user_input: UserInput, context: LogContext) -> DecidedRanks:
+    """Return the ranks: those that the output proves, else the user's, else the log's for this start, if the bandwidths allow them.
+
+    Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
+    """
+    where = f"the table at line {lines[0].number}"
     own = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
     ranks, hosts = {device.rank for device in own}, {device.host for device in own}
-    whole = len(own) < len(head.devices) or ranks == set(range(len(ranks)))
+    is_known = bool(ranks) and (len(own) < len(head.devices) or ranks == set(range(len(ranks))))
     once = len(own) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
     nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
-    known = bool(ranks) and whole
+    nodes = nodes if is_known else None
     counts = None
     if operation.parts(4) > 1 and not operation.uneven:  # a buffer has a part for each rank; alltoallv's parts are uneven
         parts = {parts_of(line) for line in lines if line.size and line.elements}
         counts = parts.pop() if len(parts) == 1 else None
     factor = rank_range(operation, fastest(lines))
-    return Ranks(len(ranks) if known else None, counts, factor, nodes if known else None)
 
+    def decided(number: int | None, source: str, of_nodes: int | None = nodes, place: str = where) -> DecidedRanks:
+        return DecidedRanks(ranks_and_nodes(user_input, number, of_nodes, place), source, factor, counts)
 
-def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
-    """Return the ranks: those that the output proves, else the user's, else the log's for this start, if the bandwidths allow them.
-
-    Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
-    """
-    factor = proven.factor
     only = factor.only if factor else None
-    for known, source in ((proven.head, "the list of devices"), (proven.counts, "size and count"), (only, "busbw / algbw")):
+    listed = len(ranks) if is_known else None
+    for known, source in ((listed, "the list of devices"), (counts, "size and count"), (only, "busbw / algbw")):
         if known is not None:
-            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes, where), source, proven)
+            return decided(known, source)
     if user_input.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
             raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
-        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), "--ranks", proven)
+        return decided(None, "--ranks")
     if factor is not None and factor.empty:
         raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
     gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
@@ -335,10 +327,8 @@ def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogC
     launched = None if context.processes is None else context.processes * gpus * threads
     for known, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
         if known and (factor is None or factor.holds(known)):
-            nodes = proven.nodes or len(set(context.hosts)) or None
-            return DecidedRanks(ranks_and_nodes(user_input, known, nodes, where), source, proven)
-    allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
-    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), "--ranks", proven)
+            return decided(known, source, nodes or len(set(context.hosts)) or None)
+    return decided(None, "--ranks", place=where + (f" (busbw / algbw allows {factor})" if factor is not None else ""))
 
 
 def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
@@ -394,11 +384,13 @@ class NcclTestsBlock:
     """A head with the lines below it.
 
     samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
+    in_log     whether it is among the lines of a log
     """
 
     head: Head
     lines: list[TableLine]
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
+    in_log: bool = True
 
     @property
     def number(self) -> int:
@@ -406,11 +398,12 @@ class NcclTestsBlock:
         return self.lines[0].number if self.lines else 0
 
 
-def runs_of(block: NcclTestsBlock, user_input: UserInput, context: LogContext) -> Iterator[ImportedTable]:
+def _runs(block: NcclTestsBlock, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
     """Yield the runs in a block that have a row, with the values of the log for their start.
 
     Raises UsageError if the operation or the ranks are unknown.
     """
+    context = contexts.at(block.lines[-1].number) if block.in_log else LogContext()
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
     skipped: list[Missing] = []
@@ -466,8 +459,7 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
     if head.old is None and any(_OLD_ERROR.fullmatch(body.wrong) for body in bodies):
         head = replace(head, old=True)  # without a header, the fourth column shows that it is the largest error: "2e-01", "0e+00"
     named = operation_of(head, lines, user_input, context)
-    proven = ranks_of(head, lines, named.operation)
-    ranks = decide_ranks(proven, user_input, head, context, f"the table at line {lines[0].number}")
+    ranks = ranks_of(head, lines, named.operation, user_input, context)
     rows, arrays = _rows(replace(block, head=head), lines, named.operation, ranks)
     if not rows:
         return None
@@ -583,11 +575,11 @@ def _missing(
 
 
 def _doubts(head: Head, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks) -> Iterator[ImportDoubt]:
-    ranks, proven = decided.extent.ranks, decided.proven
-    if decided.doubtful and proven.factor is not None:
-        yield rank_mismatch("busbw / algbw", proven.factor, ranks, operation.name)
-    if proven.counts is not None and proven.counts != ranks:
-        yield rank_mismatch("size / count", RankRange(proven.counts, proven.counts), ranks, operation.name)
+    ranks, counts = decided.extent.ranks, decided.counts
+    if decided.doubtful and decided.factor is not None:
+        yield rank_mismatch("busbw / algbw", decided.factor, ranks, operation.name)
+    if counts is not None and counts != ranks:
+        yield rank_mismatch("size / count", RankRange(counts, counts), ranks, operation.name)
     if ranks == 1 and not decided.doubtful:
         yield SingleRankTable()
     if (groups := len({device.group for device in head.devices})) > 1:
@@ -635,11 +627,7 @@ def _json_block(lines: Sequence[str]) -> list[NcclTestsBlock]:
         if line := _line(number, each):
             table.append(line)
             samples.update(_samples(number, each, head))
-    return [NcclTestsBlock(head, table, samples)]
-
-
-def _json_runs(block: NcclTestsBlock, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
-    return runs_of(block, user_input, LogContext())
+    return [NcclTestsBlock(head, table, samples, in_log=False)]
 
 
 def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
@@ -719,7 +707,7 @@ def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
 
 
 NCCL_TESTS_JSON = Importer(
-    "nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, _json_block, _json_runs,
+    "nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, _json_block, _runs,
     empty="no results in the file: the program was stopped before its first line", tagged=True,
 )  # fmt: skip
 
@@ -793,10 +781,6 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
     for stream in streams.values():
         stream.close()
         yield from stream.blocks
-
-
-def _runs(block: NcclTestsBlock, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
-    return runs_of(block, user_input, contexts.at(block.lines[-1].number))
 
 
 NCCL_TESTS = Importer(

@@ -16,6 +16,7 @@ from collbench.operations.registry import operations
 from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.nccl_inspector import objects_in
+from collbench.plugins.importers.nccl_tests import PROGRAMS
 from collbench.plugins.importers.notes import ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
@@ -35,11 +36,6 @@ from collbench.plugins.importers.rows import (
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
-_OPERATIONS = {
-    "allreduce": "allreduce", "allreducewithbias": "allreduce", "allgather": "allgather", "reducescatter": "reducescatter",
-    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather",
-    "scatter": "scatter", "sendrecv": "sendrecv", "hypercube": "hypercube",
-}  # fmt: skip
 _HEADER = ("size", "type", "redop", "inplace", "time", "algbw", "busbw")  # in each form, in any case of letters
 _STATISTIC = "the mean over the iterations, averaged over the ranks"
 _MOST_WRONG = 2**62
@@ -109,8 +105,9 @@ def _records(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _runs(table: _RcclTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     where = f"the records from line {table.number} on"
-    name = _OPERATIONS.get(table.name.lower().replace("_", "").replace(" ", ""))
-    if name is None:
+    plain = table.name.lower().replace("_", "").replace(" ", "")
+    name = "allreduce" if plain == "allreducewithbias" else plain
+    if name not in PROGRAMS.values():
         raise UsageError(f"{where}: unknown collective '{short(table.name)}' of rccl-tests")
     operation = operations()[name]
     extent = ranks_and_nodes(user_input, table.ranks, table.nodes, where)

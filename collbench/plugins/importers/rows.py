@@ -40,15 +40,19 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
         """Return the ceilings, computed once for all equal arguments."""
         return _ceilings(operation, pairs, lambda: job_of(ranks, nodes, device))
 
-    return [_set(row, *found(row.operation, row.ranks, row.nodes, row.device, _pairs_at_once(row))) for row in rows]
-
-
-def _pairs_at_once(row: Row) -> int:
-    """Return how many pairs send at the same time; 1 for collectives, and for ping-pongs, which take turns."""
-    ours, count = operations().get(row.operation), row.groups.get("count")
-    if ours is None or not ours.pair or ours.self_synchronizing or row.groups.get("ranks") != 2:
-        return 1
-    return count if isinstance(count, int) and count > 1 else 1
+    with_their = []
+    for row in rows:
+        ours, count = operations().get(row.operation), row.groups.get("count")
+        pairs = 1  # pairs that send at the same time; 1 for collectives, and for ping-pongs, which take turns
+        if ours is not None and ours.pair and not ours.self_synchronizing and row.groups.get("ranks") == 2:
+            pairs = count if isinstance(count, int) and count > 1 else 1
+        ceiling, bound = found(row.operation, row.ranks, row.nodes, row.device, pairs)
+        # If its rate exceeds the hard limit, it gets a flag and no percentage, as collbench's own rows do.
+        above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
+        percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
+        flags = (*row.flags, "above_bound") if above else row.flags
+        with_their.append(replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent, flags=flags))
+    return with_their
 
 
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
@@ -75,14 +79,6 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
     if pairs > 1 and not together and expected and expected.kind == "given":
         return replace(expected, limited_by=f"{expected.limited_by} shared by {pairs} pairs"), None
     return expected, known.bound if known.bound and known.bound.bytes_per_s else None
-
-
-def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
-    """Return the row with its ceilings. If its rate exceeds the hard limit it gets a flag and no percentage, as collbench's own rows do."""
-    above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
-    percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
-    flags = (*row.flags, "above_bound") if above else row.flags
-    return replace(row, ceiling=ceiling, hard_bound=bound, percent_of_ceiling=percent, flags=flags)
 
 
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9

@@ -67,7 +67,10 @@ def _tests(lines: Sequence[str]) -> list[_UcxTest]:
 def _runs(test: _UcxTest, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
     context = contexts.at(test.number)
     at, words = test.final or (0, [])
-    latency, size = _is_latency(test, context), _size(test, words, context)
+    latency, size = test.latency, _size(test, words, context)
+    if latency is None:
+        name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
+        latency = next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
     figures = [parse_number(word) for word in words]
     time_s = _time(figures, size, latency) if len(words) in (4, 8) else None
     if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
@@ -103,13 +106,6 @@ def _runs(test: _UcxTest, user_input: UserInput, contexts: Contexts) -> Iterator
     facts = {**test.facts, **start_facts(context)}
     program = test.facts.get("Test", "ucx_perftest")
     yield ImportedTable("ucx_perftest", None, program, statistic, [row], facts=facts, missing=unknown, doubts=doubts)
-
-
-def _is_latency(test: _UcxTest, context: LogContext) -> bool | None:
-    if test.latency is not None:
-        return test.latency
-    name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
-    return next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
 
 
 def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | None:

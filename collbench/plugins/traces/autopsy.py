@@ -140,7 +140,12 @@ class AutopsyFinding(Fact, frozen=True):
                 f"{subject} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
                 f"{self.lost_s:.3g} of {self.span_s:.3g} s, if the clocks of the hosts agree"
             )
-        return f"mismatch: {self._mismatch(subject)}: {self._values}{self._evidence}{self._places}"
+        evidence = ""
+        if self.by_history and not self.is_message:
+            evidence = "; the others called what all ranks called in the earlier steps"
+        elif not self.ranks and not self.is_message:
+            evidence = "; neither a majority nor earlier steps show which is right"
+        return f"mismatch: {self._mismatch(subject)}: {self._values}{evidence}{self._places}"
 
     def _hang(self, subject: str, at: str) -> str:
         many = len(self.ranks) > 1
@@ -160,15 +165,14 @@ class AutopsyFinding(Fact, frozen=True):
         return f"{subject} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
 
     def _open(self, subject: str, at: str) -> str:
+        waiting = f"{_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'}"
         if self.cause is AutopsyCause.OLDER_DUMP:
             return f"the dump of {subject} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
         if self.cause is AutopsyCause.NOT_SHOWN:
             more = f"; the dump of {subject} does not show whether it was called there" if self.ranks else ""
-            return f"{at}: {_ranks(self.waiting)} {self._verb}, and the dumps do not show for which rank{more}"
+            return f"{at}: {waiting}, and the dumps do not show for which rank{more}"
         if self.cause is AutopsyCause.NO_MEMBERS:
-            return (
-                f"{at}: {_ranks(self.waiting)} {self._verb}; the dumps do not have all ranks of the group, and one may not have called it"
-            )
+            return f"{at}: {waiting}; the dumps do not have all ranks of the group, and one may not have called it"
         if self.cause is AutopsyCause.PARTLY:
             other = "a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck"
             return (
@@ -230,11 +234,7 @@ class AutopsyFinding(Fact, frozen=True):
 
     @property
     def _waiting(self) -> str:
-        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {self._verb}"
-
-    @property
-    def _verb(self) -> str:
-        return "wait" if len(self.waiting) != 1 else "waits"
+        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {'wait' if len(self.waiting) != 1 else 'waits'}"
 
     @property
     def _values(self) -> str:
@@ -242,14 +242,6 @@ class AutopsyFinding(Fact, frozen=True):
         for rank, value in zip(self.compared, self.values, strict=True):
             by_value.setdefault(value, []).append(rank)
         return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda each: len(each[1])))
-
-    @property
-    def _evidence(self) -> str:
-        if self.is_message:
-            return ""
-        if self.by_history:
-            return "; the others called what all ranks called in the earlier steps"
-        return "" if self.ranks else "; neither a majority nor earlier steps show which is right"
 
     @property
     def _places(self) -> str:
@@ -365,11 +357,15 @@ class _Waits:
             for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
                 if row >= 0:
                     yield self._older(table, rank, row)
-        unequal = [operation for operation in self.graph.operations if self._is_unequal(operation)]
-        for operation in unequal:
-            yield operation.time, self._unequal(operation)
-        found = list(self._roots()) or ([] if explained or unequal else list(self._without_root()))
-        yield from found
+        unequal = list(self._unequal())
+        yield from unequal
+        roots = self.graph.roots
+        missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
+        found = [
+            *self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing),
+            *self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind),
+        ]
+        yield from found or ([] if explained or unequal else self._without_root())
 
     def _without_root(self) -> Iterator[tuple[int, AutopsyFinding]]:
         """Yield what the graph shows if each rank that others wait for waits itself."""
@@ -377,17 +373,14 @@ class _Waits:
         circles = self.graph.circles(behind=False) or ([] if absent else self.graph.circles(behind=True))
         if circles:
             for circle in circles:
-                yield self._circle(circle)
+                waits = {rank: self.graph.waits[rank][0] for rank in sorted(circle)}
+                first = min(waits.values(), key=lambda operation: operation.time)
+                values = tuple(self._called(operation, rank) for rank, operation in waits.items())
+                yield first.time, self._finding(AutopsyCause.CIRCLE, tuple(waits), first, values=values, compared=tuple(waits))
         elif absent:
             yield from self._by_operation(AutopsyCause.NO_DUMP, absent, lambda operation: operation.absent)
         elif self.graph.operations:
             yield self._held()
-
-    def _roots(self) -> Iterator[tuple[int, AutopsyFinding]]:
-        roots = self.graph.roots
-        missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
-        yield from self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing)
-        yield from self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind)
 
     def _by_operation(
         self, cause: AutopsyCause, ranks: set[int], of: Callable[[PendingOperation], Sequence[int]]
@@ -403,18 +396,9 @@ class _Waits:
         for own in together.values():
             operation = first[own[0]]
             more = len(operation.missing) > len(operation.waiting) and not operation.pair and operation.is_whole
-            yield (
-                operation.time,
-                self._finding(
-                    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if more and cause is AutopsyCause.NOT_ARRIVED else cause, tuple(own), operation
-                ),
-            )
-
-    def _circle(self, circle: set[int]) -> tuple[int, AutopsyFinding]:
-        waits = {rank: self.graph.waits[rank][0] for rank in sorted(circle)}
-        first = min(waits.values(), key=lambda operation: operation.time)
-        values = tuple(self._called(operation, rank) for rank, operation in waits.items())
-        return first.time, self._finding(AutopsyCause.CIRCLE, tuple(waits), first, values=values, compared=tuple(waits))
+            is_additional = more and cause is AutopsyCause.NOT_ARRIVED
+            shown = AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if is_additional else cause
+            yield operation.time, self._finding(shown, tuple(own), operation)
 
     def _held(self) -> tuple[int, AutopsyFinding]:
         """Return a finding for the first operation that is pending without a rank that it waits for."""
@@ -427,18 +411,20 @@ class _Waits:
             return operation.time, self._finding(AutopsyCause.PARTLY, (), operation, compared=operation.done)
         return operation.time, self._finding(AutopsyCause.NOTHING_MOVES if operation.is_whole else AutopsyCause.NO_MEMBERS, (), operation)
 
-    def _is_unequal(self, operation: PendingOperation) -> bool:
-        """Return whether a send has another number of bytes than its receive."""
-        if not operation.pair or len(operation.index) < 2:
-            return False
-        sizes = [_message(self._operation(operation, rank)) for rank in operation.pair]
-        return None not in sizes and sizes[0] != sizes[1]
-
-    def _unequal(self, operation: PendingOperation) -> AutopsyFinding:
-        sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
-        cause = AutopsyCause.SIZE if sender["sent"] != receiver["received"] else AutopsyCause.DTYPE
-        values = tuple(_describe(each) for each in (sender, receiver))
-        return self._finding(cause, (), operation, values=values, compared=operation.pair)
+    def _unequal(self) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield a finding for each send that has another number of bytes than its receive."""
+        for operation in self.graph.operations:
+            if not operation.pair or len(operation.index) < 2:
+                continue
+            sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
+            sent, received = int(sender["sent"]), int(receiver["received"])
+            if min(sent, received) < 0 or NONE in (sender["dtype"], receiver["dtype"]):
+                continue
+            width, other_width = (dtype_named(DTYPES[side["dtype"]]).size for side in (sender, receiver))
+            if sent * width != received * other_width:
+                cause = AutopsyCause.SIZE if sent != received else AutopsyCause.DTYPE
+                values = _describe(sender), _describe(receiver)
+                yield operation.time, self._finding(cause, (), operation, values=values, compared=operation.pair)
 
     def _older(self, table: GroupCalls, rank: int, row: int) -> tuple[int, AutopsyFinding]:
         completed = np.flatnonzero(table.done[row] & table.has[row])
@@ -496,14 +482,6 @@ class _Waits:
         return f"#{called}" if called > 0 else "", called, completed
 
 
-def _message(operation: Any) -> int | None:
-    """Return the bytes of a send or receive; None if they are not known."""
-    elements = int(operation["sent"] if operation["kind"] == KIND["send"] else operation["received"])
-    if elements < 0 or operation["dtype"] == NONE:
-        return None
-    return elements * dtype_named(DTYPES[operation["dtype"]]).size
-
-
 def _peer(kind: str, peer: int) -> str:
     return f"{'to' if kind == 'send' else 'from'} {f'rank {peer}' if peer != UNKNOWN else 'any rank'}"
 
@@ -545,7 +523,9 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
                 table.match.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.match.messages[:0]
             )
             for found in differences(trace, [part]):
-                if found.field in _OF_FIELD and not _may_differ(trace, found):
+                # the parts of an uneven all-to-all are not recorded: a program without a fault may have this difference
+                uneven = found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv")
+                if found.field in _OF_FIELD and not (uneven and Part.SPLITS in trace.missing):
                     row = int(rows[found.call])
                     first = min(first, (row, found), key=lambda pair: pair[0]) if first else (row, found)
                     break
@@ -553,14 +533,13 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
             yield _Mismatch(table.time(first[0]), _mismatch(trace, table, *first), int(table.last.min()) - first[0] < _GOES_ON)
 
 
-def _may_differ(trace: Trace, found: TraceDifference) -> bool:
-    """Return whether a program without a fault may have this difference: the parts of an uneven all-to-all are not recorded."""
-    return found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv") and Part.SPLITS in trace.missing
-
-
 def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference) -> AutopsyFinding:
     called = np.flatnonzero(table.calls[row] != UNKNOWN).tolist()
-    lists = {column: _signatures(trace, table, column) for column in called}
+    lists: dict[int, dict[int, tuple[int, ...]]] = {}  # by column and row what a rank called: kind, type, elements
+    for column in called:
+        rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
+        operations = trace.ranks[table.columns[column]].operations[["kind", "dtype", "sent", "received"]][table.calls[rows, column]]
+        lists[column] = dict(zip(rows.tolist(), operations.tolist(), strict=True))
     ranks, by_history = found.minority, False
     right = next((column for column in called if table.ranks[column] not in ranks), called[0])
     if not ranks:
@@ -585,14 +564,6 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference)
         tuple(_describe(table.operation(row, column)) for column in compared), tuple(table.ranks[column] for column in compared),
         place=place, waits_at=waits_at, by_history=by_history,
     )  # fmt: skip
-
-
-def _signatures(trace: Trace, table: GroupCalls, column: int) -> dict[int, tuple[int, ...]]:
-    """Return by row what a rank called: kind, type, elements."""
-    rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
-    operations = trace.ranks[table.columns[column]].operations[table.calls[rows, column]]
-    names = ["kind", "dtype", "sent", "received"]
-    return dict(zip(rows.tolist(), (tuple(each) for each in operations[names].tolist()), strict=True))
 
 
 def _expected(calls: dict[int, tuple[int, ...]], row: int) -> tuple[int, ...] | None:

@@ -325,18 +325,10 @@ class _Reader:
         self.resolve_kernels(operations)
         self.resolve_gloo(operations, calls)
         operations["state"][operations["end"] != UNKNOWN] = _COMPLETED
-        unnamed = self.rank.group("")
-        fits = self.column(4)
-        for size in np.unique(fits[operations["group"] == unnamed]).tolist():
-            operations["group"][(operations["group"] == unnamed) & (fits == size)] = self.rank.group(self.rank.name_of_size(size))
-        numbers, local = self.column(2), self.column(3) > 0
-        operations["root"] = np.where(local, UNKNOWN, numbers)
+        self.rank.resolve(operations, self.column(4), self.column(2), self.column(3) > 0)
         for name in list(self.rank.groups):
-            index = self.rank.group(name)
             members = len(self.rank.groups[name].ranks)
-            own = operations["group"] == index
-            for number in np.unique(numbers[own & local & (numbers != UNKNOWN)]).tolist():
-                operations["root"][own & local & (numbers == number)] = self.rank.rank_of(name, number)
+            own = operations["group"] == self.rank.group(name)
             for kind in (KIND["allgather"], KIND["reducescatter"], KIND["gather"], KIND["scatter"]):
                 self.complete(operations, own & (operations["kind"] == kind), kind, members)
         return keep
