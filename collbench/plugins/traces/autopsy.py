@@ -59,24 +59,43 @@ class AutopsyCause(StrEnum):
     SLOW = "slow"
 
 
-_OF_FIELD = {
-    DifferingField.ORDER: AutopsyCause.ORDER, DifferingField.OPERATION: AutopsyCause.OPERATION, DifferingField.SIZE: AutopsyCause.SIZE,
-    DifferingField.DTYPE: AutopsyCause.DTYPE, DifferingField.REDOP: AutopsyCause.REDOP, DifferingField.ROOT: AutopsyCause.ROOT,
-}  # fmt: skip
-_PROPERTY = {
-    AutopsyCause.SIZE: "size", AutopsyCause.DTYPE: "data type", AutopsyCause.REDOP: "reduction op", AutopsyCause.ROOT: "root",
-    AutopsyCause.ORDER: "order",
-}  # fmt: skip
-_WAITING = frozenset(
-    {
-        AutopsyCause.NOT_ARRIVED, AutopsyCause.NO_DUMP, AutopsyCause.CIRCLE, AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL,
-        AutopsyCause.NOT_STARTED,
-    }
-)  # fmt: skip
 _OPEN = frozenset(
     {AutopsyCause.NOTHING_MOVES, AutopsyCause.OLDER_DUMP, AutopsyCause.PARTLY, AutopsyCause.NO_MEMBERS, AutopsyCause.NOT_SHOWN}
 )
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+_NO_MATCH = "hang: {who} did not call the matching {other}: rank {first} waits in {at}; {last}"
+_NO_DUMPS = "hang: {at}: {waiting}; no dump of {who}, and at least one of them did not arrive"
+_TEXTS = {
+    AutopsyCause.NOT_ARRIVED: "hang: {who} did not arrive at {at}: {waiting}; {last}{gpu}",
+    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL: (
+        "hang: {who} did not arrive at {at}, or {waiters} made an additional call: {waiting}; {last}{gpu}"
+    ),
+    AutopsyCause.NO_DUMP: "hang: no dump of {who}: its process is stopped or has ended, or its dump is lost; {at}: {waiting} for it",
+    AutopsyCause.CIRCLE: "hang: {who} {circle}: {values}",
+    AutopsyCause.NOT_STARTED: "hang: {who} {have} called {at}, and the GPU has not started it: {waiting} for it{gpu}",
+    AutopsyCause.OLDER_DUMP: "the dump of {who} is older than the others: it does not have {at}, which completed at {waiters}",
+    AutopsyCause.NOT_SHOWN: "{at}: {waiters} {wait}, and the dumps do not show for which rank{unknown}",
+    AutopsyCause.NO_MEMBERS: "{at}: {waiters} {wait}; the dumps do not have all ranks of the group, and one may not have called it",
+    AutopsyCause.PARTLY: (
+        "{at}: completed at {done} and pending at {waiters}, which have called it: {stuck}, or the path between them carries nothing"
+    ),
+    AutopsyCause.NOTHING_MOVES: (
+        "{at}: all {members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
+        "or the dumps were written during the operation"
+    ),
+    AutopsyCause.SKIPPED: "mismatch: {who} skipped {operation} {number}",
+    AutopsyCause.ADDITIONAL: "mismatch: {who} made an additional call at {number}",
+    AutopsyCause.AHEAD: ("mismatch: {who} skipped {operation} {number} or reordered calls: it called what follows in the earlier steps"),
+    AutopsyCause.ORDER: "mismatch: {who} called in a different order from {number}",
+    AutopsyCause.OPERATION: "mismatch: {who} called a different operation at {number}",
+    AutopsyCause.SLOW: (
+        "{who} arrived last at {late} of {of_calls} calls of group {group}: the other ranks waited for it "
+        "{lost:.3g} of {span:.3g} s, if the clocks of the hosts agree"
+    ),
+}
+_DIFFERENT = "mismatch: {who} called {operation} {number} with a different {what}"
+_DISAGREE = "mismatch: the ranks disagree about the {what} at call {number}"
+_DIFFERENT_ENDS = "mismatch: {at} has a different {what} at its sender and its receiver"
 
 
 class AutopsyFinding(Fact, frozen=True):
@@ -127,114 +146,58 @@ class AutopsyFinding(Fact, frozen=True):
         """Whether the finding names no cause."""
         return self.cause in _OPEN or (self.cause is AutopsyCause.NO_DUMP and len(self.ranks) > 1)
 
-    def render(self) -> str:
-        """Return one sentence: the ranks, the call, the evidence."""
-        at = f"{self._operation} of group {self._group}"
-        subject = _ranks(self.ranks)
-        if self.cause in _WAITING:
-            return f"hang: {self._hang(subject, at)}{self._places}"
-        if self.cause in _OPEN:
-            return f"{self._open(subject, at)}{self._places}"
-        if self.cause is AutopsyCause.SLOW:
-            return (
-                f"{subject} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
-                f"{self.lost_s:.3g} of {self.span_s:.3g} s, if the clocks of the hosts agree"
-            )
-        evidence = ""
-        if self.by_history and not self.is_message:
-            evidence = "; the others called what all ranks called in the earlier steps"
-        elif not self.ranks and not self.is_message:
-            evidence = "; neither a majority nor earlier steps show which is right"
-        return f"mismatch: {self._mismatch(subject)}: {self._values}{evidence}{self._places}"
-
-    def _hang(self, subject: str, at: str) -> str:
-        many = len(self.ranks) > 1
-        if self.cause is AutopsyCause.NO_DUMP:
-            if many:
-                return f"{at}: {self._waiting}; no dump of {subject}, and at least one of them did not arrive"
-            return f"no dump of {subject}: its process is stopped or has ended, or its dump is lost; {at}: {self._waiting} for it"
-        if self.cause is AutopsyCause.CIRCLE:
-            return f"{subject} {'wait for one another' if many else 'waits for itself'}: {self._values}"
-        if self.cause is AutopsyCause.NOT_STARTED:
-            return f"{subject} {'have' if many else 'has'} called {at}, and the GPU has not started it: {self._waiting} for it{self._gpu}"
-        if self.is_message:
-            other = "recv" if self.operation == "send" else "send"
-            of = f"rank {self.waiting[0]} waits in {at}"
-            return f"{subject} did not call the matching {other}: {of}; {self._last}"
-        also = f", or {_ranks(self.waiting)} made an additional call" if self.cause is AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ""
-        return f"{subject} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
-
-    def _open(self, subject: str, at: str) -> str:
-        waiting = f"{_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'}"
-        if self.cause is AutopsyCause.OLDER_DUMP:
-            return f"the dump of {subject} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
-        if self.cause is AutopsyCause.NOT_SHOWN:
-            more = f"; the dump of {subject} does not show whether it was called there" if self.ranks else ""
-            return f"{at}: {waiting}, and the dumps do not show for which rank{more}"
-        if self.cause is AutopsyCause.NO_MEMBERS:
-            return f"{at}: {waiting}; the dumps do not have all ranks of the group, and one may not have called it"
-        if self.cause is AutopsyCause.PARTLY:
-            other = "a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck"
-            return (
-                f"{at}: completed at {_ranks(self.compared)} and pending at {_ranks(self.waiting)}, which have called it: {other}, "
-                "or the path between them carries nothing"
-            )
-        return (
-            f"{at}: all {self.members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
-            "or the dumps were written during the operation"
-        )
-
     @property
     def is_message(self) -> bool:
         """Whether the operation is a send or a receive."""
         return self.operation in ("send", "recv")
 
-    @property
-    def _operation(self) -> str:
-        number = "" if self.sequence == UNKNOWN else f" #{self.sequence}"
-        if not self.is_message:
-            return f"{self.operation}{number}"
-        return f"{self.operation}{number} {_peer(self.operation, self.peer)}"
+    def render(self) -> str:
+        """Return one sentence: the ranks, the call, the evidence."""
+        many = len(self.ranks) > 1
+        text = _TEXTS.get(self.cause, _DIFFERENT)
+        if self.cause is AutopsyCause.NO_DUMP and many:
+            text = _NO_DUMPS
+        elif self.is_message and "did not arrive" in self.cause:
+            text = _NO_MATCH
+        if text.startswith("mismatch") and self.is_message:
+            text = f"{_DIFFERENT_ENDS}: {{values}}"
+        elif text.startswith("mismatch"):
+            evidence = "" if self.ranks else "; neither a majority nor earlier steps show which is right"
+            if self.by_history:
+                evidence = "; the others called what all ranks called in the earlier steps"
+            text = f"{text if self.ranks else _DISAGREE}: {{values}}{evidence}"
+        group = f"{self.group[:60]} ({self.what[:60]})" if self.what and self.what != "undefined" else self.group[:60]
+        numbered = self.operation if self.sequence == UNKNOWN else f"{self.operation} #{self.sequence}"
+        whose = f" of rank {self.ranks[0]}" if many else ""
+        unknown = f"; the dump of {_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
+        behind = self.completed != UNKNOWN and self.completed < self.called
+        wait = "wait" if len(self.waiting) != 1 else "waits"
+        shown = text.format(
+            who=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
+            waiting=f"{len(self.waiting)} of {plural(self.members, 'rank')} {wait}", first=self.waiting[0] if self.waiting else "",
+            at=f"{numbered}{f' {_peer(self.operation, self.peer)}' if self.is_message else ''} of group {group}",
+            number=f"#{self.sequence} of group {group}", operation=self.operation, other="recv" if self.operation == "send" else "send",
+            circle="wait for one another" if many else "waits for itself", values=self._values, done=_ranks(self.compared), unknown=unknown,
+            stuck="a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck", members=self.members,
+            last=self._last, gpu=f"; {f'the GPU{whose}' if many else 'its GPU'} has completed only #{self.completed}" if behind else "",
+            what=self.cause.removeprefix("different ") if self.cause.startswith("different ") else "operation",
+            late=self.late, of_calls=self.of_calls, lost=self.lost_s, span=self.span_s,
+        )  # fmt: skip
+        places = [
+            f"{_ranks(ranks[:1])} called last at {place}"
+            for ranks, place in ((self.ranks, self.place), (self.waiting, self.waits_at))
+            if place and self.cause is not AutopsyCause.SLOW
+        ]
+        return f"{shown}; {', '.join(places)}" if places else shown
 
     @property
     def _last(self) -> str:
-        whose = f"the last call of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its last call"
+        many = len(self.ranks) > 1
         if self.last:
-            return f"{whose} there is {self.last}"
+            return f"{f'the last call of rank {self.ranks[0]}' if many else 'its last call'} there is {self.last}"
         if self.sequence <= 1 and not self.is_message:
-            return f"{'they have' if len(self.ranks) > 1 else 'it has'} no call there"
-        return f"the dump of rank {self.ranks[0]} has no call there" if len(self.ranks) > 1 else "its dump has no call there"
-
-    @property
-    def _gpu(self) -> str:
-        """That the GPU is behind the calls of the program."""
-        if self.completed == UNKNOWN or self.completed >= self.called:
-            return ""
-        whose = f"the GPU of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its GPU"
-        return f"; {whose} has completed only #{self.completed}"
-
-    def _mismatch(self, who: str) -> str:
-        number = f"#{self.sequence} of group {self._group}"
-        at = f"{self.operation} {number}"
-        if self.is_message:
-            return f"{self._operation} of group {self._group} has a different {_PROPERTY[self.cause]} at its sender and its receiver"
-        if not self.ranks:
-            return f"the ranks disagree about the {_PROPERTY.get(self.cause, 'operation')} at call {number}"
-        return {
-            AutopsyCause.SKIPPED: f"{who} skipped {at}",
-            AutopsyCause.ADDITIONAL: f"{who} made an additional call at {number}",
-            AutopsyCause.AHEAD: f"{who} skipped {at} or reordered calls: it called what follows in the earlier steps",
-            AutopsyCause.ORDER: f"{who} called in a different order from {number}",
-            AutopsyCause.OPERATION: f"{who} called a different operation at {number}",
-        }.get(self.cause, f"{who} called {at} with a different {_PROPERTY.get(self.cause, '')}")
-
-    @property
-    def _group(self) -> str:
-        return f"{self.group[:60]} ({self.what[:60]})" if self.what and self.what != "undefined" else self.group[:60]
-
-    @property
-    def _waiting(self) -> str:
-        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {'wait' if len(self.waiting) != 1 else 'waits'}"
+            return f"{'they have' if many else 'it has'} no call there"
+        return f"the dump of rank {self.ranks[0]} has no call there" if many else "its dump has no call there"
 
     @property
     def _values(self) -> str:
@@ -242,15 +205,6 @@ class AutopsyFinding(Fact, frozen=True):
         for rank, value in zip(self.compared, self.values, strict=True):
             by_value.setdefault(value, []).append(rank)
         return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda each: len(each[1])))
-
-    @property
-    def _places(self) -> str:
-        known = [
-            f"{_ranks(ranks[:1])} called last at {place}"
-            for ranks, place in ((self.ranks, self.place), (self.waiting, self.waits_at))
-            if place
-        ]
-        return f"; {', '.join(known)}" if known else ""
 
 
 class AutopsyResult(StrEnum):
@@ -525,7 +479,7 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
             for found in differences(trace, [part]):
                 # the parts of an uneven all-to-all are not recorded: a program without a fault may have this difference
                 uneven = found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv")
-                if found.field in _OF_FIELD and not (uneven and Part.SPLITS in trace.missing):
+                if found.field is not DifferingField.MISSING and not (uneven and Part.SPLITS in trace.missing):
                     row = int(rows[found.call])
                     first = min(first, (row, found), key=lambda pair: pair[0]) if first else (row, found)
                     break
@@ -548,7 +502,7 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference)
         if expected is not None and fitting and len(fitting) < len(called):
             ranks = tuple(sorted(table.ranks[column] for column in called if column not in fitting))
             right, by_history = fitting[0], True
-    cause = _OF_FIELD[found.field]
+    cause = AutopsyCause(f"different {found.field}")
     if ranks and cause is not AutopsyCause.ORDER:
         wrong = lists[table.ranks.index(ranks[0])]
         following = _expected({**lists[right], row + 1: ()}, row + 1)
