@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, UserInput
+from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import (
@@ -33,7 +33,7 @@ _TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) w
 _PROFILED = re.compile(r"The ([\d.]{1,20})GiB payload bandwidth of all_reduce")
 _OLD = re.compile(r"average bandwidth of all_reduce with a ([\d.]{1,20})GB payload \((\d{1,9}) trials, (\d{1,7}) ranks\)")
 _OLD_RATE = re.compile(r"\s*(algbw|busbw): ([\d.]{1,20}) GBps")
-_LINE = re.compile(r"\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
+_LINE = re.compile(r"^\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
 _TRIAL = re.compile(r"\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*$")
 _SOFTWARE = re.compile(r"- software: torch=([^,\s]{1,60}), cuda=([^,\s]{1,60}), nccl=\(?([\d., ]{1,30})\)?")
 _HARDWARE = re.compile(r"name='([^']{1,80})'")
@@ -55,13 +55,7 @@ class _BenchOutput:
 
     @property
     def rates(self) -> list[tuple[str, str]]:
-        """All rates of the table."""
         return [*(rates for _, _, rates in self.lines), *self.trials]
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is a title or a line of its tables."""
-    return any(("all_reduce" in line and (_TITLE.search(line) or _OLD.search(line))) or _LINE.match(line) for line in lines)
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
@@ -154,6 +148,6 @@ def _time(size: int, algbw: str) -> float | None:
 
 
 ALL_REDUCE_BENCH = Importer(
-    "all-reduce-bench", "all_reduce_bench.py of ml-engineering", knows, _tables, _runs,
+    "all-reduce-bench", "all_reduce_bench.py of ml-engineering", lines_with(_TITLE, _OLD, _LINE, words=["all_reduce", "|"]), _tables, _runs,
     empty="no line with a size and its rates found: the program was stopped before it printed its table",
 )  # fmt: skip

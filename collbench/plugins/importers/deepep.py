@@ -13,7 +13,7 @@ from math import floor, log10
 from typing import NamedTuple
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, start_facts
 from collbench.plugins.importers.notes import Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.plugins.importers.rows import Quantiles, RowKind, is_time, ranks_and_nodes
@@ -66,15 +66,6 @@ class _DeepEpKernel:
     printing: int | None
     timeless: int
     groups: dict[_DeepEpKey, list[_Figure]] = field(default_factory=dict)
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines has a figure of these tests."""
-    return any(
-        _BOTH.search(line) or _EACH.search(line) or _ELASTIC.search(line) or _BEST.search(line)
-        for line in lines
-        if any(mark in line for mark in _MARKS)
-    )
 
 
 def _kernels(lines: Sequence[str]) -> Iterable[_DeepEpKernel]:
@@ -171,6 +162,6 @@ def _row(key: _DeepEpKey, figures: Sequence[_Figure], ranks: int, nodes: int | N
 
 
 DEEPEP = Importer(
-    "deepep", "DeepEP and NIXL-EP tests", knows, _kernels, _runs, tagged=True,
+    "deepep", "DeepEP and NIXL-EP tests", lines_with(_BOTH, _EACH, _ELASTIC, _BEST, words=_MARKS), _kernels, _runs, tagged=True,
     empty="no line has a plausible rate and time: use the whole output of the tests",
 )  # fmt: skip

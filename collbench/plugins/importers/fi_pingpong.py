@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import RowKind, missing, parse_number, short
@@ -40,11 +40,6 @@ class _PingpongTable(TextTable):
 
     pingpong: bool = False
     command: _FabtestsCommand = _FabtestsCommand()
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is the header."""
-    return any(_HEADER.search(line) for line in lines if "usec/xfer" in line)
 
 
 def _tables(lines: Sequence[str]) -> list[_PingpongTable]:
@@ -113,4 +108,12 @@ def _size(printed: re.Match[str], exact: int | None) -> int:
     return exact if exact is not None and size <= exact < size + tenth else size
 
 
-FI_PINGPONG = Importer("fi-pingpong", "fi_pingpong of libfabric and fabtests", knows, _tables, _runs, output="fi_pingpong", ranks=2)
+FI_PINGPONG = Importer(
+    "fi-pingpong",
+    "fi_pingpong of libfabric and fabtests",
+    lines_with(_HEADER, words=["usec/xfer"]),
+    _tables,
+    _runs,
+    output="fi_pingpong",
+    ranks=2,
+)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from collbench.operations.dtypes import dtype_named
 from collbench.plugins.importers.failures import FailureLine, Report, failure_lines, with_failures
 from collbench.plugins.importers.importer import UserInput, lines_of
 from collbench.plugins.importers.rows import operation_named, short
-from collbench.plugins.importers.store import FileTable, Source, read_lines
+from collbench.plugins.importers.store import FileTable, Source, read_lines, store, together
 from collbench.results.folder import CASES, RUN
-from collbench.untrusted import open_file
+from collbench.untrusted import open_file, uncollected
 
 STDIN = Path("-")
 _LARGEST = 256 << 20  # bytes; in memory a line takes about 60 more
@@ -95,3 +96,20 @@ def _bytes(path: Path) -> bytes:
     if len(data) > _LARGEST:
         raise UsageError(f"{shown} is larger than {_LARGEST >> 20} MiB: cut out the part with the tables")
     return data
+
+
+def read_files(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    format: str | None,
+    ranks: int | None,
+    nodes: int | None,
+    operation: str | None,
+    dtype: str | None,
+) -> list[Path]:
+    """Import the files into run folders below a folder, as `collbench import` does; return the run folders. Raises UsageError."""
+    with uncollected():
+        tables = read_tables(files, user_input(ranks, nodes, operation, dtype), format)
+        name = re.sub(r"[^\w.+-]", "_", files[0].name)[:80].strip(".") or "imported"
+        return store(together(tables), folder / name, ["import", *map(str, files)], None, None)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import Quantiles, RowKind, parse_number, short
@@ -32,11 +32,6 @@ class _Section(TextTable):
     version: str = ""
     place: tuple[int | None, int | None] = (None, None)
     traffic: str | None = None
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is its title, or that of a table."""
-    return any(_TITLE.search(line) or _SECTION.search(line) for line in lines if "Tests" in line)
 
 
 def _sections(lines: Sequence[str]) -> list[_Section]:
@@ -94,6 +89,6 @@ def _runs(section: _Section, user_input: UserInput, contexts: Contexts) -> Itera
 
 
 GPCNET = Importer(
-    "gpcnet", "GPCNeT (network_test, network_load_test)", knows, _sections, _runs,
+    "gpcnet", "GPCNeT (network_test, network_load_test)", lines_with(_TITLE, _SECTION, words=["Tests"]), _sections, _runs,
     empty="no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, start_facts, with_hosts
 from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.plugins.importers.rows import (
@@ -218,11 +218,6 @@ _SEQUENCE = re.compile(r"^# (\S*IMB-\w+.*)$")
 _TITLES = re.compile(r"#bytes|#repetitions|Group|(?:t|t_\w+)\[usec\]|Mbytes/sec|Msg/sec|overlap\[%\]|defects")
 
 
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is the head of an IMB output, or of one of its blocks."""
-    return any(line[:1] == "#" and (_BENCHMARK.match(line) or _VERSION.match(line)) for line in lines)
-
-
 def _blocks(lines: Sequence[str]) -> list[ImbBlock]:
     """Return the blocks with columns; none if none of them has a line of figures. All have the values of the file's head."""
     blocks: list[ImbBlock] = []
@@ -298,4 +293,4 @@ def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterato
     yield ImportedTable("imb", block.version, program, kind.statistic, rows, hosts, facts, unknown, doubts)
 
 
-IMB = Importer("imb", "Intel MPI Benchmarks", knows, _blocks, _runs, output="IMB", check=_check_ranks)
+IMB = Importer("imb", "Intel MPI Benchmarks", lines_with(_BENCHMARK, _VERSION), _blocks, _runs, output="IMB", check=_check_ranks)

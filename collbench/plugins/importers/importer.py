@@ -288,6 +288,15 @@ class TextTable:
         return [SkippedLines(len(self.bad), SkippedReason.INCOMPLETE, self.bad[0])] if self.bad else []
 
 
+def lines_with(*patterns: re.Pattern[str], words: Sequence[str] = ("",)) -> Callable[[Sequence[str]], bool]:
+    """Return the function that returns whether one of some lines has one of these words, which is fast, and one of these patterns."""
+
+    def knows(lines: Sequence[str]) -> bool:
+        return any(pattern.search(line) for line in lines if any(word in line for word in words) for pattern in patterns)
+
+    return knows
+
+
 class Numbered(Protocol):
     """A reader's table; number: its first line in the file, the first of which has the number 1."""
 

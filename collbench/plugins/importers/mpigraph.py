@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import RowKind, is_size, parse_number, ranks_and_nodes, short
@@ -33,11 +33,6 @@ class _Run:
     facts: dict[str, int] = field(default_factory=dict)
     rates: dict[str, dict[int, list[float | None]]] = field(default_factory=lambda: {"to": {}, "from": {}})
     hosts: dict[int, str] = field(default_factory=dict)
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines begins its output."""
-    return any(_START.search(line) for line in lines)
 
 
 def _starts(lines: Sequence[str]) -> list[_Run]:
@@ -94,4 +89,6 @@ def _tables(run: _Run, user_input: UserInput, _contexts: Contexts) -> Iterator[I
     yield ImportedTable("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), missing, (), extent.contradicted)
 
 
-MPIGRAPH = Importer("mpigraph", "mpiGraph", knows, _starts, _tables, empty="no line 'START mpiGraph' found: use the whole output")
+MPIGRAPH = Importer(
+    "mpigraph", "mpiGraph", lines_with(_START), _starts, _tables, empty="no line 'START mpiGraph' found: use the whole output"
+)

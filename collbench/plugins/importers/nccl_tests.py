@@ -487,7 +487,6 @@ def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInpu
 def _rows(
     block: NcclTestsBlock, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks
 ) -> tuple[list[Row], dict[int, Arrays]]:
-    """Return (rows, their arrays by index)."""
     head, ranks = block.head, decided.extent.ranks
     rows: list[Row] = []
     arrays: dict[int, Arrays] = {}
@@ -737,7 +736,6 @@ class _Stream:
             self.lines.append(row)
 
     def comment(self, text: str) -> None:
-        """Read a line that begins with #."""
         if self.lines and (_OPENS.match(text) or _HEADER.match(text) or text.startswith("# Using devices")):
             self.close()
         self.head.take(text)
@@ -746,7 +744,6 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        """End the table."""
         if self.lines:
             if self.version:  # rccl-tests prints it outside of its comments
                 self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
@@ -763,7 +760,6 @@ def knows(lines: Sequence[str]) -> bool:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
-    """Yield the tables of all writers."""
     streams: dict[str, _Stream] = {}
     for number, line in enumerate(lines, 1):
         found = None if _RCCL in line else split_line(line)

@@ -48,7 +48,6 @@ class _NvbandwidthHead:
     waived: int = 0  # test cases without a name
 
     def take(self, line: str) -> None:
-        """Read any line."""
         if found := _VERSION.search(line):
             self.version = found[1]
         elif found := _PROCESS.search(line):

@@ -66,7 +66,6 @@ class _Head:
     pairs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 1)])
 
     def take(self, line: str) -> None:
-        """Read any line."""
         if hello := _HELLO.search(line):
             self.hosts[int(hello[1])], self.device, self.world = short(hello[2]), hello[3].partition(":")[0], int(hello[4])
         if found := _GROUP.search(line):
@@ -83,7 +82,6 @@ class _Head:
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks of the communicating group."""
         ranks = self.group or self.world
         return ranks if ranks is None or ranks <= _MOST_RANKS else None
 
@@ -209,7 +207,6 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
 
 
 def _doubts(table: _Table, name: str, ranks: int) -> Iterator[ImportDoubt]:
-    """Yield the doubts that the bandwidths of the table cause."""
     operation = operations().get(name)
     complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
     printed = printed_rates((figures[7], figures[8]) for figures in complete)

@@ -63,17 +63,17 @@ _OPEN = frozenset(
     {AutopsyCause.NOTHING_MOVES, AutopsyCause.OLDER_DUMP, AutopsyCause.PARTLY, AutopsyCause.NO_MEMBERS, AutopsyCause.NOT_SHOWN}
 )
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-_NO_MATCH = "hang: {who} did not call the matching {other}: rank {first} waits in {at}; {last}"
-_NO_DUMPS = "hang: {at}: {waiting}; no dump of {who}, and at least one of them did not arrive"
+_NO_MATCH = "hang: {ranks} did not call the matching {other}: rank {first} waits in {at}; {last}"
+_NO_DUMPS = "hang: {at}: {waiting}; no dump of {ranks}, and at least one of them did not arrive"
 _TEXTS = {
-    AutopsyCause.NOT_ARRIVED: "hang: {who} did not arrive at {at}: {waiting}; {last}{gpu}",
+    AutopsyCause.NOT_ARRIVED: "hang: {ranks} did not arrive at {at}: {waiting}; {last}{gpu}",
     AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL: (
-        "hang: {who} did not arrive at {at}, or {waiters} made an additional call: {waiting}; {last}{gpu}"
+        "hang: {ranks} did not arrive at {at}, or {waiters} made an additional call: {waiting}; {last}{gpu}"
     ),
-    AutopsyCause.NO_DUMP: "hang: no dump of {who}: its process is stopped or has ended, or its dump is lost; {at}: {waiting} for it",
-    AutopsyCause.CIRCLE: "hang: {who} {circle}: {values}",
-    AutopsyCause.NOT_STARTED: "hang: {who} {have} called {at}, and the GPU has not started it: {waiting} for it{gpu}",
-    AutopsyCause.OLDER_DUMP: "the dump of {who} is older than the others: it does not have {at}, which completed at {waiters}",
+    AutopsyCause.NO_DUMP: "hang: no dump of {ranks}: its process is stopped or has ended, or its dump is lost; {at}: {waiting} for it",
+    AutopsyCause.CIRCLE: "hang: {ranks} {circle}: {values}",
+    AutopsyCause.NOT_STARTED: "hang: {ranks} {have} called {at}, and the GPU has not started it: {waiting} for it{gpu}",
+    AutopsyCause.OLDER_DUMP: "the dump of {ranks} is older than the others: it does not have {at}, which completed at {waiters}",
     AutopsyCause.NOT_SHOWN: "{at}: {waiters} {wait}, and the dumps do not show for which rank{unknown}",
     AutopsyCause.NO_MEMBERS: "{at}: {waiters} {wait}; the dumps do not have all ranks of the group, and one may not have called it",
     AutopsyCause.PARTLY: (
@@ -83,17 +83,17 @@ _TEXTS = {
         "{at}: all {members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
         "or the dumps were written during the operation"
     ),
-    AutopsyCause.SKIPPED: "mismatch: {who} skipped {operation} {number}",
-    AutopsyCause.ADDITIONAL: "mismatch: {who} made an additional call at {number}",
-    AutopsyCause.AHEAD: ("mismatch: {who} skipped {operation} {number} or reordered calls: it called what follows in the earlier steps"),
-    AutopsyCause.ORDER: "mismatch: {who} called in a different order from {number}",
-    AutopsyCause.OPERATION: "mismatch: {who} called a different operation at {number}",
+    AutopsyCause.SKIPPED: "mismatch: {ranks} skipped {operation} {number}",
+    AutopsyCause.ADDITIONAL: "mismatch: {ranks} made an additional call at {number}",
+    AutopsyCause.AHEAD: ("mismatch: {ranks} skipped {operation} {number} or reordered calls: it called what follows in the earlier steps"),
+    AutopsyCause.ORDER: "mismatch: {ranks} called in a different order from {number}",
+    AutopsyCause.OPERATION: "mismatch: {ranks} called a different operation at {number}",
     AutopsyCause.SLOW: (
-        "{who} arrived last at {late} of {of_calls} calls of group {group}: the other ranks waited for it "
+        "{ranks} arrived last at {late} of {of_calls} calls of group {group}: the other ranks waited for it "
         "{lost:.3g} of {span:.3g} s, if the clocks of the hosts agree"
     ),
 }
-_DIFFERENT = "mismatch: {who} called {operation} {number} with a different {what}"
+_DIFFERENT = "mismatch: {ranks} called {operation} {number} with a different {what}"
 _DISAGREE = "mismatch: the ranks disagree about the {what} at call {number}"
 _DIFFERENT_ENDS = "mismatch: {at} has a different {what} at its sender and its receiver"
 
@@ -173,7 +173,7 @@ class AutopsyFinding(Fact, frozen=True):
         behind = self.completed != UNKNOWN and self.completed < self.called
         wait = "wait" if len(self.waiting) != 1 else "waits"
         shown = text.format(
-            who=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
+            ranks=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
             waiting=f"{len(self.waiting)} of {plural(self.members, 'rank')} {wait}", first=self.waiting[0] if self.waiting else "",
             at=f"{numbered}{f' {_peer(self.operation, self.peer)}' if self.is_message else ''} of group {group}",
             number=f"#{self.sequence} of group {group}", operation=self.operation, other="recv" if self.operation == "send" else "send",
@@ -295,8 +295,6 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
 
 
 class _Waits:
-    """The findings that follow from the wait-for graph."""
-
     def __init__(self, trace: Trace, tables: Sequence[GroupCalls]) -> None:
         self.trace, self.tables = trace, tables
         self.by_rank = {rank.rank: rank for rank in trace.ranks}
@@ -465,7 +463,6 @@ class _Mismatch(NamedTuple):
 
 
 def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatch]:
-    """Yield the first mismatch of each group."""
     for table in tables:
         has = table.calls != UNKNOWN
         first: tuple[int, TraceDifference] | None = None

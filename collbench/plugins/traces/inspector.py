@@ -141,7 +141,6 @@ class _InspectorProcess:
     lost: bool = False
 
     def member(self, header: _CommunicatorHeader) -> int:
-        """Return the index of the communicator of a line."""
         key = header.id, header.rank
         if key not in self.members:
             self.members[key] = len(self.memberships)

@@ -47,14 +47,11 @@ def match(trace: Trace) -> tuple[GroupMatch, ...]:
     Collectives are matched by sequence number where each rank's trace of the group has them, else by order. Messages from one rank to
     another one in a group are matched by order. All members that were read are listed, also those without a call.
     """
-    by_group = [_by_group(rank.operations["group"], len(trace.groups)) for rank in trace.ranks]
+    by_group = []  # by rank and group the indices of the operations, ascending
+    for rank in trace.ranks:
+        order = np.argsort(rank.operations["group"], kind="stable")
+        by_group.append(np.split(order, np.searchsorted(rank.operations["group"][order], np.arange(1, len(trace.groups)))))
     return tuple(_match_group(trace, group, [indices[group] for indices in by_group]) for group in range(len(trace.groups)))
-
-
-def _by_group(column: NDArray[Any], groups: int) -> list[NDArray[Any]]:
-    """Return the indices of each group's operations, ascending."""
-    order = np.argsort(column, kind="stable")
-    return np.split(order, np.searchsorted(column[order], np.arange(1, groups)))
 
 
 def _match_group(trace: Trace, group: int, indices: Sequence[NDArray[Any]]) -> GroupMatch:
@@ -357,11 +354,7 @@ def _suspect_messages(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], ND
     read = (sender != UNKNOWN) & (receiver != UNKNOWN)
     read &= ~np.isin(sender, _lossy(trace)) & ~np.isin(receiver, _lossy(trace))  # a gap shifts all later messages
     suspect = read & ((send == UNKNOWN) | (receive == UNKNOWN))
-    sides = [
-        (_of_messages(trace, sender, send, mine, unknown), _of_messages(trace, receiver, receive, other, unknown))
-        for mine, other, unknown in (("sent", "received", UNKNOWN), ("dtype", "dtype", NONE))
-    ]
-    for mine, other in sides:
+    for _, mine, other in _message_sides(trace, found.messages):
         suspect |= read & (mine != other) & (mine != UNKNOWN) & (other != UNKNOWN)
     pairs = _row_numbers(sender, receiver)
     order = np.argsort(pairs, kind="stable")
@@ -371,14 +364,16 @@ def _suspect_messages(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], ND
     return rows, nth[rows]
 
 
-def _of_messages(trace: Trace, position: NDArray[Any], index: NDArray[Any], name: str, unknown: int) -> NDArray[Any]:
-    """Return a column of the operations of one side of messages, as int64; UNKNOWN where it is unknown."""
-    values = np.full(len(index), UNKNOWN, np.int64)
-    for member in np.unique(position[position != UNKNOWN]).tolist():
-        own = (position == member) & (index != UNKNOWN)
-        values[own] = trace.ranks[member].operations[name][index[own]]
-    values[values == unknown] = UNKNOWN
-    return values
+def _message_sides(trace: Trace, messages: NDArray[Any]) -> Iterator[tuple[DifferingField, NDArray[Any], NDArray[Any]]]:
+    """Yield (property, its values at the senders, and at the receivers) of messages, as int64; UNKNOWN where they are unknown."""
+    for field, names, unknown in ((DifferingField.SIZE, ("sent", "received"), UNKNOWN), (DifferingField.DTYPE, ("dtype", "dtype"), NONE)):
+        sides = np.full((2, len(messages)), UNKNOWN, np.int64)
+        for side, name, position, index in zip(sides, names, messages.T[::2], messages.T[1::2], strict=True):
+            for member in np.unique(position[position != UNKNOWN]).tolist():
+                own = (position == member) & (index != UNKNOWN)
+                side[own] = trace.ranks[member].operations[name][index[own]]
+        sides[sides == unknown] = UNKNOWN
+        yield field, sides[0], sides[1]
 
 
 _WINDOW = 16  # calls in which an exchanged order is searched
@@ -458,9 +453,8 @@ def _of_message(trace: Trace, found: GroupMatch, row: int, sequence: int) -> Tra
 
     if UNKNOWN in (send, receive):
         return difference(DifferingField.MISSING, None if send == UNKNOWN else "send", None if receive == UNKNOWN else "recv")
-    out, into = trace.ranks[sender].operations[send], trace.ranks[receiver].operations[receive]
-    if UNKNOWN not in (out["sent"], into["received"]) and out["sent"] != into["received"]:
-        return difference(DifferingField.SIZE, int(out["sent"]), int(into["received"]))
-    if NONE not in (out["dtype"], into["dtype"]) and out["dtype"] != into["dtype"]:
-        return difference(DifferingField.DTYPE, DTYPES[out["dtype"]], DTYPES[into["dtype"]])
+    for field, (mine,), (other,) in _message_sides(trace, found.messages[row : row + 1]):
+        if UNKNOWN not in (mine, other) and mine != other:
+            values = (int(mine), int(other)) if field is DifferingField.SIZE else (DTYPES[mine], DTYPES[other])
+            return difference(field, *values)
     return None

@@ -108,7 +108,6 @@ class _LoggedRank:
 
     @property
     def name(self) -> str:
-        """The process and its device, for messages."""
         return f"process {self.pid} on {self.host}, device {self.device}"
 
 
@@ -165,7 +164,6 @@ class _NcclLog:
         unit.communicators.append(_LoggedCommunicator(pointer or b"", int(size), int(rank), name))
 
     def _calls(self, path: Path, calls: Sequence[tuple[bytes, ...]]) -> int:
-        """Add calls, and return their number."""
         current = self.current
         for host, pid, device, name, launch, _, _, count, dtype, redop, root, pointer, size, stream, rank in calls:
             where = current.get((host, pid, pointer))

@@ -166,7 +166,6 @@ class _Order:
         self.after: list[list[int]] = [[] for _ in range(calls)]
 
     def join(self) -> int:
-        """Return a new join."""
         self.after.append([])
         return len(self.after) - 1
 

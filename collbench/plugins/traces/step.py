@@ -361,7 +361,6 @@ class _Builder:
         return used
 
     def notes(self) -> list[TraceFact]:
-        """Return what was assumed and left out."""
         found: list[TraceFact] = []
         if self.calls.incomplete:
             found.append(OperationsLeftOut("incomplete", self.calls.incomplete))
