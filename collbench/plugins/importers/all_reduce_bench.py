@@ -14,28 +14,26 @@ from typing import Any
 import numpy as np
 
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, LogContext, extent_of, start_facts
 from collbench.plugins.importers.notes import MissingItem, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
     Samples,
-    is_size,
     is_time,
+    parse_number,
     printed_rates,
     rank_mismatch,
     rank_range,
     sampled,
     short,
-    with_digits,
 )
-from collbench.results.row import Row
 
 _TITLE = re.compile(r"bandwidth of all_reduce over (\d{1,7}) ranks \((\d{1,9}) warmups / (\d{1,9}) trials\)")
 _PROFILED = re.compile(r"The ([\d.]{1,20})GiB payload bandwidth of all_reduce")
 _OLD = re.compile(r"average bandwidth of all_reduce with a ([\d.]{1,20})GB payload \((\d{1,9}) trials, (\d{1,7}) ranks\)")
 _OLD_RATE = re.compile(r"\s*(algbw|busbw): ([\d.]{1,20}) GBps")
-_LINE = re.compile(r"\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
+_LINE = re.compile(r"^\s*\|\s*(\d{1,6})([KMGT]?i?B)\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|")
 _TRIAL = re.compile(r"\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*([\d.]{1,20})\s*GBps\s*\|\s*$")
 _SOFTWARE = re.compile(r"- software: torch=([^,\s]{1,60}), cuda=([^,\s]{1,60}), nccl=\(?([\d., ]{1,30})\)?")
 _HARDWARE = re.compile(r"name='([^']{1,80})'")
@@ -57,21 +55,7 @@ class _BenchOutput:
 
     @property
     def rates(self) -> list[tuple[str, str]]:
-        """All rates of the table."""
         return [*(rates for _, _, rates in self.lines), *self.trials]
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is a title or a line of its tables."""
-    return any(("all_reduce" in line and (_TITLE.search(line) or _OLD.search(line))) or _LINE.match(line) for line in lines)
-
-
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
-    contexts = Contexts(lines)
-    tables = [table for table in _tables(without_prefixes(lines)) if table.rates]
-    empty = "no line with a size and its rates found: the program was stopped before it printed its table"
-    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], empty=empty)
 
 
 def _tables(lines: Sequence[str]) -> Iterator[_BenchOutput]:
@@ -119,11 +103,14 @@ def _size(found: re.Match[str]) -> int:
     return int(found[1]) * _UNITS.get(found[2], 0)
 
 
-def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> ImportedTable:
+def _runs(table: _BenchOutput, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    if not table.rates:
+        return
+    context = contexts.at(table.number)
     factor = rank_range(operations()["allreduce"], printed_rates((algbw, busbw) for busbw, algbw in table.rates))
-    where = f"the table at line {table.number}"
     proven = table.ranks or (factor.only if factor else None)
-    extent = extent_of(context if factor is None or factor.holds(context.processes or 0) else LogContext(), user_input, proven, where)
+    known = context if factor is None or factor.holds(context.processes or 0) else LogContext()
+    extent = extent_of(known, user_input, proven, f"the table at line {table.number}")
     fits = factor is None or factor.holds(extent.ranks)
     doubts = [] if fits or factor is None else [rank_mismatch("busbw / algbw", factor, extent.ranks, "allreduce")]
     statistic = "size / mean rate over the trials and ranks"
@@ -131,39 +118,36 @@ def _run(table: _BenchOutput, user_input: UserInput, context: LogContext) -> Imp
         "allreduce", "torch-nccl", "torch", "float32", extent.ranks, extent.nodes, statistic, "cuda", "sum", in_place=True, mode="isolated",
         evidence=table.numbers,
     )  # fmt: skip
-    rows, arrays = _rows(table, kind)
-    facts: dict[str, Any] = {**table.numbers, **start_facts(context), **({"gpu": table.gpu} if table.gpu else {})}
+    made = [kind.row_if_valid(size, _time(size, algbw), at) for at, size, (_, algbw) in table.lines]
+    rows = [row for row in made if row is not None]
+    arrays: dict[int, Arrays] = {}
+    size = table.profiled or 0
+    times = [time_s for _, algbw in table.trials if (time_s := _time(size, algbw)) is not None and is_time(time_s)]
+    median = kind.row_if_valid(size, float(np.median(times)) if times else None, table.number)
+    if median is not None:
+        of_trials = Samples(np.array(times), f"the median over {len(times)} trials of size / mean rate of the ranks")
+        median, arrays[len(rows)] = sampled(median, of_trials, kind)
+        rows.append(median)
+    facts: dict[str, Any] = {**table.numbers, **start_facts(context)}
+    if table.gpu:
+        facts["gpu"] = table.gpu
     if table.software:
         facts |= {"torch": table.software[0], "library": table.software[1]}
-    unknown = [*([] if arrays else [MissingItem.INTERVAL, MissingItem.SAMPLES]), *([] if extent.nodes else [MissingItem.NODES])]
-    missing = lacks(*unknown, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
+    missing = [] if arrays else lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)
+    missing += [] if extent.nodes else lacks(MissingItem.NODES)
+    missing += lacks(MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     statistic = rows[0].evidence["statistic"] if rows else statistic
-    return ImportedTable(
-        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts,
-        extent.contradicted, arrays,
-    )  # fmt: skip
-
-
-def _rows(table: _BenchOutput, kind: RowKind) -> tuple[list[Row], dict[int, Arrays]]:
-    rows, arrays = list[Row](), dict[int, Arrays]()
-    for at, size, (_, algbw) in table.lines:
-        time_s = _time(size, algbw)
-        if time_s is not None and is_size(size):
-            rows.append(kind.row(size, time_s, count=size // 4, line=at))
-    times = [time_s for _, algbw in table.trials if (time_s := _time(table.profiled or 0, algbw)) is not None]
-    if times and table.profiled and is_size(table.profiled):
-        statistic = f"the median over {len(times)} trials of size / mean rate of the ranks"
-        row = kind.row(table.profiled, float(np.median(times)), count=table.profiled // 4, line=table.number)
-        row, found = sampled(row, Samples(np.array(times), statistic), kind)
-        arrays[len(rows)] = found
-        rows.append(row)
-    return rows, arrays
+    yield ImportedTable(
+        "all_reduce_bench", None, "all_reduce_bench", statistic, rows, (), facts, missing, doubts, extent.contradicted, arrays
+    )
 
 
 def _time(size: int, algbw: str) -> float | None:
-    known = with_digits(algbw)
-    time_s = size / known[0] / 1e9 if known and known[0] > 0 else None
-    return time_s if time_s is not None and is_time(time_s) else None
+    rate = parse_number(algbw)
+    return size / rate / 1e9 if rate else None
 
 
-ALL_REDUCE_BENCH = Importer("all-reduce-bench", "all_reduce_bench.py of ml-engineering", knows, read)
+ALL_REDUCE_BENCH = Importer(
+    "all-reduce-bench", "all_reduce_bench.py of ml-engineering", lines_with(_TITLE, _OLD, _LINE, words=["all_reduce", "|"]), _tables, _runs,
+    empty="no line with a size and its rates found: the program was stopped before it printed its table",
+)  # fmt: skip

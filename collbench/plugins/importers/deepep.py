@@ -7,16 +7,16 @@ other tests the size is rate × time, rounded to three digits, so that runs of o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import floor, log10
 from typing import NamedTuple
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
 from collbench.plugins.importers.log_context import Contexts, start_facts
 from collbench.plugins.importers.notes import Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, ranks_and_nodes
+from collbench.plugins.importers.rows import Quantiles, RowKind, is_time, ranks_and_nodes
 from collbench.results.row import Row
 
 _F = r"(\d{1,9}(?:\.\d{1,9})?)"
@@ -54,60 +54,44 @@ class _Figure(NamedTuple):
 
 
 @dataclass
-class _Group:
-    """The lines of one row, and the number of ranks that a line gives."""
-
-    figures: list[_Figure] = field(default_factory=list)
-    ranks: int | None = None
-
-
-@dataclass
 class _DeepEpKernel:
-    """The rows of one kernel, with the number of their first line."""
+    """The lines of one kernel by row, with the number of the first one.
+
+    ranks     that a line gives; printing: the number of those that print, if these are 0 to n - 1
+    timeless  how many lines of the output have no time
+    """
 
     number: int
-    groups: dict[_DeepEpKey, _Group] = field(default_factory=dict)
+    ranks: int | None
+    printing: int | None
+    timeless: int
+    groups: dict[_DeepEpKey, list[_Figure]] = field(default_factory=dict)
 
 
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines has a figure of these tests."""
-    return any(_BOTH.search(line) or _EACH.search(line) or _ELASTIC.search(line) or _BEST.search(line) for line in lines if _marked(line))
-
-
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per kernel. Raises UsageError if no line has a rate and a time, or if the number of ranks is unknown."""
-    groups: dict[_DeepEpKey, _Group] = {}
+def _kernels(lines: Sequence[str]) -> Iterable[_DeepEpKernel]:
+    """Return the kernels. Raises UsageError if no line has a rate and a time."""
+    groups: dict[_DeepEpKey, list[_Figure]] = {}
+    printed: dict[_DeepEpKey, int] = {}
     timeless = 0
     for at, line in enumerate(lines, 1):
-        if not _marked(line):
+        if not any(mark in line for mark in _MARKS):
             continue
         found = list(_figures(at, line))
         timeless += not found and _BEST.search(line) is not None
         for key, figure, ranks in found:
-            group = groups.setdefault(key, _Group())
-            group.figures.append(figure)
-            group.ranks = ranks or group.ranks
+            groups.setdefault(key, []).append(figure)
+            if ranks:
+                printed[key] = ranks
     if not groups:
         why = "the lines have a rate but no time" if timeless else "no line has a rate and a time"
         raise UsageError(f"{why}: use the output of a newer version of the tests")
-    contexts = Contexts(lines)
-    # What elastic tests print, else the number of the printing ranks if these are 0 to n - 1.
-    known = next((group.ranks for group in groups.values() if group.ranks), None)
-    seen = {figure.rank for group in groups.values() for figure in group.figures if figure.rank is not None}
-    if known is None and user_input.ranks is None and len(seen) > 1 and seen == set(range(len(seen))):
-        known = len(seen)
     by_kernel: dict[str, _DeepEpKernel] = {}
-    for key, group in groups.items():
-        by_kernel.setdefault(key.algorithm, _DeepEpKernel(group.figures[0].line)).groups[key] = group
-    return read_tables(
-        by_kernel.values(),
-        lambda kernel: [_run(kernel, user_input, known, (timeless, start_facts(contexts.at(kernel.number))))],
-        empty="no line has a plausible rate and time: use the whole output of the tests",
-    )
-
-
-def _marked(line: str) -> bool:
-    return any(mark in line for mark in _MARKS)
+    known = next((printed[key] for key in groups if key in printed), None)
+    seen = {figure.rank for figures in groups.values() for figure in figures if figure.rank is not None}
+    printing = len(seen) if len(seen) > 1 and seen == set(range(len(seen))) else None
+    for key, figures in groups.items():
+        by_kernel.setdefault(key.algorithm, _DeepEpKernel(figures[0].line, known, printing, timeless)).groups[key] = figures
+    return by_kernel.values()
 
 
 def _figures(at: int, line: str) -> Iterator[tuple[_DeepEpKey, _Figure, int | None]]:
@@ -140,40 +124,44 @@ def _key(operation: str) -> _DeepEpKey:
     return _DeepEpKey(operation, "low_latency", "uint8", None)
 
 
-def _run(kernel: _DeepEpKernel, user_input: UserInput, ranks: int | None, about: tuple[int, dict[str, object]]) -> ImportedTable:
-    timeless, facts = about
+def _runs(kernel: _DeepEpKernel, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    ranks = kernel.ranks
+    if ranks is None and user_input.ranks is None:
+        ranks = kernel.printing
     extent = ranks_and_nodes(user_input, ranks, None, f"the output at line {kernel.number}")
-    rows = [row for key, group in kernel.groups.items() if (row := _row(key, group, (extent.ranks, extent.nodes)))]
+    made = [_row(key, figures, extent.ranks, extent.nodes) for key, figures in kernel.groups.items()]
+    rows = [row for row in made if row is not None]
     algorithm = next(iter(kernel.groups)).algorithm
-    unknown = [] if extent.nodes else [MissingItem.NODES]
-    missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.VERIFICATION, *unknown)]
+    missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.HOSTS, MissingItem.VERIFICATION)]
+    missing += [] if extent.nodes else lacks(MissingItem.NODES)
     missing += [NotInOutput(MissingItem.SIZE, assumed="rate × time, to three digits")] if algorithm != "elastic" else []
-    missing += [SkippedLines(timeless, SkippedReason.NO_TIME)] if timeless else []
+    missing += [SkippedLines(kernel.timeless, SkippedReason.NO_TIME)] if kernel.timeless else []
     statistic = rows[0].evidence["statistic"] if rows else "none"
-    return ImportedTable("deepep", None, algorithm, statistic, rows, (), facts, missing, (), extent.contradicted)
+    facts = start_facts(contexts.at(kernel.number))
+    yield ImportedTable("deepep", None, algorithm, statistic, rows, (), facts, missing, (), extent.contradicted)
 
 
-def _row(key: _DeepEpKey, group: _Group, place: tuple[int, int | None]) -> Row | None:
-    sound = [each for each in group.figures if is_time(each.time_s) and each.rate > 0]
+def _row(key: _DeepEpKey, figures: Sequence[_Figure], ranks: int, nodes: int | None) -> Row | None:
+    sound = [figure for figure in figures if is_time(figure.time_s) and figure.rate > 0]
     if not sound:
         return None
-    slowest = max(sound, key=lambda each: each.time_s)
-    size = slowest.size or _rounded(slowest.rate * slowest.time_s)
-    if not is_size(size):
-        return None
+    slowest = max(sound, key=lambda figure: figure.time_s)
+    size = slowest.size
+    if not size:  # rate × time, rounded
+        product = slowest.rate * slowest.time_s
+        unit: int = 10 ** max((floor(log10(product)) if product >= 1 else 0) - _DIGITS + 1, 0)
+        size = round(product / unit) * unit
     of = f"the slowest of {len(sound)} ranks that print" if len(sound) > 1 else "the rank that prints"
     kind = RowKind(
-        key.operation, "deepep", "deepep", key.dtype, *place, f"the mean over the iterations of {of}", "cuda", mode="pipelined",
+        key.operation, "deepep", "deepep", key.dtype, ranks, nodes, f"the mean over the iterations of {of}", "cuda", mode="pipelined",
         like="sendrecv", also={"algorithm": key.algorithm, "traffic": key.link},
     )  # fmt: skip
-    row = kind.row(size, slowest.time_s, count=size, line=slowest.line, spread=slowest.spread)
-    return row.with_figures(algbw_bytes_per_s=slowest.rate, busbw_bytes_per_s=slowest.rate)  # as printed, since the size is rounded
+    row = kind.row_if_valid(size, slowest.time_s, slowest.line, count=size, spread=slowest.spread)
+    # as printed, since the size is rounded
+    return row.with_figures(algbw_bytes_per_s=slowest.rate, busbw_bytes_per_s=slowest.rate) if row else None
 
 
-def _rounded(size: float) -> int:
-    digits = floor(log10(size)) if size >= 1 else 0
-    unit: int = 10 ** max(digits - _DIGITS + 1, 0)
-    return round(size / unit) * unit
-
-
-DEEPEP = Importer("deepep", "DeepEP and NIXL-EP tests", knows, read)
+DEEPEP = Importer(
+    "deepep", "DeepEP and NIXL-EP tests", lines_with(_BOTH, _EACH, _ELASTIC, _BEST, words=_MARKS), _kernels, _runs, tagged=True,
+    empty="no line has a plausible rate and time: use the whole output of the tests",
+)  # fmt: skip

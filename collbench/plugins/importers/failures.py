@@ -134,45 +134,28 @@ def with_failures(
     A failure belongs to the last table that begins before it, or else to the first table. The reason of a skipped table names its failures.
     """
     of_run: dict[int, list[FailureLine]] = {}
+    reasons = list(skipped)
     of_skipped: dict[int, list[FailureLine]] = {}
     for failure in failures if runs else ():
-        run, begin = _run_of(runs, failure)
-        place = _skipped_of(skipped, failure, begin)
-        if place is None:
-            of_run.setdefault(run, []).append(failure)
+        before = [index for index, run in enumerate(runs) if run.line <= failure.number]
+        named = [index for index in before if failure.name and runs[index].program.lower().endswith(failure.name.lower())]
+        place = max(named or before, key=lambda index: (runs[index].line, index), default=0)
+        begin = failure.number if named else runs[place].line if before else 0  # from here on another table may have the failure instead
+        # output of an unsupported tool cannot report wrong data in the form of another tool
+        fitting = [
+            index
+            for index, table in enumerate(skipped)
+            if begin < table.line <= failure.number and (failure.report is Report.ABORT or not isinstance(table, UnsupportedTool))
+        ]
+        if fitting:
+            of_skipped.setdefault(max(fitting, key=lambda index: skipped[index].line), []).append(failure)
         else:
-            of_skipped.setdefault(place, []).append(failure)
-    return (
-        [_with(run, of_run[index]) if index in of_run else run for index, run in enumerate(runs)],
-        [_with_reason(each, of_skipped[index]) if index in of_skipped else each for index, each in enumerate(skipped)],
-    )
-
-
-def _run_of(runs: Sequence[ImportedTable], failure: FailureLine) -> tuple[int, int]:
-    """Return (the index of the table, the line from which on another table may have the failure instead)."""
-    before = [index for index, run in enumerate(runs) if run.line <= failure.number]
-    named = [index for index in before if failure.name and runs[index].program.lower().endswith(failure.name.lower())]
-    if not before:
-        return 0, 0
-    index = max(named or before, key=lambda index: (runs[index].line, index))
-    return index, failure.number if named else runs[index].line
-
-
-def _skipped_of(skipped: Sequence[Skipped], failure: FailureLine, begin: int) -> int | None:
-    """Return the last skipped table between both; output of an unsupported tool cannot report wrong data in the form of another tool."""
-    fitting = [
-        index
-        for index, each in enumerate(skipped)
-        if begin < each.line <= failure.number and (failure.report is Report.ABORT or not isinstance(each, UnsupportedTool))
-    ]
-    return max(fitting, key=lambda index: skipped[index].line) if fitting else None
-
-
-def _with_reason(skipped: Skipped, failures: Sequence[FailureLine]) -> Skipped:
-    wrong = [failure for failure in failures if failure.report is not Report.ABORT]
-    first = wrong[0] if wrong else failures[0]
-    what = "WRONG DATA" if wrong else "failed"
-    return replace(skipped, reason=f"{skipped.reason} ({what}: line {first.number}: {first.text})")
+            of_run.setdefault(place, []).append(failure)
+    for index, own in of_skipped.items():
+        wrong = [failure for failure in own if failure.report is not Report.ABORT]
+        first, what = (wrong[0], "WRONG DATA") if wrong else (own[0], "failed")
+        reasons[index] = replace(skipped[index], reason=f"{skipped[index].reason} ({what}: line {first.number}: {first.text})")
+    return [_with(run, of_run[index]) if index in of_run else run for index, run in enumerate(runs)], reasons
 
 
 def _with(run: ImportedTable, failures: Sequence[FailureLine]) -> ImportedTable:
@@ -194,25 +177,26 @@ def _mark(rows: list[Row], failure: FailureLine) -> None:
     if failure.report is Report.WRONG_TABLE:
         rows[:] = [_wrong(row, failure) for row in rows]
         return
-    index = _row_after(rows, failure) if failure.report is Report.WRONG_ROW else _row_of_size(rows, failure)
+    index: int | None = None
+    if failure.report is Report.WRONG_ROW:  # the row after the line, or the last one if its case has no figures: the failure is the reason
+        index = next((index for index, row in enumerate(rows) if row.evidence.get("line", 0) > failure.number), None)
+        if index is None and rows[-1].na is not None:
+            index = len(rows) - 1
+    elif failure.size is None:
+        index = len(rows) - 1
+    else:  # the last row of the size, which some tools print for one rank's part
+        fitting = [index for index, row in enumerate(rows) if row.size_bytes in (failure.size, failure.size * row.ranks)]
+        index = fitting[-1] if fitting else None
     if index is not None:
         rows[index] = _wrong(rows[index], failure)
     elif not any(row.wrong for row in rows):
-        rows.append(_wrong(_without_figures(rows[-1], failure), failure))
-
-
-def _row_after(rows: Sequence[Row], failure: FailureLine) -> int | None:
-    """Return the row after the line, or the last one if its case has no figures: the failure is the reason."""
-    after = next((index for index, row in enumerate(rows) if row.evidence.get("line", 0) > failure.number), None)
-    return len(rows) - 1 if after is None and rows[-1].na is not None else after
-
-
-def _row_of_size(rows: Sequence[Row], failure: FailureLine) -> int | None:
-    """Return the last row of the size, which some tools print for one rank's part. Without a size it is the last row."""
-    if failure.size is None:
-        return len(rows) - 1
-    fitting = [index for index, row in enumerate(rows) if row.size_bytes in (failure.size, failure.size * row.ranks)]
-    return fitting[-1] if fitting else None
+        row = rows[-1]  # a row of the same kind for the case of the failure
+        size = row.size_bytes if failure.size is None else failure.size
+        row = row.with_figures(
+            size_bytes=size, count=0, na=failure.text, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_rank_mean_s=None,
+            message_rate=None, groups={}, wrong=None, wrong_detail=None, evidence={"line": failure.number},
+        )  # fmt: skip
+        rows.append(_wrong(row, failure))
 
 
 def _wrong(row: Row, failure: FailureLine) -> Row:
@@ -221,13 +205,4 @@ def _wrong(row: Row, failure: FailureLine) -> Row:
     return row.with_figures(
         checked=max(1, row.checked), wrong=row.wrong or 1, wrong_detail=row.wrong_detail or f"line {failure.number}: {failure.text}",
         flags=flags, na=reason,
-    )  # fmt: skip
-
-
-def _without_figures(row: Row, failure: FailureLine) -> Row:
-    """Return a row of the same kind for the case of the failure."""
-    size = row.size_bytes if failure.size is None else failure.size
-    return row.with_figures(
-        size_bytes=size, count=0, na=failure.text, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None, time_rank_mean_s=None,
-        message_rate=None, groups={}, wrong=None, wrong_detail=None, evidence={"line": failure.number},
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,9 +15,9 @@ from collbench.operations.dtypes import dtype_named
 from collbench.plugins.importers.failures import FailureLine, Report, failure_lines, with_failures
 from collbench.plugins.importers.importer import UserInput, lines_of
 from collbench.plugins.importers.rows import operation_named, short
-from collbench.plugins.importers.store import FileTable, Source, read_lines
+from collbench.plugins.importers.store import FileTable, Source, read_lines, store, together
 from collbench.results.folder import CASES, RUN
-from collbench.untrusted import open_file
+from collbench.untrusted import open_file, uncollected
 
 STDIN = Path("-")
 _LARGEST = 256 << 20  # bytes; in memory a line takes about 60 more
@@ -41,7 +42,11 @@ def read_tables(paths: Iterable[Path], known: UserInput, format: str | None = No
     Raises UsageError, with the name of the file, if it cannot be read or has no table, and for two files with the same content.
     """
     read = [_read(path, known, format, strict) for path in paths]
-    _refuse_copies([tables[0].source for tables in read])
+    first: dict[str, str] = {}
+    for source in [tables[0].source for tables in read]:
+        if source.sha256 in first:  # as launches they would not be independent
+            raise UsageError(f"{first[source.sha256]} and {source.name} have the same content: name one of them")
+        first[source.sha256] = source.name
     return [table for tables in read for table in tables]
 
 
@@ -62,18 +67,14 @@ def _read(path: Path, known: UserInput, format: str | None, strict: bool) -> lis
         if skipped and strict:
             raise UsageError(f"{skipped[0].reason} (with --strict no table is skipped; {len(skipped)} cannot be read)")
     except UsageError as error:
-        raise UsageError(f"{short(name)} cannot be imported: {error}{_wrong_data(failures)}") from error
+        wrong = [failure for failure in failures if failure.report is not Report.ABORT]  # no row has it
+        more = f" (the file reports wrong data: line {wrong[0].number}: {wrong[0].text})" if wrong else ""
+        raise UsageError(f"{short(name)} cannot be imported: {error}{more}") from error
     sha256 = hashlib.sha256(data).hexdigest()
     sources = [Source(short(name), len(data), sha256, reader.name) for reader, _ in tables]
     return [
         FileTable(source, run, () if number else tuple(skipped)) for number, (source, run) in enumerate(zip(sources, runs, strict=True))
     ]
-
-
-def _wrong_data(failures: Sequence[FailureLine]) -> str:
-    """Return the addition to an error about a file that reports wrong data, since no row has it."""
-    wrong = [failure for failure in failures if failure.report is not Report.ABORT]
-    return f" (the file reports wrong data: line {wrong[0].number}: {wrong[0].text})" if wrong else ""
 
 
 def _bytes(path: Path) -> bytes:
@@ -97,10 +98,18 @@ def _bytes(path: Path) -> bytes:
     return data
 
 
-def _refuse_copies(sources: Sequence[Source]) -> None:
-    """Raise UsageError for two files with the same content: as launches they would not be independent."""
-    first: dict[str, str] = {}
-    for source in sources:
-        if source.sha256 in first:
-            raise UsageError(f"{first[source.sha256]} and {source.name} have the same content: name one of them")
-        first[source.sha256] = source.name
+def read_files(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    format: str | None,
+    ranks: int | None,
+    nodes: int | None,
+    operation: str | None,
+    dtype: str | None,
+) -> list[Path]:
+    """Import the files into run folders below a folder, as `collbench import` does; return the run folders. Raises UsageError."""
+    with uncollected():
+        tables = read_tables(files, user_input(ranks, nodes, operation, dtype), format)
+        name = re.sub(r"[^\w.+-]", "_", files[0].name)[:80].strip(".") or "imported"
+        return store(together(tables), folder / name, ["import", *map(str, files)], None, None)

@@ -8,23 +8,13 @@ they are not used. Until 2021 the head was "Device:", "Algorithm:", "Options:", 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
-from collbench.plugins.importers.notes import ConcurrentThreads, ElementSizeMismatch, InputBuffers, MissingItem, lacks
-from collbench.plugins.importers.rows import (
-    Quantiles,
-    RowKind,
-    is_size,
-    is_time,
-    missing,
-    parse_number,
-    ranks_and_nodes,
-    short,
-    whole,
-    without_figures,
-)
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.log_context import Contexts
+from collbench.plugins.importers.notes import ConcurrentThreads, ElementSizeMismatch, ImportDoubt, InputBuffers, MissingItem, lacks
+from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, missing, parse_number, ranks_and_nodes, short, whole
 from collbench.results.row import Row
 
 _UNNAMED = "unnamed"
@@ -58,23 +48,19 @@ class _GlooMeaning:
     traffic: str | None = None
 
 
-def _each(n: int) -> int:
-    return n
-
-
 # gloo/benchmark/main.cc; in the uneven ones rank i sends i parts, and i + n - k parts to rank k.
 _MEANINGS = {
-    "allgather": _GlooMeaning("allgather", "allgather", _each),
+    "allgather": _GlooMeaning("allgather", "allgather", lambda n: n),
     "allgather_v": _GlooMeaning("allgatherv", "allgatherv", lambda n: n * (n - 1) // 2, traffic="uneven"),
     "allreduce": _GlooMeaning("allreduce", "allreduce"),
     "allreduce_local": _GlooMeaning("allreduce_local", None),  # within each process
-    "alltoall": _GlooMeaning("alltoall", "alltoall", _each, width=8),
+    "alltoall": _GlooMeaning("alltoall", "alltoall", lambda n: n, width=8),
     "alltoall_v": _GlooMeaning("alltoallv", "alltoallv", lambda n: n * n + n * (n - 1) // 2, width=8, traffic="uneven"),
     "barrier": _GlooMeaning("barrier", "barrier", lambda n: 0),
     "broadcast": _GlooMeaning("broadcast", "broadcast"),
     "reduce": _GlooMeaning("reduce", "reduce"),
     "reduce_scatter": _GlooMeaning("reducescatter", "reducescatter"),
-    "scatter": _GlooMeaning("scatter", "scatter", _each),
+    "scatter": _GlooMeaning("scatter", "scatter", lambda n: n),
     "sendrecv_roundtrip": _GlooMeaning("p2p_latency", "p2p_latency", calls=2),
 }
 _ALGORITHMS = ("allgather", "allreduce", "barrier", "broadcast")
@@ -92,15 +78,6 @@ def knows(lines: Sequence[str]) -> bool:
     return any(line.strip() == _RESULTS or ("elements" in line and len(_COLUMN.findall(line)) >= 5) for line in lines)
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per benchmark. Raises UsageError if neither the output nor --ranks gives the number of processes."""
-    tables = [table for table in _tables(without_prefixes(lines)) if table.lines or table.bad]
-    return read_tables(tables, lambda table: [_run(table, user_input)], tool="Gloo's benchmark")
-
-
-GLOO = Importer("gloo", "gloo's benchmark", knows, read)
-
-
 def _tables(lines: Sequence[str]) -> list[_GlooTable]:
     tables: list[_GlooTable] = []
     for at, line in enumerate(lines, start=1):
@@ -112,34 +89,31 @@ def _tables(lines: Sequence[str]) -> list[_GlooTable]:
         begins = heading is not None and heading[1].startswith("Device") and bool(not tables or tables[-1].columns)
         if begins or (not tables and _COLUMN.search(line)):
             tables.append(_GlooTable(at, _UNNAMED))
-        if tables:
-            _take(tables[-1], line, at)
-    return tables
+        if not tables:
+            continue
+        table, columns = tables[-1], _COLUMN.findall(line)
+        if len(columns) >= 5:
+            table.columns = [title.replace("L (", " (").replace("BW (", " (") for title in columns]
+        elif heading:
+            title, value = heading[1], heading[2].strip()
+            if title == "Algorithm" and table.name == _UNNAMED and value:
+                table.name = short(value).lower()
+            elif title == "Options":
+                table.facts |= dict(_OPTION.findall(value))
+            elif value:
+                table.facts["device"] = short(value)
+        elif mismatch := _MISMATCH.search(line):
+            table.mismatches.append(mismatch[0])
+        elif table.columns and line.strip()[:1].isdigit():
+            table.add(at, line.split())
+    return [table for table in tables if table.lines or table.bad]
 
 
-def _take(table: _GlooTable, line: str, at: int) -> None:
-    columns = _COLUMN.findall(line)
-    if len(columns) >= 5:
-        table.columns = [title.replace("L (", " (").replace("BW (", " (") for title in columns]
-    elif heading := _HEADING.match(line):
-        _head(table, heading[1], heading[2].strip())
-    elif found := _MISMATCH.search(line):
-        table.mismatches.append(found[0])
-    elif table.columns and line.strip()[:1].isdigit():
-        table.add(at, line.split())
-
-
-def _head(table: _GlooTable, title: str, value: str) -> None:
-    if title == "Algorithm" and table.name == _UNNAMED and value:
-        table.name = short(value).lower()
-    elif title == "Options":
-        table.facts |= dict(_OPTION.findall(value))
-    elif value:
-        table.facts["device"] = short(value)
-
-
-def _run(table: _GlooTable, user_input: UserInput) -> ImportedTable:
-    meaning, algorithm = _meaning(table.name)
+def _runs(table: _GlooTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+    plain = table.name.removeprefix("new_").removeprefix("cuda_")
+    base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_") and plain not in _MEANINGS), plain)
+    algorithm = plain.removeprefix(f"{base}_") if base != plain else None
+    meaning = _MEANINGS.get(base) or _GlooMeaning(plain, None)
     extent = ranks_and_nodes(user_input, whole(table.facts.get("processes", "")), None, f"{table.name} (line {table.number})")
     inputs, threads = (whole(table.facts.get(name, "1")) or 1 for name in ("inputs", "threads"))
     kind = RowKind(
@@ -153,28 +127,20 @@ def _run(table: _GlooTable, user_input: UserInput) -> ImportedTable:
             "traffic": meaning.traffic or (f"{inputs} inputs" if inputs > 1 else None),
         },
     )  # fmt: skip
-    rows = [row for line, figures in table.lines if (row := _row(table, meaning, kind, (line, figures)))]
-    if rows and (found := table.mismatches):
-        detail = f"at least this many (only the first are listed): {found[0]}"
-        rows[-1] = rows[-1].with_figures(checked=1, wrong=len(found), wrong_detail=detail)
-    doubts = [
-        *table.doubts(), *([ElementSizeMismatch(table.name, meaning.width)] if meaning.width else []),
-        *([ConcurrentThreads(threads)] if threads > 1 else []), *([InputBuffers(inputs)] if inputs > 1 else []),
-    ]  # fmt: skip
-    return ImportedTable(
+    made = [_row(table, meaning, kind, line, figures) for line, figures in table.lines]
+    rows = [row for row in made if row is not None]
+    if rows and table.mismatches:
+        detail = f"at least this many (only the first are listed): {table.mismatches[0]}"
+        rows[-1] = rows[-1].with_figures(checked=1, wrong=len(table.mismatches), wrong_detail=detail)
+    doubts: list[ImportDoubt] = table.doubts()
+    doubts += [ElementSizeMismatch(table.name, meaning.width)] if meaning.width else []
+    doubts += [ConcurrentThreads(threads)] if threads > 1 else []
+    doubts += [InputBuffers(inputs)] if inputs > 1 else []
+    yield ImportedTable(
         "gloo-benchmark", None, table.name, kind.statistic, rows, facts=table.facts,
         missing=[*missing(extent.nodes), *lacks(MissingItem.VERSION, MissingItem.OTHER_RANKS)], doubts=doubts,
         contradicted=extent.contradicted,
     )  # fmt: skip
-
-
-def _meaning(name: str) -> tuple[_GlooMeaning, str | None]:
-    """Return (the meaning of a benchmark, the algorithm that its name selects)."""
-    plain = name.removeprefix("new_").removeprefix("cuda_")
-    if plain in _MEANINGS:
-        return _MEANINGS[plain], None
-    base = next((base for base in _ALGORITHMS if plain.startswith(f"{base}_")), None)
-    return (_MEANINGS[base], plain.removeprefix(f"{base}_")) if base else (_GlooMeaning(plain, None), None)
 
 
 def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
@@ -188,8 +154,7 @@ def _dtype(table: _GlooTable, meaning: _GlooMeaning) -> str:
     return "float32"
 
 
-def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[int, Mapping[str, str]]) -> Row | None:
-    line, figures = case
+def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, line: int, figures: dict[str, str]) -> Row | None:
     elements = whole(figures.get("elements", ""))
     printed = whole(figures.get("size (B)", "")) if "size (B)" in figures else (elements or 0) * _FLOAT_BYTES
     if elements is None or printed is None:
@@ -208,10 +173,10 @@ def _row(table: _GlooTable, meaning: _GlooMeaning, kind: RowKind, case: tuple[in
         times.pop("p99", None)
         times |= {"p99": times.pop("max")} if "max" in times else {}
     if not is_time(p50):
-        return without_figures(kind, size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
-    checked = int(table.facts.get("verify") == "true")
-    extra = {name: parse_number(word) for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
-    return kind.row(
-        size, p50, count=elements, line=line, spread=Quantiles(**times), checked=checked, wrong=0 if checked else None,
-        evidence={"printed": extra},
-    )  # fmt: skip
+        return kind.without_figures(size, elements, line, "the median is 0 (cut to whole microseconds): use --nanos")
+    extra = {name: word for name, word in figures.items() if name in ("bandwidth (GB/s)", "iterations", "samples")}
+    wrong = 0 if table.facts.get("verify") == "true" else None
+    return kind.row(size, p50, line=line, count=elements, spread=Quantiles(**times), wrong=wrong, printed=extra)
+
+
+GLOO = Importer("gloo", "gloo's benchmark", knows, _tables, _runs, output="Gloo's benchmark")

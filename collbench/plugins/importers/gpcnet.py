@@ -6,14 +6,13 @@ A rate is MiB/s per rank, a latency is in microseconds. 99 % of all samples of a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
-from collbench.plugins.importers.log_context import Contexts, LogContext, extent_of, start_facts
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, lines_with
+from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts
 from collbench.plugins.importers.notes import MissingItem, lacks
-from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, parse_number, short
-from collbench.results.row import Row
+from collbench.plugins.importers.rows import Quantiles, RowKind, parse_number, short
 
 _TITLE = re.compile(r"(NetworkLoad|Network) Tests v([\d.]{1,10})\s*$")
 _SIZE = re.compile(r"Test with (\d{1,7}) MPI ranks \((\d{1,7}) nodes\)")
@@ -33,19 +32,6 @@ class _Section(TextTable):
     version: str = ""
     place: tuple[int | None, int | None] = (None, None)
     traffic: str | None = None
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is its title, or that of a table."""
-    return any(_TITLE.search(line) or _SECTION.search(line) for line in lines if "Tests" in line)
-
-
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per table. Raises UsageError if none has a figure."""
-    contexts = Contexts(lines)
-    empty = "no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes"
-    sections = [section for section in _sections(without_prefixes(lines)) if section.lines]
-    return read_tables(sections, lambda each: [_run(each, user_input, contexts.at(each.number))], empty=empty)
 
 
 def _sections(lines: Sequence[str]) -> list[_Section]:
@@ -71,36 +57,38 @@ def _sections(lines: Sequence[str]) -> list[_Section]:
                 sections[-1].columns = words
             elif sections[-1].columns:
                 sections[-1].add(at, words)
-    return sections
+    return [section for section in sections if section.lines]
 
 
-def _run(section: _Section, user_input: UserInput, context: LogContext) -> ImportedTable:
+def _runs(section: _Section, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
     ranks, nodes = section.place
+    context = contexts.at(section.number)
     extent = extent_of(context, user_input, ranks, f"the table at line {section.number}")
-    rows = [row for at, words in section.lines if (row := _row(section, (extent.ranks, nodes or extent.nodes), at, words))]
-    missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
     statistic = "the mean over all samples of all ranks"
-    facts = {**start_facts(context), **({"congestion": section.traffic} if section.traffic else {})}
-    return ImportedTable("gpcnet", section.version or None, section.name, statistic, rows, (), facts, missing, (), extent.contradicted)
+    rows = []
+    for at, words in section.lines:
+        name = _NAME.match(words["Name"])
+        value, worst = parse_number(words.get("Avg", "")), parse_number(words.get("99%", ""))
+        if name is None or not value or any(title not in words for title in _TITLES):
+            continue
+        size, rate = int(name[2]), words["Units"].startswith("MiB/s")
+        operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", name[1].lower()))
+        kind = RowKind(
+            operation, "mpi", "mpi", "float64", extent.ranks, nodes or extent.nodes, statistic, mode="isolated",
+            like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
+        )  # fmt: skip
+        time_s, p99 = (figure and (size / (figure * _MIB) if rate else figure / 1e6) for figure in (value, worst))
+        printed = {title: word for title, word in words.items() if title not in ("Name", "Units")}
+        row = kind.row_if_valid(size, time_s, at, spread=Quantiles(p99=p99 or None), printed=printed)
+        rows += [row] if row else []
+    missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.HOSTS, MissingItem.VERIFICATION)
+    facts = start_facts(context)
+    if section.traffic:
+        facts["congestion"] = section.traffic
+    yield ImportedTable("gpcnet", section.version or None, section.name, statistic, rows, (), facts, missing, (), extent.contradicted)
 
 
-def _row(section: _Section, place: tuple[int, int | None], at: int, words: dict[str, str]) -> Row | None:
-    name = _NAME.match(words["Name"])
-    value, worst = parse_number(words.get("Avg", "")), parse_number(words.get("99%", ""))
-    if name is None or not value or any(title not in words for title in _TITLES):
-        return None
-    size, rate = int(name[2]), words["Units"].startswith("MiB/s")
-    time_s = size / (value * _MIB) if rate else value / 1e6
-    if not is_size(size) or not is_time(time_s):
-        return None
-    p99 = None if not worst else size / (worst * _MIB) if rate else worst / 1e6
-    operation = "gpcnet_" + "_".join(re.findall(r"[a-z0-9]+", name[1].lower()))
-    kind = RowKind(
-        operation, "mpi", "mpi", "float64", *place, "the mean over all samples of all ranks", mode="isolated",
-        like="p2p_bandwidth" if rate else None, also={"traffic": section.traffic},
-    )  # fmt: skip
-    printed = {title: parse_number(word) for title, word in words.items() if title not in ("Name", "Units")}
-    return kind.row(size, time_s, count=size // 8, line=at, spread=Quantiles(p99=p99), evidence={"printed": printed})
-
-
-GPCNET = Importer("gpcnet", "GPCNeT (network_test, network_load_test)", knows, read)
+GPCNET = Importer(
+    "gpcnet", "GPCNeT (network_test, network_load_test)", lines_with(_TITLE, _SECTION, words=["Tests"]), _sections, _runs,
+    empty="no table with figures found: GPCNeT was stopped before its first test, or rejected the number of nodes",
+)  # fmt: skip

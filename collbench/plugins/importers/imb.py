@@ -7,14 +7,14 @@ t_avg their mean. The row's time is t_max, from which IMB computes its Mbytes/se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
-from collbench.plugins.importers.log_context import Contexts, LogContext, start_facts, with_hosts
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, lines_with
+from collbench.plugins.importers.log_context import Contexts, start_facts, with_hosts
 from collbench.plugins.importers.notes import MissingItem, NotInOutput, SkippedLines, SkippedReason
 from collbench.plugins.importers.rows import (
     MOST_RANKS,
@@ -32,7 +32,6 @@ from collbench.plugins.importers.rows import (
     type_name,
     whole,
     width_of,
-    without_figures,
 )
 from collbench.results.row import Row
 from collbench.units import plural
@@ -51,11 +50,14 @@ class ImbBlock(TextTable):
 
     ranks       that took part, in all groups together; group_size: in each group
     groups      the ranks of each group, if several ran at the same time
+    version     of IMB; part: the one of its programs
     """
 
     ranks: int = 0
     group_size: int = 0
     groups: list[list[int]] = field(default_factory=list)
+    version: str | None = None
+    part: str | None = None
 
     def add(self, number: int, words: Sequence[str]) -> None:
         """Add a line of figures, or one of a failed case, which has only its first columns and the reason."""
@@ -83,24 +85,6 @@ _BENCHMARKS = {
 }
 
 
-def rows_of(block: ImbBlock, nodes: int | None, facts: Mapping[str, Any]) -> tuple[list[Row], str, list[int]]:
-    """Return (rows in the order of the lines, the statistic of a time, numbers of lines that could not be read)."""
-    meaning, statistic = _of_version(_meaning(block.name), facts.get("version")), _statistic(block)
-    kind = _kind(block, meaning, nodes, facts, statistic)
-    by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
-    bad = list(block.bad)
-    for line, found in block.lines:
-        size = whole(found.get("#bytes", "0"))
-        if size is None or not (size == 0 or is_size(size)):
-            bad.append(line)
-        else:
-            by_case.setdefault(size, []).append((line, found))
-    rows = [_row(block, meaning, kind, (size, lines)) for size, lines in by_case.items()]
-    if not rows and not bad:
-        rows.append(without_figures(kind, 0, 0, block.number, NO_FIGURES))
-    return rows, statistic, sorted(bad)
-
-
 def _meaning(name: str) -> Meaning:
     plain = name.lower()
     kinds = ("specificsource", "anysource")
@@ -115,55 +99,38 @@ def _meaning(name: str) -> Meaning:
     return Meaning("".join(letter if letter.isalnum() else "_" for letter in base) or "unnamed", None)
 
 
-def _of_version(meaning: Meaning, version: str | None) -> Meaning:
-    """Return the meaning in this version (None: not known, taken for a new one): the size of Reduce_scatter became that of one part."""
-    if not _depends_on_version(meaning):
-        return meaning
-    number = _number_of(version)
-    return replace(meaning, parts=number is None or number >= _REDUCE_SCATTER_BY_PARTS)
-
-
-def _depends_on_version(meaning: Meaning) -> bool:
-    return meaning.like == "reducescatter" and not meaning.parts
-
-
 def _number_of(version: str | None) -> tuple[int, int] | None:
     """Return (2019, 1) for "2019 Update 1" and (2021, 11) for "2021.11", None if the version is not known."""
     numbers = [int(number) for number in re.findall(r"\d{1,9}", version or "")]
     return (numbers[0], numbers[1] if numbers[1:] else 0) if numbers else None
 
 
-def _statistic(block: ImbBlock) -> str:
-    if "t_pure[usec]" in block.columns:
-        return "mean over the repetitions, of the communication alone, on the slowest rank"
-    if any(title in block.columns for title in ("t[usec]", "t_max[usec]")):
-        half = "half the round trips, mean" if block.name.lower().startswith("pingpong") else "mean"
-        return f"{half} over the repetitions on the slowest rank"
-    return "mean per message: the rate over all repetitions, turned into a time"
-
-
-def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[str, Any], statistic: str) -> RowKind:
+def _kind(block: ImbBlock, meaning: Meaning, nodes: int | None, facts: Mapping[str, Any]) -> RowKind:
     if not 1 <= block.ranks <= MOST_RANKS:
         raise UsageError(f"line {block.number}: the number of processes of {block.name} is missing: use the whole output of IMB")
+    statistic = "mean per message: the rate over all repetitions, turned into a time"
+    if "t_pure[usec]" in block.columns:
+        statistic = "mean over the repetitions, of the communication alone, on the slowest rank"
+    elif "t[usec]" in block.columns or "t_max[usec]" in block.columns:
+        half = "half the round trips, mean" if block.name.lower().startswith("pingpong") else "mean"
+        statistic = f"{half} over the repetitions on the slowest rank"
     reducing = meaning.reduces
     name = facts.get("MPI_Datatype for reductions" if reducing else "MPI_Datatype")
     dtype = {"MPI_BYTE": "uint8", "MPI_CHAR": "int8", "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64", "MPI_INT": "int32"}.get(name or "")
     redop = short(str(facts.get("MPI_Op", "MPI_SUM"))).removeprefix("MPI_").lower()
-    ranks = 2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks
+    command = str(facts.get("command", "")).split()
+    window = None  # the default is not printed, and differs between versions
+    if meaning.aggregate and "-window_size" in command[:-1]:
+        window = whole(command[command.index("-window_size") + 1])
     return RowKind(
         meaning.operation, "mpi", "mpi", dtype or (type_name(name) if name else ("float32" if reducing else "uint8")),
-        ranks, nodes, statistic, redop=redop if reducing else None,
+        2 if meaning.pairs and block.group_size == 2 and block.concurrent == 1 else block.ranks,
+        nodes, statistic, redop=redop if reducing else None,
         root=0 if meaning.rooted and not _switched("root_shift", facts) else None, in_place=meaning.like == "broadcast",
         mode="batched" if meaning.pairs or meaning.like in ("sendrecv", None) or not _switched("sync", facts) else "isolated",
         buffers="rotating" if "-off_cache" in facts.get("command", "") else "fixed", like=meaning.like, also=_also(block, meaning),
-        window=_window(facts) if meaning.aggregate else None,
+        window=window,
     )  # fmt: skip
-
-
-def _window(facts: Mapping[str, Any]) -> int | None:
-    """Return the number of messages in flight if the printed command has it. The default is not printed, and differs between versions."""
-    words = str(facts.get("command", "")).split()
-    return whole(words[words.index("-window_size") + 1]) if "-window_size" in words[:-1] else None
 
 
 def _switched(option: str, facts: Mapping[str, Any]) -> bool:
@@ -193,9 +160,8 @@ def _also(block: ImbBlock, meaning: Meaning) -> dict[str, Any]:
     return {**traffic, "group": ",".join(names) or f"{count} groups of {size}"}
 
 
-def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, case: tuple[int, list[tuple[int, dict[str, str]]]]) -> Row:
+def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, printed: int, lines: Sequence[tuple[int, dict[str, str]]]) -> Row:
     """Return the row of one size; of several groups it is that of the slowest one."""
-    printed, lines = case
     size = printed * (block.group_size if meaning.parts else 1)
     width, split = width_of(kind.dtype) or 1, meaning.like == "reducescatter" and not meaning.parts
     count = printed // width // (max(block.group_size, 1) if split else 1)
@@ -203,21 +169,29 @@ def _row(block: ImbBlock, meaning: Meaning, kind: RowKind, case: tuple[int, list
     times = [_time(block, meaning, size, found) for _, found in lines]
     known = [time_s for time_s in times if time_s is not None and is_time(time_s)]
     if failed or len(known) < len(times) or (size and not is_size(size)):
-        return without_figures(kind, size if is_size(size) else 0, count, lines[0][0], failed or "the output has no valid time")
+        return kind.without_figures(size if is_size(size) else 0, count, lines[0][0], failed or "the output has no valid time")
     line, found = lines[known.index(max(known))]
     defects = [parse_number(named["defects"]) for _, named in lines if "defects" in named]
+    others = {title: word for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
     wrong = int(any(value != 0 for value in defects)) if defects else None
-    others = {title: parse_number(word) for title, word in found.items() if title not in ("#bytes", "Group", "defects")}
-    row = kind.row(
-        size, max(known), count=count, line=line, checked=int(bool(defects)), wrong=wrong, evidence={"printed": others},
-    )  # fmt: skip
-    if block.concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
-        factor = operations()[meaning.like].bus_factor(block.group_size)  # within a group
-        row = row.with_figures(busbw_bytes_per_s=row.algbw_bytes_per_s * factor if factor else None)
+    row = kind.row(size, max(known), line=line, count=count, wrong=wrong, printed=others)
+    concurrent = block.concurrent
+    if concurrent > 1 and not meaning.pairs and row.algbw_bytes_per_s is not None and meaning.like is not None:
+        within_group = operations()[meaning.like].bus_factor(block.group_size)
+        row = row.with_figures(busbw_bytes_per_s=row.algbw_bytes_per_s * within_group if within_group else None)
     if meaning.aggregate:
         return of_all_pairs(row, max(block.ranks // 2, 1), meaning.ways)
+    groups: dict[str, Any] = {}
+    if concurrent > 1:
+        factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None
+        listed = len(known) == concurrent and len(known) <= _LISTED
+        rates = [row.size_bytes * factor / time_s for time_s in known] if listed and factor else None
+        groups = {
+            "count": concurrent, "ranks": block.group_size, "p50_s": list(known) if listed else None,
+            "busbw_bytes_per_s": rates, "total_busbw_bytes_per_s": None,
+        }  # fmt: skip
     average = parse_number(found.get("t_avg[usec]", ""))
-    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=_groups(block, row, known))
+    return row.with_figures(time_rank_mean_s=None if average is None else average * _US, groups=groups)
 
 
 def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]) -> float | None:
@@ -229,25 +203,11 @@ def _time(block: ImbBlock, meaning: Meaning, size: int, found: Mapping[str, str]
     return meaning.ways * (block.ranks // 2) / messages if messages else None
 
 
-def _groups(block: ImbBlock, row: Row, times: Sequence[float]) -> dict[str, Any]:
-    """Return the figures of each group if the output has them."""
-    if block.concurrent < 2:
-        return {}
-    factor = row.busbw_bytes_per_s / row.algbw_bytes_per_s if row.busbw_bytes_per_s and row.algbw_bytes_per_s else None
-    listed = len(times) == block.concurrent and len(times) <= _LISTED
-    rates = [row.size_bytes * factor / time_s for time_s in times] if listed and factor else None
-    return {
-        "count": block.concurrent, "ranks": block.group_size, "p50_s": list(times) if listed else None,
-        "busbw_bytes_per_s": rates, "total_busbw_bytes_per_s": None,
-    }  # fmt: skip
-
-
 _VERSION = re.compile(
     r"^#\s{1,40}Intel ?\(R\) MPI Benchmark(?:s| Suite)? {1,4}(?:V(?:ersion)? ?)?([\w.]{1,20}(?: Update \d{1,3})?)", re.IGNORECASE
 )
 _BENCHMARK = re.compile(r"^# Benchmarking (Multi-)?(\S{1,64})")
-_PROCESSES = re.compile(r"^# #processes = (\d{1,9})")
-_GROUPS = re.compile(r"^# \( ?(\d{1,9}) groups of (\d{1,9}) processes each")
+_PROCESSES = re.compile(r"^# (?:#processes = (\d{1,9})|\( ?(\d{1,9}) groups of (\d{1,9}) processes each)")
 _GROUP = re.compile(r"^# Group +\d+:((?: +\d{1,9})+)")
 _CONTINUED = re.compile(r"^#((?: +\d{1,9})+)\s*$")
 _FACT = re.compile(
@@ -258,42 +218,14 @@ _SEQUENCE = re.compile(r"^# (\S*IMB-\w+.*)$")
 _TITLES = re.compile(r"#bytes|#repetitions|Group|(?:t|t_\w+)\[usec\]|Mbytes/sec|Msg/sec|overlap\[%\]|defects")
 
 
-@dataclass
-class _State:
-    """The state of the reader: the head of the file, and the current block."""
-
+def _blocks(lines: Sequence[str]) -> list[ImbBlock]:
+    """Return the blocks with columns; none if none of them has a line of figures. All have the values of the file's head."""
+    blocks: list[ImbBlock] = []
     version: str | None = None
     part: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    blocks: list[ImbBlock] = field(default_factory=list)
-
-
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines is the head of an IMB output, or of one of its blocks."""
-    return any(line[:1] == "#" and (_BENCHMARK.match(line) or _VERSION.match(line)) for line in lines)
-
-
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per block. Raises UsageError if no block has the number of --ranks."""
-    state = _state(without_prefixes(lines))
-    blocks = [block for block in state.blocks if block.columns]
-    if not any(block.lines or block.bad for block in blocks):
-        blocks = []
-    if user_input.ranks is not None and blocks and user_input.ranks not in {block.ranks for block in blocks}:
-        found = ", ".join(str(ranks) for ranks in sorted({block.ranks for block in blocks}))
-        raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
-    contexts = Contexts(lines)
-    return read_tables(blocks, lambda block: [_run(state, block, user_input, contexts.at(block.number))], "IMB")
-
-
-IMB = Importer("imb", "Intel MPI Benchmarks", knows, read)
-
-
-def _state(lines: Sequence[str]) -> _State:
-    """Return what the lines hold."""
-    state = _State()
+    facts: dict[str, Any] = {}
     for number, line in enumerate(lines, start=1):
-        block = state.blocks[-1] if state.blocks else None
+        block = blocks[-1] if blocks else None
         if line[:1] != "#" or line.startswith(("#bytes", "#repetitions")):  # behind a launcher's tag the titles may lack their blank
             words = line.split()
             if block and words and not block.columns and words[0] in ("#bytes", "#repetitions", "Group"):
@@ -301,47 +233,64 @@ def _state(lines: Sequence[str]) -> _State:
             elif block and words and block.columns and words[0].isdigit():  # not "15: Error Reduce_scatter,size = 4,sample #0"
                 block.add(number, words)
         elif begun := _BENCHMARK.match(line):
-            state.blocks.append(ImbBlock(number, short(begun[2])))
-        elif block and _head_of_block(block, line):
-            continue
+            blocks.append(ImbBlock(number, short(begun[2])))
+        elif block and (found := _PROCESSES.match(line)):
+            block.group_size = int(found[1] or found[3])
+            block.ranks = block.group_size * int(found[2] or 1)
+        elif block and (found := _GROUP.match(line)):
+            block.groups.append([int(rank) for rank in found[1].split()])
+        elif block and block.groups and not block.columns and (found := _CONTINUED.match(line)):
+            block.groups[-1] += [int(rank) for rank in found[1].split()]
         elif found := _VERSION.match(line):
-            part = _PART.search(line)
-            state.version, state.part = found[1], part[1] if part else None
+            named = _PART.search(line)
+            version, part = found[1], named[1] if named else None
         elif found := _FACT.match(line):
-            state.facts[found[1]] = short(found[2].strip())
+            facts[found[1]] = short(found[2].strip())
         elif found := _SEQUENCE.match(line):
-            state.facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
-    return state
+            facts["command"] = " ".join(short(word) for word in found[1].split()[:32])
+    blocks = [block for block in blocks if block.columns]
+    for block in blocks:
+        block.version, block.part, block.facts = version, part, facts
+    return blocks if any(block.lines or block.bad for block in blocks) else []
 
 
-def _head_of_block(block: ImbBlock, line: str) -> bool:
-    """Read the number of ranks and their groups from a line."""
-    if found := _PROCESSES.match(line):
-        block.ranks = block.group_size = int(found[1])
-    elif found := _GROUPS.match(line):
-        block.group_size = int(found[2])
-        block.ranks = int(found[1]) * block.group_size
-    elif found := _GROUP.match(line):
-        block.groups.append([int(rank) for rank in found[1].split()])
-    elif block.groups and not block.columns and (found := _CONTINUED.match(line)):
-        block.groups[-1] += [int(rank) for rank in found[1].split()]
-    else:
-        return False
-    return True
+def _check_ranks(blocks: Sequence[ImbBlock], user_input: UserInput) -> None:
+    known = sorted({block.ranks for block in blocks})
+    if user_input.ranks is not None and blocks and user_input.ranks not in known:
+        found = ", ".join(map(str, known))
+        raise UsageError(f"--ranks {user_input.ranks} does not fit the output of IMB, which has {found} ranks: omit --ranks")
 
 
-def _run(state: _State, block: ImbBlock, user_input: UserInput, context: LogContext) -> ImportedTable:
+def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    context = contexts.at(block.number)
     hosts = with_hosts(context, block.ranks)
     nodes = user_input.nodes or len(set(hosts)) or None
-    rows, statistic, bad = rows_of(block, nodes, {**state.facts, "version": state.version})
-    doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
-    program = f"IMB-{(state.part or 'MPI1').replace('-1', '1')} {block.name}"
-    facts = {**state.facts, **start_facts(context)}
-    unknown = [*missing(nodes, hosts), *([NotInOutput(MissingItem.WINDOW)] if _lacks_window(rows) else [])]
-    if state.version is None and _depends_on_version(_meaning(block.name)):
+    meaning = _meaning(block.name)
+    depends_on_version = meaning.like == "reducescatter" and not meaning.parts
+    if depends_on_version:  # the size of Reduce_scatter became that of one part; without a version, it is taken for a new one
+        number = _number_of(block.version)
+        meaning = replace(meaning, parts=number is None or number >= _REDUCE_SCATTER_BY_PARTS)
+    kind = _kind(block, meaning, nodes, {**block.facts, "version": block.version})
+    by_case: dict[int, list[tuple[int, dict[str, str]]]] = {}
+    bad = list(block.bad)
+    for line, found in block.lines:
+        size = whole(found.get("#bytes", "0"))
+        if size is None or not (size == 0 or is_size(size)):
+            bad.append(line)
+        else:
+            by_case.setdefault(size, []).append((line, found))
+    rows = [_row(block, meaning, kind, size, cases) for size, cases in by_case.items()]
+    if not rows and not bad:
+        rows.append(kind.without_figures(0, 0, block.number, NO_FIGURES))
+    unknown = missing(nodes, hosts)
+    if any(row.message_rate is not None and row.window is None for row in rows):
+        unknown.append(NotInOutput(MissingItem.WINDOW))
+    if block.version is None and depends_on_version:
         unknown.append(NotInOutput(MissingItem.VERSION, assumed="2019 Update 1 or later"))
-    return ImportedTable("imb", state.version, program, statistic, rows, hosts, facts, unknown, doubts)
+    doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, min(bad))] if bad else []
+    program = f"IMB-{(block.part or 'MPI1').replace('-1', '1')} {block.name}"
+    facts = {**block.facts, **start_facts(context)}
+    yield ImportedTable("imb", block.version, program, kind.statistic, rows, hosts, facts, unknown, doubts)
 
 
-def _lacks_window(rows: Sequence[Row]) -> bool:
-    return any(row.message_rate is not None and row.window is None for row in rows)
+IMB = Importer("imb", "Intel MPI Benchmarks", lines_with(_BENCHMARK, _VERSION), _blocks, _runs, output="IMB", check=_check_ranks)

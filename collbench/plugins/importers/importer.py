@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.notes import ImportDoubt, Missing, SkippedLines, SkippedReason
@@ -22,6 +22,8 @@ from collbench.untrusted import parse_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from collbench.plugins.importers.log_context import Contexts
 
 
 # The lines of a file with another tool's output, without changes by terminals and shells.
@@ -67,8 +69,11 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
     """
     begun = ""
     for line in lines:
-        text = _docker_text(line)
-        if text is None:
+        text = None
+        if line.lstrip().startswith('{"log":'):
+            with suppress(ValueError, RecursionError):
+                text = parse_json(line).get("log")
+        if not isinstance(text, str):
             yield line
         elif text.endswith("\n") or len(begun) > _LONGEST_LINE:
             yield (begun + text).rstrip("\r\n")
@@ -78,15 +83,6 @@ def _without_docker(lines: Iterable[str]) -> Iterator[str]:
             yield ""
     if begun:
         yield begun
-
-
-def _docker_text(line: str) -> str | None:
-    if not line.lstrip().startswith('{"log":'):
-        return None
-    with suppress(ValueError, RecursionError):
-        text = parse_json(line).get("log")
-        return text if isinstance(text, str) else None
-    return None
 
 
 # Removal of what launchers, log collectors and mail print before each line: mpirun, srun, PALS, pdsh, torchrun, Ray, kubectl, journald.
@@ -170,20 +166,16 @@ def _with_tags(lines: list[str]) -> list[str]:
     labels = [label[1] for line in head if (label := _common_label(line)) is not None]
     if len(labels) < max(_FEWEST_LABELLED, _LABELLED_SHARE * len(head)) or 2 * len(set(labels)) > len(labels):
         return lines
-    return [_labelled(line) for line in lines]
+    found = ((line, _common_label(line)) for line in lines)
+    return [
+        line if label is None else f"{line[: label.start()]} [label/{_NOT_IN_TAGS.sub('/', label[1])}]:{line[label.end() :]}"
+        for line, label in found
+    ]
 
 
 def _common_label(line: str) -> re.Match[str] | None:
     at, _ = _end_of_prefixes(line, _CERTAIN_PREFIX)
     return _COMMON_LABEL.match(line, at, at + _REACH)
-
-
-def _labelled(line: str) -> str:
-    label = _common_label(line)
-    if label is None:
-        return line
-    tag = _NOT_IN_TAGS.sub("/", label[1])
-    return f"{line[: label.start()]} [label/{tag}]:{line[label.end() :]}"
 
 
 RANKS_DOUBTFUL = "ranks_doubtful"  # the flag of rows with printed bandwidths that contradict the number of ranks
@@ -266,22 +258,6 @@ class UserInput:
     file: str = ""
 
 
-@dataclass(frozen=True)
-class Importer:
-    """One format.
-
-    name    the value for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …
-    tools   the tools that print it, for help and docs
-    knows   returns whether one of these lines looks like it; they are without what launchers print before them
-    read    returns the content of all lines, as they are in the file. Raises UsageError with line and remedy if nothing can be read
-    """
-
-    name: str
-    tools: str
-    knows: Callable[[Sequence[str]], bool]
-    read: Callable[[Sequence[str], UserInput], Reading]
-
-
 @dataclass
 class TextTable:
     """The lines of figures below one head, while a reader collects them.
@@ -312,45 +288,82 @@ class TextTable:
         return [SkippedLines(len(self.bad), SkippedReason.INCOMPLETE, self.bad[0])] if self.bad else []
 
 
-class _Numbered(Protocol):
+def lines_with(*patterns: re.Pattern[str], words: Sequence[str] = ("",)) -> Callable[[Sequence[str]], bool]:
+    """Return the function that returns whether one of some lines has one of these words, which is fast, and one of these patterns."""
+
+    def knows(lines: Sequence[str]) -> bool:
+        return any(pattern.search(line) for line in lines if any(word in line for word in words) for pattern in patterns)
+
+    return knows
+
+
+class Numbered(Protocol):
+    """A reader's table; number: its first line in the file, the first of which has the number 1."""
+
     @property
-    def number(self) -> int: ...
+    def number(self) -> int: ...  # noqa: D102
 
 
-_T = TypeVar("_T", bound=_Numbered)
+T = TypeVar("T", bound=Numbered)
 
 
-def _is_useful(run: ImportedTable) -> bool:
-    return bool(run.rows or run.doubts)
+@dataclass(frozen=True)
+class Importer(Generic[T]):
+    """One format: how its lines are recognized, which tables they hold, and what a table means.
 
-
-def read_tables(tables: Iterable[_T], runs_of: Callable[[_T], Iterable[ImportedTable]], tool: str = "", empty: str = "") -> Reading:
-    """Return the content of the tables. A table that cannot be read is skipped.
-
-    Raises UsageError if all tables are skipped, if none has rows or doubts (`empty` is the error, or one that names the tool), or if an
-    option contradicts each one.
+    name     the value for --as: "nccl-tests", "osu", "imb", "perftest", "param", "gloo" …
+    tools    the tools that print it, for help and docs
+    knows    returns whether one of these lines looks like it; they are without what launchers print before them
+    tables   yields the reader's tables. Raises UsageError with line and remedy if none can be read
+    runs     yields the content of a table, from it, the user's additions and the log around it. Raises UsageError as `tables` does
+    output   what was expected, for the error about a file without results: "OSU's tests"; empty: the whole error
+    ranks    the only number of ranks that the tool has; None: any
+    check    raises UsageError if the user's additions do not fit the tables
+    tagged   whether `tables` gets the lines with what launchers print before them
     """
-    runs, skipped = list[ImportedTable](), list[Skipped]()
-    for table in tables:
-        try:
-            runs += [replace(run, line=table.number) for run in runs_of(table) if _is_useful(run)]
-        except UsageError as error:
-            skipped.append(Skipped(table.number, str(error)))
-    if skipped and not runs:
-        more = f" (and {len(skipped) - 1} more tables cannot be read)" if len(skipped) > 1 else ""
-        raise UsageError(skipped[0].reason + more)
-    if not runs:
-        raise UsageError(empty or f"no results of {tool} found: use the output from its title on, with the lines of figures")
-    reject_useless_options(runs)
-    return Reading(runs, skipped)
 
+    name: str
+    tools: str
+    knows: Callable[[Sequence[str]], bool]
+    tables: Callable[[Sequence[str]], Iterable[T]]
+    runs: Callable[[T, UserInput, Contexts], Iterable[ImportedTable]]
+    output: str = ""
+    empty: str = ""
+    ranks: int | None = None
+    check: Callable[[Sequence[T], UserInput], None] | None = None
+    tagged: bool = False
 
-def reject_useless_options(runs: Sequence[ImportedTable]) -> None:
-    """Raise UsageError for an option that every table contradicts, since the user means another file."""
-    for option in dict.fromkeys(each.option for run in runs for each in run.contradicted):
-        against = [next((each for each in run.contradicted if each.option == option), None) for run in runs]
-        first = against[0]
-        if first is not None and all(against):
-            raise UsageError(
-                f"{first.where} has {first.found}, not {option} {first.given}: omit {option}, or use the file that it belongs to"
-            )
+    def read(self, lines: Sequence[str], user_input: UserInput) -> Reading:
+        """Return the content of all lines, as they are in the file. A table that cannot be read is skipped.
+
+        Raises UsageError if all tables are skipped, if none has rows or doubts, or if an option contradicts each one.
+        """
+        from collbench.plugins.importers.log_context import Contexts
+
+        if self.ranks is not None and user_input.ranks not in (None, self.ranks):
+            tool = self.name.replace("-", "_")
+            raise UsageError(f"--ranks {user_input.ranks} is not valid for {tool}, which has {self.ranks} ranks: omit --ranks")
+        tables = list(self.tables(lines if self.tagged else without_prefixes(lines)))
+        if self.check is not None:
+            self.check(tables, user_input)
+        contexts = Contexts(lines)
+        runs: list[ImportedTable] = []
+        skipped: list[Skipped] = []
+        for table in tables:
+            try:
+                runs += [replace(run, line=table.number) for run in self.runs(table, user_input, contexts) if run.rows or run.doubts]
+            except UsageError as error:
+                skipped.append(Skipped(table.number, str(error)))
+        if skipped and not runs:
+            more = f" (and {len(skipped) - 1} more tables cannot be read)" if len(skipped) > 1 else ""
+            raise UsageError(skipped[0].reason + more)
+        if not runs:
+            remedy = "use the output from its title on, with the lines of figures"
+            raise UsageError(self.empty or f"no results of {self.output} found: {remedy}")
+        for option in dict.fromkeys(contradiction.option for run in runs for contradiction in run.contradicted):
+            against = [next((known for known in run.contradicted if known.option == option), None) for run in runs]
+            first = against[0]
+            if first is not None and all(against):  # the user means another file
+                remedy = f"omit {option}, or use the file that it belongs to"
+                raise UsageError(f"{first.where} has {first.found}, not {option} {first.given}: {remedy}")
+        return Reading(runs, skipped)

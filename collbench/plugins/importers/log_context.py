@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collbench.plugins.importers.importer import UserInput, split_prefix
@@ -86,16 +87,16 @@ class LogContext:
 
 
 class Contexts:
-    """The contexts of a log, found by line."""
+    """The contexts of a log, found by line. The lines are read when the first context is asked for."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        """Read all lines once."""
-        self._starts = list(_starts(lines))
-        self._lines = [line for line, _ in self._starts]
+        self._lines, self._starts = lines, list[tuple[int, LogContext]]()
 
     def at(self, line: int) -> LogContext:
         """Return the start that contains the line (the first is 1), with the values of all its lines."""
-        return self._starts[max(bisect_right(self._lines, line) - 1, 0)][1]
+        if not self._starts:
+            self._starts = list(_starts(self._lines))
+        return self._starts[max(bisect_right(self._starts, line, key=itemgetter(0)) - 1, 0)][1]
 
 
 class _Command(NamedTuple):

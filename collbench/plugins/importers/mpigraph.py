@@ -7,13 +7,14 @@ step is a send-receive with a shift of d. Its row has the time of its slowest ra
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput, lines_with
+from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MissingItem, lacks
-from collbench.plugins.importers.rows import RowKind, is_size, is_time, parse_number, ranks_and_nodes, short
+from collbench.plugins.importers.rows import RowKind, is_size, parse_number, ranks_and_nodes, short
 from collbench.results.row import Row
 
 _START = re.compile(r"START mpiGraph(?: v(\S{1,20}))?\s*$")
@@ -34,17 +35,6 @@ class _Run:
     hosts: dict[int, str] = field(default_factory=dict)
 
 
-def knows(lines: Sequence[str]) -> bool:
-    """Return whether one of these lines begins its output."""
-    return any(_START.search(line) for line in lines)
-
-
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per start. Raises UsageError if a matrix is not complete."""
-    runs = _starts(without_prefixes(lines))
-    return read_tables(runs, lambda run: [_read(run, user_input)], empty="no line 'START mpiGraph' found: use the whole output")
-
-
 def _starts(lines: Sequence[str]) -> list[_Run]:
     runs: list[_Run] = []
     for at, line in enumerate(lines, 1):
@@ -61,7 +51,7 @@ def _starts(lines: Sequence[str]) -> list[_Run]:
     return runs
 
 
-def _read(run: _Run, user_input: UserInput) -> ImportedTable:
+def _tables(run: _Run, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     ranks, size = len(run.hosts), run.facts.get("MsgSize", 0)
     whole = list(range(ranks))
     tables = {
@@ -79,35 +69,26 @@ def _read(run: _Run, user_input: UserInput) -> ImportedTable:
         "sendrecv", "mpi", "mpi", "uint8", ranks, extent.nodes, statistic, mode="isolated", window=run.facts.get("Window"),
         evidence={"iterations": iterations} if iterations else {},
     )  # fmt: skip
-    rows = [row for shift in range(1, ranks) if (row := _row(kind, (run.number, size, shift), tables, hosts))]
-    left = lacks(
-        MissingItem.INTERVAL,
-        MissingItem.SAMPLES,
-        MissingItem.RANK_DATA,
-        MissingItem.VERIFICATION,
-        *([] if len(tables) == 2 else [MissingItem.MATRIX]),
-    )
-    return ImportedTable("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), left, (), extent.contradicted)
+    rows: list[Row] = []
+    for shift in range(1, ranks):
+        pairs = [(rank, (rank + shift) % ranks) for rank in range(ranks)]
+        rates = [(tables["to"][a][b], a, b) for a, b in pairs if "to" in tables]
+        rates += [(tables["from"][b][a], a, b) for a, b in pairs if "from" in tables]
+        known = [(rate, a, b) for rate, a, b in rates if rate]
+        if len(known) < len(rates) or not known:
+            continue
+        least, a, b = min(known)
+        evidence = {
+            "slowest_pair": {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]},
+            "mean_bytes_per_s": sum(rate for rate, _, _ in known) / len(known) * _MIB,
+        }
+        row = replace(kind, also={"group": f"shift {shift}"}).row_if_valid(size, size / (least * _MIB), run.number, evidence=evidence)
+        rows += [row] if row else []
+    missing = lacks(MissingItem.INTERVAL, MissingItem.SAMPLES, MissingItem.RANK_DATA, MissingItem.VERIFICATION)
+    missing += [] if len(tables) == 2 else lacks(MissingItem.MATRIX)
+    yield ImportedTable("mpigraph", run.version, "mpiGraph", statistic, rows, hosts, dict(run.facts), missing, (), extent.contradicted)
 
 
-def _row(kind: RowKind, about: tuple[int, int, int], tables: dict[str, dict[int, list[float | None]]], hosts: Sequence[str]) -> Row | None:
-    """Return the row of one step. about: (line, message size, shift)."""
-    line, size, shift = about
-    ranks = len(hosts)
-    pairs = [(rank, (rank + shift) % ranks) for rank in range(ranks)]
-    rates = [(tables["to"][a][b], a, b) for a, b in pairs if "to" in tables]
-    rates += [(tables["from"][b][a], a, b) for a, b in pairs if "from" in tables]
-    known = [(rate, a, b) for rate, a, b in rates if rate]
-    if len(known) < len(rates) or not known:
-        return None
-    least, a, b = min(known)
-    time_s = size / (least * _MIB)
-    if not is_time(time_s):
-        return None
-    mean = sum(rate for rate, _, _ in known) / len(known) * _MIB
-    slowest = {"from": a, "to": b, "hosts": [hosts[a], hosts[b]]}
-    of_shift = replace(kind, also={"group": f"shift {shift}"})
-    return of_shift.row(size, time_s, count=size, line=line, evidence={"slowest_pair": slowest, "mean_bytes_per_s": mean})
-
-
-MPIGRAPH = Importer("mpigraph", "mpiGraph", knows, read)
+MPIGRAPH = Importer(
+    "mpigraph", "mpiGraph", lines_with(_START), _starts, _tables, empty="no line 'START mpiGraph' found: use the whole output"
+)

@@ -7,23 +7,20 @@ files, or from the only rank with a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.importer import Arrays, ImportedTable, Importer, UserInput
+from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import CallRateMismatch, ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.plugins.importers.rows import MOST_RANKS, RowKind, Samples, as_count, is_size, is_time, sampled, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 from collbench.untrusted import dict_of
 
-_OPERATIONS = {
-    "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
-    "AlltoAll": "alltoall", "Gather": "gather", "Scatter": "scatter", "Send": "send", "Recv": "recv", "SendRecv": "sendrecv",
-}  # fmt: skip
 _PARTS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # operations with one rank's part as the printed size
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _LONGEST_OBJECT = 20_000  # lines
@@ -54,9 +51,10 @@ class _Calls:
 
 @dataclass
 class _Communicator:
-    """The calls of one communicator, with the number of their first line."""
+    """The calls of one communicator, with the number of their first line. bad: objects of the output that cannot be read."""
 
     number: int
+    bad: int
     calls: list[tuple[_Key, _Calls]] = field(default_factory=list)
 
 
@@ -67,20 +65,18 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per communicator. Raises UsageError if no object has a size and a time."""
+def _communicators(lines: Sequence[str]) -> Iterable[_Communicator]:
     calls: dict[_Key, _Calls] = {}
     bad = 0
-    for number, text in objects_in(without_prefixes(lines)):
+    for number, text in objects_in(lines):
         try:
             bad += not _take(calls, number, parse_object(text.encode()))
         except ValueError:
             bad += 1
     communicators: dict[str, _Communicator] = {}
-    for key, each in calls.items():
-        communicators.setdefault(key.communicator, _Communicator(each.line)).calls.append((key, each))
-    empty = "no object with an operation, a size and a time found: the program ended before the Inspector wrote them"
-    return read_tables(communicators.values(), lambda each: [_run(each.calls, user_input, bad)], empty=empty)
+    for key, of_key in calls.items():
+        communicators.setdefault(key.communicator, _Communicator(of_key.line, bad)).calls.append((key, of_key))
+    return communicators.values()
 
 
 def objects_in(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -107,7 +103,7 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     micros, name, sequence = call.get(f"{kind}_exec_time_us"), str(call.get(kind)), as_count(call.get(f"{kind}_sn"))
     if ranks is None or rank is None or size is None or sequence is None or not isinstance(micros, int | float):
         return False
-    operation = _OPERATIONS.get(name, short(name).lower())
+    operation = short(name).lower()
     held = size * (ranks if operation in _PARTS else 1)
     time_s = micros / 1e6
     if not (is_size(held) and is_time(time_s) and 1 <= ranks <= MOST_RANKS and rank < ranks):
@@ -124,7 +120,8 @@ def _take(calls: dict[_Key, _Calls], number: int, document: Mapping[str, Any]) -
     return True
 
 
-def _run(calls: list[tuple[_Key, _Calls]], user_input: UserInput, bad: int) -> ImportedTable:
+def _runs(communicator: _Communicator, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+    calls, bad = communicator.calls, communicator.bad
     rows, arrays = list[Row](), dict[int, Arrays]()
     for key, each in calls:
         row, found = _row(key, each, user_input)
@@ -141,7 +138,7 @@ def _run(calls: list[tuple[_Key, _Calls]], user_input: UserInput, bad: int) -> I
         missing.append(NotInOutput(MissingItem.OTHER_RANKS, source=f"the files have {len(seen)} of {first.ranks} ranks"))
     program = f"communicator {first.communicator}"
     statistic = rows[0].evidence["statistic"]
-    return ImportedTable("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
+    yield ImportedTable("nccl-inspector", None, program, statistic, rows, hosts, {}, missing, doubts, arrays=arrays)
 
 
 def _row(key: _Key, calls: _Calls, user_input: UserInput) -> tuple[Row, Arrays]:
@@ -159,8 +156,11 @@ def _row(key: _Key, calls: _Calls, user_input: UserInput) -> tuple[Row, Arrays]:
         root=0 if key.operation in _ROOTED else None, mode="pipelined", like="p2p_bandwidth" if key.pair else None,
     )  # fmt: skip
     series = np.array([max(ranks.values()) for ranks in times])
-    row = kind.row(key.size, float(np.median(series)), count=key.size, line=calls.line)
+    row = kind.row(key.size, float(np.median(series)), line=calls.line, count=key.size)
     return sampled(row, Samples(series, statistic), kind) if len(series) > 1 else (row, {})
 
 
-NCCL_INSPECTOR = Importer("nccl-inspector", "NCCL Inspector, JSON lines", knows, read)
+NCCL_INSPECTOR = Importer(
+    "nccl-inspector", "NCCL Inspector, JSON lines", knows, _communicators, _runs,
+    empty="no object with an operation, a size and a time found: the program ended before the Inspector wrote them",
+)  # fmt: skip

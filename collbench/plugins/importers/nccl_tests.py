@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,17 +12,7 @@ import numpy as np
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import (
-    RANKS_DOUBTFUL,
-    Arrays,
-    Contradiction,
-    ImportedTable,
-    Importer,
-    Reading,
-    UserInput,
-    read_tables,
-    split_prefix,
-)
+from collbench.plugins.importers.importer import RANKS_DOUBTFUL, Arrays, Contradiction, ImportedTable, Importer, UserInput, split_prefix
 from collbench.plugins.importers.log_context import Contexts, LogContext, last_option, start_facts, with_hosts
 from collbench.plugins.importers.notes import (
     AveragedGroups,
@@ -60,7 +50,6 @@ from collbench.plugins.importers.rows import (
     short,
     type_name,
     width_of,
-    without_figures,
 )
 from collbench.results.environment import recorded_environment
 from collbench.results.row import Row
@@ -184,12 +173,6 @@ class Head:
             self.cut = True
 
 
-def rccl_version(text: str) -> tuple[str, str] | None:
-    """Return (the writer's tag, the version) of "rccl-tests: Version develop:83d38d9", which is printed without #."""
-    found = _RCCL_VERSION.match(text)
-    return (split_prefix(f"{found[1]} #").writer, found[2]) if found else None
-
-
 def dotted(code: int) -> str:
     """Return NCCL_VERSION_CODE as text: 22907 is 2.29.7, 2708 is 2.7.8 (nccl.h changed the form with 2.9)."""
     major, rest = divmod(code, 10000) if code >= 10000 else divmod(code, 1000)
@@ -205,11 +188,6 @@ def split_line(line: str) -> tuple[str, str] | None:
     return (writer, text) if first.isdigit() else None
 
 
-def shows_errors(lines: Iterable[TableLine]) -> bool:
-    """Return whether the fourth column is the largest error, as in old versions, if no header shows it: "2e-01", "0e+00"."""
-    return any(_OLD_ERROR.fullmatch(body.wrong) for line in lines for body in line.placed if body)
-
-
 def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     """Return a line of the table; None for any other line. wide: the header names the columns of -I 1.
 
@@ -221,35 +199,31 @@ def parse_line(number: int, text: str, wide: bool) -> TableLine | None:
     at = 4 if words[3][0].isalpha() and words[3][:3] not in ("N/A", "nan", "inf") else 3
     figures = words[at:-2] if len(words) > 8 and _DATE.match(words[-2]) else words[at:]
     root = figures.pop(0) if len(figures) % _BODY == 1 else ""
-    placed = _placed(figures, wide, text)
-    if placed is None or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
-        return None
-    redop = words[3] if at == 4 and words[3] != "none" else None
-    root_rank = int(root) if root.isdecimal() and len(root) < 9 else None
-    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, root_rank, placed)
-
-
-def _placed(figures: list[str], wide: bool, text: str) -> tuple[Body | None, Body | None] | None:
     width = _WIDE if wide or len(figures) == 2 * _WIDE else _BODY
-    if len(figures) not in (width, 2 * width) or not all(
-        word[0] in "-+.0123456789" or word in ("N/A", "nan", "-nan", "inf") for word in figures
-    ):
+    if len(figures) not in (width, 2 * width) or words[2][0] in "-.0123456789" or (root and not root.lstrip("-").isdecimal()):
         return None
-    first = _body(figures[:width])
-    if len(figures) == width:  # an incomplete line, or a replay, which has no out-of-place figures
-        return (None, first) if _GAP.search(text.rstrip()) else (first, None)
-    return first, _body(figures[width:])
+    if not all(word[0] in "-+.0123456789" or word in ("N/A", "nan", "-nan", "inf") for word in figures):
+        return None
+    placed = _body(figures[:width]), _body(figures[width:])
+    if len(figures) == width and _GAP.search(text.rstrip()):  # an incomplete line, or a replay, which has no out-of-place figures
+        placed = None, placed[0]
+    redop = words[3] if at == 4 and words[3] != "none" else None
+    return TableLine(number, int(words[0]), int(words[1]), words[2], redop, _root(root), placed)
 
 
 def _body(words: list[str]) -> Body | None:
-    return None if words[0] == "N/A" else Body(words[0], words[1], words[2], words[3], tuple(words[_BODY:]))
+    return None if not words or words[0] == "N/A" else Body(words[0], words[1], words[2], words[3], tuple(words[_BODY:]))
+
+
+def _root(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 9 else None
 
 
 # The operation and the number of ranks of a table: by printed names and lists, else by what the figures prove.
 #
 # A file's name decides only between operations with the same columns, and only if no program is named.
 
-_PROGRAMS = {
+PROGRAMS = {
     "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast", "reduce": "reduce",
     "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather", "scatter": "scatter", "sendrecv": "sendrecv",
     "hypercube": "hypercube",
@@ -270,20 +244,18 @@ class NamedOperation(NamedTuple):
     contradicted: tuple[Contradiction, ...] = ()
 
 
-class Ranks(NamedTuple):
-    """The number of ranks that each source proves, None if it proves none; `nodes` are the head's."""
-
-    head: int | None
-    counts: int | None
-    factor: RankRange | None
-    nodes: int | None
-
-
 class DecidedRanks(NamedTuple):
-    """The ranks and nodes of a table, with the source of their number: "--ranks"."""
+    """The ranks and nodes of a table, with the source of their number: "--ranks"; factor, counts: what bandwidths and counts prove."""
 
     extent: JobExtent
     source: str
+    factor: RankRange | None
+    counts: int | None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the bandwidths of the table do not fit the number of ranks."""
+        return self.factor is not None and not self.factor.holds(self.extent.ranks)
 
 
 def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> NamedOperation:
@@ -305,7 +277,7 @@ def operation_of(head: Head, lines: Sequence[TableLine], user_input: UserInput, 
         return NamedOperation(operation_named(possible[0]), None, "its columns")
     # The longest one: "nccl_reduce_scatter.log" also contains reduce and scatter.
     file = "".join(letter for letter in user_input.file.lower() if letter.isalnum())
-    hint = max((name for name in _PROGRAMS.values() if name in file), key=len, default="")
+    hint = max((name for name in PROGRAMS.values() if name in file), key=len, default="")
     if hint in possible and context.program is None:
         return NamedOperation(operation_named(hint), None, "the file's name")
     raise UsageError(f"{where}: the operation is unknown ({listed}): use --operation NAME")
@@ -315,34 +287,39 @@ def program_operation(program: str) -> str | None:
     """Return the operation of a program's name with any suffix: allreduce for "./build/all_reduce_perf_mpi". None: unknown."""
     words = program.split()
     found = re.fullmatch(r"(\w+?)_perf\w*", words[0].rsplit("/", 1)[-1]) if words else None
-    return _PROGRAMS.get(found[1]) if found else None
+    return PROGRAMS.get(found[1]) if found else None
 
 
-def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation) -> Ranks:
-    """Return the numbers of ranks that head, counts and bandwidths prove."""
-    own = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
-    ranks, hosts = {device.rank for device in own}, {device.host for device in own}
-    whole = len(own) < len(head.devices) or ranks == set(range(len(ranks)))
-    once = len(own) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
-    nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
-    extent = (len(ranks), nodes) if ranks and whole else (None, None)
-    return Ranks(extent[0], _by_counts(lines, operation), rank_range(operation, fastest(lines)), extent[1])
-
-
-def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogContext, where: str) -> DecidedRanks:
+def ranks_of(head: Head, lines: Sequence[TableLine], operation: Operation, user_input: UserInput, context: LogContext) -> DecidedRanks:
     """Return the ranks: those that the output proves, else the user's, else the log's for this start, if the bandwidths allow them.
 
     Raises UsageError if the number is unknown, or if the bandwidths prove that the given one is wrong.
     """
-    factor = proven.factor
+    where = f"the table at line {lines[0].number}"
+    own = [device for device in head.devices if device.group == head.devices[0].group] if not head.cut else []
+    ranks, hosts = {device.rank for device in own}, {device.host for device in own}
+    is_known = bool(ranks) and (len(own) < len(head.devices) or ranks == set(range(len(ranks))))
+    once = len(own) == len(ranks)  # otherwise several jobs print into each other, and the host of each rank is unknown
+    nodes = len(hosts) if once else 1 if len(ranks) == 1 else None
+    nodes = nodes if is_known else None
+    counts = None
+    if operation.parts(4) > 1 and not operation.uneven:  # a buffer has a part for each rank; alltoallv's parts are uneven
+        parts = {parts_of(line) for line in lines if line.size and line.elements}
+        counts = parts.pop() if len(parts) == 1 else None
+    factor = rank_range(operation, fastest(lines))
+
+    def decided(number: int | None, source: str, of_nodes: int | None = nodes, place: str = where) -> DecidedRanks:
+        return DecidedRanks(ranks_and_nodes(user_input, number, of_nodes, place), source, factor, counts)
+
     only = factor.only if factor else None
-    for known, source in ((proven.head, "the list of devices"), (proven.counts, "size and count"), (only, "busbw / algbw")):
+    listed = len(ranks) if is_known else None
+    for known, source in ((listed, "the list of devices"), (counts, "size and count"), (only, "busbw / algbw")):
         if known is not None:
-            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes, where), source)
+            return decided(known, source)
     if user_input.ranks is not None:
         if factor is not None and not factor.empty and not factor.holds(user_input.ranks):
             raise UsageError(f"{where}: busbw / algbw fits {factor} ranks, not --ranks {user_input.ranks}: omit --ranks")
-        return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where), "--ranks")
+        return decided(None, "--ranks")
     if factor is not None and factor.empty:
         raise UsageError(f"{where}: no number of ranks fits busbw / algbw: the lines are of another program, or the log was edited")
     gpus = head.numbers.get("gpus") or context.option("-g", "--ngpus") or 1
@@ -350,9 +327,8 @@ def decide_ranks(proven: Ranks, user_input: UserInput, head: Head, context: LogC
     launched = None if context.processes is None else context.processes * gpus * threads
     for known, source in ((context.ranks, "NCCL's log"), (launched, "the launcher's command")):
         if known and (factor is None or factor.holds(known)):
-            return DecidedRanks(ranks_and_nodes(user_input, known, proven.nodes or len(set(context.hosts)) or None, where), source)
-    allowed = f" (busbw / algbw allows {factor})" if factor is not None else ""
-    return DecidedRanks(ranks_and_nodes(user_input, None, proven.nodes, where + allowed), "--ranks")
+            return decided(known, source, nodes or len(set(context.hosts)) or None)
+    return decided(None, "--ranks", place=where + (f" (busbw / algbw allows {factor})" if factor is not None else ""))
 
 
 def fastest(lines: Sequence[TableLine]) -> list[PrintedRates]:
@@ -397,32 +373,24 @@ def _as_checked(head: Head, lines: Sequence[TableLine], possible: list[str]) -> 
     return [name for name in possible if (name in _UNCHECKED_IN_PLACE) == unchecked] or possible
 
 
-def _by_counts(lines: Sequence[TableLine], operation: Operation) -> int | None:
-    """Return the number of ranks if a buffer has a part for each. alltoallv's parts are uneven, so it has none."""
-    if operation.parts(4) == 1 or operation.uneven:
-        return None
-    found = {parts_of(line) for line in lines if line.size and line.elements}
-    return found.pop() if len(found) == 1 else None
-
-
 # Runs from a table of nccl-tests: repetitions are separated, figures compared with each other, and missing values listed.
 
 _MOST_WRONG = 2**62
-_UNTOLD = Quantiles()
-_BUFFERS, _BLOCKED = "rotating", {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
+_BLOCKED = {1: ", waited for and met after each", 2: ", waited for after each", 3: ", the barrier left out"}
 
 
 @dataclass(frozen=True)
 class NcclTestsBlock:
-    """A head with the lines below it, and the values of the log for their start.
+    """A head with the lines below it.
 
     samples    the time of each iteration in seconds, by (line, in place), where the tool prints them
+    in_log     whether it is among the lines of a log
     """
 
     head: Head
     lines: list[TableLine]
-    context: LogContext = field(default_factory=LogContext)
     samples: Mapping[tuple[int, bool], Samples] = field(default_factory=dict)
+    in_log: bool = True
 
     @property
     def number(self) -> int:
@@ -430,13 +398,30 @@ class NcclTestsBlock:
         return self.lines[0].number if self.lines else 0
 
 
-def runs_of(block: NcclTestsBlock, user_input: UserInput) -> Iterator[ImportedTable]:
-    """Yield the runs in a block that have a row. Raises UsageError if the operation or the ranks are unknown."""
+def _runs(block: NcclTestsBlock, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    """Yield the runs in a block that have a row, with the values of the log for their start.
+
+    Raises UsageError if the operation or the ranks are unknown.
+    """
+    context = contexts.at(block.lines[-1].number) if block.in_log else LogContext()
     moved = [line for line in block.lines if is_size(line.size)]
     passes = _side_by_side(moved, block.head.starts) if block.head.starts > 1 else _in_turn(moved)
+    skipped: list[Missing] = []
+    if len(moved) < len(block.lines):
+        skipped.append(SkippedLines(len(block.lines) - len(moved), SkippedReason.SIZE_ZERO))
+    twice = len(moved) - len({line.case for line in moved})
+    if len(passes) == 1 and twice:
+        skipped.append(SkippedLines(twice, SkippedReason.SIZE_REPEATED))
     for lines in passes:
-        if run := _run(block, lines, user_input, len(passes)):
-            yield run
+        run = _run(block, lines, user_input, context)
+        if run is None:
+            continue
+        doubts = list(run.doubts)
+        if block.head.starts > 1:
+            doubts.append(InterleavedJobs(block.head.starts))
+        elif len(passes) > 1:
+            doubts.append(RepeatedCases(len(passes), has_header=bool(block.head.starts)))
+        yield replace(run, missing=[*run.missing, *skipped], doubts=doubts)
 
 
 def _in_turn(lines: Sequence[TableLine]) -> list[list[TableLine]]:
@@ -466,56 +451,66 @@ def _side_by_side(lines: Sequence[TableLine], jobs: int) -> list[list[TableLine]
     return [list(each.values()) for each in passes if each]
 
 
-def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInput, passes: int) -> ImportedTable | None:
+def _run(block: NcclTestsBlock, lines: Sequence[TableLine], user_input: UserInput, context: LogContext) -> ImportedTable | None:
     head = block.head
     if head.cpu_time:
         raise UsageError(f"line {lines[0].number}: the times are CPU times for starting the calls (-C 1): run it again without -C 1")
-    if head.old is None and shows_errors(lines):
-        head = replace(head, old=True)
-    named = operation_of(head, lines, user_input, block.context)
-    proven = ranks_of(head, lines, named.operation)
-    ranks = decide_ranks(proven, user_input, head, block.context, f"the table at line {lines[0].number}")
-    rows, arrays = _rows(block, head, lines, (named.operation, proven, ranks))
+    bodies = [body for line in lines for body in line.placed if body]
+    if head.old is None and any(_OLD_ERROR.fullmatch(body.wrong) for body in bodies):
+        head = replace(head, old=True)  # without a header, the fourth column shows that it is the largest error: "2e-01", "0e+00"
+    named = operation_of(head, lines, user_input, context)
+    ranks = ranks_of(head, lines, named.operation, user_input, context)
+    rows, arrays = _rows(replace(block, head=head), lines, named.operation, ranks)
     if not rows:
         return None
+    by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
+    whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank))) and not head.cut
+    hosts = [by_rank[rank] for rank in sorted(by_rank)] if whole else []
+    facts: dict[str, Any] = {**start_facts(context), **head.numbers}
+    if version := context.library[1] if context.library else head.library:
+        facts["library"] = version
+    if head.devices:
+        facts["devices"] = [
+            {"rank": d.rank, "host": short(d.host), "device": d.device, "gpu": short(d.address), "name": short(d.name)}
+            for d in head.devices
+        ]
+    if environment := {**context.environment, **head.environment}:
+        facts["environment"] = environment
     program = named.program or named.operation.name
     return ImportedTable(
-        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]),
-        rows[0].evidence["statistic"], rows,
-        _hosts(head) or with_hosts(block.context, ranks.extent.ranks), _facts(head, block.context),
-        [*_missing(head, named, ranks, lines, arrays), *_skipped(block, passes)],
-        list(_doubts(block, lines, (named.operation, proven, ranks.extent.ranks), passes)),
-        (*named.contradicted, *ranks.extent.contradicted), arrays,
+        head.tool, short(head.version) if head.version else None, short(program.rsplit("/", 1)[-1]), rows[0].evidence["statistic"], rows,
+        hosts or with_hosts(context, ranks.extent.ranks), facts, list(_missing(head, named, ranks, bodies, arrays)),
+        list(_doubts(head, lines, named.operation, ranks)), (*named.contradicted, *ranks.extent.contradicted), arrays,
     )  # fmt: skip
 
 
 def _rows(
-    block: NcclTestsBlock, head: Head, lines: Sequence[TableLine], about: tuple[Operation, Ranks, DecidedRanks]
+    block: NcclTestsBlock, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks
 ) -> tuple[list[Row], dict[int, Arrays]]:
-    """Return (rows, their arrays by index)."""
-    operation, proven, decided = about
-    ranks, rows, arrays = decided.extent.ranks, list[Row](), dict[int, Arrays]()
+    head, ranks = block.head, decided.extent.ranks
+    rows: list[Row] = []
+    arrays: dict[int, Arrays] = {}
     kinds: dict[Any, RowKind] = {}
-    doubtful = proven.factor is not None and not proven.factor.holds(ranks)
     for line in lines:
         for in_place, body in enumerate(line.placed):
-            time_s = _time(body)
-            if body is None or time_s is None:
+            micros = parse_number(body.time) if body else None
+            if body is None or not micros or not is_time(micros / 1e6):
                 continue
             key = (line.dtype, line.redop, line.root, in_place)
             kind = kinds.get(key) or kinds.setdefault(key, _kind(head, line, decided, operation, bool(in_place)))
             wrong = _wrong(head, body.wrong)
             row = kind.row(
-                _size(line, operation, ranks), time_s, count=line.elements, line=line.number, spread=_spread(head, body),
+                _size(line, operation, ranks), micros / 1e6, line=line.number, count=line.elements, spread=_spread(head, body),
                 checked=0 if wrong is None else max(1, head.numbers.get("validation", 1)), wrong=wrong,
             )  # fmt: skip
             if (samples := block.samples.get((line.number, bool(in_place)))) is not None:
                 row, arrays[len(rows)] = sampled(row, samples, kind)
-            flags = (*([RANKS_DOUBTFUL] if doubtful else []), *(["wrong_data"] if wrong or (wrong is None and head.bad) else []))
+            flags = [RANKS_DOUBTFUL] if decided.doubtful else []
+            flags += ["wrong_data"] if wrong or (wrong is None and head.bad) else []
             rows.append(replace(row, flags=(*row.flags, *flags)) if flags else row)
     if rows and head.bad and block.lines[-1] is lines[-1] and not any(row.wrong for row in rows):
         reason = f"wrong data: {plural(head.bad, 'value')} out of bounds, in a case that the columns do not show"
-        unknown_case = without_figures(next(iter(kinds.values())), 0, 0, lines[-1].number, reason)
+        unknown_case = next(iter(kinds.values())).without_figures(0, 0, lines[-1].number, reason)
         rows.append(replace(unknown_case, checked=1, wrong=head.bad))
     return rows, arrays
 
@@ -530,7 +525,7 @@ def _kind(head: Head, line: TableLine, decided: DecidedRanks, operation: Operati
     return RowKind(
         operation.name, library, "nccl", type_name(line.dtype), decided.extent.ranks, decided.extent.nodes, statistic,
         "cuda" if library == "nccl" else "rocm", short(line.redop) if operation.reduces and line.redop else None,
-        line.root if operation.rooted else None, mode, in_place, _BUFFERS,
+        line.root if operation.rooted else None, mode, in_place, "rotating",
         evidence={name: head.numbers[name] for name in ("warmup", "iterations") if name in head.numbers},
     )  # fmt: skip
 
@@ -540,15 +535,10 @@ def _size(line: TableLine, operation: Operation, ranks: int) -> int:
     return line.size // ranks * (ranks - 1) if operation.name == "hypercube" and ranks > 1 else line.size
 
 
-def _time(body: Body | None) -> float | None:
-    known = parse_number(body.time) if body else None
-    return known / 1e6 if known and is_time(known / 1e6) else None
-
-
 def _spread(head: Head, body: Body) -> Quantiles:
     """Return the quantiles of the iterations, per call: with -m, each iteration makes several calls."""
     if not body.per_iteration:
-        return _UNTOLD
+        return Quantiles()
     calls = max(1, head.numbers.get("calls", 1))
     least, most, p99, _, p95 = (
         known / 1e6 / calls if (known := parse_number(text)) is not None else None for text in (*body.per_iteration, "")[:5]
@@ -566,26 +556,8 @@ def _wrong(head: Head, text: str) -> int | None:
     return int(min(known, _MOST_WRONG))
 
 
-def _hosts(head: Head) -> list[str]:
-    by_rank = {device.rank: short(device.host) for device in reversed(head.devices)}
-    whole = len(by_rank) == len(head.devices) and sorted(by_rank) == list(range(len(by_rank)))
-    return [by_rank[rank] for rank in sorted(by_rank)] if whole and not head.cut else []
-
-
-def _facts(head: Head, context: LogContext) -> dict[str, Any]:
-    devices = [
-        {"rank": d.rank, "host": short(d.host), "device": d.device, "gpu": short(d.address), "name": short(d.name)} for d in head.devices
-    ]
-    version = context.library[1] if context.library else head.library
-    environment = {**context.environment, **head.environment}
-    return {
-        **start_facts(context), **head.numbers, **({"library": version} if version else {}), **({"devices": devices} if devices else {}),
-        **({"environment": environment} if environment else {}),
-    }  # fmt: skip
-
-
 def _missing(
-    head: Head, named: NamedOperation, ranks: DecidedRanks, lines: Sequence[TableLine], arrays: Mapping[int, Arrays]
+    head: Head, named: NamedOperation, ranks: DecidedRanks, bodies: Sequence[Body], arrays: Mapping[int, Arrays]
 ) -> Iterator[Missing]:
     if named.source:
         yield NotInOutput(MissingItem.PROGRAM, source=f"the operation is from {named.source}")
@@ -593,7 +565,7 @@ def _missing(
         yield NotInOutput(MissingItem.NODES)
     if ranks.source != "the list of devices":
         yield NotInOutput(MissingItem.DEVICES, source=f"the number of ranks is from {ranks.source}")
-    if not arrays and not any(body.per_iteration for line in lines for body in line.placed if body):
+    if not arrays and not any(body.per_iteration for body in bodies):
         yield from lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES)
     if not any("all_s" in each for each in arrays.values()):
         yield NotInOutput(MissingItem.RANK_DATA)
@@ -601,23 +573,13 @@ def _missing(
         yield NotInOutput(MissingItem.VERIFICATION)
 
 
-def _skipped(block: NcclTestsBlock, passes: int) -> Iterator[Missing]:
-    moved = [line for line in block.lines if is_size(line.size)]
-    if empty := len(block.lines) - len(moved):
-        yield SkippedLines(empty, SkippedReason.SIZE_ZERO)
-    twice = len(moved) - len({line.case for line in moved})
-    if passes == 1 and twice:
-        yield SkippedLines(twice, SkippedReason.SIZE_REPEATED)
-
-
-def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Operation, Ranks, int], passes: int) -> Iterator[ImportDoubt]:
-    head, (operation, proven, ranks) = block.head, about
-    contradicted = proven.factor is not None and not proven.factor.holds(ranks)
-    if contradicted and proven.factor is not None:
-        yield rank_mismatch("busbw / algbw", proven.factor, ranks, operation.name)
-    if proven.counts is not None and proven.counts != ranks:
-        yield rank_mismatch("size / count", RankRange(proven.counts, proven.counts), ranks, operation.name)
-    if ranks == 1 and not contradicted:
+def _doubts(head: Head, lines: Sequence[TableLine], operation: Operation, decided: DecidedRanks) -> Iterator[ImportDoubt]:
+    ranks, counts = decided.extent.ranks, decided.counts
+    if decided.doubtful and decided.factor is not None:
+        yield rank_mismatch("busbw / algbw", decided.factor, ranks, operation.name)
+    if counts is not None and counts != ranks:
+        yield rank_mismatch("size / count", RankRange(counts, counts), ranks, operation.name)
+    if ranks == 1 and not decided.doubtful:
         yield SingleRankTable()
     if (groups := len({device.group for device in head.devices})) > 1:
         yield AveragedGroups(groups)
@@ -627,10 +589,6 @@ def _doubts(block: NcclTestsBlock, lines: Sequence[TableLine], about: tuple[Oper
     line, body = max(placed, key=lambda each: parse_number(each[1].algbw) or 0.0)
     if mismatch := rate_mismatch(_size(line, operation, ranks), body.algbw, body.time, line.number):
         yield mismatch
-    if head.starts > 1:
-        yield InterleavedJobs(head.starts)
-    elif passes > 1:
-        yield RepeatedCases(passes, has_header=bool(head.starts))
 
 
 # Reads what nccl-tests writes with -J FILE: JSON, version 3 (src/util.cu), with the ranks' devices, arguments and environment.
@@ -653,7 +611,7 @@ def knows_json(lines: Sequence[str]) -> bool:
     return first.startswith("{") and any('"nccl_version"' in line or '"alg_bw"' in line for line in lines)
 
 
-def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
+def _json_block(lines: Sequence[str]) -> list[NcclTestsBlock]:
     """Return the only table. Raises UsageError if the text is not such an object or is incomplete."""
     try:
         document = parse_object("\n".join(lines).encode())
@@ -668,9 +626,7 @@ def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
         if line := _line(number, each):
             table.append(line)
             samples.update(_samples(number, each, head))
-    block = NcclTestsBlock(head, table, samples=samples)
-    empty = "no results in the file: the program was stopped before its first line"
-    return read_tables([block], lambda one: runs_of(one, user_input), empty=empty)
+    return [NcclTestsBlock(head, table, samples, in_log=False)]
 
 
 def _samples(number: int, each: Mapping[str, Any], head: Head) -> Iterator[tuple[tuple[int, bool], Samples]]:
@@ -722,10 +678,10 @@ def _line(number: int, each: Mapping[str, Any]) -> TableLine | None:
     size, count, dtype = as_count(each.get("size")), as_count(each.get("count")), each.get("type")
     if size is None or count is None or not isinstance(dtype, str):
         return None
-    redop, root = each.get("redop"), str(each.get("root")).strip()
+    redop, root = each.get("redop"), _root(str(each.get("root")).strip())
     named = redop if isinstance(redop, str) and redop not in ("", "none") else None
     placed = [_body_json(dict_of(each.get(place)), dict_of(each.get(f"{place}_per_iter"))) for place in _PLACES]
-    return TableLine(number, size, count, dtype, named, int(root) if root.isdecimal() and len(root) < 9 else None, (placed[0], placed[1]))
+    return TableLine(number, size, count, dtype, named, root, (placed[0], placed[1]))
 
 
 def _body_json(figures: Mapping[str, Any], per_iteration: Mapping[str, Any]) -> Body | None:
@@ -749,7 +705,10 @@ def _device(each: Mapping[str, Any]) -> PrintedDevice | None:
     return PrintedDevice(numbers[0], numbers[1] or 0, host, numbers[2] or 0, address, name.strip())
 
 
-NCCL_TESTS_JSON = Importer("nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, read_json)
+NCCL_TESTS_JSON = Importer(
+    "nccl-tests-json", "nccl-tests and rccl-tests, JSON (-J), with single times (-I 1)", knows_json, _json_block, _runs,
+    empty="no results in the file: the program was stopped before its first line", tagged=True,
+)  # fmt: skip
 
 
 _OPENS = re.compile(r"#\s*(?:[nr]ccl-tests version|Collective test starting|nThread\s)")
@@ -763,7 +722,7 @@ class _Stream:
     """What one writer prints: the finished blocks, and the one that is being read."""
 
     version: str | None = None
-    blocks: list[tuple[Head, list[TableLine]]] = field(default_factory=list)
+    blocks: list[NcclTestsBlock] = field(default_factory=list)
     head: Head = field(default_factory=Head)
     lines: list[TableLine] = field(default_factory=list)
     ended: bool = False
@@ -777,7 +736,6 @@ class _Stream:
             self.lines.append(row)
 
     def comment(self, text: str) -> None:
-        """Read a line that begins with #."""
         if self.lines and (_OPENS.match(text) or _HEADER.match(text) or text.startswith("# Using devices")):
             self.close()
         self.head.take(text)
@@ -786,11 +744,10 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        """End the table."""
         if self.lines:
             if self.version:  # rccl-tests prints it outside of its comments
                 self.head.tool, self.head.version = "rccl-tests", self.head.version or self.version
-            self.blocks.append((self.head, self.lines))
+            self.blocks.append(NcclTestsBlock(self.head, self.lines))
         self.head, self.lines, self.version, self.ended = Head(), [], None, False
 
 
@@ -802,20 +759,13 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per table; each repetition of a table's cases is a run. Raises UsageError."""
-    empty = "no line of nccl-tests' table with a size and a time found: use the whole output of the program"
-    return read_tables(_blocks(lines), lambda block: runs_of(block, user_input), empty=empty)
-
-
 def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
-    """Yield the tables of all writers."""
     streams: dict[str, _Stream] = {}
     for number, line in enumerate(lines, 1):
         found = None if _RCCL in line else split_line(line)
         if found is None:
-            if _RCCL in line and (version := rccl_version(line)):
-                streams.setdefault(version[0], _Stream()).version = version[1]
+            if _RCCL in line and (version := _RCCL_VERSION.match(line)):  # "rccl-tests: Version develop:83d38d9", printed without #
+                streams.setdefault(split_prefix(f"{version[1]} #").writer, _Stream()).version = version[2]
             continue
         stream = streams.setdefault(found[0], _Stream())
         if found[1][:1] == "#":
@@ -824,11 +774,12 @@ def _blocks(lines: Sequence[str]) -> Iterator[NcclTestsBlock]:
             stream.comment(found[1])
         else:
             stream.line(number, found[1])
-    contexts = Contexts(lines)
     for stream in streams.values():
         stream.close()
-        for head, table in stream.blocks:
-            yield NcclTestsBlock(head, table, contexts.at(table[-1].number))
+        yield from stream.blocks
 
 
-NCCL_TESTS = Importer("nccl-tests", "nccl-tests and rccl-tests, text", knows, read)
+NCCL_TESTS = Importer(
+    "nccl-tests", "nccl-tests and rccl-tests, text", knows, _blocks, _runs, tagged=True,
+    empty="no line of nccl-tests' table with a size and a time found: use the whole output of the program",
+)  # fmt: skip

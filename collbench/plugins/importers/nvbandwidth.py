@@ -7,15 +7,16 @@ data of each copy and aborts if it is wrong, unless it has --skipVerification. A
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
+from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
-from collbench.plugins.importers.rows import RowKind, is_time, parse_number, short, without_figures
+from collbench.plugins.importers.rows import RowKind, is_time, parse_number, short
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 from collbench.untrusted import dict_of, list_of
@@ -27,6 +28,7 @@ _UNVERIFIED = re.compile(r"nvbandwidth\s(?:.{0,400}\s)?(?:-s|--skipVerification)
 _DESCRIPTION = re.compile(r"(?:memcpy|memory latency|multicast|Device to Device|Bisect)\b.{0,200}")
 _SUM = re.compile(r"(?:SUM|&&&& PERF) (\w{3,80}) ")
 _DEVICE = re.compile(r"(?:Device|device) (\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)")
+_LISTED_DEVICE = re.compile(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)")
 _PROCESS = re.compile(r"Process\s+(\d{1,7}) \((\S{1,256})\): device")
 _PART = re.compile(r"(Read1|Read2|Write1|Write2|Total) bandwidth")
 _SIZE = 512 << 20
@@ -38,27 +40,39 @@ _MOST = 4096  # rows or columns
 
 
 @dataclass
-class _Matrix:
-    """One test case: its rows of figures by the labels of their lines, None for a missing value.
-
-    problem   why the test case has no figures, as far as the tool printed it
-    """
-
-    name: str
-    number: int
-    description: str = ""
-    problem: str = ""
-    columns: list[str] = field(default_factory=list)
-    rows: list[tuple[int, str, list[float | None]]] = field(default_factory=list)
-
-
-@dataclass
 class _NvbandwidthHead:
     version: str | None = None
     devices: list[dict[str, Any]] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
     verified: bool = True
     waived: int = 0  # test cases without a name
+
+    def take(self, line: str) -> None:
+        if found := _VERSION.search(line):
+            self.version = found[1]
+        elif found := _PROCESS.search(line):
+            self.hosts[int(found[1])] = short(found[2])
+        elif found := _DEVICE.search(line):
+            self.devices.append(_device(found.groups()))
+        elif _UNVERIFIED.search(line):
+            self.verified = False
+
+
+@dataclass
+class _Matrix:
+    """One test case: its rows of figures by the labels of their lines, None for a missing value.
+
+    head      the values of the whole output
+    problem   why the test case has no figures, as far as the tool printed it
+    """
+
+    head: _NvbandwidthHead
+    name: str
+    number: int
+    description: str = ""
+    problem: str = ""
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[int, str, list[float | None]]] = field(default_factory=list)
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -71,75 +85,35 @@ def knows_json(lines: Sequence[str]) -> bool:
     return any(re.match(r'\s*\{?\s*"nvbandwidth"\s*:', line) for line in lines)
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per test case. Raises UsageError if none has a figure."""
+def _in_text(lines: Sequence[str]) -> list[_Matrix]:
     head = _NvbandwidthHead()
-    return _reading(_in_text(without_prefixes(lines), head), head, user_input)
-
-
-def read_json(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return the same from JSON, also with other lines before or after it. Raises UsageError for incomplete JSON."""
-    text = "\n".join(lines)
-    try:
-        document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
-    except ValueError as error:
-        raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
-    known = dict_of(document.get("nvbandwidth"))
-    head = _NvbandwidthHead(short(str(known["version"])) if known.get("version") else None)
-    for each in list_of(known.get("GPU Device list"), object):
-        if found := re.match(r"(\d{1,4}): (.{1,100}?) \(([0-9a-fA-F:.]{8,20})\)", str(each)):
-            head.devices.append(_device(found.groups()))
-    return _reading(list(_in_json(known)), head, user_input)
-
-
-def _reading(matrices: list[_Matrix], head: _NvbandwidthHead, user_input: UserInput) -> Reading:
-    empty = "no test case found: use the output of nvbandwidth from its title on"
-    named = [matrix for matrix in matrices if matrix.rows or matrix.name != _UNNAMED]
-    return read_tables(named, lambda matrix: [_run(matrix, head, user_input)], empty=empty)
-
-
-def _in_text(lines: Sequence[str], head: _NvbandwidthHead) -> list[_Matrix]:
     matrices: list[_Matrix] = []
     name = ""
     for at, line in enumerate(lines, 1):
+        last = matrices[-1] if matrices else None
         if found := _CASE.search(line):
             name = found[2]
-            matrices.append(_Matrix(name, at, problem=_WAIVED if found[1] == "Waiving" else ""))
+            matrices.append(_Matrix(head, name, at, problem=_WAIVED if found[1] == "Waiving" else ""))
         elif found := _SUM.match(line.strip()):
-            if matrices:
-                matrices[-1].name = found[1]
-        elif found := _DESCRIPTION.match(line.strip()):
-            _describe(matrices, name, at, found[0])
+            if last:
+                last.name = found[1]
+        elif found := _DESCRIPTION.match(line.strip()):  # begins the first matrix of the test case that runs, or a further one of it
+            part = _PART.search(found[0])
+            label = f"{name}_{part[1].lower()}" if part else name or _UNNAMED
+            if last and not last.description and not last.problem:
+                last.name, last.description = label, found[0]
+            else:
+                matrices.append(_Matrix(head, label, at, found[0]))
         elif found := _STATUS.match(line):
-            _take_status(matrices, head, found[1], found[2])
-        elif matrices and matrices[-1].description:
-            _take(matrices[-1], line, at)
-        elif found := _VERSION.search(line):
-            head.version = found[1]
-        elif found := _PROCESS.search(line):
-            head.hosts[int(found[1])] = short(found[2])
-        elif found := _DEVICE.search(line):
-            head.devices.append(_device(found.groups()))
-        elif _UNVERIFIED.search(line):
-            head.verified = False
-    return matrices
-
-
-def _describe(matrices: list[_Matrix], name: str, at: int, description: str) -> None:
-    """Begin a matrix: the first one of the test case that runs, or a further one of it."""
-    part = _PART.search(description)
-    label = f"{name}_{part[1].lower()}" if part else name or _UNNAMED
-    if matrices and not matrices[-1].description and not matrices[-1].problem:
-        matrices[-1].name, matrices[-1].description = label, description
-    else:
-        matrices.append(_Matrix(label, at, description))
-
-
-def _take_status(matrices: list[_Matrix], head: _NvbandwidthHead, status: str, message: str) -> None:
-    if status == "Waived":
-        head.waived += 1
-    elif matrices and not matrices[-1].rows:
-        matrices[-1].problem = f"nvbandwidth: {short(message.strip()) or 'error'}"
+            if found[1] == "Waived":
+                head.waived += 1
+            elif last and not last.rows:
+                last.problem = f"nvbandwidth: {short(found[2].strip()) or 'error'}"
+        elif last and last.description:
+            _take(last, line, at)
+        else:
+            head.take(line)
+    return [matrix for matrix in matrices if matrix.rows or matrix.name != _UNNAMED]
 
 
 def _device(fields: Sequence[str]) -> dict[str, Any]:
@@ -157,73 +131,73 @@ def _take(matrix: _Matrix, line: str, at: int) -> None:
         matrix.rows.append((at, words[0], [parse_number(word) for word in words[1:]]))
 
 
-def _in_json(fields: Mapping[str, Any]) -> Iterator[_Matrix]:
+def _in_json(lines: Sequence[str]) -> Iterator[_Matrix]:
+    """Yield the matrices of JSON, also with other lines before or after it. Raises UsageError for incomplete JSON."""
+    text = "\n".join(lines)
+    try:
+        document = parse_object(text[text.find("{") : text.rfind("}") + 1].encode())
+    except ValueError as error:
+        raise UsageError(f"the file is {error}: use the whole output of nvbandwidth -j") from error
+    fields = dict_of(document.get("nvbandwidth"))
+    head = _NvbandwidthHead(short(str(fields["version"])) if fields.get("version") else None)
+    for device in list_of(fields.get("GPU Device list"), object):
+        if found := _LISTED_DEVICE.match(str(device)):
+            head.devices.append(_device(found.groups()))
     cases: list[Any] = list_of(fields.get("testcases"), object)
     for at, case in enumerate(cases, 1):
         if not isinstance(dict_of(case).get("name"), str):
             continue
         name, description = short(case["name"]), short(str(case.get("bandwidth_description", "")))
-        status, error = str(case.get("status", "")), str(case.get("error") or (at == len(cases) and fields.get("error")) or "")
+        status, failure = str(case.get("status", "")), str(case.get("error") or (at == len(cases) and fields.get("error")) or "")
         table = [[parse_number(str(value)) for value in row] for row in list_of(case.get("bandwidth_matrix"), list)][:_MOST]
         if not table:
-            problem = f"nvbandwidth: {printable(error, 160)}" if error else ""
-            yield _Matrix(name, at, description, problem=_WAIVED if status == "Waived" else problem)
+            problem = f"nvbandwidth: {printable(failure, 160)}" if failure else ""
+            if name != _UNNAMED:
+                yield _Matrix(head, name, at, description, problem=_WAIVED if status == "Waived" else problem)
             continue
         columns = max((len(row) for row in table), default=0)
         # A bidirectional test prints its matrices one below the other.
         parts = len(table) // columns if columns and _PART.search(description) and len(table) % columns == 0 else 1
         height = len(table) // max(parts, 1)
         for part in range(parts):
-            label = f"{name}_{_part_name(name, part, parts)}" if parts > 1 else name
+            label = name
+            if parts > 1:  # as in the text: read1, read2, total
+                label += "_total" if part == 2 and parts == 3 else f"_{'write' if 'write' in name else 'read'}{part + 1}"
             rows = [(at, str(i), row) for i, row in enumerate(table[part * height : (part + 1) * height])]
-            yield _Matrix(label, at, description, columns=[str(i) for i in range(columns)], rows=rows)
+            yield _Matrix(head, label, at, description, columns=[str(i) for i in range(columns)], rows=rows)
 
 
-def _part_name(name: str, part: int, parts: int) -> str:
-    """Return the name of a part as in the text: read1, read2, total."""
-    return "total" if part == 2 and parts == 3 else f"{'write' if 'write' in name else 'read'}{part + 1}"
-
-
-def _run(matrix: _Matrix, head: _NvbandwidthHead, user_input: UserInput) -> ImportedTable:
-    latency = "(ns)" in matrix.description
-    between = matrix.description.count("GPU(") > 1 or "Device to Device" in matrix.description
+def _runs(matrix: _Matrix, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+    head, latency = matrix.head, "(ns)" in matrix.description
     ranks = sorted(head.hosts)
     hosts = [head.hosts[rank] for rank in ranks] if ranks == list(range(len(ranks))) else []
     statistic = "the tool's median over its samples" + (", the copy's size assumed" if not latency else "")
-    nodes = user_input.nodes or len(set(hosts)) or None
     verified = head.verified and not latency
-    rows = list(_rows(matrix, latency, between, (statistic, nodes, verified)))
-    missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)]
-    missing += [NotInOutput(MissingItem.OPTIONS, assumed=_VERIFIES)] if verified else lacks(MissingItem.VERIFICATION)
-    missing += [] if latency else [NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default")]
-    missing += [SkippedLines(head.waived, SkippedReason.WAIVED, unit="test case")] if head.waived else []
-    facts = {"devices": head.devices} if head.devices and not hosts else {}
-    return ImportedTable("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
-
-
-def _rows(matrix: _Matrix, latency: bool, between: bool, about: tuple[str, int | None, bool]) -> Iterator[Row]:
-    statistic, nodes, verified = about
     api = "sm" if " SM " in f" {matrix.description} " or matrix.name.endswith("sm") else "ce"
-    alike = len(matrix.rows) == 1 or not between
+    nodes = user_input.nodes or len(set(hosts)) or 1
+    kind = RowKind(
+        matrix.name, "cuda", api, "uint8", 2, nodes, statistic, "cuda", mode="batched", like=None if latency else "p2p_bandwidth"
+    )
+    rows: list[Row] = []
     if not any(value for _, _, values in matrix.rows for value in values):
-        kind = RowKind(matrix.name, "cuda", api, "uint8", 2, nodes or 1, statistic, "cuda", mode="batched")
-        yield without_figures(kind, 0, 0, matrix.number, matrix.problem or _UNFINISHED)
-        return
+        rows.append(replace(kind, like=None).without_figures(0, 0, matrix.number, matrix.problem or _UNFINISHED))
     for at, label, values in matrix.rows:
         for column, value in zip(matrix.columns, values, strict=False):
             if not value:
                 continue  # N/A, and the 0.00 of a GPU with itself
             time_s = value / 1e9 if latency else _SIZE / (value * 1e9)
-            if not is_time(time_s):
-                continue
-            group = f"gpu {column}" if alike and len(matrix.rows) == 1 else f"{label}-{column}"
-            kind = RowKind(
-                matrix.name, "cuda", api, "uint8", 2, nodes or 1, statistic, "cuda", mode="batched",
-                like=None if latency else "p2p_bandwidth", also={"group": group},
-            )  # fmt: skip
-            size = 0 if latency else _SIZE
-            yield kind.row(size, time_s, count=size, line=at, checked=int(verified), wrong=0 if verified else None)
+            if is_time(time_s):
+                group = f"gpu {column}" if len(matrix.rows) == 1 else f"{label}-{column}"
+                of_pair = replace(kind, also={"group": group})
+                rows.append(of_pair.row(0 if latency else _SIZE, time_s, line=at, wrong=0 if verified else None))
+    missing: list[Missing] = [*lacks(MissingItem.INTERVAL, MissingItem.SAMPLES)]
+    missing += [NotInOutput(MissingItem.OPTIONS, assumed=_VERIFIES)] if verified else lacks(MissingItem.VERIFICATION)
+    missing += [] if latency else [NotInOutput(MissingItem.SIZE, assumed="512 MiB, the default")]
+    missing += [SkippedLines(head.waived, SkippedReason.WAIVED, unit="test case")] if head.waived else []
+    facts = {"devices": head.devices} if head.devices and not hosts else {}
+    yield ImportedTable("nvbandwidth", head.version, matrix.name, statistic, rows, hosts, facts, missing)
 
 
-NVBANDWIDTH = Importer("nvbandwidth", "nvbandwidth, text", knows, read)
-NVBANDWIDTH_JSON = Importer("nvbandwidth-json", "nvbandwidth, JSON (-j)", knows_json, read_json)
+_EMPTY = "no test case found: use the output of nvbandwidth from its title on"
+NVBANDWIDTH = Importer("nvbandwidth", "nvbandwidth, text", knows, _in_text, _runs, empty=_EMPTY)
+NVBANDWIDTH_JSON = Importer("nvbandwidth-json", "nvbandwidth, JSON (-j)", knows_json, _in_json, _runs, empty=_EMPTY, tagged=True)

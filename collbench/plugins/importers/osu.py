@@ -10,19 +10,13 @@ Percentiles are of the iterations' means over the ranks. That is not a quantile 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
-from collbench.plugins.importers.log_context import Contexts, LogContext, extent_of, start_facts, with_hosts
-from collbench.plugins.importers.notes import (
-    ImportDoubt,
-    Missing,
-    MissingItem,
-    MixedMemory,
-    NotInOutput,
-)
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput
+from collbench.plugins.importers.log_context import Contexts, extent_of, start_facts, with_hosts
+from collbench.plugins.importers.notes import ImportDoubt, MissingItem, MixedMemory, NotInOutput
 from collbench.plugins.importers.rows import (
     MPI_COLLECTIVES,
     NO_FIGURES,
@@ -40,7 +34,6 @@ from collbench.plugins.importers.rows import (
     type_name,
     whole,
     width_of,
-    without_figures,
 )
 from collbench.results.row import Row
 from collbench.units import plural
@@ -88,40 +81,25 @@ def test_of(title: str, neighbours: bool = False) -> Test:
     neighbors: the output describes a graph of ranks; the title of one such test does not mention neighbors.
     """
     words = " ".join(title.lower().split())
-    persistent = _PERSISTENT.search(words) is not None
     plain = _PERSISTENT.sub("", words)
-    if plain in _PAIRS:
-        return _called(_PAIRS[plain], persistent=persistent)
-    return _of_collective(plain, persistent, neighbours) or _unknown(words)
-
-
-def _of_collective(words: str, persistent: bool, graph: bool) -> Test | None:
-    started = words.startswith("non-blocking ")
-    neighbours = graph or "neighborhood " in words
-    name = words.removeprefix("non-blocking ").removeprefix("neighborhood ").removesuffix(" latency").removesuffix(" personalized exchange")
-    test = _COLLECTIVES.get(name.replace("-", ""))
+    name = plain.removeprefix("non-blocking ").removeprefix("neighborhood ").removesuffix(" latency").removesuffix(" personalized exchange")
+    test = _PAIRS.get(plain) or _COLLECTIVES.get(name.replace("-", ""))
     if test is None:
-        return None
-    if neighbours:  # the output does not list the neighbors, so the moved bytes are unknown
+        operation = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:_LONGEST] or "unnamed"
+        rate = "bandwidth" in words
+        ways = 2 if rate and words.startswith("bi") else 1
+        measure: Measure = "bandwidth" if rate else "latency"
+        return Test(operation, None, pairs="one", ways=ways, program=f"osu {operation}", measure=measure)
+    if plain not in _PAIRS and (neighbours or "neighborhood " in plain):
+        # the output does not list the neighbors, so the moved bytes are unknown
         program = f"osu_neighbor_{test.program.removeprefix('osu_')}"
         test = replace(test, program=program, operation=f"neighbor_{test.operation}", like=None, parts=False, even=False)
-    return _called(test, started, persistent)
-
-
-def _called(test: Test, started: bool = False, persistent: bool = False) -> Test:
-    """Return the test with its call form, which is a part of the program's name; it moves the same bytes."""
-    if persistent:
+    # The call form is a part of the program's name; it moves the same bytes.
+    if plain != words:
         return replace(test, program=f"{test.program}_persistent", call="persistent")
-    if started:
+    if plain.startswith("non-blocking "):
         return replace(test, program=f"osu_i{test.program.removeprefix('osu_')}", call="nonblocking")
     return test
-
-
-def _unknown(words: str) -> Test:
-    name = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:_LONGEST] or "unnamed"
-    rate = "bandwidth" in words
-    ways = 2 if rate and words.startswith("bi") else 1
-    return Test(name, None, pairs="one", ways=ways, program=f"osu {name}", measure="bandwidth" if rate else "latency")
 
 
 # The printed tables of the OSU Micro-Benchmarks: the lines of figures, their column titles, and the heads.
@@ -158,20 +136,19 @@ class OsuTable(TextTable):
     memory: str | None
     version: str | None
 
-    @property
-    def windows(self) -> bool:
-        """Whether the columns are windows, with a rate in each."""
-        return len(self.columns) > 1 and self.columns[1].isdigit()
-
 
 def tables_in(lines: Sequence[str]) -> list[OsuTable]:
-    """Return all tables of the output, without those of message rates, which repeat the rates."""
+    """Return all tables of the output, without those of message rates, which repeat the rates; none without a line of figures."""
     tables: list[OsuTable] = []
     graph = False  # whether the next test is one of neighbors
     for number, line in enumerate(lines, start=1):
         table = tables[-1] if tables else None
         if title := _title(line):
-            tables.append(_titled(title, number, graph))
+            library, words_of_title = title["library"], title["title"]
+            if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
+                library, words_of_title = "MPI", f"{library[4:]} {words_of_title}"
+            test = test_of(words_of_title, graph)
+            tables.append(OsuTable(number, test=test, library=library.upper(), memory=title["memory"], version=title["version"]))
             graph = False
         elif any(text in line for text in _GRAPH):
             graph = True
@@ -186,22 +163,17 @@ def tables_in(lines: Sequence[str]) -> list[OsuTable]:
                 graph = False
             _learn(table, line)
         elif table.columns:
-            _figures(table, line, number)
+            words = line.split()
+            if words and words[0].replace(".", "", 1).isdigit():
+                table.add(number, words)
         elif _columns_in(line):  # osu_ibarrier with overlap prints titles without #
             _learn(table, line)
-    return tables
+    tables = [table for table in tables if table.lines or table.bad or not table.facts.get("skip")]
+    return tables if any(table.lines or table.bad for table in tables) else []
 
 
 def _title(line: str) -> re.Match[str] | None:
     return _TITLE.match(line) if "OSU" in line and len(line) <= _LONGEST_TITLE else None
-
-
-def _titled(title: re.Match[str], number: int, neighbours: bool) -> OsuTable:
-    library, words = title["library"], title["title"]
-    if library.upper().startswith("MPI_"):  # one-sided: "OSU MPI_Put Latency Test"
-        library, words = "MPI", f"{library[4:]} {words}"
-    test = test_of(words, neighbours)
-    return OsuTable(number=number, test=test, library=library.upper(), memory=title["memory"], version=title["version"])
 
 
 def _learn(table: OsuTable, line: str) -> None:
@@ -226,35 +198,12 @@ def _columns_in(line: str) -> list[str]:
     return found if any("(" in title or title == "MB/s" for title in found) else []
 
 
-def _figures(table: OsuTable, line: str, number: int) -> None:
-    words = line.split()
-    if not words or not words[0].replace(".", "", 1).isdigit():
-        return
-    table.add(number, words)
-
-
 # The rows of one OSU table: the column with the time, and the other columns.
 
 _TIMES = ("Avg Latency(us)", "Latency(us)", "Pure Comm.(us)")
 _RATES = ("Bandwidth(MB/s)", "MB/s")
 _MPI_TYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float32"}
 _US = 1e-6
-
-
-def rows_of(table: OsuTable, extent: JobExtent) -> tuple[list[Row], str]:
-    """Return (rows in the order of the lines, the statistic of a time)."""
-    statistic = _statistic(table)
-    kind = _kind(table, extent, statistic)
-    rows: list[Row] = []
-    for line, figures in table.lines:
-        size = whole(figures.get("Size", "0"))
-        for window in table.columns[1:] if table.windows else [None]:  # -V: the rate with each window
-            row = _row(table, kind, (line, size), figures if window is None else {"MB/s": figures[window]})
-            if row is not None:
-                rows.append(row if window is None else row.with_figures(window=whole(window)))
-    if not table.lines and not table.bad:
-        rows.append(without_figures(kind, 0, 0, table.number, NO_FIGURES))
-    return rows, statistic
 
 
 def _statistic(table: OsuTable) -> str:
@@ -289,9 +238,9 @@ def _kind(table: OsuTable, extent: JobExtent, statistic: str) -> RowKind:
     )  # fmt: skip
 
 
-def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: dict[str, str]) -> Row | None:
-    """Return the row of a time or a rate. at: (line, printed size)."""
-    test, (line, printed) = table.test, at
+def _row(table: OsuTable, kind: RowKind, line: int, printed: int | None, by_name: dict[str, str]) -> Row | None:
+    """Return the row of a time or a rate; printed: the size."""
+    test = table.test
     title = next((name for name in (*_TIMES, *_RATES) if name in by_name), None)
     if title is None or printed is None or not (is_size(printed) or (printed == 0 and test.measure == "latency")):
         return None
@@ -302,22 +251,21 @@ def _row(table: OsuTable, kind: RowKind, at: tuple[int, int | None], by_name: di
     if test.program.endswith("reduce_scatter_block"):
         size = count * kind.ranks * width  # the remainder after equal parts is not moved
     if printed and not is_size(size):
-        return without_figures(kind, 0, 0, line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
+        return kind.without_figures(0, 0, line, "no bytes are moved (fewer elements than ranks), or the size is not valid")
     value, pairs = parse_number(by_name[title]), table.facts.get("pairs", 1)
     time_s = None if value is None else value * _US
     if test.measure == "bandwidth":
         messages = messages_per_s(size, by_name[title], by_name.get("Messages/s", ""))
         time_s = test.ways * pairs / messages if messages else None
     if time_s is None or not is_time(time_s):
-        return without_figures(kind, size, count, line, f"the output has no valid time: {by_name[title][:20]}")
-    verdict = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
-    others = {name: parse_number(by_name[name]) for name in by_name if name not in ("Size", "Validation", *_TIMES)}
-    evidence = {"printed": others} if others else {}
-    row = kind.row(size, time_s, count=count, line=line, checked=int(verdict is not None), wrong=verdict, evidence=evidence)
+        return kind.without_figures(size, count, line, f"the output has no valid time: {by_name[title][:20]}")
+    wrong = {"Pass": 0, "Fail": 1}.get(by_name.get("Validation", ""))
+    others = {name: text for name, text in by_name.items() if name not in ("Size", "Validation", *_TIMES)}
+    row = kind.row(size, time_s, line=line, count=count, wrong=wrong, printed=others or None)
     row = of_all_pairs(row, pairs, test.ways) if test.aggregate else row.with_figures(groups=groups_of_pairs(pairs, row))
     return row.with_figures(
         time_rank_mean_s=time_s if test.measure == "latency" and not test.pairs else None,
-        wrong_detail="OSU's validation failed; the number of wrong elements is unknown" if verdict else None,
+        wrong_detail="OSU's validation failed; the number of wrong elements is unknown" if wrong else None,
     )
 
 
@@ -326,46 +274,38 @@ def knows(lines: Sequence[str]) -> bool:
     return any(_title(line) for line in lines)
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per table. Raises UsageError if there is none, or if the number of ranks is unknown."""
-    contexts = Contexts(lines)
-    tables = [table for table in tables_in(without_prefixes(lines)) if table.lines or table.bad or not table.facts.get("skip")]
-    if not any(table.lines or table.bad for table in tables):
-        tables = []
-    return read_tables(tables, lambda table: [_run(table, user_input, contexts.at(table.number))], "OSU's tests")
-
-
-OSU = Importer("osu", "OSU Micro-Benchmarks", knows, read)
-
-
-def _run(table: OsuTable, user_input: UserInput, context: LogContext) -> ImportedTable:
+def _runs(table: OsuTable, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    context, test = contexts.at(table.number), table.test
     pairs = table.facts.get("pairs")
-    known = 2 if table.test.pairs == "one" else None if pairs is None else 2 * pairs
-    extent = extent_of(context, user_input, known, f"{table.test.program} (line {table.number})")
-    rows, statistic = rows_of(table, extent)
+    known = 2 if test.pairs == "one" else None if pairs is None else 2 * pairs
+    extent = extent_of(context, user_input, known, f"{test.program} (line {table.number})")
+    kind = _kind(table, extent, _statistic(table))
+    rows: list[Row] = []
+    windows = table.columns[1:] if len(table.columns) > 1 and table.columns[1].isdigit() else ()  # -V: the rate with each window
+    for line, figures in table.lines:
+        size = whole(figures.get("Size", "0"))
+        made = [_row(table, kind, line, size, {"MB/s": figures[window]}) for window in windows]
+        rows += [row.with_figures(window=whole(window)) for row, window in zip(made, windows, strict=True) if row is not None]
+        row = None if windows else _row(table, kind, line, size, figures)
+        rows += [row] if row is not None else []
+    if not table.lines and not table.bad:
+        rows.append(kind.without_figures(0, 0, table.number, NO_FIGURES))
     hosts = with_hosts(context, extent.ranks)
+    unknown = [*missing(extent.nodes, hosts), NotInOutput(MissingItem.OPTIONS, assumed="root 0, out of place")]
+    if test.measure == "bandwidth" and not windows and not table.facts.get("window"):
+        unknown.append(NotInOutput(MissingItem.WINDOW))
+    if "Iterations" not in table.columns:
+        unknown.append(NotInOutput(MissingItem.ITERATIONS))
+    if "datatype" not in table.facts and test.like != "barrier":  # before version 7.1
+        unknown.append(NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT" if test.reduces else "MPI_CHAR"))
+    doubts: list[ImportDoubt] = table.doubts()
+    memory = table.facts.get("memory", ())
+    if len(set(memory)) > 1:
+        doubts.append(MixedMemory(tuple(map(short, memory))))
     names = ("datatype", "memory", "window creation", "synchronization")
     facts = {"interface": table.library, **start_facts(context), **{name: table.facts[name] for name in names if name in table.facts}}
-    return ImportedTable(
-        "osu", table.version, table.test.program, statistic, rows,
-        hosts=hosts, facts=facts, missing=[*missing(extent.nodes, hosts), *_missing(table)], doubts=_doubts(table),
-        contradicted=extent.contradicted if table.test.pairs != "one" else (),
-    )  # fmt: skip
+    contradicted = extent.contradicted if test.pairs != "one" else ()
+    yield ImportedTable("osu", table.version, test.program, kind.statistic, rows, hosts, facts, unknown, doubts, contradicted)
 
 
-def _missing(table: OsuTable) -> list[Missing]:
-    unknown: list[Missing] = [NotInOutput(MissingItem.OPTIONS, assumed="root 0, out of place")]
-    if table.test.measure == "bandwidth" and not table.windows and not table.facts.get("window"):
-        unknown.append(NotInOutput(MissingItem.WINDOW))
-    if not any(column == "Iterations" for column in table.columns):
-        unknown.append(NotInOutput(MissingItem.ITERATIONS))
-    if "datatype" not in table.facts and table.test.like != "barrier":  # before version 7.1
-        unknown.append(NotInOutput(MissingItem.DTYPE, assumed="MPI_FLOAT" if table.test.reduces else "MPI_CHAR"))
-    return unknown
-
-
-def _doubts(table: OsuTable) -> list[ImportDoubt]:
-    doubts = table.doubts()
-    if table.facts.get("memory") and len(set(table.facts["memory"])) > 1:
-        doubts.append(MixedMemory(tuple(map(short, table.facts["memory"]))))
-    return doubts
+OSU = Importer("osu", "OSU Micro-Benchmarks", knows, tables_in, _runs, output="OSU's tests")

@@ -12,13 +12,15 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
+from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import ImportDoubt, Missing, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
     contradiction,
     is_size,
     is_time,
+    parse_number,
     printed_rates,
     rank_mismatch,
     rank_range,
@@ -27,8 +29,6 @@ from collbench.plugins.importers.rows import (
     short,
     type_name,
     whole,
-    width_of,
-    with_digits,
 )
 from collbench.results.row import Row
 
@@ -66,7 +66,6 @@ class _Head:
     pairs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 1)])
 
     def take(self, line: str) -> None:
-        """Read any line."""
         if hello := _HELLO.search(line):
             self.hosts[int(hello[1])], self.device, self.world = short(hello[2]), hello[3].partition(":")[0], int(hello[4])
         if found := _GROUP.search(line):
@@ -83,19 +82,23 @@ class _Head:
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks of the communicating group."""
         ranks = self.group or self.world
         return ranks if ranks is None or ranks <= _MOST_RANKS else None
 
 
 @dataclass
 class _Table:
-    """The lines of one collective and type: (number of the line, its figures)."""
+    """The lines of one collective and type: (number of the line, its figures), the output's head, and its lines of quantized collectives.
+
+    collective, dtype   None: not in the lines
+    """
 
     number: int
-    collective: str
-    dtype: str
+    head: _Head
+    collective: str | None
+    dtype: str | None
     lines: list[tuple[int, list[str]]] = field(default_factory=list)
+    quantised: int = 0
 
 
 def knows(lines: Sequence[str]) -> bool:
@@ -103,9 +106,10 @@ def knows(lines: Sequence[str]) -> bool:
     return any("COMMS-RES" in line or "PARAM COMM environment" in line for line in lines)
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per collective and element type, and one for all three point-to-point patterns. Raises UsageError."""
-    head, tables, quantised = _Head(), list[_Table](), 0
+def _tables(lines: Sequence[str]) -> list[_Table]:
+    """Return the tables: one per collective and element type. Raises UsageError if there are lines of quantized collectives only."""
+    head, quantised = _Head(), 0
+    tables: list[_Table] = []
     for number, line in enumerate(lines, 1):
         found = _LINE.search(line) if "COMMS-RES" in line else None
         if found is None:
@@ -113,48 +117,58 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
         elif found[1]:
             quantised += 1
         else:
-            collective, dtype = found[2] or head.collective or user_input.operation or "", found[3] or user_input.dtype or ""
-            figures, last = found[5].split(), tables[-1] if tables else _Table(0, "", "")
-            again = any(figures[0] == earlier[0] for _, earlier in last.lines)
-            if not tables or again or (last.collective, last.dtype) != (collective, dtype):
-                tables.append(_Table(number, collective, dtype))
-            tables[-1].lines.append((number, figures))
-    what = "only lines of quantized collectives: their sizes are not those moved" if quantised else "no line COMMS-RES with a time"
-    empty = f"{what}: use the output of a complete run of comms.py"
-    return read_tables(tables, lambda table: _runs(head, table, user_input, quantised), empty=empty)
+            collective, dtype, figures = found[2] or head.collective, found[3], found[5].split()
+            last = tables[-1] if tables else None
+            again = last is not None and any(figures[0] == words[0] for _, words in last.lines)
+            if last is None or again or (last.collective, last.dtype) != (collective, dtype):
+                last = _Table(number, head, collective, dtype)
+                tables.append(last)
+            last.lines.append((number, figures))
+    if quantised and not tables:
+        what = "only lines of quantized collectives: their sizes are not those moved"
+        raise UsageError(f"{what}: use the output of a complete run of comms.py")
+    for table in tables:
+        table.quantised = quantised
+    return tables
 
 
-def _runs(head: _Head, table: _Table, user_input: UserInput, quantised: int) -> Iterator[ImportedTable]:
-    first = table.number
-    if not table.collective or not table.dtype:
-        raise UsageError(f"line {first}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
-    operation = _OPERATIONS.get(table.collective, table.collective)
+def _runs(table: _Table, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
+    """Yield the run of a table; of point-to-point, one for all three patterns."""
+    where, head = f"the table at line {table.number}", table.head
+    collective, printed_type = table.collective or user_input.operation, table.dtype or user_input.dtype
+    if not collective or not printed_type:
+        raise UsageError(f"line {table.number}: the collective or the data type is unknown: use --operation NAME and --dtype NAME")
+    operation = _OPERATIONS.get(collective, collective)
     names = [head.hosts[rank] for rank in sorted(head.hosts)] if len(head.hosts) == head.world else []
-    part = sorted({rank for pair in head.pairs for rank in pair}) if table.collective == "pt2pt" else range(head.ranks or 0)
+    part = sorted({rank for pair in head.pairs for rank in pair}) if collective == "pt2pt" else range(head.ranks or 0)
     nodes = len({head.hosts[rank] for rank in part}) if part and all(rank in head.hosts for rank in part) else None
-    ranks, nodes, contradicted = ranks_and_nodes(user_input, len(part) or None, nodes, f"the table at line {first}")
-    if table.collective != "pt2pt":
-        contradicted = (*contradicted, *contradiction(f"the table at line {first}", "operation", user_input.operation, operation))
+    extent = ranks_and_nodes(user_input, len(part) or None, nodes, where)
     backend = head.backend or "nccl"
+    device = head.device or ("cuda" if backend == "nccl" else "cpu")
     base: dict[str, Any] = {
-        "dtype": type_name(table.dtype), "ranks": ranks, "nodes": nodes, "backend": _BACKENDS.get(backend, f"torch-{backend}"),
-        "api": "torch", "device": head.device or ("cuda" if backend == "nccl" else "cpu"),
+        "dtype": type_name(printed_type), "ranks": extent.ranks, "nodes": extent.nodes,
+        "backend": _BACKENDS.get(backend, f"torch-{backend}"), "api": "torch", "device": device,
         "mode": "pipelined" if head.blocking is False else "isolated",
     }  # fmt: skip
-    if table.collective == "pt2pt":
+    contradicted, doubts = extent.contradicted, list[ImportDoubt]()
+    if collective == "pt2pt":
         base["also"] = {"group": ",".join(f"{a}-{b}" for a, b in head.pairs[:8])}
-    rows = list(_pairs(table, base) if table.collective == "pt2pt" else _collective(table, operation, base))
+        rows = list(_pairs(table, base))
+    else:
+        contradicted = (*contradicted, *contradiction(where, "operation", user_input.operation, operation))
+        rows = list(_collective(table, operation, base))
+        doubts = list(_doubts(table, operation, extent.ranks))
     if not rows:
         return
     missing: list[Missing] = [
         *lacks(MissingItem.SAMPLES, MissingItem.INTERVAL, MissingItem.PERCENTILES, MissingItem.RANK_DATA, MissingItem.VERIFICATION)
     ]
-    missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if head.device is None and base["device"] == "cpu" else []
+    missing += [NotInOutput(MissingItem.DEVICE, assumed="cpu")] if head.device is None and device == "cpu" else []
     missing += lacks(MissingItem.HOSTS) if not names else []
-    missing += [SkippedLines(quantised, SkippedReason.QUANTIZED)] if quantised else []
-    doubts = [] if table.collective == "pt2pt" else list(_doubts(table, operation, ranks))
-    program = f"comms.py {short(table.collective)}"
-    yield ImportedTable("param", None, program, f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted)
+    missing += [SkippedLines(table.quantised, SkippedReason.QUANTIZED)] if table.quantised else []
+    yield ImportedTable(
+        "param", None, f"comms.py {short(collective)}", f"the median {_ACROSS}", rows, names, {}, missing, doubts, contradicted
+    )
 
 
 def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]:
@@ -168,12 +182,11 @@ def _collective(table: _Table, name: str, base: dict[str, Any]) -> Iterator[Row]
         if size is None or time_s is None or not (is_size(size) or name == "barrier"):
             continue
         across = {f"rank_{column}_s": _seconds(figures[at]) for column, at in (("min", 5), ("p75", 3), ("p95", 4), ("max", 6))}
-        yield kind.row(size, time_s, count=whole(figures[1]) or 0, line=number, evidence={"across_ranks": across})
+        yield kind.row(size, time_s, line=number, count=whole(figures[1]) or 0, evidence={"across_ranks": across})
 
 
 def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
     """Yield the rows of the ping-pong (half its time), and of a window of messages in one and both directions (mean rate of the pairs)."""
-    width = width_of(str(base["dtype"])) or 1
     latency = RowKind("p2p_latency", statistic=f"half of the median {_ACROSS} of a ping-pong", **base)
     rates = [
         (RowKind("p2p_bandwidth", statistic="size / mean rate of the ranks that communicate", **base), 7, 1),
@@ -185,29 +198,32 @@ def _pairs(table: _Table, base: dict[str, Any]) -> Iterator[Row]:
             continue
         both = _seconds(figures[4])
         if both:
-            yield latency.row(size, both / 2, count=size // width, line=number)
+            yield latency.row(size, both / 2, line=number)
         for kind, at, ways in rates:
-            rate = with_digits(figures[at])
-            if rate and rate[0] > 0 and is_time(ways * size / rate[0] / 1e9):
-                yield kind.row(size, ways * size / rate[0] / 1e9, count=size // width, line=number)
+            rate = parse_number(figures[at])
+            row = kind.row_if_valid(size, ways * size / rate / 1e9 if rate else None, number)
+            if row is not None:
+                yield row
 
 
 def _doubts(table: _Table, name: str, ranks: int) -> Iterator[ImportDoubt]:
-    """Yield the doubts that the bandwidths of the table cause."""
     operation = operations().get(name)
     complete = [figures for _, figures in table.lines if len(figures) in _COLUMNS]
     printed = printed_rates((figures[7], figures[8]) for figures in complete)
     found = rank_range(operation, sorted(printed, reverse=True)[:16]) if operation else None
     if found is not None and not found.holds(ranks):
         yield rank_mismatch("BusBW / AlgBW", found, ranks, name)
-    best = max(complete, key=lambda figures: (with_digits(figures[7]) or (0.0,))[0], default=None)
+    best = max(complete, key=lambda figures: parse_number(figures[7]) or 0.0, default=None)
     if best and (mismatch := rate_mismatch(whole(best[0]) or 0, best[7], best[2])):
         yield mismatch
 
 
 def _seconds(text: str) -> float | None:
-    known = with_digits(text)
-    return known[0] / 1e6 if known and is_time(known[0] / 1e6) else None
+    micros = parse_number(text)
+    return micros / 1e6 if micros is not None and is_time(micros / 1e6) else None
 
 
-PARAM = Importer("param", "PARAM comms", knows, read)
+PARAM = Importer(
+    "param", "PARAM comms", knows, _tables, _runs, tagged=True,
+    empty="no line COMMS-RES with a time: use the output of a complete run of comms.py",
+)  # fmt: skip

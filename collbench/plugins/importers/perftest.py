@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, TextTable, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.importer import ImportedTable, Importer, TextTable, UserInput, without_prefixes
+from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.notes import MessageRateMismatch, MissingItem, lacks
-from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, missing, parse_number, short, whole, without_figures
+from collbench.plugins.importers.rows import Quantiles, RowKind, is_size, is_time, missing, parse_number, short, whole
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
@@ -61,31 +62,19 @@ class _Test(TextTable):
     validated: bool = False
     from_json: bool = False
 
-    @property
-    def both_ways(self) -> bool:
-        """Whether rates count both directions."""
-        return "Bidirectional" in self.words
-
 
 def knows(lines: Sequence[str]) -> bool:
     """Return whether one of these lines is the title of a test, or begins one in JSON."""
     return _is_json(lines) or any("Test" in line and _TITLE.match(line) for line in lines)
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per program's output. Raises UsageError for invalid JSON, and for --ranks other than 2."""
-    if user_input.ranks not in (None, 2):
-        raise UsageError(f"--ranks {user_input.ranks} is not valid for perftest, which has 2 ranks: omit --ranks")
+def _tests(lines: Sequence[str]) -> list[_Test]:
     tests = list(_in_json(lines)) if _is_json(lines) else _in_text(without_prefixes(lines))
-    found = [test for test in tests if test.lines or test.bad]
-    return read_tables(found, lambda test: [_run(test, user_input)], tool="perftest")
+    return [test for test in tests if test.lines or test.bad]
 
 
 def _is_json(lines: Sequence[str]) -> bool:
     return any("test_info" in line and re.search(r'"?test_info"?\s*:\s*\{', line) for line in lines)
-
-
-PERFTEST = Importer("perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, read)
 
 
 def _in_text(lines: Sequence[str]) -> list[_Test]:
@@ -117,7 +106,10 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
     """Yield tests from lines with one key each: 4.5 writes them without quotes, which is not valid JSON."""
     parts: dict[str, dict[str, str]] = {}
     part, begun = "", 0
-    for at, line in enumerate(_one_key_a_line(lines), start=1):
+    with suppress(ValueError):
+        lines = json.dumps(parse_object("\n".join(lines).encode()), indent=1).splitlines()
+    for at, long_line in enumerate(lines, start=1):
+        line = long_line if len(long_line) <= _LONGEST_LINE else ""
         if "}" in line:
             part = ""
         elif opened := _JSON_PART.match(line):
@@ -134,13 +126,6 @@ def _in_json(lines: Sequence[str]) -> Iterator[_Test]:
         yield _of_json(parts, begun)
 
 
-def _one_key_a_line(lines: Sequence[str]) -> Sequence[str]:
-    """Return the lines, without those that are longer than any key with its value."""
-    with suppress(ValueError):
-        lines = json.dumps(parse_object("\n".join(lines).encode()), indent=1).splitlines()
-    return [line if len(line) <= _LONGEST_LINE else "" for line in lines]
-
-
 def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
     """Return the test. Its keys are the text's columns. The unit of the rates is not printed, and follows from the message rate."""
     info, results = parts.get("test_info", {}), parts.get("results", {})
@@ -152,9 +137,12 @@ def _of_json(parts: Mapping[str, Mapping[str, str]], line: int) -> _Test:
     words = title[2].replace("_", " ")
     test = _Test(line, title[1], named, words=words, latency=title[3] == "Latency", device=device, from_json=True)
     figures = {_JSON_COLUMNS[name]: user_input for name, user_input in results.items() if name in _JSON_COLUMNS}
-    if not test.latency:
-        title_with_unit = f"BW average[{_unit(figures, line)}/sec]"
-        figures[title_with_unit] = figures.pop("BW average")
+    if not test.latency:  # MiB or Gb, the unit with which rate and message rate agree
+        size, rate, messages = (parse_number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
+        fitting = [unit for unit in ("MiB", "Gb") if size and rate and messages and _agree(rate, messages, size / _BYTES[unit])]
+        if len(fitting) != 1:
+            raise UsageError(f"line {line}: the unit of the rate is missing in perftest's JSON: import the text output instead")
+        figures[f"BW average[{fitting[0]}/sec]"] = figures.pop("BW average")
     test.columns, test.lines = list(figures), [(line, figures)]
     return test
 
@@ -168,41 +156,51 @@ _JSON_COLUMNS = {
 }  # fmt: skip
 
 
-def _unit(figures: Mapping[str, str], line: int) -> str:
-    """Return MiB or Gb, the unit with which rate and message rate agree."""
-    size, rate, messages = (parse_number(figures.get(name, "")) for name in ("#bytes", "BW average", "MsgRate[Mpps]"))
-    fitting = [unit for unit in ("MiB", "Gb") if size and rate and messages and _agree(rate, messages, size / _BYTES[unit])]
-    if len(fitting) != 1:
-        raise UsageError(f"line {line}: the unit of the rate is missing in perftest's JSON: import the text output instead")
-    return fitting[0]
-
-
 def _agree(rate: float, messages: float, size: float) -> bool:
     """Return whether a rate is that of so many million messages of a size, within the printed digits: two and six."""
     return abs(rate - messages * 1e6 * size) <= 1.02 * (0.005 + 0.5 * size)
 
 
-def _run(test: _Test, user_input: UserInput) -> ImportedTable:
+def _runs(test: _Test, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     if test.latency and _in_cycles(test):
         raise UsageError(f"line {test.number}: the times are CPU cycles (-C): run the test again without -C")
-    statistic = "mean per message: the rate over all messages, turned into a time"
+    both_ways = "Bidirectional" in test.words  # rates count both directions
     if test.latency:
         half = "of whole round trips" if test.name in ("RDMA_Read", "Atomic") else "of half the round trips"
-        statistic = f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
+        operation, statistic = "p2p_latency", f"{'median' if 't_typical[usec]' in test.columns else 'mean'} {half}"
+    else:
+        operation = "p2p_bidirectional" if both_ways else "p2p_bandwidth"
+        statistic = "mean per message: the rate over all messages, turned into a time"
     streams, depth = (whole(str(test.facts.get(name, ""))) for name in ("Number of qps", "TX depth"))
     kind = RowKind(
-        "p2p_latency" if test.latency else "p2p_bidirectional" if test.both_ways else "p2p_bandwidth",
-        "verbs", "verbs", "uint8", 2, user_input.nodes, statistic, device=test.device, mode="batched",
+        operation, "verbs", "verbs", "uint8", 2, user_input.nodes, statistic, device=test.device, mode="batched",
         window=None if test.latency else depth, also={"protocol": test.name, "streams": streams or 1}, verified=test.validated,
     )  # fmt: skip
-    rows = [row for line, figures in test.lines if (row := _row(test, kind, line, figures))]
+    rows: list[Row] = []
+    for line, figures in test.lines:
+        size = whole(figures.get("#bytes", ""))
+        if size is None or not is_size(size):
+            continue
+        if test.latency:
+            micros = parse_number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
+            time_s = None if micros is None else micros * _US
+        else:
+            rate, _ = _rate(figures)
+            time_s = size * (2 if both_ways else 1) / rate if rate else None
+        if time_s is None or not is_time(time_s):
+            rows.append(kind.without_figures(size, size, line, "the output has no valid time"))
+            continue
+        spread = {name: value * _US for name, title in _QUANTILES.items() if (value := parse_number(figures.get(title, ""))) is not None}
+        printed = {name: figure for name, figure in figures.items() if name != "#bytes"}
+        wrong = 0 if test.validated else None
+        rows.append(kind.row(size, time_s, line=line, spread=Quantiles(**spread), wrong=wrong, printed=printed))
     doubts = test.doubts()
     if inconsistent := [line for line, figures in test.lines if not _is_consistent(figures)]:
         doubts.append(MessageRateMismatch(len(inconsistent), inconsistent[0]))
     program = f"ib_{_PROGRAMS[test.name]}_{'lat' if test.latency else 'bw'}"
     unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION)]
     unknown += [] if test.validated else lacks(MissingItem.VERIFICATION)
-    return ImportedTable("perftest", None, program, statistic, rows, facts=test.facts, missing=unknown, doubts=doubts)
+    yield ImportedTable("perftest", None, program, statistic, rows, facts=test.facts, missing=unknown, doubts=doubts)
 
 
 def _in_cycles(test: _Test) -> bool:
@@ -217,36 +215,22 @@ def _in_cycles(test: _Test) -> bool:
     return test.from_json and len(times) >= len(titles) and all(time is not None and time > 1 and time % 0.5 == 0 for time in times)
 
 
-def _row(test: _Test, kind: RowKind, line: int, figures: Mapping[str, str]) -> Row | None:
-    size = whole(figures.get("#bytes", ""))
-    if size is None or not is_size(size):
-        return None
-    if test.latency:
-        micros = parse_number(figures.get("t_typical[usec]", figures.get("t_avg[usec]", "")))
-        time_s = None if micros is None else micros * _US
-    else:
-        rate = _rate(figures)
-        time_s = size * (2 if test.both_ways else 1) / rate if rate else None
-    if time_s is None or not is_time(time_s):
-        return without_figures(kind, size, size, line, "the output has no valid time")
-    spread = {name: value * _US for name, title in _QUANTILES.items() if (value := parse_number(figures.get(title, ""))) is not None}
-    printed = {name: parse_number(figure) for name, figure in figures.items() if name != "#bytes"}
-    checked = int(test.validated)
-    return kind.row(
-        size, time_s, count=size, line=line, spread=Quantiles(**spread), checked=checked, wrong=0 if checked else None,
-        evidence={"printed": printed},
-    )  # fmt: skip
-
-
-def _rate(figures: Mapping[str, str]) -> float | None:
-    """Return the average rate in bytes per second."""
-    found = next(((unit, figures[title]) for title in figures for unit in _RATE.findall(title)), None)
-    value = parse_number(found[1]) if found else None
-    return value * _BYTES[found[0]] if found and value else None
+def _rate(figures: Mapping[str, str]) -> tuple[float | None, float]:
+    """Return the average rate in bytes per second, and the bytes of its printed unit; None without a rate."""
+    for title, figure in figures.items():
+        if unit := _RATE.search(title):
+            value = parse_number(figure)
+            return value * _BYTES[unit[1]] if value else None, _BYTES[unit[1]]
+    return None, 1.0
 
 
 def _is_consistent(figures: Mapping[str, str]) -> bool:
     """Return whether the rate, if it is printed, fits the message rate."""
-    unit = next((unit for title in figures for unit in _RATE.findall(title)), None)
-    size, messages, rate = parse_number(figures.get("#bytes", "")), parse_number(figures.get("MsgRate[Mpps]", "")), _rate(figures)
-    return not (unit and size and messages and rate) or _agree(rate / _BYTES[unit], messages, size / _BYTES[unit])
+    rate, unit = _rate(figures)
+    size, messages = parse_number(figures.get("#bytes", "")), parse_number(figures.get("MsgRate[Mpps]", ""))
+    return not (size and messages and rate) or _agree(rate / unit, messages, size / unit)
+
+
+PERFTEST = Importer(
+    "perftest", "perftest (ib_write_bw, ib_read_lat …), text and JSON", knows, _tests, _runs, output="perftest", ranks=2, tagged=True
+)

@@ -7,14 +7,16 @@ column "nodes".
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collbench.errors import UsageError
 from collbench.operations.operation import Operation
 from collbench.operations.registry import operations
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
+from collbench.plugins.importers.log_context import Contexts
 from collbench.plugins.importers.nccl_inspector import objects_in
+from collbench.plugins.importers.nccl_tests import PROGRAMS
 from collbench.plugins.importers.notes import ImportDoubt, MissingItem, NotInOutput, SkippedLines, SkippedReason, lacks
 from collbench.plugins.importers.rows import (
     RowKind,
@@ -34,11 +36,6 @@ from collbench.plugins.importers.rows import (
 from collbench.results.row import Row
 from collbench.results.store import parse_object
 
-_OPERATIONS = {
-    "allreduce": "allreduce", "allreducewithbias": "allreduce", "allgather": "allgather", "reducescatter": "reducescatter",
-    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "alltoall", "alltoallv": "alltoallv", "gather": "gather",
-    "scatter": "scatter", "sendrecv": "sendrecv", "hypercube": "hypercube",
-}  # fmt: skip
 _HEADER = ("size", "type", "redop", "inplace", "time", "algbw", "busbw")  # in each form, in any case of letters
 _STATISTIC = "the mean over the iterations, averaged over the ranks"
 _MOST_WRONG = 2**62
@@ -46,9 +43,10 @@ _MOST_WRONG = 2**62
 
 @dataclass
 class _RcclTable:
-    """The records of one cycle (-N), collective and number of ranks."""
+    """The records of one cycle (-N), collective and number of ranks. doubts: about the records that cannot be read."""
 
     number: int
+    doubts: list[ImportDoubt]
     name: str
     ranks: int | None
     nodes: int | None
@@ -67,9 +65,9 @@ def _is_header(line: str) -> bool:
     return len(words) < 40 and set(_HEADER) <= set(words) and "#wrong" in words
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per collective, number of ranks and cycle. Raises UsageError if no record has a size and a time."""
+def _tables(lines: Sequence[str]) -> Iterable[_RcclTable]:
     tables: dict[tuple[str, ...], _RcclTable] = {}
+    doubts: list[ImportDoubt] = []
     bad: list[int] = []
     for number, record in _records(lines):
         name = record.get("name", record.get("collective", ""))
@@ -79,9 +77,9 @@ def read(lines: Sequence[str], user_input: UserInput) -> Reading:
             continue
         key = (record.get("numcycle", ""), name, str(ranks))
         nodes = 1 if "gpus" in record else whole(record.get("nodes", ""))  # without MPI there is one process
-        tables.setdefault(key, _RcclTable(number, name, ranks, nodes)).records.append((number, record))
-    doubts = [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
-    return read_tables(tables.values(), lambda table: [_run(table, user_input, doubts)], tool="rccl-tests (-x FILE)")
+        tables.setdefault(key, _RcclTable(number, doubts, name, ranks, nodes)).records.append((number, record))
+    doubts += [SkippedLines(len(bad), SkippedReason.UNREADABLE, bad[0])] if bad else []
+    return tables.values()
 
 
 def _records(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -98,35 +96,32 @@ def _records(lines: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
             yield number, dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
     if not header:
         for number, text in objects_in([line.strip().removeprefix("[") for line in lines]):
-            yield number, _of_json(text)
+            try:
+                document = parse_object(text.rstrip(",] ").encode())
+            except ValueError:
+                document = {}
+            yield number, {name.lower(): str(value) for name, value in document.items()}
 
 
-def _of_json(text: str) -> dict[str, str]:
-    try:
-        document = parse_object(text.rstrip(",] ").encode())
-    except ValueError:
-        return {}
-    return {name.lower(): str(value) for name, value in document.items()}
-
-
-def _run(table: _RcclTable, user_input: UserInput, bad: Sequence[ImportDoubt]) -> ImportedTable:
+def _runs(table: _RcclTable, user_input: UserInput, _contexts: Contexts) -> Iterator[ImportedTable]:
     where = f"the records from line {table.number} on"
-    name = _OPERATIONS.get(table.name.lower().replace("_", "").replace(" ", ""))
-    if name is None:
+    plain = table.name.lower().replace("_", "").replace(" ", "")
+    name = "allreduce" if plain == "allreducewithbias" else plain
+    if name not in PROGRAMS.values():
         raise UsageError(f"{where}: unknown collective '{short(table.name)}' of rccl-tests")
     operation = operations()[name]
     extent = ranks_and_nodes(user_input, table.ranks, table.nodes, where)
     rows = [row for at, record in table.records if (row := _row(operation, extent.ranks, extent.nodes, at, record)) is not None]
     rates = printed_rates((record.get("algbw", ""), record.get("busbw", "")) for _, record in table.records)
     fitting = rank_range(operation, sorted(rates, reverse=True)[:16])
-    doubts = list(bad)
+    doubts = list(table.doubts)
     if fitting is not None and not fitting.holds(extent.ranks):
         doubts.append(rank_mismatch("busBw / algBw", fitting, extent.ranks, name))
     unknown = [*missing(extent.nodes), NotInOutput(MissingItem.PROGRAM, source=f"the collective is {short(table.name)}")]
     unknown += lacks(MissingItem.VERSION, MissingItem.ITERATIONS, MissingItem.LIBRARIES)
     unknown += [] if any(row.checked for row in rows) else lacks(MissingItem.VERIFICATION)
     contradicted = (*extent.contradicted, *contradiction(where, "operation", user_input.operation, name))
-    return ImportedTable("rccl-tests", None, short(table.name), _STATISTIC, rows, missing=unknown, doubts=doubts, contradicted=contradicted)
+    yield ImportedTable("rccl-tests", None, short(table.name), _STATISTIC, rows, missing=unknown, doubts=doubts, contradicted=contradicted)
 
 
 def _row(operation: Operation, ranks: int, nodes: int | None, at: int, record: Mapping[str, str]) -> Row | None:
@@ -146,9 +141,9 @@ def _row(operation: Operation, ranks: int, nodes: int | None, at: int, record: M
         in_place=record.get("inplace") == "1", buffers="rotating",
     )  # fmt: skip
     count = size // (width_of(dtype) or 1) // operation.parts(ranks)
-    return kind.row(
-        size, time_s, count=count, line=at, checked=int(wrong is not None), wrong=None if wrong is None else min(wrong, _MOST_WRONG)
-    )
+    return kind.row(size, time_s, line=at, count=count, wrong=None if wrong is None else min(wrong, _MOST_WRONG))
 
 
-RCCL_TESTS_FILE = Importer("rccl-tests-file", "rccl-tests, JSON and CSV (-x FILE -Z FORMAT)", knows, read)
+RCCL_TESTS_FILE = Importer(
+    "rccl-tests-file", "rccl-tests, JSON and CSV (-x FILE -Z FORMAT)", knows, _tables, _runs, output="rccl-tests (-x FILE)", tagged=True
+)

@@ -40,15 +40,19 @@ def with_ceilings(rows: Iterable[Row], job_of: JobOf) -> list[Row]:
         """Return the ceilings, computed once for all equal arguments."""
         return _ceilings(operation, pairs, lambda: job_of(ranks, nodes, device))
 
-    return [_set(row, *found(row.operation, row.ranks, row.nodes, row.device, _pairs_at_once(row))) for row in rows]
-
-
-def _pairs_at_once(row: Row) -> int:
-    """Return how many pairs send at the same time; 1 for collectives, and for ping-pongs, which take turns."""
-    ours, count = operations().get(row.operation), row.groups.get("count")
-    if ours is None or not ours.pair or ours.self_synchronizing or row.groups.get("ranks") != 2:
-        return 1
-    return count if isinstance(count, int) and count > 1 else 1
+    with_their = []
+    for row in rows:
+        ours, count = operations().get(row.operation), row.groups.get("count")
+        pairs = 1  # pairs that send at the same time; 1 for collectives, and for ping-pongs, which take turns
+        if ours is not None and ours.pair and not ours.self_synchronizing and row.groups.get("ranks") == 2:
+            pairs = count if isinstance(count, int) and count > 1 else 1
+        ceiling, bound = found(row.operation, row.ranks, row.nodes, row.device, pairs)
+        # If its rate exceeds the hard limit, it gets a flag and no percentage, as collbench's own rows do.
+        above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
+        percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
+        flags = (*row.flags, "above_bound") if above else row.flags
+        with_their.append(replace(row.compared_with(ceiling, bound, percent), flags=flags))
+    return with_their
 
 
 def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeilings:
@@ -77,14 +81,6 @@ def _ceilings(operation: str, pairs: int, job_of: Callable[[], Job]) -> RowCeili
     return expected, known.bound if known.bound and known.bound.bytes_per_s else None
 
 
-def _set(row: Row, ceiling: Ceiling | None, bound: Ceiling | None) -> Row:
-    """Return the row with its ceilings. If its rate exceeds the hard limit it gets a flag and no percentage, as collbench's own rows do."""
-    above = bool(row.busbw_bytes_per_s and bound and bound.bytes_per_s and row.busbw_bytes_per_s > bound.bytes_per_s * TOLERANCE)
-    percent = None if above else percent_of(row.busbw_bytes_per_s, ceiling)
-    flags = (*row.flags, "above_bound") if above else row.flags
-    return replace(row.compared_with(ceiling, bound, percent), flags=flags)
-
-
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
 _LARGEST = 2**63
 _LONGEST_NAME = 64
@@ -102,9 +98,6 @@ class Quantiles:
     p95: float | None = None
     p99: float | None = None
     max: float | None = None
-
-
-_NO_SPREAD = Quantiles()
 
 
 @dataclass(frozen=True)
@@ -139,30 +132,41 @@ class RowKind:
     also: Mapping[str, Any] = field(default_factory=dict)
 
     def row(
-        self,
-        size_bytes: int,
-        time_s: float,
-        *,
-        count: int,
-        line: int | None = None,
-        spread: Quantiles = _NO_SPREAD,
-        checked: int = 0,
-        wrong: int | None = None,
+        self, size_bytes: int, time_s: float, *, line: int | None = None, count: int | None = None, spread: Quantiles = Quantiles(),
+        wrong: int | None = None, checked: int | None = None, printed: Mapping[str, str] | None = None,
         evidence: Mapping[str, Any] | None = None,
-    ) -> Row:
-        """Return the row of one size: `count` elements per call, from this `line` of the file (the first is 1).
+    ) -> Row:  # fmt: skip
+        """Return the row of one size, from this `line` of the file (the first is 1).
 
-        size_bytes is by collbench's definition (max of what a rank sends and receives); bandwidths follow from it and the time.
-        `wrong` is a number of elements, None if nothing was compared; `evidence` has further values. The time must be one that `is_time`
-        accepts.
+        size_bytes is by collbench's definition (max of what a rank sends and receives); bandwidths follow from it and the time, which must
+        be one that `is_time` accepts. `count` is the number of elements per call, by default those of the size. `wrong` is a number of
+        elements, None if nothing was compared; `checked` the number of compared calls, by default 1 with `wrong`. `printed` has further
+        printed figures as texts, and `evidence` further values.
         """
         algbw = size_bytes / time_s if size_bytes else None
+        found = {**self.evidence, "statistic": self.statistic}
+        if line is not None:
+            found["line"] = line
+        if printed is not None:
+            found["printed"] = {name: parse_number(text) for name, text in printed.items()}
         return self._same.with_figures(
-            size_bytes=size_bytes, count=count, checked=checked, wrong=wrong,
+            size_bytes=size_bytes, count=size_bytes // (width_of(self.dtype) or 1) if count is None else count,
+            checked=int(wrong is not None) if checked is None else checked, wrong=wrong,
             time_s=Times(time_s, None, None, spread.min, spread.p95, spread.p99, spread.max),
             algbw_bytes_per_s=algbw, busbw_bytes_per_s=algbw * self._factor if algbw and self._factor else None,
-            evidence={**self.evidence, "statistic": self.statistic, **({} if line is None else {"line": line}), **(evidence or {})},
+            evidence={**found, **(evidence or {})},
         )  # fmt: skip
+
+    def row_if_valid(self, size_bytes: int, time_s: float | None, line: int, **figures: Any) -> Row | None:
+        """Return the row as `row` does; None if the size or the time is not valid."""
+        if time_s is None or not is_time(time_s) or not is_size(size_bytes):
+            return None
+        return self.row(size_bytes, time_s, line=line, **figures)
+
+    def without_figures(self, size_bytes: int, count: int, line: int, why: str) -> Row:
+        """Return the row of a case without usable figures."""
+        row = self.row(size_bytes, 1.0, count=count, line=line)
+        return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
 
     @cached_property
     def _factor(self) -> float | None:
@@ -323,12 +327,6 @@ def of_all_pairs(row: Row, pairs: int, ways: int) -> Row:
 
 
 NO_FIGURES = "no line of figures: the test failed, the output was cut, or this test prints none"
-
-
-def without_figures(kind: RowKind, size_bytes: int, count: int, line: int, why: str) -> Row:
-    """Return the row of a case without usable figures."""
-    row = kind.row(size_bytes, 1.0, count=count, line=line)
-    return replace(row, na=why, time_s=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None)
 
 
 @dataclass(frozen=True)

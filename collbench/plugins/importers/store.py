@@ -91,14 +91,14 @@ def unread_tools(lines: Sequence[str]) -> dict[str, int]:
 # All readers, and the choice of the reader for a file.
 
 # First the marks of collbench's own rows, since any text may be between them; then JSON; then text, the most distinct first.
-READERS: tuple[Importer, ...] = (
+READERS: tuple[Importer[Any], ...] = (
     POD_LOG, NCCL_TESTS_JSON, RCCL_TESTS_FILE, NCCL_INSPECTOR, NVBANDWIDTH_JSON, PARAM, NCCL_TESTS, OSU, IMB, PERFTEST, GLOO, NVBANDWIDTH,
     ALL_REDUCE_BENCH, DEEPEP, FI_PINGPONG, UCX_PERFTEST, MPIGRAPH, GPCNET,
 )  # fmt: skip
 HEAD = 400
 
 
-def reader_for(lines: Sequence[str], name: str | None) -> Importer:
+def reader_for(lines: Sequence[str], name: str | None) -> Importer[Any]:
     """Return the reader called `name`, else the one that detects the lines, also after a long start such as NCCL's log.
 
     Raises UsageError for an unknown name, and for lines of an unknown format.
@@ -128,14 +128,6 @@ _FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")
 
 
 @dataclass(frozen=True)
-class _Mark:
-    """A line (its index) that a reader recognizes."""
-
-    index: int
-    reader: Importer
-
-
-@dataclass(frozen=True)
 class _Chunk:
     """Some lines of a file: their indexes, and their texts without prefixes."""
 
@@ -143,7 +135,7 @@ class _Chunk:
     texts: list[str]
 
 
-def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer, Reading]]:
+def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer[Any], Reading]]:
     """Return the content of the lines by reader: the one called `name`, else each one that recognizes lines and reads a row from them.
 
     Raises UsageError if no reader can read them.
@@ -151,79 +143,60 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
     first = reader_for(lines, name)
     if name is not None or first in _ALONE:
         return [(first, first.read(lines, user_input))]
-    chunks = [_chunk(lines, start) for start in range(0, len(lines), HEAD)]
-    skipped = _unread(chunks)
+    chunks: list[_Chunk] = []
+    unread: dict[str, int] = {}
+    for start in range(0, len(lines), HEAD):  # no reader recognizes the lines of NCCL's log
+        indexes = [index for index in range(start, min(start + HEAD, len(lines))) if " NCCL INFO " not in lines[index]]
+        chunks.append(_Chunk(indexes, without_prefixes(lines[index] for index in indexes)))
+        for tool, place in unread_tools(chunks[-1].texts).items():
+            unread.setdefault(tool, indexes[place] + 1)
+    skipped: list[Skipped] = [
+        UnsupportedTool(line, f"output of {tool} (from line {line}) is not supported") for tool, line in unread.items()
+    ]
     marks = _marks(chunks, first)
-    readers = list(dict.fromkeys([first, *(mark.reader for mark in marks)]))
-    if len(readers) == 1:
-        reading = first.read(lines, user_input)
-        return [(first, replace(reading, skipped=(*reading.skipped, *skipped)))]
-    found: list[tuple[Importer, Reading]] = []
-    failed: list[tuple[Importer, UsageError]] = []
+    readers = list(dict.fromkeys([first, *(reader for _, reader in marks)]))
+    found: list[tuple[Importer[Any], Reading]] = []
+    failed: list[tuple[Importer[Any], UsageError]] = []
     for reader in readers:
         try:
-            found.append((reader, reader.read(_lines_of_tool(lines, marks, reader), user_input)))
+            found.append((reader, reader.read(_lines_of_tool(lines, marks, reader) if readers[1:] else lines, user_input)))
         except UsageError as error:
             failed.append((reader, error))
     if not found:
         raise failed[0][1]
     for reader, reason in failed:
-        line = next((mark.index + 1 for mark in marks if mark.reader is reader), 0)
+        line = next((index + 1 for index, known in marks if known is reader), 0)
         skipped.append(Skipped(line, f"lines of {reader.name} (from line {line}): {reason}"))
     found[0] = (found[0][0], replace(found[0][1], skipped=(*found[0][1].skipped, *skipped)))
     return found
 
 
-def _chunk(lines: Sequence[str], start: int) -> _Chunk:
-    """Return the lines from this index on, without those of NCCL's log, which no reader recognizes."""
-    end = min(start + HEAD, len(lines))
-    indexes = [index for index in range(start, end) if " NCCL INFO " not in lines[index]]
-    return _Chunk(indexes, without_prefixes(lines[index] for index in indexes))
-
-
-def _unread(chunks: Sequence[_Chunk]) -> list[Skipped]:
-    """Return a note for each tool that printed some of the lines and cannot be imported."""
-    found: dict[str, int] = {}
-    for chunk in chunks:
-        for name, place in unread_tools(chunk.texts).items():
-            found.setdefault(name, chunk.indexes[place] + 1)
-    return [UnsupportedTool(line, f"output of {name} (from line {line}) is not supported") for name, line in found.items()]
-
-
-def _marks(chunks: Sequence[_Chunk], first: Importer) -> list[_Mark]:
-    """Return the recognized lines, each with the first reader that recognizes it; none if only `first` recognizes lines."""
+def _marks(chunks: Sequence[_Chunk], first: Importer[Any]) -> list[tuple[int, Importer[Any]]]:
+    """Return (the index of a recognized line, the first reader that recognizes it); nothing if only `first` recognizes lines."""
     recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(chunk.texts)] for chunk in chunks]
     if all(readers == [first] for readers in recognizing):
         return []
-    found: list[_Mark] = []
+    found: list[tuple[int, Importer[Any]]] = []
     for chunk, readers in zip(chunks, recognizing, strict=True):
         for index, text in zip(chunk.indexes, chunk.texts, strict=True):
-            reader = next((reader for reader in readers if reader.knows([text])), None)
-            found += [_Mark(index, reader)] if reader else []
+            found += [(index, reader) for reader in readers if reader.knows([text])][:1]
     return found
 
 
-def _lines_of_tool(lines: Sequence[str], marks: Sequence[_Mark], reader: Importer) -> list[str]:
+def _lines_of_tool(lines: Sequence[str], marks: Sequence[tuple[int, Importer[Any]]], reader: Importer[Any]) -> list[str]:
     """Return the lines, empty ones in place of those of other tools.
 
     Lines between the last figures of one tool and the beginning of the next one stay for both: they may end one, or begin the other.
     """
     own = list(lines)
-    for mark, after in zip(marks, [*marks[1:], None], strict=True):
-        if mark.reader is reader:
+    for (begin, known), (end, following) in zip(marks, [*marks[1:], (len(lines), None)], strict=True):
+        if known is reader:
             continue
-        end = len(lines) if after is None else after.index
-        if after is not None and after.reader is reader:
-            end = _end_of_figures(lines, mark.index, end)
-        own[mark.index : end] = [""] * (end - mark.index)
+        after = end
+        while following is reader and after > begin + 1 and not _FIGURES.match(split_prefix(lines[after - 1]).text):
+            after -= 1  # to the end of the last line of figures; at least one line belongs to what begins there
+        own[begin:after] = [""] * (after - begin)
     return own
-
-
-def _end_of_figures(lines: Sequence[str], begin: int, end: int) -> int:
-    """Return the index after the last line of figures between both; at least one line belongs to what begins there."""
-    while end > begin + 1 and not _FIGURES.match(split_prefix(lines[end - 1]).text):
-        end -= 1
-    return end
 
 
 # Runs of tables, and their folders.
@@ -283,38 +256,56 @@ class ImportedRun:
     def info(self) -> dict[str, Any]:
         """Return run.json: the source of the rows, what is missing, what is doubtful, and hosts and ranks as far as known."""
         first = self.tables[0].run
-        files = {table.source.sha256: vars(table.source) for table in self.tables}
-        hosts = {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": _rank_map(first)} if first.hosts else {}
-        environment = {"environment": first.facts["environment"]} if first.facts.get("environment") else {}
-        backends = dict.fromkeys((row.backend for row in self.rows), _versions(first))
-        tuning = first.facts.get("nccl_tuning")
-        logs = {"nccl_log": {backend: {"tuning": tuning} for backend in backends}} if tuning else {}
+        info: dict[str, Any] = {}
         codes = [code for table in self.tables if isinstance(code := table.run.facts.get("exit_code"), int)]
+        if codes:
+            info["exit_code"] = max(codes)
+        rows = self.rows
+        versions = {first.tool: first.version or "version unknown"}
+        library = first.facts.get("library")
+        if isinstance(library, str):  # by its name, as for collbench's own backends
+            versions = {"rccl" if any(row.backend == "rccl" for row in first.rows[:1]) else "nccl": library, **versions}
+        info["backends"] = dict.fromkeys((row.backend for row in rows), versions)
+        if first.hosts:
+            printed = first.facts.get("devices")
+            devices = {
+                device["rank"]: {"local_rank": device["device"], "gpu": device["gpu"], "gpu_name": device["name"]}
+                for device in (printed if isinstance(printed, list) else ())
+            }
+            rank_map = [{"rank": rank, "host": host, **devices.get(rank, {})} for rank, host in enumerate(first.hosts)]
+            info |= {"hosts": list(dict.fromkeys(first.hosts)), "rank_map": rank_map}
+        if first.facts.get("environment"):
+            info["environment"] = first.facts["environment"]
+        if tuning := first.facts.get("nccl_tuning"):
+            info["nccl_log"] = {backend: {"tuning": tuning} for backend in info["backends"]}
         missing = list(dict.fromkeys(fact for table in self.tables for fact in table.run.missing))
         doubts = [(table.source.name, table.run.program, doubt) for table in self.tables for doubt in table.run.doubts]
-        unused = [
-            {"file": table.source.name, "program": table.run.program, **vars(each)}
-            for table in self.tables
-            for each in table.run.contradicted
-        ]
-        skipped = [{"file": table.source.name, **vars(each)} for table in self.tables for each in table.skipped]
-        return {
-            **({"exit_code": max(codes)} if codes else {}),
-            "backends": backends,
-            **hosts,
-            **environment,
-            **logs,
-            "imported": {
-                "files": list(files.values()),
-                "tables": [_describe_source(table) for table in self.tables],
-                "missing": [fact.render() for fact in missing],
-                "missing_facts": as_json(missing),
-                "doubts": [f"{file}, {program}: {doubt.render()}" for file, program, doubt in doubts],
-                "doubt_facts": [{"file": file, "program": program, "fact": as_json(doubt)} for file, program, doubt in doubts],
-                **({"unused_options": unused} if unused else {}),
-                **({"skipped": skipped} if skipped else {}),
-            },
+        info["imported"] = {
+            "files": list({table.source.sha256: vars(table.source) for table in self.tables}.values()),
+            "tables": [
+                {
+                    "file": table.source.name,
+                    **{name: getattr(table.run, name) for name in ("tool", "version", "program", "statistic")},
+                    "rows": len(table.run.rows),
+                    "facts": {name: value for name, value in table.run.facts.items() if name not in _ELSEWHERE},
+                }
+                for table in self.tables
+            ],
+            "missing": [fact.render() for fact in missing],
+            "missing_facts": as_json(missing),
+            "doubts": [f"{file}, {program}: {doubt.render()}" for file, program, doubt in doubts],
+            "doubt_facts": [{"file": file, "program": program, "fact": as_json(doubt)} for file, program, doubt in doubts],
         }
+        unused = [
+            {"file": table.source.name, "program": table.run.program, **vars(option)}
+            for table in self.tables
+            for option in table.run.contradicted
+        ]
+        skipped = [{"file": table.source.name, **vars(reason)} for table in self.tables for reason in table.skipped]
+        for name, entries in (("unused_options", unused), ("skipped", skipped)):
+            if entries:
+                info["imported"][name] = entries
+        return info
 
 
 def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
@@ -323,7 +314,11 @@ def together(tables: Iterable[FileTable]) -> list[ImportedRun]:
     by_maker: dict[tuple[Any, ...], list[ImportedRun]] = {}
     free: dict[tuple[Any, ...], int] = {}  # by tool and series the first run that lacks it
     for table in tables:
-        maker, series = _made_by(table.run), set(map(_SERIES_OF, table.run.rows))
+        run = table.run
+        settings = run.facts.get("environment")
+        settings = tuple(sorted(settings.items())) if isinstance(settings, dict) else ()
+        maker = run.tool, run.version, run.facts.get("library"), settings, tuple(run.hosts)
+        series = set(map(_SERIES_OF, run.rows))
         runs = by_maker.setdefault(maker, [])
         at = max((free.get((maker, each), 0) for each in series), default=0)
         while at < len(runs) and not runs[at].series.isdisjoint(series):
@@ -354,37 +349,3 @@ def store(
         for number, (path, run) in enumerate(zip(paths, runs, strict=True), 1)
     )
     return paths
-
-
-def _describe_source(table: FileTable) -> dict[str, Any]:
-    run = table.run
-    about = {name: getattr(run, name) for name in ("tool", "version", "program", "statistic")}
-    return {
-        "file": table.source.name,
-        **about,
-        "rows": len(run.rows),
-        "facts": {name: value for name, value in run.facts.items() if name not in _ELSEWHERE},
-    }
-
-
-def _versions(run: ImportedTable) -> dict[str, str]:
-    """Return the library's version by its name, as for collbench's own backends, and the tool's version."""
-    library = run.facts.get("library")
-    name = "rccl" if any(row.backend == "rccl" for row in run.rows[:1]) else "nccl"
-    of_library = {name: library} if isinstance(library, str) else {}
-    return {**of_library, run.tool: run.version or "version unknown"}
-
-
-def _rank_map(run: ImportedTable) -> list[dict[str, Any]]:
-    devices = run.facts.get("devices")
-    by_rank = {
-        device["rank"]: {"local_rank": device["device"], "gpu": device["gpu"], "gpu_name": device["name"]}
-        for device in (devices if isinstance(devices, list) else ())
-    }
-    return [{"rank": rank, "host": host, **by_rank.get(rank, {})} for rank, host in enumerate(run.hosts)]
-
-
-def _made_by(run: ImportedTable) -> tuple[Any, ...]:
-    environment = run.facts.get("environment")
-    settings = tuple(sorted(environment.items())) if isinstance(environment, dict) else ()
-    return run.tool, run.version, run.facts.get("library"), settings, tuple(run.hosts)

@@ -6,12 +6,12 @@ MB are 2**20 bytes. The latency of a ping-pong is half the round trip; of a stre
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor
 
 from collbench.errors import UsageError
-from collbench.plugins.importers.importer import ImportedTable, Importer, Reading, UserInput, read_tables, without_prefixes
+from collbench.plugins.importers.importer import ImportedTable, Importer, UserInput
 from collbench.plugins.importers.log_context import Contexts, LogContext, last_option, start_facts
 from collbench.plugins.importers.notes import ImportDoubt, MissingItem, MixedMemory, SizeMismatch, lacks
 from collbench.plugins.importers.rows import RowKind, is_size, is_time, missing, parse_number, short, with_digits
@@ -45,16 +45,6 @@ def knows(lines: Sequence[str]) -> bool:
     )
 
 
-def read(lines: Sequence[str], user_input: UserInput) -> Reading:
-    """Return one run per test. Raises UsageError if none is complete, and for --ranks other than 2."""
-    if user_input.ranks not in (None, 2):
-        raise UsageError(f"--ranks {user_input.ranks} is not valid for ucx_perftest, which has 2 ranks: omit --ranks")
-    contexts = Contexts(lines)
-    tests = [test for test in _tests(without_prefixes(lines)) if test.final]
-    tool = "ucx_perftest (the client prints it, in a line 'Final:')"
-    return read_tables(tests, lambda test: [_run(test, user_input, contexts.at(test.number))], tool)
-
-
 def _tests(lines: Sequence[str]) -> list[_UcxTest]:
     tests = [_UcxTest(1)]
     for at, line in enumerate(lines, 1):
@@ -71,57 +61,51 @@ def _tests(lines: Sequence[str]) -> list[_UcxTest]:
             if tests[-1].final:  # the same head above several sizes
                 tests.append(replace(tests[-1]))
             tests[-1].number, tests[-1].final = at, (at, final[1].replace(",", "").split())
-    return tests
+    return [test for test in tests if test.final]
 
 
-def _run(test: _UcxTest, user_input: UserInput, context: LogContext) -> ImportedTable:
+def _runs(test: _UcxTest, user_input: UserInput, contexts: Contexts) -> Iterator[ImportedTable]:
+    context = contexts.at(test.number)
     at, words = test.final or (0, [])
-    latency, size = _is_latency(test, context), _size(test, words, context)
+    latency, size = test.latency, _size(test, words, context)
+    if latency is None:
+        name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
+        latency = next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
     figures = [parse_number(word) for word in words]
     time_s = _time(figures, size, latency) if len(words) in (4, 8) else None
     if latency is None or size is None or time_s is None or not is_time(time_s) or not is_size(size):
         what = "kind of test" if latency is None else "message size" if size is None else "time"
         raise UsageError(f"line {at}: the {what} is missing: use the whole output of the client, with the head of its table")
-    memory = _memory(test, context)
-    kind = _kind(test, user_input, latency, memory)
-    evidence = {"iterations": int(figures[0] or 0), "printed": _printed(test, figures)}
-    row = kind.row(size, time_s, count=size, line=at, evidence=evidence)
-    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
-    apart = abs(bandwidth[0] * _MIB - rate[0] * size) if bandwidth and rate else 0.0
-    fits = not bandwidth or not rate or apart <= max(1.1 * (bandwidth[1] * _MIB + rate[1] * size), _SLACK * rate[0] * size)
-    doubts: list[ImportDoubt] = [] if fits else [SizeMismatch(at, size)]
-    doubts += [MixedMemory(memory)] if len(set(memory)) > 1 else []
-    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
-    return ImportedTable(
-        "ucx_perftest", None, test.facts.get("Test", "ucx_perftest"), kind.statistic, [row],
-        facts={**test.facts, **start_facts(context)}, missing=unknown, doubts=doubts,
-    )  # fmt: skip
-
-
-def _memory(test: _UcxTest, context: LogContext) -> tuple[str, str]:
-    """Return the memory types of sender and receiver: of the head, else of the command line (-m cuda,host), else the default."""
+    # The memory types of sender and receiver: of the head, else of the command line (-m cuda,host), else the default.
     typed = last_option(context.arguments, "-m", "--memory") if context.program == "ucx_perftest" else None
     send, _, receive = short(typed or "host").partition(",")
-    return test.facts.get("Send memory", send), test.facts.get("Recv memory", receive or send)
-
-
-def _kind(test: _UcxTest, user_input: UserInput, latency: bool, memory: Sequence[str]) -> RowKind:
+    memory = test.facts.get("Send memory", send), test.facts.get("Recv memory", receive or send)
     device = next((name for name in _DEVICES if any(each.startswith(name) for each in memory)), "cpu").partition("-")[0]
-    statistic = "half the round trip, the median" if latency and "%" in test.percentile else "half the round trip, typical"
     window = test.facts.get("Window size", "")
-    return RowKind(
-        "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, user_input.nodes,
-        statistic if latency else "mean per message: the rate over all messages, turned into a time", device, mode="batched",
+    statistic = "mean per message: the rate over all messages, turned into a time"
+    if latency:
+        statistic = "half the round trip, the median" if "%" in test.percentile else "half the round trip, typical"
+    kind = RowKind(
+        "p2p_latency" if latency else "p2p_bandwidth", "ucx", "ucx", "uint8", 2, user_input.nodes, statistic, device, mode="batched",
         window=int(window) if window.isdecimal() and len(window) < 10 and not latency else None,
         also={"protocol": test.facts.get("Test")}, verified=False,
     )  # fmt: skip
-
-
-def _is_latency(test: _UcxTest, context: LogContext) -> bool | None:
-    if test.latency is not None:
-        return test.latency
-    name = next((after for word, after in zip(context.arguments, context.arguments[1:], strict=False) if word == "-t"), "")
-    return next((kind for suffix, kind in _TESTS.items() if name.endswith(suffix)), None)
+    titles = ["overall (usec)", "overall (MB/s)", "overall (msg/s)"]
+    if len(figures) == 8:
+        titles = [f"{test.percentile} (usec)"]
+        titles += [f"{of} ({unit})" for unit in ("usec", "MB/s", "msg/s") for of in ("average", "overall")]
+    printed = dict(zip(titles, figures[1:], strict=True))
+    row = kind.row(size, time_s, line=at, evidence={"iterations": int(figures[0] or 0), "printed": printed})
+    bandwidth, rate = (with_digits(words[i]) for i in ((5, 7) if len(words) == 8 else (2, 3)))
+    doubts: list[ImportDoubt] = []
+    if bandwidth and rate:
+        slack = max(1.1 * (bandwidth[1] * _MIB + rate[1] * size), _SLACK * rate[0] * size)
+        doubts += [SizeMismatch(at, size)] if abs(bandwidth[0] * _MIB - rate[0] * size) > slack else []
+    doubts += [MixedMemory(memory)] if len(set(memory)) > 1 else []
+    unknown = [*missing(user_input.nodes), *lacks(MissingItem.VERSION, MissingItem.VERIFICATION)]
+    facts = {**test.facts, **start_facts(context)}
+    program = test.facts.get("Test", "ucx_perftest")
+    yield ImportedTable("ucx_perftest", None, program, statistic, [row], facts=facts, missing=unknown, doubts=doubts)
 
 
 def _size(test: _UcxTest, words: Sequence[str], context: LogContext) -> int | None:
@@ -150,12 +134,7 @@ def _time(figures: Sequence[float | None], size: int | None, latency: bool | Non
     return size / (bandwidth * _MIB) if size and bandwidth else None
 
 
-def _printed(test: _UcxTest, figures: Sequence[float | None]) -> dict[str, float | None]:
-    names = ["overall (usec)", "overall (MB/s)", "overall (msg/s)"]
-    if len(figures) == 8:
-        each = [f"average ({unit})" for unit in ("usec", "MB/s", "msg/s")]
-        names = [f"{test.percentile} (usec)", *(name for pair in zip(each, names, strict=True) for name in pair)]
-    return dict(zip(names, figures[1:], strict=True))
-
-
-UCX_PERFTEST = Importer("ucx-perftest", "ucx_perftest", knows, read)
+UCX_PERFTEST = Importer(
+    "ucx-perftest", "ucx_perftest", knows, _tests, _runs, ranks=2,
+    output="ucx_perftest (the client prints it, in a line 'Final:')",
+)  # fmt: skip

@@ -59,24 +59,43 @@ class AutopsyCause(StrEnum):
     SLOW = "slow"
 
 
-_OF_FIELD = {
-    DifferingField.ORDER: AutopsyCause.ORDER, DifferingField.OPERATION: AutopsyCause.OPERATION, DifferingField.SIZE: AutopsyCause.SIZE,
-    DifferingField.DTYPE: AutopsyCause.DTYPE, DifferingField.REDOP: AutopsyCause.REDOP, DifferingField.ROOT: AutopsyCause.ROOT,
-}  # fmt: skip
-_PROPERTY = {
-    AutopsyCause.SIZE: "size", AutopsyCause.DTYPE: "data type", AutopsyCause.REDOP: "reduction op", AutopsyCause.ROOT: "root",
-    AutopsyCause.ORDER: "order",
-}  # fmt: skip
-_WAITING = frozenset(
-    {
-        AutopsyCause.NOT_ARRIVED, AutopsyCause.NO_DUMP, AutopsyCause.CIRCLE, AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL,
-        AutopsyCause.NOT_STARTED,
-    }
-)  # fmt: skip
 _OPEN = frozenset(
     {AutopsyCause.NOTHING_MOVES, AutopsyCause.OLDER_DUMP, AutopsyCause.PARTLY, AutopsyCause.NO_MEMBERS, AutopsyCause.NOT_SHOWN}
 )
 _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+_NO_MATCH = "hang: {ranks} did not call the matching {other}: rank {first} waits in {at}; {last}"
+_NO_DUMPS = "hang: {at}: {waiting}; no dump of {ranks}, and at least one of them did not arrive"
+_TEXTS = {
+    AutopsyCause.NOT_ARRIVED: "hang: {ranks} did not arrive at {at}: {waiting}; {last}{gpu}",
+    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL: (
+        "hang: {ranks} did not arrive at {at}, or {waiters} made an additional call: {waiting}; {last}{gpu}"
+    ),
+    AutopsyCause.NO_DUMP: "hang: no dump of {ranks}: its process is stopped or has ended, or its dump is lost; {at}: {waiting} for it",
+    AutopsyCause.CIRCLE: "hang: {ranks} {circle}: {values}",
+    AutopsyCause.NOT_STARTED: "hang: {ranks} {have} called {at}, and the GPU has not started it: {waiting} for it{gpu}",
+    AutopsyCause.OLDER_DUMP: "the dump of {ranks} is older than the others: it does not have {at}, which completed at {waiters}",
+    AutopsyCause.NOT_SHOWN: "{at}: {waiters} {wait}, and the dumps do not show for which rank{unknown}",
+    AutopsyCause.NO_MEMBERS: "{at}: {waiters} {wait}; the dumps do not have all ranks of the group, and one may not have called it",
+    AutopsyCause.PARTLY: (
+        "{at}: completed at {done} and pending at {waiters}, which have called it: {stuck}, or the path between them carries nothing"
+    ),
+    AutopsyCause.NOTHING_MOVES: (
+        "{at}: all {members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
+        "or the dumps were written during the operation"
+    ),
+    AutopsyCause.SKIPPED: "mismatch: {ranks} skipped {operation} {number}",
+    AutopsyCause.ADDITIONAL: "mismatch: {ranks} made an additional call at {number}",
+    AutopsyCause.AHEAD: ("mismatch: {ranks} skipped {operation} {number} or reordered calls: it called what follows in the earlier steps"),
+    AutopsyCause.ORDER: "mismatch: {ranks} called in a different order from {number}",
+    AutopsyCause.OPERATION: "mismatch: {ranks} called a different operation at {number}",
+    AutopsyCause.SLOW: (
+        "{ranks} arrived last at {late} of {of_calls} calls of group {group}: the other ranks waited for it "
+        "{lost:.3g} of {span:.3g} s, if the clocks of the hosts agree"
+    ),
+}
+_DIFFERENT = "mismatch: {ranks} called {operation} {number} with a different {what}"
+_DISAGREE = "mismatch: the ranks disagree about the {what} at call {number}"
+_DIFFERENT_ENDS = "mismatch: {at} has a different {what} at its sender and its receiver"
 
 
 class AutopsyFinding(Fact, frozen=True):
@@ -127,114 +146,58 @@ class AutopsyFinding(Fact, frozen=True):
         """Whether the finding names no cause."""
         return self.cause in _OPEN or (self.cause is AutopsyCause.NO_DUMP and len(self.ranks) > 1)
 
-    def render(self) -> str:
-        """Return one sentence: the ranks, the call, the evidence."""
-        at = f"{self._operation} of group {self._group}"
-        subject = _ranks(self.ranks)
-        if self.cause in _WAITING:
-            return f"hang: {self._hang(subject, at)}{self._places}"
-        if self.cause in _OPEN:
-            return f"{self._open(subject, at)}{self._places}"
-        if self.cause is AutopsyCause.SLOW:
-            return (
-                f"{subject} arrived last at {self.late} of {self.of_calls} calls of group {self._group}: the other ranks waited for it "
-                f"{self.lost_s:.3g} of {self.span_s:.3g} s, if the clocks of the hosts agree"
-            )
-        return f"mismatch: {self._mismatch(subject)}: {self._values}{self._evidence}{self._places}"
-
-    def _hang(self, subject: str, at: str) -> str:
-        many = len(self.ranks) > 1
-        if self.cause is AutopsyCause.NO_DUMP:
-            if many:
-                return f"{at}: {self._waiting}; no dump of {subject}, and at least one of them did not arrive"
-            return f"no dump of {subject}: its process is stopped or has ended, or its dump is lost; {at}: {self._waiting} for it"
-        if self.cause is AutopsyCause.CIRCLE:
-            return f"{subject} {'wait for one another' if many else 'waits for itself'}: {self._values}"
-        if self.cause is AutopsyCause.NOT_STARTED:
-            return f"{subject} {'have' if many else 'has'} called {at}, and the GPU has not started it: {self._waiting} for it{self._gpu}"
-        if self.is_message:
-            other = "recv" if self.operation == "send" else "send"
-            of = f"rank {self.waiting[0]} waits in {at}"
-            return f"{subject} did not call the matching {other}: {of}; {self._last}"
-        also = f", or {_ranks(self.waiting)} made an additional call" if self.cause is AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL else ""
-        return f"{subject} did not arrive at {at}{also}: {self._waiting}; {self._last}{self._gpu}"
-
-    def _open(self, subject: str, at: str) -> str:
-        if self.cause is AutopsyCause.OLDER_DUMP:
-            return f"the dump of {subject} is older than the others: it does not have {at}, which completed at {_ranks(self.waiting)}"
-        if self.cause is AutopsyCause.NOT_SHOWN:
-            more = f"; the dump of {subject} does not show whether it was called there" if self.ranks else ""
-            return f"{at}: {_ranks(self.waiting)} {self._verb}, and the dumps do not show for which rank{more}"
-        if self.cause is AutopsyCause.NO_MEMBERS:
-            return (
-                f"{at}: {_ranks(self.waiting)} {self._verb}; the dumps do not have all ranks of the group, and one may not have called it"
-            )
-        if self.cause is AutopsyCause.PARTLY:
-            other = "a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck"
-            return (
-                f"{at}: completed at {_ranks(self.compared)} and pending at {_ranks(self.waiting)}, which have called it: {other}, "
-                "or the path between them carries nothing"
-            )
-        return (
-            f"{at}: all {self.members} ranks have arrived, and no rank is behind: the path between them carries nothing, "
-            "or the dumps were written during the operation"
-        )
-
     @property
     def is_message(self) -> bool:
         """Whether the operation is a send or a receive."""
         return self.operation in ("send", "recv")
 
-    @property
-    def _operation(self) -> str:
-        number = "" if self.sequence == UNKNOWN else f" #{self.sequence}"
-        if not self.is_message:
-            return f"{self.operation}{number}"
-        return f"{self.operation}{number} {_peer(self.operation, self.peer)}"
+    def render(self) -> str:
+        """Return one sentence: the ranks, the call, the evidence."""
+        many = len(self.ranks) > 1
+        text = _TEXTS.get(self.cause, _DIFFERENT)
+        if self.cause is AutopsyCause.NO_DUMP and many:
+            text = _NO_DUMPS
+        elif self.is_message and "did not arrive" in self.cause:
+            text = _NO_MATCH
+        if text.startswith("mismatch") and self.is_message:
+            text = f"{_DIFFERENT_ENDS}: {{values}}"
+        elif text.startswith("mismatch"):
+            evidence = "" if self.ranks else "; neither a majority nor earlier steps show which is right"
+            if self.by_history:
+                evidence = "; the others called what all ranks called in the earlier steps"
+            text = f"{text if self.ranks else _DISAGREE}: {{values}}{evidence}"
+        group = f"{self.group[:60]} ({self.what[:60]})" if self.what and self.what != "undefined" else self.group[:60]
+        numbered = self.operation if self.sequence == UNKNOWN else f"{self.operation} #{self.sequence}"
+        whose = f" of rank {self.ranks[0]}" if many else ""
+        unknown = f"; the dump of {_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
+        behind = self.completed != UNKNOWN and self.completed < self.called
+        wait = "wait" if len(self.waiting) != 1 else "waits"
+        shown = text.format(
+            ranks=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
+            waiting=f"{len(self.waiting)} of {plural(self.members, 'rank')} {wait}", first=self.waiting[0] if self.waiting else "",
+            at=f"{numbered}{f' {_peer(self.operation, self.peer)}' if self.is_message else ''} of group {group}",
+            number=f"#{self.sequence} of group {group}", operation=self.operation, other="recv" if self.operation == "send" else "send",
+            circle="wait for one another" if many else "waits for itself", values=self._values, done=_ranks(self.compared), unknown=unknown,
+            stuck="a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck", members=self.members,
+            last=self._last, gpu=f"; {f'the GPU{whose}' if many else 'its GPU'} has completed only #{self.completed}" if behind else "",
+            what=self.cause.removeprefix("different ") if self.cause.startswith("different ") else "operation",
+            late=self.late, of_calls=self.of_calls, lost=self.lost_s, span=self.span_s,
+        )  # fmt: skip
+        places = [
+            f"{_ranks(ranks[:1])} called last at {place}"
+            for ranks, place in ((self.ranks, self.place), (self.waiting, self.waits_at))
+            if place and self.cause is not AutopsyCause.SLOW
+        ]
+        return f"{shown}; {', '.join(places)}" if places else shown
 
     @property
     def _last(self) -> str:
-        whose = f"the last call of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its last call"
+        many = len(self.ranks) > 1
         if self.last:
-            return f"{whose} there is {self.last}"
+            return f"{f'the last call of rank {self.ranks[0]}' if many else 'its last call'} there is {self.last}"
         if self.sequence <= 1 and not self.is_message:
-            return f"{'they have' if len(self.ranks) > 1 else 'it has'} no call there"
-        return f"the dump of rank {self.ranks[0]} has no call there" if len(self.ranks) > 1 else "its dump has no call there"
-
-    @property
-    def _gpu(self) -> str:
-        """That the GPU is behind the calls of the program."""
-        if self.completed == UNKNOWN or self.completed >= self.called:
-            return ""
-        whose = f"the GPU of rank {self.ranks[0]}" if len(self.ranks) > 1 else "its GPU"
-        return f"; {whose} has completed only #{self.completed}"
-
-    def _mismatch(self, who: str) -> str:
-        number = f"#{self.sequence} of group {self._group}"
-        at = f"{self.operation} {number}"
-        if self.is_message:
-            return f"{self._operation} of group {self._group} has a different {_PROPERTY[self.cause]} at its sender and its receiver"
-        if not self.ranks:
-            return f"the ranks disagree about the {_PROPERTY.get(self.cause, 'operation')} at call {number}"
-        return {
-            AutopsyCause.SKIPPED: f"{who} skipped {at}",
-            AutopsyCause.ADDITIONAL: f"{who} made an additional call at {number}",
-            AutopsyCause.AHEAD: f"{who} skipped {at} or reordered calls: it called what follows in the earlier steps",
-            AutopsyCause.ORDER: f"{who} called in a different order from {number}",
-            AutopsyCause.OPERATION: f"{who} called a different operation at {number}",
-        }.get(self.cause, f"{who} called {at} with a different {_PROPERTY.get(self.cause, '')}")
-
-    @property
-    def _group(self) -> str:
-        return f"{self.group[:60]} ({self.what[:60]})" if self.what and self.what != "undefined" else self.group[:60]
-
-    @property
-    def _waiting(self) -> str:
-        return f"{len(self.waiting)} of {plural(self.members, 'rank')} {self._verb}"
-
-    @property
-    def _verb(self) -> str:
-        return "wait" if len(self.waiting) != 1 else "waits"
+            return f"{'they have' if many else 'it has'} no call there"
+        return f"the dump of rank {self.ranks[0]} has no call there" if many else "its dump has no call there"
 
     @property
     def _values(self) -> str:
@@ -242,23 +205,6 @@ class AutopsyFinding(Fact, frozen=True):
         for rank, value in zip(self.compared, self.values, strict=True):
             by_value.setdefault(value, []).append(rank)
         return ", ".join(f"{value} at {_ranks(ranks)}" for value, ranks in sorted(by_value.items(), key=lambda each: len(each[1])))
-
-    @property
-    def _evidence(self) -> str:
-        if self.is_message:
-            return ""
-        if self.by_history:
-            return "; the others called what all ranks called in the earlier steps"
-        return "" if self.ranks else "; neither a majority nor earlier steps show which is right"
-
-    @property
-    def _places(self) -> str:
-        known = [
-            f"{_ranks(ranks[:1])} called last at {place}"
-            for ranks, place in ((self.ranks, self.place), (self.waiting, self.waits_at))
-            if place
-        ]
-        return f"; {', '.join(known)}" if known else ""
 
 
 class AutopsyResult(StrEnum):
@@ -349,8 +295,6 @@ def autopsy(trace: Trace, ranks: int | None = None) -> AutopsyVerdict:
 
 
 class _Waits:
-    """The findings that follow from the wait-for graph."""
-
     def __init__(self, trace: Trace, tables: Sequence[GroupCalls]) -> None:
         self.trace, self.tables = trace, tables
         self.by_rank = {rank.rank: rank for rank in trace.ranks}
@@ -365,11 +309,15 @@ class _Waits:
             for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
                 if row >= 0:
                     yield self._older(table, rank, row)
-        unequal = [operation for operation in self.graph.operations if self._is_unequal(operation)]
-        for operation in unequal:
-            yield operation.time, self._unequal(operation)
-        found = list(self._roots()) or ([] if explained or unequal else list(self._without_root()))
-        yield from found
+        unequal = list(self._unequal())
+        yield from unequal
+        roots = self.graph.roots
+        missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
+        found = [
+            *self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing),
+            *self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind),
+        ]
+        yield from found or ([] if explained or unequal else self._without_root())
 
     def _without_root(self) -> Iterator[tuple[int, AutopsyFinding]]:
         """Yield what the graph shows if each rank that others wait for waits itself."""
@@ -377,17 +325,14 @@ class _Waits:
         circles = self.graph.circles(behind=False) or ([] if absent else self.graph.circles(behind=True))
         if circles:
             for circle in circles:
-                yield self._circle(circle)
+                waits = {rank: self.graph.waits[rank][0] for rank in sorted(circle)}
+                first = min(waits.values(), key=lambda operation: operation.time)
+                values = tuple(self._called(operation, rank) for rank, operation in waits.items())
+                yield first.time, self._finding(AutopsyCause.CIRCLE, tuple(waits), first, values=values, compared=tuple(waits))
         elif absent:
             yield from self._by_operation(AutopsyCause.NO_DUMP, absent, lambda operation: operation.absent)
         elif self.graph.operations:
             yield self._held()
-
-    def _roots(self) -> Iterator[tuple[int, AutopsyFinding]]:
-        roots = self.graph.roots
-        missing = {rank for operation in self.graph.operations if operation.waiting for rank in operation.missing} & roots
-        yield from self._by_operation(AutopsyCause.NOT_ARRIVED, missing, lambda operation: operation.missing)
-        yield from self._by_operation(AutopsyCause.NOT_STARTED, roots - missing, lambda operation: operation.behind)
 
     def _by_operation(
         self, cause: AutopsyCause, ranks: set[int], of: Callable[[PendingOperation], Sequence[int]]
@@ -403,18 +348,9 @@ class _Waits:
         for own in together.values():
             operation = first[own[0]]
             more = len(operation.missing) > len(operation.waiting) and not operation.pair and operation.is_whole
-            yield (
-                operation.time,
-                self._finding(
-                    AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if more and cause is AutopsyCause.NOT_ARRIVED else cause, tuple(own), operation
-                ),
-            )
-
-    def _circle(self, circle: set[int]) -> tuple[int, AutopsyFinding]:
-        waits = {rank: self.graph.waits[rank][0] for rank in sorted(circle)}
-        first = min(waits.values(), key=lambda operation: operation.time)
-        values = tuple(self._called(operation, rank) for rank, operation in waits.items())
-        return first.time, self._finding(AutopsyCause.CIRCLE, tuple(waits), first, values=values, compared=tuple(waits))
+            is_additional = more and cause is AutopsyCause.NOT_ARRIVED
+            shown = AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL if is_additional else cause
+            yield operation.time, self._finding(shown, tuple(own), operation)
 
     def _held(self) -> tuple[int, AutopsyFinding]:
         """Return a finding for the first operation that is pending without a rank that it waits for."""
@@ -427,18 +363,20 @@ class _Waits:
             return operation.time, self._finding(AutopsyCause.PARTLY, (), operation, compared=operation.done)
         return operation.time, self._finding(AutopsyCause.NOTHING_MOVES if operation.is_whole else AutopsyCause.NO_MEMBERS, (), operation)
 
-    def _is_unequal(self, operation: PendingOperation) -> bool:
-        """Return whether a send has another number of bytes than its receive."""
-        if not operation.pair or len(operation.index) < 2:
-            return False
-        sizes = [_message(self._operation(operation, rank)) for rank in operation.pair]
-        return None not in sizes and sizes[0] != sizes[1]
-
-    def _unequal(self, operation: PendingOperation) -> AutopsyFinding:
-        sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
-        cause = AutopsyCause.SIZE if sender["sent"] != receiver["received"] else AutopsyCause.DTYPE
-        values = tuple(_describe(each) for each in (sender, receiver))
-        return self._finding(cause, (), operation, values=values, compared=operation.pair)
+    def _unequal(self) -> Iterator[tuple[int, AutopsyFinding]]:
+        """Yield a finding for each send that has another number of bytes than its receive."""
+        for operation in self.graph.operations:
+            if not operation.pair or len(operation.index) < 2:
+                continue
+            sender, receiver = (self._operation(operation, rank) for rank in operation.pair)
+            sent, received = int(sender["sent"]), int(receiver["received"])
+            if min(sent, received) < 0 or NONE in (sender["dtype"], receiver["dtype"]):
+                continue
+            width, other_width = (dtype_named(DTYPES[side["dtype"]]).size for side in (sender, receiver))
+            if sent * width != received * other_width:
+                cause = AutopsyCause.SIZE if sent != received else AutopsyCause.DTYPE
+                values = _describe(sender), _describe(receiver)
+                yield operation.time, self._finding(cause, (), operation, values=values, compared=operation.pair)
 
     def _older(self, table: GroupCalls, rank: int, row: int) -> tuple[int, AutopsyFinding]:
         completed = np.flatnonzero(table.done[row] & table.has[row])
@@ -496,14 +434,6 @@ class _Waits:
         return f"#{called}" if called > 0 else "", called, completed
 
 
-def _message(operation: Any) -> int | None:
-    """Return the bytes of a send or receive; None if they are not known."""
-    elements = int(operation["sent"] if operation["kind"] == KIND["send"] else operation["received"])
-    if elements < 0 or operation["dtype"] == NONE:
-        return None
-    return elements * dtype_named(DTYPES[operation["dtype"]]).size
-
-
 def _peer(kind: str, peer: int) -> str:
     return f"{'to' if kind == 'send' else 'from'} {f'rank {peer}' if peer != UNKNOWN else 'any rank'}"
 
@@ -533,7 +463,6 @@ class _Mismatch(NamedTuple):
 
 
 def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatch]:
-    """Yield the first mismatch of each group."""
     for table in tables:
         has = table.calls != UNKNOWN
         first: tuple[int, TraceDifference] | None = None
@@ -545,7 +474,9 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
                 table.match.group, tuple(table.columns[c] for c in columns), table.calls[np.ix_(rows, columns)], table.match.messages[:0]
             )
             for found in differences(trace, [part]):
-                if found.field in _OF_FIELD and not _may_differ(trace, found):
+                # the parts of an uneven all-to-all are not recorded: a program without a fault may have this difference
+                uneven = found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv")
+                if found.field is not DifferingField.MISSING and not (uneven and Part.SPLITS in trace.missing):
                     row = int(rows[found.call])
                     first = min(first, (row, found), key=lambda pair: pair[0]) if first else (row, found)
                     break
@@ -553,14 +484,13 @@ def _mismatches(trace: Trace, tables: Sequence[GroupCalls]) -> Iterator[_Mismatc
             yield _Mismatch(table.time(first[0]), _mismatch(trace, table, *first), int(table.last.min()) - first[0] < _GOES_ON)
 
 
-def _may_differ(trace: Trace, found: TraceDifference) -> bool:
-    """Return whether a program without a fault may have this difference: the parts of an uneven all-to-all are not recorded."""
-    return found.field is DifferingField.SIZE and found.operation in ("alltoall", "alltoallv") and Part.SPLITS in trace.missing
-
-
 def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference) -> AutopsyFinding:
     called = np.flatnonzero(table.calls[row] != UNKNOWN).tolist()
-    lists = {column: _signatures(trace, table, column) for column in called}
+    lists: dict[int, dict[int, tuple[int, ...]]] = {}  # by column and row what a rank called: kind, type, elements
+    for column in called:
+        rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
+        operations = trace.ranks[table.columns[column]].operations[["kind", "dtype", "sent", "received"]][table.calls[rows, column]]
+        lists[column] = dict(zip(rows.tolist(), operations.tolist(), strict=True))
     ranks, by_history = found.minority, False
     right = next((column for column in called if table.ranks[column] not in ranks), called[0])
     if not ranks:
@@ -569,7 +499,7 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference)
         if expected is not None and fitting and len(fitting) < len(called):
             ranks = tuple(sorted(table.ranks[column] for column in called if column not in fitting))
             right, by_history = fitting[0], True
-    cause = _OF_FIELD[found.field]
+    cause = AutopsyCause(f"different {found.field}")
     if ranks and cause is not AutopsyCause.ORDER:
         wrong = lists[table.ranks.index(ranks[0])]
         following = _expected({**lists[right], row + 1: ()}, row + 1)
@@ -585,14 +515,6 @@ def _mismatch(trace: Trace, table: GroupCalls, row: int, found: TraceDifference)
         tuple(_describe(table.operation(row, column)) for column in compared), tuple(table.ranks[column] for column in compared),
         place=place, waits_at=waits_at, by_history=by_history,
     )  # fmt: skip
-
-
-def _signatures(trace: Trace, table: GroupCalls, column: int) -> dict[int, tuple[int, ...]]:
-    """Return by row what a rank called: kind, type, elements."""
-    rows = np.flatnonzero(table.calls[:, column] != UNKNOWN)
-    operations = trace.ranks[table.columns[column]].operations[table.calls[rows, column]]
-    names = ["kind", "dtype", "sent", "received"]
-    return dict(zip(rows.tolist(), (tuple(each) for each in operations[names].tolist()), strict=True))
 
 
 def _expected(calls: dict[int, tuple[int, ...]], row: int) -> tuple[int, ...] | None:

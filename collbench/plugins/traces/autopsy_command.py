@@ -44,7 +44,7 @@ def _add_autopsy_options(parser: Parser) -> None:
 def call_autopsy(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Print the verdict and return its exit code. Raises UsageError."""
     from collbench.plugins.traces.autopsy import autopsy
-    from collbench.plugins.traces.autopsy_text import autopsy_lines
+    from collbench.plugins.traces.autopsy_text import autopsy_lines, write_autopsy
     from collbench.plugins.traces.reading import FOR_AUTOPSY, read_traces
     from collbench.report.screen import PlainScreen, wants_color, width_of
     from collbench.report.writers import Outputs, confirm_written
@@ -56,8 +56,6 @@ def call_autopsy(arguments: argparse.Namespace, argv: list[str]) -> int:
         trace = read_traces(arguments.dumps, FOR_AUTOPSY, without_damaged=True)
         verdict = autopsy(trace, arguments.ranks)
     if arguments.html:
-        from collbench.plugins.traces.autopsy_page import write_autopsy
-
         write_autopsy(verdict, trace.form, arguments.html)
         confirm_written((arguments.html,), sys.stderr)
     screen = PlainScreen(sys.stdout, sys.stderr, painted)

@@ -1,15 +1,20 @@
-"""Output of `collbench autopsy`: the verdict on the dumps of a job, its findings, and what to do next."""
+"""Output of `collbench autopsy`: the verdict on the dumps of a job, its findings, and what to do next, as text and as a page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collbench.plugins.traces.autopsy import AutopsyCause, AutopsyFinding, AutopsyResult, AutopsyVerdict
 from collbench.plugins.traces.model import UNKNOWN
 from collbench.reason import as_json
 from collbench.report.frame import Column, Frame, Line, csv_lines, printable, text_lines
-from collbench.units import first_of
+from collbench.units import first_of, noun_of, plural
+
+if TYPE_CHECKING:
+    from collbench.report.html.chart import Section
 
 FORMATS = ("table", "csv", "json", "jsonl")
 _MOST_RANKS = 32
@@ -75,3 +80,35 @@ def autopsy_lines(verdict: AutopsyVerdict, format: str, width: int | None = None
         yield from text_lines(f"No dump: rank {first_of(map(str, verdict.absent), _MOST_RANKS)}.", width)
     for file in verdict.damaged:
         yield from text_lines(printable(f"Left out: {file.render()}."), width)
+
+
+_LONGEST, _MOST_FILES = 400, 4
+
+
+def write_autopsy(verdict: AutopsyVerdict, form: str, where: Path) -> None:
+    """Write the page in one step; `form` is that of the traces. Raises UsageError if the file cannot be written."""
+    from collbench.report.headlines import short
+    from collbench.report.html.chart import Section, Table
+    from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure
+    from collbench.report.html.page import write_page
+
+    badge = {AutopsyResult.NOTHING_FOUND: (GOOD, "NOTHING FOUND"), AutopsyResult.FOUND: (BAD, "CAUSE FOUND")}.get(
+        verdict.result, (DOUBT, "INCONCLUSIVE")
+    )
+    figures = [
+        LargeFigure(f"{verdict.read} of {verdict.world}", f"{noun_of(verdict.world, 'rank')} with a dump"),
+        LargeFigure(f"{verdict.calls:,}", f"{noun_of(verdict.calls, 'call')} compared"),
+        LargeFigure(str(verdict.groups), noun_of(verdict.groups, "process group")),
+    ]
+    more = [short(advice(finding), _LONGEST) for finding in verdict.findings[:1]]
+    more += [short(f"Left out: {file.render()}.", _LONGEST) for file in verdict.damaged[:_MOST_FILES]]
+    screen = FirstScreen(short(verdict.render(), _LONGEST), badge, figures, f"autopsy of {form} traces", more)
+
+    def sections() -> Sequence[Section]:
+        if not verdict.findings:
+            return []
+        texts = [f"{short(finding.render(), _LONGEST)}. {short(advice(finding), _LONGEST)}" for finding in verdict.findings]
+        caption = f"{plural(len(verdict.findings), 'finding')}, the cause first"
+        return [Section("findings", "Findings", texts, [(caption, Table.of(frame(verdict)))])]
+
+    write_page(where, screen, sections)

@@ -206,6 +206,21 @@ class RankBuilder:
             raise self.fail(f"rank {number} is not in process group '{name[:100]}' of {len(group.ranks)} ranks")
         return group.ranks[number]
 
+    def resolve(self, operations: NDArray[Any], fits: NDArray[Any], numbers: NDArray[Any], local: NDArray[Any]) -> None:
+        """Set the group of operations without a name where one fits their number of ranks, then the roots and peers.
+
+        fits     by operation the number of ranks of its group, as far as its sizes show it
+        numbers  of the root or peer, within the group where it is `local`
+        """
+        unnamed = self.group("")
+        for size in np.unique(fits[operations["group"] == unnamed]).tolist():
+            operations["group"][(operations["group"] == unnamed) & (fits == size)] = self.group(self.name_of_size(size))
+        operations["root"] = np.where(local, UNKNOWN, numbers)
+        for name in list(self.groups):
+            own = (operations["group"] == self.group(name)) & local & (numbers != UNKNOWN)
+            for number in np.unique(numbers[own]).tolist():
+                operations["root"][own & (numbers == number)] = self.rank_of(name, number)
+
     def split(self, to: Sequence[Any], back: Sequence[Any], sent: int, received: int, size: int) -> int:
         """Return the index of the sizes of an all-to-all, from torch's rows to and from each rank; UNKNOWN if they are incomplete."""
         both = tuple(_elements(rows, total) for rows, total in ((to, sent), (back, received)))

@@ -114,7 +114,7 @@ class _JsonReader:
         elif name.startswith("c10d::"):
             self.call(node)
         elif name.startswith("_c10d_functional"):
-            values, _ = _inputs(node)
+            values, _ = _values(node.inputs, node.input_types)
             strings = [each for each in values if isinstance(each, str)]
             if name.endswith("::wait_tensor"):
                 self.waits.append((node.id, _summary(values[:1])[1]))
@@ -124,18 +124,19 @@ class _JsonReader:
         elif name.startswith(_STEP):
             self.steps.append(node.id)
         elif name == GROUPS_NODE:
-            values, _ = _inputs(node)
+            values, _ = _values(node.inputs, node.input_types)
             for address, group in self.rank.define_all(values[0] if values else "").items():
                 self.pointers.setdefault(address, group)
 
     def record(self, node: _Node) -> None:
         """Collect a `record_param_comms`: [tensors], sequence, group, rank or root or peer, name, sizes to and from each rank, ranks."""
         parent = node.ctrl_deps if node.ctrl_deps != UNKNOWN else node.parent
-        values, types = _inputs(node)
+        values, types = _values(node.inputs, node.input_types)
         at = 3 if len(values) > 3 and isinstance(values[3], str) else 4
         if len(values) < at + 3 or not isinstance(values[at], str) or type(values[at - 1]) is not int:
             raise self.rank.fail("the arguments of record_param_comms are not valid")
-        sequence, p2p = _sequence(values[at - 3])
+        numbered = values[at - 3] if isinstance(values[at - 3], list) and len(values[at - 3]) == 2 else [values[at - 3], False]
+        sequence, p2p = (numbered[0] if type(numbered[0]) is int else UNKNOWN), bool(numbered[1])  # 47, or [47, whether it is a message]
         group = self.group_of(values[at - 2])
         kind = kind_of(values[at])
         if kind is None:
@@ -151,8 +152,10 @@ class _JsonReader:
             raise self.rank.fail("the arguments of record_param_comms are not valid")
         size = ranks[2] if len(ranks) > 2 else ranks[0] if ranks else UNKNOWN
         if (group, *ranks) not in self.defined:
-            self.define(group, ranks, size, _description(values[at - 2]))
-        outputs, output_types = _outputs(node)
+            named = values[at - 2]
+            what = named[1] if isinstance(named, list) and len(named) > 1 and isinstance(named[1], str) else ""
+            self.define(group, ranks, size, what)
+        outputs, output_types = _values(node.outputs, node.output_types)
         sent, source = _summary(values[:1]) if at == 4 else (0, UNKNOWN)
         received, target = _summary(outputs)
         received = received if output_types else sent
@@ -184,7 +187,7 @@ class _JsonReader:
             self.callers.append(parent)
             return
         kind = kind_of(node.name.rstrip("_"))
-        values, types = _inputs(node)
+        values, types = _values(node.inputs, node.input_types)
         objects = [at for at, value in enumerate(values) if value == "<Object>"]
         if kind is None or not objects or len(types) != len(values):
             return
@@ -291,15 +294,7 @@ class _JsonReader:
                     operations["redop"][index] = redop
                 if operations["group"][index] == unnamed and name in self.rank.groups:
                     operations["group"][index] = self.rank.group(name)
-        for size in np.unique(fits[operations["group"] == unnamed]).tolist():
-            name = self.rank.name_of_size(size)
-            operations["group"][(operations["group"] == unnamed) & (fits == size)] = self.rank.group(name)
-        numbers, roots = operations["root"].copy(), np.full(len(operations), UNKNOWN)
-        for name in list(self.rank.groups):
-            own = (operations["group"] == self.rank.group(name)) & (numbers != UNKNOWN)
-            for number in np.unique(numbers[own]).tolist():
-                roots[own & (numbers == number)] = self.rank.rank_of(name, number)
-        operations["root"] = roots
+        self.rank.resolve(operations, fits, operations["root"].copy(), np.ones(len(operations), bool))
 
     def after(self, columns: NDArray[Any], place: NDArray[Any]) -> tuple[tuple[Any, Any], bool]:
         """Return `RankTrace.after`, and whether a wait is recorded for every operation.
@@ -367,14 +362,6 @@ def _read_json(path: Path) -> RankTrace:
     return reader.trace()
 
 
-def _inputs(node: _Node) -> tuple[list[Any], tuple[str, ...]]:
-    return _values(node.inputs, node.input_types)
-
-
-def _outputs(node: _Node) -> tuple[list[Any], tuple[str, ...]]:
-    return _values(node.outputs, node.output_types)
-
-
 def _values(raw: msgspec.Raw, types: msgspec.Raw) -> tuple[list[Any], tuple[str, ...]]:
     """Return the values and types of a node's inputs or outputs, in both schemas."""
     found = _decode_values(raw)
@@ -411,14 +398,3 @@ def _is_tensor(value: Any) -> bool:
     if type(value[3]) is not int or type(value[1]) is not int or value[3] < 0:
         raise TypeError("a tensor is not valid")
     return True
-
-
-def _sequence(value: Any) -> tuple[int, bool]:
-    """Return the sequence number and whether it is that of a message: 47, or [47, false]."""
-    if isinstance(value, list) and len(value) == 2:
-        return (value[0] if type(value[0]) is int else UNKNOWN), bool(value[1])
-    return (value if type(value) is int else UNKNOWN), False
-
-
-def _description(value: Any) -> str:
-    return value[1] if isinstance(value, list) and len(value) > 1 and isinstance(value[1], str) else ""

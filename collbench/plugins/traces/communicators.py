@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -141,29 +142,28 @@ def _job_ranks(processes: Sequence[ProcessTrace], communicators: dict[str, dict[
     )
 
 
+# By kind whether the input, and the output, is that of all ranks. None: only some ranks have it, or none.
+_COUNTED: dict[str, tuple[bool | None, bool | None]] = {
+    "allreduce": (False, False), "broadcast": (None, False), "reduce": (False, None), "allgather": (False, True),
+    "reducescatter": (True, False), "alltoall": (True, True), "gather": (False, None), "scatter": (None, False),
+    "send": (False, None), "recv": (None, False),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def kind_of_nccl(name: str) -> int:
+    """Return the index in KINDS of NCCL's "AllReduce" or "All2All"; that of "other" where a count does not give the sizes."""
+    kind = name.lower().replace("all2all", "alltoall")
+    return KIND[kind if kind in _COUNTED else "other"]
+
+
 def set_sizes(operations: NDArray[Any], counts: NDArray[Any], sizes: NDArray[Any]) -> None:
     """Set `sent` and `received` from NCCL's counts: of a gather, a scatter, an all-gather, and so on, the count is that of one rank.
 
     counts  of each operation; sizes: the number of ranks of its communicator
     """
-    kind = operations["kind"]
-    for name, sent, received in _COUNTED:
-        own = kind == KIND[name]
-        for column, ranks in (("sent", sent), ("received", received)):
-            if ranks is not None:
-                operations[column][own] = np.where(ranks, sizes[own], 1) * counts[own]
-
-
-# By kind whether the input, and the output, is that of all ranks. None: only some ranks have it, or none.
-_COUNTED: tuple[tuple[str, bool | None, bool | None], ...] = (
-    ("allreduce", False, False),
-    ("broadcast", None, False),
-    ("reduce", False, None),
-    ("allgather", False, True),
-    ("reducescatter", True, False),
-    ("alltoall", True, True),
-    ("gather", False, None),
-    ("scatter", None, False),
-    ("send", False, None),
-    ("recv", None, False),
-)
+    for name, of_all_ranks in _COUNTED.items():
+        own = operations["kind"] == KIND[name]
+        for column, is_of_all in zip(("sent", "received"), of_all_ranks, strict=True):
+            if is_of_all is not None:
+                operations[column][own] = np.where(is_of_all, sizes[own], 1) * counts[own]

@@ -4,7 +4,7 @@ Of NCCL, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes them to the file prefix of `TORCH
 library, `torch._C._distributed_c10d._dump_fr_trace()` and `_dump_fr_trace_json()` return them. The rank is only in the file's name.
 
 A pickle can call any function when it is loaded. Its codes are checked first, and only those of plain values are loaded.
-Dumps that a program has written again with Python's pickle are read by `_PlainPickle`, which knows no other codes.
+Dumps that a program has written again with Python's pickle are read by `_PlainUnpickler`, which knows no other codes.
 
 With NCCL, the operations of a batch are recorded without a state, then an entry "coalesced" has the state of the batch.
 With Gloo, a dump has no ranks of groups, no start and end, and no messages; an operation that failed is retired like one that completed.
@@ -16,11 +16,12 @@ import pickle
 import re
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from io import BufferedReader, BytesIO
 from math import prod
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -40,11 +41,6 @@ _FIELDS = ("kind", "dtype", "state", "group", "sequence", "sent", "received", "r
 _PACKED = np.dtype([(name, OPERATION[name]) for name in _FIELDS])
 _LAST_PLACES = 256  # of the program: the last calls are those that hang
 
-_KINDS = {
-    "allreduce": "allreduce", "allgather": "allgather", "reducescatter": "reducescatter", "alltoall": "alltoall", "alltoallv": "alltoallv",
-    "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "barrier": "barrier",
-    "allreducebarrier": "barrier", "send": "send", "recv": "recv", "recvanysource": "recv",
-}  # fmt: skip
 _DTYPES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Float8_e4m3fn": "float8_e4m3fn",
     "Float8_e5m2": "float8_e5m2", "Float8_e4m3fnuz": "float8_e4m3fn", "Float8_e5m2fnuz": "float8_e5m2", "Char": "int8", "Int": "int32",
@@ -166,7 +162,7 @@ def _read_pickle(path: Path, data: bytes, add: Callable[[Mapping[str, Any]], Non
     """Return the dump without its entries, which go to `add`. Raises DamagedTrace."""
     codes = None if data[:2] != _PROTOCOL else _checked(path, data)
     if codes is None:
-        found = _PlainPickle(path, data).value()
+        found = _PlainUnpickler(path, data).value()
         entries = found.get("entries") if isinstance(found, dict) else None
         if not isinstance(entries, list) or any(type(entry) is not dict for entry in entries):
             raise _invalid_pickle(path, "it holds something else")
@@ -221,119 +217,61 @@ def _checked(path: Path, data: bytes) -> BytesIO | None:
         add(data[end:at])
 
 
-# Pickles of Python, protocols 2 to 5: the codes of plain values, with the bytes that follow each one.
+# Pickles of Python, protocols 2 to 5.
 
-_NUMBERS = {0x4B: "<B", 0x4D: "<H", 0x4A: "<i", 0x47: ">d"}
-_CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
-_TEXTS = {0x8C: 1, 0x58: 4, 0x8D: 8}  # bytes of the length
-_STORES = {0x71: 1, 0x72: 4}
-_LOADS = {0x68: 1, 0x6A: 4}
-_TUPLES = {0x29: 0, 0x85: 1, 0x86: 2, 0x87: 3}
+_PLAIN_CODES = b"N\x88\x89KMJG\x8a\x8cX\x8d\x94qrhj(aesu."
+_LOADERS: Mapping[int, Any] = pickle._Unpickler.dispatch
+_CONTAINER_CODES = b"]})\x85\x86\x87t"
 _LARGEST_PLAIN = 64 << 20  # of such a pickle: about 100,000 calls, in 30 s
 _LONGEST_TUPLE = 16
-_MARKED = object()
 
 
-class _PlainPickle:
-    """A pickle of dictionaries, lists, tuples of scalars, texts and numbers. Nothing in it is called, and it knows no classes."""
+class _PlainUnpickler(pickle._Unpickler):
+    """Loads dictionaries, lists, tuples of scalars, texts and numbers. Nothing in them is called, and it knows no codes of classes.
+
+    It is that of the library written in Python, which looks up each code in `dispatch`.
+    """
+
+    dispatch: ClassVar[Any] = {}
 
     def __init__(self, path: Path, data: bytes) -> None:
-        self.path, self.data, self.at = path, data, 2
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-        self.containers = 0
+        self.codes = BytesIO(data)
+        super().__init__(self.codes)
+        self.path, self.size, self.containers = path, len(data), 0
 
     def value(self) -> Any:
         """Return what the pickle holds. Raises DamagedTrace for another code, and for a pickle that is cut."""
-        if not 2 <= self.data[1] <= 5 or len(self.data) > _LARGEST_PLAIN:
+        if not 2 <= self.codes.read(2)[1] <= 5 or self.size > _LARGEST_PLAIN:
             what = f"it was not written by PyTorch, and is not a pickle of protocol 2 to 5 of at most {_LARGEST_PLAIN >> 20} MiB"
             raise _invalid_pickle(self.path, what)
         try:
-            while True:
-                place = self.at
-                code = self._number(1)
-                if code == 0x2E:  # STOP
-                    (value,) = self.stack
-                    return value
-                if not self._step(code):
-                    what = f"it was not written by PyTorch: code 0x{code:02x} at byte {place:,} is not a plain value"
-                    raise _invalid_pickle(self.path, what)
-        except (IndexError, struct.error) as error:
-            raise _invalid_pickle(self.path, _INCOMPLETE if self.at >= len(self.data) else "it is damaged") from error
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            return self.load()
+        except KeyError as error:
+            what = f"it was not written by PyTorch: code 0x{error.args[0]:02x} at byte {self.codes.tell() - 1:,} is not a plain value"
+            raise _invalid_pickle(self.path, what) from error
+        except (EOFError, IndexError, struct.error) as error:
+            raise _invalid_pickle(self.path, _INCOMPLETE if self.codes.tell() >= self.size else "it is damaged") from error
+        except (pickle.UnpicklingError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _invalid_pickle(self.path, "it is damaged") from error
 
-    def _bytes(self, n: int) -> bytes:
-        self.at += n
-        if self.at > len(self.data):
-            raise IndexError
-        return self.data[self.at - n : self.at]
-
-    def _number(self, n: int) -> int:
-        return int.from_bytes(self._bytes(n), "little")
-
-    def _step(self, code: int) -> bool:
-        """Apply one code; return whether it is known."""
-        stack = self.stack
-        if code in _TEXTS:
-            stack.append(str(self._bytes(self._number(_TEXTS[code])), "utf-8", "surrogatepass"))
-        elif code in _NUMBERS:
-            form = _NUMBERS[code]
-            stack.append(struct.unpack(form, self._bytes(struct.calcsize(form)))[0])
-        elif code == 0x8A:  # LONG1
-            stack.append(int.from_bytes(self._bytes(self._number(1)), "little", signed=True))
-        elif code in _CONSTANTS:
-            stack.append(_CONSTANTS[code])
-        elif code == 0x94:  # MEMOIZE
-            self.memo[len(self.memo)] = stack[-1]
-        elif code in _STORES:
-            self.memo[self._number(_STORES[code])] = stack[-1]
-        elif code in _LOADS:
-            stack.append(self.memo[self._number(_LOADS[code])])
-        elif code == 0x28:
-            stack.append(_MARKED)
-        elif code == 0x95:  # FRAME
-            self._bytes(8)
-        elif code in (0x5D, 0x7D):
-            stack.append(self._counted([] if code == 0x5D else {}))
-        else:
-            return self._step_of_container(code)
-        return True
-
-    def _step_of_container(self, code: int) -> bool:
-        stack = self.stack
-        if code in _TUPLES:
-            items = [stack.pop() for _ in range(_TUPLES[code])]
-            self._tuple(items[::-1])
-        elif code == 0x74:
-            self._tuple(self._since_mark())
-        elif code in (0x61, 0x65):  # APPEND, APPENDS
-            items = [stack.pop()] if code == 0x61 else self._since_mark()
-            stack[-1].extend(items)
-        elif code in (0x73, 0x75):  # SETITEM, SETITEMS
-            items = [stack.pop(), stack.pop()][::-1] if code == 0x73 else self._since_mark()
-            stack[-1].update(zip(items[::2], items[1::2], strict=True))
-        else:
-            return False
-        return True
-
-    def _tuple(self, items: list[Any]) -> None:
-        """Add a tuple of scalars: Python overflows its stack at the hash of a very deep one."""
-        if len(items) > _LONGEST_TUPLE or any(isinstance(item, tuple | list | dict) for item in items):
+    def load_container(self, code: int) -> None:
+        """Load an empty list or dictionary, or a tuple of scalars: Python overflows its stack at the hash of a very deep one."""
+        _LOADERS[code](self)
+        made = self.stack[-1]  # type: ignore[attr-defined]
+        if isinstance(made, tuple) and (len(made) > _LONGEST_TUPLE or any(isinstance(item, tuple | list | dict) for item in made)):
             raise ValueError
-        self.stack.append(self._counted(tuple(items)))
-
-    def _since_mark(self) -> list[Any]:
-        items = []
-        while (item := self.stack.pop()) is not _MARKED:
-            items.append(item)
-        return items[::-1]
-
-    def _counted(self, container: Any) -> Any:
         self.containers += 1
-        if self.containers * _BYTES_PER_CONTAINER > len(self.data) + (1 << 20):
+        if self.containers * _BYTES_PER_CONTAINER > self.size + (1 << 20):
             raise _invalid_pickle(self.path, "it holds little else than empty lists")
-        return container
+
+    def load_frame(self) -> None:
+        """Pass over the length of a frame."""
+        self.codes.read(8)
+
+
+_PlainUnpickler.dispatch |= {code: _LOADERS[code] for code in _PLAIN_CODES}
+_PlainUnpickler.dispatch |= {code: partial(_PlainUnpickler.load_container, code=code) for code in _CONTAINER_CODES}
+_PlainUnpickler.dispatch[0x95] = _PlainUnpickler.load_frame
 
 
 class _Rows:
@@ -524,9 +462,10 @@ def _operation(name: str) -> tuple[int, int, bool]:
     words = name.partition(":")[2].lower().split() or [name.lower()]
     if words[0] == "coalesced":
         return KIND["other"], UNKNOWN, True
-    kind = _KINDS.get(_VARIANT.sub("", words[0]).replace("_", ""), "other")
+    plain = _VARIANT.sub("", words[0]).replace("_", "")
+    kind = KIND.get({"allreducebarrier": "barrier", "recvanysource": "recv"}.get(plain, plain), KIND["other"])
     peer = re.search(r"(?:->|<-)(\d{1,9})$", words[-1])
-    return KIND[kind], int(peer[1]) if peer else UNKNOWN, False
+    return kind, int(peer[1]) if peer else UNKNOWN, False
 
 
 def _elements(sizes: Any) -> int:
@@ -553,17 +492,13 @@ def _members(path: Path, config: Any) -> dict[str, tuple[int, ...]]:
             if isinstance(ranks, str):
                 ranks = msgspec.json.decode(ranks or "[]", type=list[int])
             members = tuple(int(rank) for rank in ranks or ())
+            if any(not 0 <= rank < _MOST_RANKS for rank in members):
+                raise ValueError
         except (TypeError, ValueError, OverflowError) as error:
-            raise _invalid_ranks(path, name) from error
+            raise _damaged(path, f"the ranks of process group '{name[:80]}' are damaged") from error
         if members:
-            if not 0 <= min(members) <= max(members) < _MOST_RANKS:
-                raise _invalid_ranks(path, name)
             found[name] = members
     return found
-
-
-def _invalid_ranks(path: Path, group: str) -> DamagedTrace:
-    return _damaged(path, f"the ranks of process group '{group[:80]}' are damaged")
 
 
 def _number_batches(operations: np.ndarray[Any, Any]) -> None:

@@ -25,18 +25,13 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.plugins.traces.communicators import Membership, ProcessTrace, rank_traces, set_sizes
+from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
 from collbench.plugins.traces.model import DTYPE, KIND, STATE, UNKNOWN, Part, RankTrace, empty
 from collbench.plugins.traces.reading import line_blocks
 from collbench.untrusted import uncollected
 
 FORM = "inspector"
 
-_KINDS = {
-    "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast", "Reduce": "reduce",
-    "AlltoAll": "alltoall", "AllToAll": "alltoall", "All2All": "alltoall", "Gather": "gather", "Scatter": "scatter",
-    "Send": "send", "Recv": "recv",
-}  # fmt: skip
 _MOST_OPERATIONS = 1 << 24  # of all files
 _MISSING = frozenset({Part.DTYPES, Part.REDOPS, Part.ROOTS, Part.QUEUES, Part.COMPUTE, Part.STEPS, Part.DEPENDENCIES, Part.SPLITS})
 
@@ -146,7 +141,6 @@ class _InspectorProcess:
     lost: bool = False
 
     def member(self, header: _CommunicatorHeader) -> int:
-        """Return the index of the communicator of a line."""
         key = header.id, header.rank
         if key not in self.members:
             self.members[key] = len(self.memberships)
@@ -197,10 +191,14 @@ def _read_file(path: Path, records: dict[tuple[str, int], _InspectorProcess]) ->
             if line.dump_stats is not None:
                 process.lost |= line.dump_stats.coll_dropped_total > 0 or line.dump_stats.p2p_dropped_total > 0
             total += 1
-            if line.coll_perf is not None:
-                parts[key].extend(_collective(line.coll_perf, member))
-            elif line.p2p_perf is not None:
-                parts[key].extend(_message(line.p2p_perf, member))
+            if (collective := line.coll_perf) is not None:
+                sizes = collective.coll_sn, collective.coll_msg_size_bytes, round(collective.coll_exec_time_us * 1000)
+                times = _times(collective.event_trace_ts, "coll_start_ts")
+                parts[key].extend((member, kind_of_nccl(collective.coll), *sizes, UNKNOWN, *times))
+            elif (message := line.p2p_perf) is not None:
+                sizes = message.p2p_sn, message.p2p_msg_size_bytes, round(message.p2p_exec_time_us * 1000)
+                times = _times(message.event_trace_ts, "p2p_start_ts")
+                parts[key].extend((member, kind_of_nccl(message.p2p), *sizes, message.p2p_peer, *times))
         if total > _MOST_OPERATIONS:
             raise UsageError(f"{path}: the file has more than {_MOST_OPERATIONS:,} operations: give a part of it")
 
@@ -219,20 +217,10 @@ def _decoded(path: Path, first: int, block: bytes) -> list[_Line]:
         raise
 
 
-def _collective(one: _CollectiveRecord, member: int) -> tuple[int, ...]:
-    kind = KIND[_KINDS.get(one.coll, "other")]
-    created, start, end = _times(one.event_trace_ts, "coll_start_ts") if one.event_trace_ts else (UNKNOWN, UNKNOWN, UNKNOWN)
-    return member, kind, one.coll_sn, one.coll_msg_size_bytes, round(one.coll_exec_time_us * 1000), UNKNOWN, created, start, end
-
-
-def _message(one: _MessageRecord, member: int) -> tuple[int, ...]:
-    kind = KIND[_KINDS.get(one.p2p, "other")]
-    created, start, end = _times(one.event_trace_ts, "p2p_start_ts") if one.event_trace_ts else (UNKNOWN, UNKNOWN, UNKNOWN)
-    return member, kind, one.p2p_sn, one.p2p_msg_size_bytes, round(one.p2p_exec_time_us * 1000), one.p2p_peer, created, start, end
-
-
-def _times(times: _Times, called: str) -> tuple[int, int, int]:
+def _times(times: _Times | None, called: str) -> tuple[int, int, int]:
     """Return in ns when the program called the operation, and when its first kernel started and its last one ended; UNKNOWN for 0."""
+    if times is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN
     starts = [each.kernel_start_ts for each in times.kernel_events if each.kernel_start_ts]
     ends = [each.kernel_stop_ts for each in times.kernel_events if each.kernel_stop_ts]
     created = getattr(times, called)

@@ -129,7 +129,6 @@ class _Reader:
         self.host = ""
 
     def events(self, block: Sequence[_KinetoEvent]) -> None:
-        """Collect the events of a block."""
         count = self.rank.count
         starts, ends, valid = _times(block)
         try:
@@ -171,14 +170,12 @@ class _Reader:
                 self.runs.extend((launch.function, start, end, self.thread(event), dtype))
 
     def arguments(self, event: _KinetoEvent, decode: Callable[[msgspec.Raw], T]) -> T:
-        """Return the arguments of an event."""
         try:
             return decode(event.args)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise self.rank.fail(f"the arguments of {event.name[:100]} are not valid ({error})") from error
 
     def thread(self, event: _KinetoEvent) -> int:
-        """Return a number for the thread of an event."""
         return self.threads.setdefault((event.pid, event.tid), len(self.threads))
 
     def record(self, event: _KinetoEvent, start: int, end: int) -> None:
@@ -207,7 +204,6 @@ class _Reader:
         self.recorded.extend((self.thread(event), start, end))
 
     def define(self, group: str, x: _Arguments) -> None:
-        """Define the process group of a record."""
         ranks: Sequence[int] | None = _numbers(x.ranks)
         if ranks is None and x.first >= 0 and x.stride > 0 and 0 < x.size < 1 << 24:
             ranks = range(x.first, x.first + x.stride * x.size, x.stride)
@@ -309,7 +305,6 @@ class _Reader:
         return self.rank.trace(operations, compute=compute + self.base, steps=steps[steps < len(operations)], host=self.host)
 
     def column(self, number: int) -> NDArray[np.int64]:
-        """Return one of `columns`, by operation."""
         return np.frombuffer(self.columns, np.int64).reshape(-1, 5)[:, number]
 
     def resolve(self, operations: NDArray[Any]) -> NDArray[Any]:
@@ -325,18 +320,10 @@ class _Reader:
         self.resolve_kernels(operations)
         self.resolve_gloo(operations, calls)
         operations["state"][operations["end"] != UNKNOWN] = _COMPLETED
-        unnamed = self.rank.group("")
-        fits = self.column(4)
-        for size in np.unique(fits[operations["group"] == unnamed]).tolist():
-            operations["group"][(operations["group"] == unnamed) & (fits == size)] = self.rank.group(self.rank.name_of_size(size))
-        numbers, local = self.column(2), self.column(3) > 0
-        operations["root"] = np.where(local, UNKNOWN, numbers)
+        self.rank.resolve(operations, self.column(4), self.column(2), self.column(3) > 0)
         for name in list(self.rank.groups):
-            index = self.rank.group(name)
             members = len(self.rank.groups[name].ranks)
-            own = operations["group"] == index
-            for number in np.unique(numbers[own & local & (numbers != UNKNOWN)]).tolist():
-                operations["root"][own & local & (numbers == number)] = self.rank.rank_of(name, number)
+            own = operations["group"] == self.rank.group(name)
             for kind in (KIND["allgather"], KIND["reducescatter"], KIND["gather"], KIND["scatter"]):
                 self.complete(operations, own & (operations["kind"] == kind), kind, members)
         return keep

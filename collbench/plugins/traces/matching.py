@@ -20,8 +20,8 @@ from collbench.plugins.traces.model import DTYPES, KIND, KINDS, NONE, REDOPS, UN
 from collbench.reason import Fact
 from collbench.units import listed
 
-_SEND, _RECV, _OTHER = KIND["send"], KIND["recv"], KIND["other"]
-_MESSAGES = (_SEND, _RECV)
+_RECV = KIND["recv"]
+_MESSAGES = (KIND["send"], _RECV)
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,11 @@ def match(trace: Trace) -> tuple[GroupMatch, ...]:
     Collectives are matched by sequence number where each rank's trace of the group has them, else by order. Messages from one rank to
     another one in a group are matched by order. All members that were read are listed, also those without a call.
     """
-    by_group = [_by_group(rank.operations["group"], len(trace.groups)) for rank in trace.ranks]
+    by_group = []  # by rank and group the indices of the operations, ascending
+    for rank in trace.ranks:
+        order = np.argsort(rank.operations["group"], kind="stable")
+        by_group.append(np.split(order, np.searchsorted(rank.operations["group"][order], np.arange(1, len(trace.groups)))))
     return tuple(_match_group(trace, group, [indices[group] for indices in by_group]) for group in range(len(trace.groups)))
-
-
-def _by_group(column: NDArray[Any], groups: int) -> list[NDArray[Any]]:
-    """Return the indices of each group's operations, ascending."""
-    order = np.argsort(column, kind="stable")
-    return np.split(order, np.searchsorted(column[order], np.arange(1, groups)))
 
 
 def _match_group(trace: Trace, group: int, indices: Sequence[NDArray[Any]]) -> GroupMatch:
@@ -262,14 +259,30 @@ def _differ(values: NDArray[Any]) -> NDArray[Any]:
     return differ
 
 
-# Which kinds need what to be the same at all ranks. Of an operation with a root only some ranks have both buffers.
-_SENT = [KIND[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall", "reduce", "gather")]
-_RECEIVED = [KIND[name] for name in ("allreduce", "allgather", "reducescatter", "alltoall", "scatter")]
-_LARGER = [KIND["broadcast"]]  # non-roots may have no input
-_REDUCE = [KIND[name] for name in ("allreduce", "reducescatter", "reduce")]
-_ROOTED = [KIND[name] for name in ("broadcast", "reduce", "gather", "scatter")]
-_NO_DATA = [KIND["barrier"], _OTHER]
+# What must be the same at all ranks: (property, columns of which the larger one counts, kinds). Of an operation with a root only some
+# ranks have both buffers, and non-roots of a broadcast may have no input.
+_COMPARED = tuple(
+    (field, columns.split(), [KIND[kind] for kind in kinds.split()])
+    for field, columns, kinds in (
+        (DifferingField.SIZE, "sent", "allreduce allgather reducescatter alltoall reduce gather"),
+        (DifferingField.SIZE, "received", "allreduce allgather reducescatter alltoall scatter"),
+        (DifferingField.SIZE, "sent received", "broadcast"),
+        (DifferingField.DTYPE, "dtype", " ".join(kind for kind in KINDS if kind not in ("barrier", "other"))),
+        (DifferingField.REDOP, "redop", "allreduce reducescatter reduce"),
+        (DifferingField.ROOT, "root", "broadcast reduce gather scatter"),
+    )
+)
 _EVEN, _UNEVEN = KIND["alltoall"], KIND["alltoallv"]
+
+
+def _compared(trace: Trace, found: GroupMatch, kind: NDArray[Any]) -> Iterator[tuple[DifferingField, NDArray[Any]]]:
+    """Yield (property, its values as [calls × members]) of what calls of these kinds must agree about; UNKNOWN where they need not."""
+    even = (_column(trace, found, "splits", UNKNOWN) == UNKNOWN).all(axis=1)
+    columns = {name: _column(trace, found, name, UNKNOWN) for name in ("sent", "received", "root")}
+    columns |= {name: _column(trace, found, name, NONE) for name in ("dtype", "redop")}
+    for field, names, kinds in _COMPARED:
+        applies = np.isin(kind, kinds) & (even | (field is not DifferingField.SIZE))
+        yield field, np.where(applies[:, None], np.maximum(columns[names[0]], columns[names[-1]]), UNKNOWN)
 
 
 def _suspect_calls(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -278,17 +291,12 @@ def _suspect_calls(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArr
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     kinds = _column(trace, found, "kind", NONE)
     kinds = np.where(kinds == _UNEVEN, _EVEN, kinds)
-    uneven = (_column(trace, found, "splits", UNKNOWN) != UNKNOWN).any(axis=1)
     suspect = _missing(trace, found).any(axis=1) | _differ(kinds)
-    kind = kinds.max(axis=1)
-    sent, received = (_column(trace, found, name, UNKNOWN) for name in ("sent", "received"))
-    suspect |= np.isin(kind, _SENT) & ~uneven & _differ(sent)
-    suspect |= np.isin(kind, _RECEIVED) & ~uneven & _differ(received)
-    suspect |= np.isin(kind, _LARGER) & _differ(np.maximum(sent, received))
-    suspect[np.flatnonzero(uneven)] |= _splits_differ(trace, found, np.flatnonzero(uneven))
-    suspect |= ~np.isin(kind, _NO_DATA) & _differ(_column(trace, found, "dtype", NONE))
-    suspect |= np.isin(kind, _REDUCE) & _differ(_column(trace, found, "redop", NONE))
-    suspect |= np.isin(kind, _ROOTED) & _differ(_column(trace, found, "root", UNKNOWN))
+    for _, values in _compared(trace, found, kinds.max(axis=1)):
+        suspect |= _differ(values)
+    uneven = np.flatnonzero((_column(trace, found, "splits", UNKNOWN) != UNKNOWN).any(axis=1))
+    for _, _, sent, received in _parts(trace, found, uneven):
+        suspect[uneven] |= (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
     rows = np.flatnonzero(suspect)
     sequences = _column(trace, found, "sequence", UNKNOWN).max(axis=1)
     return rows, np.where(sequences == UNKNOWN, np.arange(len(sequences)), sequences)[rows]
@@ -307,19 +315,16 @@ def _lossy(trace: Trace) -> list[int]:
     return [number for number, rank in enumerate(trace.ranks) if Part.OPERATIONS in rank.missing]
 
 
-def _splits_differ(trace: Trace, found: GroupMatch, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return by row whether a rank sends another number of elements to a rank than that one receives from it."""
-    differ = np.zeros(len(rows), bool)
+def _parts(trace: Trace, found: GroupMatch, rows: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any], NDArray[Any]]]:
+    """Yield by two members the elements that the first one sends to the second one, and that this one expects, by row; else UNKNOWN."""
     if not len(rows):
-        return differ
+        return
     ranks = trace.groups[found.group].ranks or tuple(trace.ranks[member].rank for member in found.members)
     place = [ranks.index(trace.ranks[member].rank) for member in found.members]
-    parts = [_splits(trace, found, number, rows, len(ranks)) for number in range(len(found.members))]
-    for sender, (to, _) in zip(place, parts, strict=True):
-        for receiver, (_, by) in zip(place, parts, strict=True):
-            sent, received = to[:, receiver], by[:, sender]
-            differ |= (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
-    return differ
+    splits = [_splits(trace, found, number, rows, len(ranks)) for number in range(len(found.members))]
+    for sender, (to, _) in enumerate(splits):
+        for receiver, (_, by) in enumerate(splits):
+            yield sender, receiver, to[:, place[receiver]], by[:, place[sender]]
 
 
 def _splits(trace: Trace, found: GroupMatch, number: int, rows: NDArray[Any], n: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -349,11 +354,7 @@ def _suspect_messages(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], ND
     read = (sender != UNKNOWN) & (receiver != UNKNOWN)
     read &= ~np.isin(sender, _lossy(trace)) & ~np.isin(receiver, _lossy(trace))  # a gap shifts all later messages
     suspect = read & ((send == UNKNOWN) | (receive == UNKNOWN))
-    sides = [
-        (_of_messages(trace, sender, send, mine, unknown), _of_messages(trace, receiver, receive, other, unknown))
-        for mine, other, unknown in (("sent", "received", UNKNOWN), ("dtype", "dtype", NONE))
-    ]
-    for mine, other in sides:
+    for _, mine, other in _message_sides(trace, found.messages):
         suspect |= read & (mine != other) & (mine != UNKNOWN) & (other != UNKNOWN)
     pairs = _row_numbers(sender, receiver)
     order = np.argsort(pairs, kind="stable")
@@ -363,14 +364,16 @@ def _suspect_messages(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], ND
     return rows, nth[rows]
 
 
-def _of_messages(trace: Trace, position: NDArray[Any], index: NDArray[Any], name: str, unknown: int) -> NDArray[Any]:
-    """Return a column of the operations of one side of messages, as int64; UNKNOWN where it is unknown."""
-    values = np.full(len(index), UNKNOWN, np.int64)
-    for member in np.unique(position[position != UNKNOWN]).tolist():
-        own = (position == member) & (index != UNKNOWN)
-        values[own] = trace.ranks[member].operations[name][index[own]]
-    values[values == unknown] = UNKNOWN
-    return values
+def _message_sides(trace: Trace, messages: NDArray[Any]) -> Iterator[tuple[DifferingField, NDArray[Any], NDArray[Any]]]:
+    """Yield (property, its values at the senders, and at the receivers) of messages, as int64; UNKNOWN where they are unknown."""
+    for field, names, unknown in ((DifferingField.SIZE, ("sent", "received"), UNKNOWN), (DifferingField.DTYPE, ("dtype", "dtype"), NONE)):
+        sides = np.full((2, len(messages)), UNKNOWN, np.int64)
+        for side, name, position, index in zip(sides, names, messages.T[::2], messages.T[1::2], strict=True):
+            for member in np.unique(position[position != UNKNOWN]).tolist():
+                own = (position == member) & (index != UNKNOWN)
+                side[own] = trace.ranks[member].operations[name][index[own]]
+        sides[sides == unknown] = UNKNOWN
+        yield field, sides[0], sides[1]
 
 
 _WINDOW = 16  # calls in which an exchanged order is searched
@@ -379,99 +382,41 @@ _WINDOW = 16  # calls in which an exchanged order is searched
 def _of_call(trace: Trace, found: GroupMatch, row: int, sequence: int) -> TraceDifference | None:
     """Return the first of the properties of a collective about which the ranks disagree."""
     one = GroupMatch(found.group, found.members, found.calls[row : row + 1], found.messages[:0])
-    ranks = [trace.ranks[member].rank for member in found.members]
-
-    kinds = _column(trace, one, "kind", NONE)[0].tolist()
-    names = [None if kind == UNKNOWN else KINDS[kind] for kind in kinds]
-    kind = Counter(kind for kind in kinds if kind != UNKNOWN).most_common(1)[0][0]
-
-    def difference(field: DifferingField, values: Sequence[int | str | None], among: Sequence[bool] | None = None) -> TraceDifference:
-        kept = sorted(
-            (rank, value) for number, (rank, value) in enumerate(zip(ranks, values, strict=True)) if among is None or among[number]
-        )
-        kept_ranks, kept_values = tuple(rank for rank, _ in kept), tuple(value for _, value in kept)
-        return TraceDifference(trace.groups[found.group].name, sequence, field, kept_ranks, kept_values, KINDS[kind], row, found.group)
-
+    kinds = _column(trace, one, "kind", NONE)
+    names = [None if kind == UNKNOWN else KINDS[kind] for kind in kinds[0].tolist()]
+    kind = Counter(name for name in names if name is not None).most_common(1)[0][0]
+    field, values, among = DifferingField.OPERATION, list[int | str | None](names), [name is not None for name in names]
     missing = _missing(trace, found)[row]
     if missing.any():
-        return difference(
-            DifferingField.MISSING, names, [bool(gone) or name is not None for gone, name in zip(missing, names, strict=True)]
-        )
-    field = _disagreement(trace, one, kind)
-    if field is None:
-        return None
-    if field is not DifferingField.REDOP and field is not DifferingField.ROOT:
+        field, among = DifferingField.MISSING, [bool(gone) or called for gone, called in zip(missing, among, strict=True)]
+    elif not _differ(np.where(kinds == _UNEVEN, _EVEN, kinds)).any():
+        disagreement = _disagreement(trace, one, KIND[kind])
+        if disagreement is None:
+            return None
+        field, values, parties = disagreement
+        among = parties or among
+    if field not in (DifferingField.MISSING, DifferingField.REDOP, DifferingField.ROOT):
         exchanged = _exchanged(trace, found, row, sequence)
         if exchanged:
-            return difference(DifferingField.ORDER, exchanged, [name is not None for name in names])
-    if field is DifferingField.OPERATION:
-        return difference(field, names, [name is not None for name in names])
-    unequal = _first_unequal_part(trace, one) if field is DifferingField.SIZE else None
-    if unequal:
-        return difference(field, *unequal)
-    return difference(field, _values(trace, one, kind, field), [name is not None for name in names])
+            field, values, among = DifferingField.ORDER, exchanged, [name is not None for name in names]
+    members = [trace.ranks[member].rank for member in found.members]
+    kept = sorted((rank, value) for rank, value, is_kept in zip(members, values, among, strict=True) if is_kept)
+    ranks, kept_values = tuple(rank for rank, _ in kept), tuple(value for _, value in kept)
+    return TraceDifference(trace.groups[found.group].name, sequence, field, ranks, kept_values, kind, row, found.group)
 
 
-def _disagreement(trace: Trace, one: GroupMatch, kind: int) -> DifferingField | None:
-    """Return the first property about which the ranks of one collective disagree, or None."""
-    kinds = _column(trace, one, "kind", NONE)
-    if _differ(np.where(kinds == _UNEVEN, _EVEN, kinds)).any():
-        return DifferingField.OPERATION
-    if kind in _NO_DATA:
-        return None
-    if _first_unequal_part(trace, one):
-        return DifferingField.SIZE
-    for field in (DifferingField.SIZE, DifferingField.DTYPE, DifferingField.REDOP, DifferingField.ROOT):
-        known = {value for value in _values(trace, one, kind, field) if value is not None}
-        if len(known) > 1:
-            return field
-    return None
-
-
-def _values(trace: Trace, one: GroupMatch, kind: int, field: DifferingField) -> list[int | str | None]:
-    """Return by member the value of a property of one collective; None where it is unknown, or need not be the same."""
-
-    def column(name: str, unknown: int = UNKNOWN) -> list[int]:
-        return [int(value) for value in _column(trace, one, name, unknown)[0]]
-
-    def named(name: str, names: Sequence[str]) -> list[int | str | None]:
-        return [None if value == UNKNOWN else names[value] for value in column(name, NONE)]
-
-    nothing: list[int | str | None] = [None] * len(one.members)
-    if field is DifferingField.DTYPE:
-        return named("dtype", DTYPES)
-    if field is DifferingField.REDOP:
-        return named("redop", REDOPS) if kind in _REDUCE else nothing
-    if field is DifferingField.ROOT:
-        return [None if value == UNKNOWN else value for value in column("root")] if kind in _ROOTED else nothing
-    if (np.array(column("splits")) != UNKNOWN).any():
-        return nothing
-    sent, received = column("sent"), column("received")
-    if kind in _LARGER:
-        sides = [[max(pair) for pair in zip(sent, received, strict=True)]]
-    else:
-        sides = [each for each, kinds in ((sent, _SENT), (received, _RECEIVED)) if kind in kinds]
-    side = next((each for each in sides if len({value for value in each if value != UNKNOWN}) > 1), [UNKNOWN] * len(sent))
-    return [None if value == UNKNOWN else value for value in side]
-
-
-def _first_unequal_part(trace: Trace, one: GroupMatch) -> tuple[list[int | str | None], list[bool]] | None:
-    """Return of an uneven all-to-all by member the elements that one rank sends to another one, and that this one expects; or None.
-
-    The second list is which members these two are.
-    """
-    if not (_column(trace, one, "splits", UNKNOWN) != UNKNOWN).any():
-        return None
-    ranks = trace.groups[one.group].ranks or tuple(trace.ranks[member].rank for member in one.members)
-    place = [ranks.index(trace.ranks[member].rank) for member in one.members]
-    parts = [_splits(trace, one, number, np.zeros(1, np.int64), len(ranks)) for number in range(len(one.members))]
-    for sender, (to, _) in enumerate(parts):
-        for receiver, (_, by) in enumerate(parts):
-            sent, received = int(to[0, place[receiver]]), int(by[0, place[sender]])
+def _disagreement(trace: Trace, one: GroupMatch, kind: int) -> tuple[DifferingField, list[int | str | None], list[bool] | None] | None:
+    """Return the first property about which the ranks of one collective disagree, its values by member, and between which (None: all)."""
+    if (_column(trace, one, "splits", UNKNOWN) != UNKNOWN).any():
+        for sender, receiver, (sent,), (received,) in _parts(trace, one, np.zeros(1, np.int64)):
             if UNKNOWN not in (sent, received) and sent != received:
-                values: list[int | str | None] = [None] * len(parts)
-                values[receiver], values[sender] = received, sent
-                return values, [number in (sender, receiver) for number in range(len(parts))]
+                parts: list[int | str | None] = [None] * len(one.members)
+                parts[receiver], parts[sender] = int(received), int(sent)
+                return DifferingField.SIZE, parts, [number in (sender, receiver) for number in range(len(parts))]
+    for field, (row,) in _compared(trace, one, np.array([kind])):
+        if len({value for value in row.tolist() if value != UNKNOWN}) > 1:
+            names: Sequence[str] | None = {DifferingField.DTYPE: DTYPES, DifferingField.REDOP: REDOPS}.get(field)
+            return field, [None if value == UNKNOWN else names[value] if names else value for value in row.tolist()], None
     return None
 
 
@@ -508,9 +453,8 @@ def _of_message(trace: Trace, found: GroupMatch, row: int, sequence: int) -> Tra
 
     if UNKNOWN in (send, receive):
         return difference(DifferingField.MISSING, None if send == UNKNOWN else "send", None if receive == UNKNOWN else "recv")
-    out, into = trace.ranks[sender].operations[send], trace.ranks[receiver].operations[receive]
-    if UNKNOWN not in (out["sent"], into["received"]) and out["sent"] != into["received"]:
-        return difference(DifferingField.SIZE, int(out["sent"]), int(into["received"]))
-    if NONE not in (out["dtype"], into["dtype"]) and out["dtype"] != into["dtype"]:
-        return difference(DifferingField.DTYPE, DTYPES[out["dtype"]], DTYPES[into["dtype"]])
+    for field, (mine,), (other,) in _message_sides(trace, found.messages[row : row + 1]):
+        if UNKNOWN not in (mine, other) and mine != other:
+            values = (int(mine), int(other)) if field is DifferingField.SIZE else (DTYPES[mine], DTYPES[other])
+            return difference(field, *values)
     return None

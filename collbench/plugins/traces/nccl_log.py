@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
-from collbench.plugins.traces.communicators import Membership, ProcessTrace, rank_traces, set_sizes
+from collbench.plugins.traces.communicators import Membership, ProcessTrace, kind_of_nccl, rank_traces, set_sizes
 from collbench.plugins.traces.model import DTYPE, KIND, NONE, REDOP, UNKNOWN, Part, RankTrace, empty
 from collbench.plugins.traces.reading import line_blocks
 from collbench.units import listed
@@ -28,11 +28,6 @@ from collbench.untrusted import uncollected
 
 FORM = "nccl-log"
 
-_KINDS = {
-    b"AllReduce": "allreduce", b"AllGather": "allgather", b"ReduceScatter": "reducescatter", b"Broadcast": "broadcast",
-    b"Reduce": "reduce", b"AlltoAll": "alltoall", b"AllToAll": "alltoall", b"Gather": "gather", b"Scatter": "scatter",
-    b"Send": "send", b"Recv": "recv",
-}  # fmt: skip
 # ncclDataType_t and ncclRedOp_t of nccl.h, by number.
 _DTYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2",
@@ -113,7 +108,6 @@ class _LoggedRank:
 
     @property
     def name(self) -> str:
-        """The process and its device, for messages."""
         return f"process {self.pid} on {self.host}, device {self.device}"
 
 
@@ -128,9 +122,11 @@ class _NcclLog:
     def read(self, path: Path) -> None:
         """Read a file. Raises UsageError for a line with a part of a call."""
         for first, block in line_blocks(path):
-            inits = [init for mark in _INIT_MARK.finditer(block) if (init := _init_of(block, mark))]
             calls, begin = 0, 0
-            for init in inits:
+            for mark in _INIT_MARK.finditer(block):  # it ends the line of a communicator
+                init = _INIT.search(block, max(block.rfind(b"\n", 0, mark.start()), mark.start() - 1024, 0), mark.end())
+                if init is None:
+                    continue
                 calls += self._calls(path, _CALL.findall(block, begin, init.start()))
                 self._init(path, init)
                 begin = init.end()
@@ -168,7 +164,6 @@ class _NcclLog:
         unit.communicators.append(_LoggedCommunicator(pointer or b"", int(size), int(rank), name))
 
     def _calls(self, path: Path, calls: Sequence[tuple[bytes, ...]]) -> int:
-        """Add calls, and return their number."""
         current = self.current
         for host, pid, device, name, launch, _, _, count, dtype, redop, root, pointer, size, stream, rank in calls:
             where = current.get((host, pid, pointer))
@@ -179,19 +174,12 @@ class _NcclLog:
             unit, number = where
             if rank:
                 unit.rank = int(rank)
-            kind, stream_number = _KIND_NUMBERS.get(name, _OTHER), int(stream or b"0", 16) & _MASK
+            kind, stream_number = kind_of_nccl(name.decode()), int(stream or b"0", 16) & _MASK
             unit.rows.extend((number, kind, int(dtype), int(redop), int(count), int(root), int(launch, 16) & _MASK, stream_number))
         return len(calls)
 
 
-_KIND_NUMBERS = {name: KIND[kind] for name, kind in _KINDS.items()}
-_OTHER = KIND["other"]
 _MASK = (1 << 63) - 1
-
-
-def _init_of(block: bytes, mark: re.Match[bytes]) -> re.Match[bytes] | None:
-    """Return the line of a communicator that ends with a mark."""
-    return _INIT.search(block, max(block.rfind(b"\n", 0, mark.start()), mark.start() - 1024, 0), mark.end())
 
 
 def _reject(path: Path, first: int, block: bytes) -> None:

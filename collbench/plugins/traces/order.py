@@ -94,7 +94,10 @@ class Calls:
             members = np.array(match.members, int)
             if len(match.calls):
                 inside = (match.calls >= low[members]) & (match.calls < high[members])
-                self._check_inside(match, inside)
+                split = np.flatnonzero(inside.any(axis=1) & ~inside.all(axis=1))
+                if len(split):
+                    places = list(zip(match.members, match.calls[split[0]].tolist(), strict=True))
+                    self._refuse_boundary(match.group, places, inside[split[0]].tolist())
                 for row in match.calls[inside.all(axis=1)].tolist():
                     kind = KINDS[trace.ranks[match.members[0]].operations["kind"][row[0]]]
                     yield Call(kind, ranks, tuple(zip(match.members, row, strict=True)), match.group)
@@ -104,9 +107,9 @@ class Calls:
                 if any(there) and not all(there):
                     self._refuse_boundary(match.group, ends, there)
                 if all(there):
-                    yield Call("send", self._pair(match, ends), tuple(ends), match.group)
+                    yield Call("send", self._pair(ends), tuple(ends), match.group)
 
-    def _pair(self, match: GroupMatch, ends: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    def _pair(self, ends: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Return the sending and the receiving rank of a message."""
         if len(ends) == 2:
             return self.trace.ranks[ends[0][0]].rank, self.trace.ranks[ends[1][0]].rank
@@ -114,13 +117,6 @@ class Calls:
         row = self.trace.ranks[position]
         own, peer = row.rank, int(row.operations["root"][operation])
         return (own, peer) if row.operations["kind"][operation] == KIND["send"] else (peer, own)
-
-    def _check_inside(self, match: GroupMatch, inside: NDArray[np.bool_]) -> None:
-        split = inside.any(axis=1) & ~inside.all(axis=1)
-        if split.any():
-            row = int(np.flatnonzero(split)[0])
-            ends = list(zip(match.members, match.calls[row].tolist(), strict=True))
-            self._refuse_boundary(match.group, ends, inside[row].tolist())
 
     def _refuse_boundary(self, group: int, ends: Sequence[tuple[int, int]], there: Sequence[bool]) -> None:
         inner = next(end for end, within in zip(ends, there, strict=True) if within)
@@ -163,26 +159,21 @@ _NEVER = 1 << 63  # ns
 
 
 class _Order:
-    """A graph of calls, and of joins between those of a rank that follow one another."""
+    """A graph of calls, and of joins between those of a rank that follow one another. after: by node the nodes that come later."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
         self.after: list[list[int]] = [[] for _ in range(calls)]
 
     def join(self) -> int:
-        """Return a new join."""
         self.after.append([])
         return len(self.after) - 1
-
-    def edge(self, first: int, then: int) -> None:
-        """Note that a node comes before another one."""
-        self.after[first].append(then)
 
     def levels(self) -> tuple[list[int], list[int]]:
         """Return (the level of each node, the nodes of cycles and behind them)."""
         missing = [0] * len(self.after)
-        for each in self.after:
-            for then in each:
+        for later in self.after:
+            for then in later:
                 missing[then] += 1
         levels = [0] * len(self.after)
         ready = [node for node, number in enumerate(missing) if not number]
@@ -240,12 +231,11 @@ def _add_chain(order: _Order, operations: NDArray[Any], chain: Sequence[tuple[in
             done = [node for node, before in active if not overlap or before <= over]
             if done:
                 later = order.join()
-                order.edge(join, later)
-                for node in done:
-                    order.edge(node, later)
+                for node in (join, *done):
+                    order.after[node].append(later)
                 join, active = later, [each for each in active if overlap and each[1] > over]
         batch_before = batch
-        order.edge(join, number)
+        order.after[join].append(number)
         # without times only messages are taken to overlap
         active.append((number, end if end >= 0 else _NEVER if calls[number].kind == "send" else 0))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -63,7 +64,7 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = (), *, without_da
     jobs, ranks that are there twice, and ranks outside the job.
     """
     damaged: list[DamagedTrace] = []
-    files, ignored = _recognized(paths, prefer, damaged if without_damaged else None)
+    files, ignored = _recognized(paths, prefer, damaged, without_damaged)
     reader = next(iter(files.values()))
     other = next((path for path, each in files.items() if each is not reader), None)
     if other is not None:
@@ -71,10 +72,10 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = (), *, without_da
         raise UsageError(
             f"{first} is a {reader.FORM} trace, and {other} is a {files[other].FORM} trace: give the files of one format at a time"
         )
-    if isinstance(reader, JobReader):
-        ranks = reader.read_job(list(files))
-    else:
-        ranks = [rank for path in files for rank in _read(reader, path, damaged if without_damaged else None)]
+    ranks = reader.read_job(list(files)) if isinstance(reader, JobReader) else []
+    for path in () if isinstance(reader, JobReader) else files:
+        with _collected(damaged, without_damaged):
+            ranks += reader.read(path)
     if not ranks and damaged:
         raise damaged[0]
     if not ranks:
@@ -83,36 +84,35 @@ def read_traces(paths: Iterable[Path], prefer: Sequence[str] = (), *, without_da
     return replace(joined(reader.FORM, ranks), ignored=ignored, damaged=left_out)
 
 
-def _read(reader: TraceReader, path: Path, damaged: list[DamagedTrace] | None) -> list[RankTrace]:
-    """Return the ranks of a file; add a damaged one to `damaged`, or raise its error."""
+@contextmanager
+def _collected(damaged: list[DamagedTrace], is_allowed: bool) -> Iterator[None]:
+    """Add the error about a damaged file to `damaged` where that is allowed, else raise it."""
     try:
-        return reader.read(path)
+        yield
     except DamagedTrace as error:
-        if damaged is None:
+        if not is_allowed:
             raise
         damaged.append(error)
-        return []
 
 
 def _recognized(
-    paths: Iterable[Path], prefer: Sequence[str], damaged: list[DamagedTrace] | None
+    paths: Iterable[Path], prefer: Sequence[str], damaged: list[DamagedTrace], without_damaged: bool
 ) -> tuple[dict[Path, TraceReader], tuple[Path, ...]]:
     """Return (the reader of each file, the traces in folders that are ignored because their format is not the preferred one).
 
     Raises UsageError for a given file without a reader, and for a folder without traces.
 
-    damaged  gets the given files that are empty, or too short to be recognized, if at least one file is recognized; None: they are errors
+    damaged  gets the given files that are empty, or too short to be recognized; without `without_damaged` they are errors
     """
     found: dict[Path, TraceReader] = {}
     ignored: list[Path] = []
     for path in paths:
-        if not _is_folder(path):
-            try:
+        is_folder = False
+        with suppress(OSError, ValueError):  # opening reports it
+            is_folder = path.is_dir()
+        if not is_folder:
+            with _collected(damaged, without_damaged):
                 found[path] = _reader_of_given(path)
-            except DamagedTrace as error:
-                if damaged is None:
-                    raise
-                damaged.append(error)
             continue
         files, run = _files(path)
         inside = {file: reader for file in files if (reader := reader_of(file, skip_unreadable=True))}
@@ -143,13 +143,6 @@ def _reader_of_given(path: Path) -> TraceReader:
     if path.stat().st_size < _SHORTEST:
         raise DamagedTrace(path, "it is incomplete", sentence)
     raise UsageError(sentence)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # opening reports it
-        return False
 
 
 def _files(folder: Path) -> tuple[list[Path], Path | None]:
@@ -234,36 +227,24 @@ def joined(form: str, ranks: Sequence[RankTrace]) -> Trace:
     """
     ordered = sorted(ranks, key=lambda each: each.rank)
     for rank in ordered:
-        _check_operations(rank)
-    _check_job(ordered)
-    world = _world(ordered)
-    groups, numbers = _unified(ordered, world)
-    return Trace(form, world, groups, tuple(_with_groups(rank, groups, number) for rank, number in zip(ordered, numbers, strict=True)))
-
-
-def _check_operations(rank: RankTrace) -> None:
-    """Raise UsageError for the first operation with a negative or impossible size."""
-    for name in ("sent", "received"):
-        sizes = rank.operations[name]
-        wrong = np.flatnonzero((sizes < UNKNOWN) | (sizes > _MOST_ELEMENTS))
-        if len(wrong):
-            size = int(sizes[wrong[0]])
-            raise UsageError(
-                f"{rank.source}: operation {wrong[0]} of rank {rank.rank}: {size:,} is not a valid size: record the trace again"
-            )
-
-
-def _check_job(ranks: Sequence[RankTrace]) -> None:
-    """Raise UsageError for ranks of different jobs, and for a rank that is there twice."""
-    known = [rank for rank in ranks if rank.job]
+        for name in ("sent", "received"):
+            sizes = rank.operations[name]
+            wrong = np.flatnonzero((sizes < UNKNOWN) | (sizes > _MOST_ELEMENTS))
+            if len(wrong):
+                what = f"operation {wrong[0]} of rank {rank.rank}: {int(sizes[wrong[0]]):,} is not a valid size"
+                raise UsageError(f"{rank.source}: {what}: record the trace again")
+    known = [rank for rank in ordered if rank.job]
     other = next((rank for rank in known if rank.job != known[0].job), None)
     if other is not None:
         raise UsageError(
             f"{known[0].source} and {other.source} are of different jobs ('{known[0].job}' and '{other.job}'): give the files of one job"
         )
-    for rank, following in pairwise(ranks):
+    for rank, following in pairwise(ordered):
         if rank.rank == following.rank:
             raise UsageError(f"{following.source}: rank {rank.rank} is there twice, also in {rank.source}: give one trace of each rank")
+    world = _world(ordered)
+    groups, numbers = _unified(ordered, world)
+    return Trace(form, world, groups, tuple(_with_groups(rank, groups, number) for rank, number in zip(ordered, numbers, strict=True)))
 
 
 def _world(ranks: Sequence[RankTrace]) -> int:

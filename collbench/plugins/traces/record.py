@@ -103,7 +103,10 @@ def record(request: RecordRequest) -> JobRecording:
     shutil.rmtree(request.folder / _HOOK, ignore_errors=True)
     hung = (request.folder / HANG).exists()
     flight, execution, kineto = (_ranks(request.folder / name) for name in (FLIGHT, EXECUTION, KINETO))
-    world = max((_world(path) for path in (request.folder / RANKS).glob("rank_*.json")), default=0)
+    world = 0
+    for path in (request.folder / RANKS).glob("rank_*.json"):
+        with suppress(UsageError, OSError, ValueError, KeyError, TypeError):
+            world = max(world, int(parse_json(read_file(path, _LARGEST_ABOUT))["world"]))
     if not flight and not execution and not kineto:
         _remove(request.folder)
     return JobRecording(request.folder, code if code >= 0 else 128 - code, time.monotonic() - began, flight, execution, kineto, hung, world)
@@ -162,13 +165,6 @@ def _ranks(folder: Path) -> tuple[int, ...]:
     """Return the ranks that have a file in a folder, ascending; partly written files do not count."""
     names = [path.name.removesuffix(".json") for path in folder.glob("rank_*")] if folder.is_dir() else []
     return tuple(sorted(int(name[5:]) for name in names if name[5:].isdecimal()))
-
-
-def _world(about: Path) -> int:
-    """Return the number of ranks of the job, as a rank has written it; 0 if the file cannot be read."""
-    with suppress(UsageError, OSError, ValueError, KeyError, TypeError):
-        return int(parse_json(read_file(about, _LARGEST_ABOUT))["world"])
-    return 0
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from collbench.plugins.training.workloads.step import Action, Compute, Exchange, Start, Step, Wait
 from collbench.reason import Fact
@@ -233,7 +232,15 @@ def encode(recording: Recording) -> str:
 
     import msgspec
 
-    timeline = [msgspec.msgpack.encode([_packed(action) for action in each]) for each in recording.step.timeline]
+    timeline = [
+        msgspec.msgpack.encode(
+            [
+                ["c", action.seconds] if isinstance(action, Compute) else ["s" if isinstance(action, Start) else "w", action.exchange]
+                for action in of_rank
+            ]
+        )
+        for of_rank in recording.step.timeline
+    ]
     rest = {each.name: getattr(recording, each.name) for each in fields(recording) if each.name != "step"}
     step = [recording.step.exchanges, recording.step.payload_bytes, recording.step.note]
     packed = msgspec.msgpack.encode(msgspec.to_builtins([step, timeline]))
@@ -251,20 +258,12 @@ def decode(text: str, rank: int | None = None) -> Recording:
     packed, rest = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text)))
     (exchanges, payload, note), timeline = msgspec.msgpack.decode(base64.b64decode(packed))
     actions = tuple(
-        tuple(_unpacked(each) for each in msgspec.msgpack.decode(base64.b64decode(raw))) if rank is None or rank == place else ()
+        tuple(_ACTIONS[kind](value) for kind, value in msgspec.msgpack.decode(base64.b64decode(raw)))
+        if rank is None or rank == place
+        else ()
         for place, raw in enumerate(timeline)
     )
     rest = {name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()}
     rest["notes"] = msgspec.convert(rest["notes"], tuple[TraceFact, ...])
     rest["timelines"] = msgspec.convert(rest["timelines"], tuple[RankTimeline, ...])
     return Recording(Step(msgspec.convert(exchanges, tuple[Exchange, ...]), payload, note, actions), **rest)
-
-
-def _packed(action: Action) -> list[Any]:
-    if isinstance(action, Compute):
-        return ["c", action.seconds]
-    return ["s" if isinstance(action, Start) else "w", action.exchange]
-
-
-def _unpacked(value: Sequence[Any]) -> Action:
-    return _ACTIONS[value[0]](value[1])

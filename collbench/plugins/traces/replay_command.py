@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.backends.registry import backend_defaults
 from collbench.cli.help import HelpEntry
-from collbench.cli.options import (
-    NOT_LIMITED,
-    OUTPUT,
-    STEP_MAX_TIME_S,
-    Layout,
-    Option,
-    add_options,
-    in_folder,
-    some,
-)
+from collbench.cli.options import NOT_LIMITED, OUTPUT, STEP_MAX_TIME_S, Layout, Option, add_options, in_folder, some
 from collbench.cli.parser import add_command, amount, positive
 from collbench.cli.request import request_of
 from collbench.cli.start import Command, begin, launch_of

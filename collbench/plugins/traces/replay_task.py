@@ -87,16 +87,16 @@ def training_of(recording: Recording, paths: Sequence[Path]) -> Training:
 
     def shape(hosts: tuple[int, ...]) -> Shape:
         if len(hosts) != recording.ranks:
-            raise UsageError(_other_number(recording, len(hosts)))
-        options = {"compute": _compute_text(recording.compute)}
-        return Shape(name, 0, exchange.dtype, 0, 0, hosts, options=options)
+            remedy = f"start {recording.ranks}"
+            if len(hosts) < recording.recorded_ranks:
+                remedy += f", or add --ranks {len(hosts)} to shrink the recorded job"
+            raise UsageError(f"the replay is of {recording.ranks} ranks, and {len(hosts)} are there: {remedy}")
+        scale = recording.compute
+        compute = "none" if scale is None else "gaps" if scale == 1 else f"scale={scale:g}"
+        return Shape(name, 0, exchange.dtype, 0, 0, hosts, options={"compute": compute})
 
     regime = Regime(NAME, "the step of a recorded job", lambda shape: recording.step)
     return Training(regime, shape, name, recording=recording, adapt=partial(adapted, recording.compute is not None))
-
-
-def _compute_text(scale: float | None) -> str:
-    return "none" if scale is None else "gaps" if scale == 1 else f"scale={scale:g}"
 
 
 def adapted(computes: bool, step: Step, request: Request, backend: Backend) -> Step:
@@ -134,10 +134,3 @@ def _supported(exchange: Exchange, request: Request, backend: Backend) -> Exchan
         if unsupported_reason(backend, part.operation, part.case) is None:
             return candidate
     return exchange
-
-
-def _other_number(recording: Recording, ranks: int) -> str:
-    remedy = f"start {recording.ranks}"
-    if ranks < recording.recorded_ranks:
-        remedy += f", or add --ranks {ranks} to shrink the recorded job"
-    return f"the replay is of {recording.ranks} ranks, and {ranks} are there: {remedy}"

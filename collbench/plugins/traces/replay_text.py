@@ -1,17 +1,42 @@
-"""Output of `collbench replay` besides that of a training step: the costliest operations, recorded times, and what the trace lacks."""
+"""Output of `collbench replay` besides that of a training step: its costliest operations, what each would gain at its expected rate, the
+recorded times, and what the trace lacks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from collbench.plugins.traces.recording import TraceFact
-from collbench.plugins.traces.replay_verdict import Cost, costliest, exposed_s
 from collbench.plugins.training.records import ReplayedTrace, StepRow, part_ends
 from collbench.plugins.training.text import milliseconds, of_part, span
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, without_empty
 from collbench.units import format_bytes, format_percent, plural
+
+_COSTLIEST = 5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one part of a replayed step. Times in seconds, of all its exchanges in a step.
+
+    part         as in `StepRow.parts`
+    time_s       measured alone
+    share        of the sum of all parts, 0 to 1; None: not every part was measured alone
+    gain_s       what the part would take less at its expected rate; None where no rate is expected. The step gains at most this, since
+                 exchanges may overlap
+    recorded_s   recorded time; None: not recorded
+    """
+
+    part: Mapping[str, Any]
+    time_s: float
+    share: float | None
+    gain_s: float | None
+    recorded_s: float | None
+
 
 Shown = tuple[str, Cost]  # the backend's name, in its first line only
 
@@ -38,8 +63,36 @@ _COLUMNS: tuple[Column[Shown], ...] = (
 
 def costliest_frame(rows: Sequence[StepRow]) -> Frame[Shown]:
     """Return the table of the costliest operations of replayed steps, by backend; empty for other rows."""
-    found = [("" if number else row.backend, cost) for row in rows if row.replay for number, cost in enumerate(costliest(row))]
+    found = [("" if number else row.backend, cost) for row in rows if row.replay for number, cost in enumerate(_costliest(row))]
     return Frame(without_empty(_COLUMNS, found), found, names_hidden=True)
+
+
+def _costliest(row: StepRow) -> list[Cost]:
+    """Return the parts of a replayed step that take most time when measured alone, the longest first."""
+    recorded = row.replay.parts_time_s if row.replay else ()
+    costs = []
+    for number, part in enumerate(row.parts):
+        each_s = (part["time_s"] or {}).get("p50")
+        if not each_s:
+            continue
+        time_s = part["times"] * each_s
+        before = recorded[number] if number < len(recorded) else None
+        rate = (part["ceiling"] or {}).get("bytes_per_s")
+        gain_s = None
+        if rate and part["percent_of_ceiling"] is not None and part["moved_bytes"] is not None:
+            gain_s = max(0.0, time_s - float(part["moved_bytes"] / rate))
+        costs.append(Cost(part, time_s, None, gain_s, None if before is None else part["times"] * before))
+    whole = sum(cost.time_s for cost in costs)
+    if whole and "parts_left_out" not in row.flags:
+        costs = [replace(cost, share=cost.time_s / whole) for cost in costs]
+    return sorted(costs, key=lambda cost: -cost.time_s)[:_COSTLIEST]
+
+
+def exposed_s(row: StepRow) -> float | None:
+    """Return the exposed communication of a replayed step in seconds: its time without that of computing. None without a measurement."""
+    if row.time_s is None or row.replay is None:
+        return None
+    return max(0.0, row.time_s.p50 - row.replay.compute_s)
 
 
 def replay_sentences(row: StepRow) -> Iterator[str]:

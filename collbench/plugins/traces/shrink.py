@@ -77,7 +77,7 @@ def _kept(timeline: Sequence[Action], index: dict[int, int]) -> tuple[Action, ..
 
 def mesh_of(exchanges: Sequence[Exchange], ranks: int) -> tuple[Dimension, ...]:
     """Return the dimensions of the mesh, innermost first. Raises UsageError, with a group, if the groups are not those of a mesh."""
-    groups = {group for exchange in exchanges if not _is_message(exchange) for group in exchange.groups}
+    groups = {group for exchange in exchanges if not operation_of(exchange).pair for group in exchange.groups}
     cuts = {1, ranks}
     irregular = []
     for group in sorted(groups):
@@ -104,10 +104,6 @@ def mesh_of(exchanges: Sequence[Exchange], ranks: int) -> tuple[Dimension, ...]:
 def _not_a_mesh(group: Sequence[int], why: str) -> UsageError:
     some = ", ".join(map(str, group[:8])) + (" …" if len(group) > 8 else "")
     return UsageError(f"--ranks: the groups of the trace are not a regular mesh (group {some}: {why}): replay it on the recorded ranks")
-
-
-def _is_message(exchange: Exchange) -> bool:
-    return operation_of(exchange).pair
 
 
 def _dimension(mesh: Sequence[Dimension], exchanges: Sequence[Exchange], factor: int, ranks: int) -> Dimension:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,12 @@ class _Builder:
 
     def exchanges(self) -> tuple[list[Exchange], list[list[Call]]]:
         """Return the exchanges in order, and the calls of each."""
-        self._count(self.windows)
+        number = sum(high - low for low, high in zip(self.windows.low, self.windows.high, strict=True))
+        if number > MOST_OPERATIONS:
+            raise UsageError(
+                f"the step has {number:,} operations, but at most {MOST_OPERATIONS:,} can be replayed: choose one step with --step N, "
+                "or record fewer steps"
+            )
         calls, made = [], []
         for call in self.calls.within(self.windows):
             exchange = self._exchange(call)
@@ -240,8 +246,8 @@ class _Builder:
         for each in order:
             exchange, call = made[each], calls[each]
             alike = open_of.setdefault((levels[each], replace(exchange, groups=(), what="")), [])
-            width = len(call.ranks)
-            place = next((at for at in alike if len(found[at].groups[0]) == width and _apart(found[at], call.ranks)), None)
+            width, ranks = len(call.ranks), set(call.ranks)
+            place = next((at for at in alike if len(found[at].groups[0]) == width and ranks.isdisjoint(chain(*found[at].groups))), None)
             if place is None:
                 alike.append(len(found))
                 found.append(exchange)
@@ -250,14 +256,6 @@ class _Builder:
                 found[place] = replace(found[place], groups=(*found[place].groups, call.ranks))
                 nodes[place].append(call)
         return [replace(each, groups=tuple(sorted(each.groups))) for each in found], nodes
-
-    def _count(self, windows: Windows) -> None:
-        number = sum(high - low for low, high in zip(windows.low, windows.high, strict=True))
-        if number > MOST_OPERATIONS:
-            raise UsageError(
-                f"the step has {number:,} operations, but at most {MOST_OPERATIONS:,} can be replayed: choose one step with --step N, "
-                "or record fewer steps"
-            )
 
     def _leave_out(self, reason: str, call: Call) -> Exchange | None:
         self.left_out[reason] = self.left_out.get(reason, 0) + len(call.at)
@@ -274,7 +272,9 @@ class _Builder:
         kind, traffic, n = call.kind, None, len(call.ranks)
         if kind == "barrier":
             count = n
-        elif kind in ("alltoall", "alltoallv") and (kind == "alltoallv" or self._uneven(call)):
+        elif kind in ("alltoall", "alltoallv") and (
+            kind == "alltoallv" or any(splits != UNKNOWN for splits in self._column(call, "splits"))
+        ):
             kind, traffic = "alltoallv", self._traffic(call)
             count = 0 if traffic is None else traffic.own_bytes() or 0
         else:
@@ -289,16 +289,12 @@ class _Builder:
         if kind in _REDUCING:
             redop = REDOPS[row["redop"]] if row["redop"] != NONE else self._default("reduction op", "sum")
         root = self._root(call) if kind in _ROOTED else None
-        name = self._name(call)
+        # the program's name of the operation, or that of the group
+        group = self.trace.groups[call.group]
+        name = (self.trace.ranks[position].notes.get(operation) or group.what or f"group {group.name}")[:80]
         if kind in ("send", "recv"):
             return Exchange(MESSAGE, (call.ranks,), size, name, dtype=dtype)
         return Exchange(kind, (call.ranks,), size, name, dtype=dtype, redop=redop, root=root, traffic=traffic)
-
-    def _name(self, call: Call) -> str:
-        """Return the program's name of the operation, or that of the group."""
-        position, operation = call.at[0]
-        rank, group = self.trace.ranks[position], self.trace.groups[call.group]
-        return (rank.notes.get(operation) or group.what or f"group {group.name}")[:80]
 
     def _column(self, call: Call, name: str) -> list[int]:
         return [int(self.trace.ranks[position].operations[name][operation]) for position, operation in call.at]
@@ -317,9 +313,6 @@ class _Builder:
                 f"the size of the {describe(self.trace, *call.at[0])} is not recorded: a replay needs the sizes of all operations"
             )
         return whole
-
-    def _uneven(self, call: Call) -> bool:
-        return any(splits != UNKNOWN for splits in self._column(call, "splits"))
 
     def _traffic(self, call: Call) -> Traffic | None:
         """Return the elements from each rank to each rank; None without any. Raises UsageError if they are unknown or contradict."""
@@ -368,7 +361,6 @@ class _Builder:
         return used
 
     def notes(self) -> list[TraceFact]:
-        """Return what was assumed and left out."""
         found: list[TraceFact] = []
         if self.calls.incomplete:
             found.append(OperationsLeftOut("incomplete", self.calls.incomplete))
@@ -435,7 +427,3 @@ def _alone_s(trace: Trace, nodes: Sequence[Call]) -> float | None:
             seconds.append((duration if duration >= 0 else end - begin) / 1e9)
         longest = max(longest, min(seconds))
     return longest
-
-
-def _apart(exchange: Exchange, ranks: Sequence[int]) -> bool:
-    return not any(rank in group for group in exchange.groups for rank in ranks)

@@ -14,7 +14,7 @@ from collbench.report.html.drawing import Picture, linear_scale
 from collbench.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
-    from collbench.plugins.traces.recording import RankTimeline
+    from collbench.plugins.traces.recording import RankTimeline, RecordedExchange
     from collbench.plugins.training.records import StepRow
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 540, 8, 520, 30  # pixels
@@ -60,7 +60,7 @@ def timeline_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | No
             bar(y, exchange.begin_s, exchange.end_s, _HIDDEN if timeline.computing else _EXPOSED)
             for begin, end in _uncovered(timeline, exchange.begin_s, exchange.end_s):
                 bar(y, begin, end, _EXPOSED)
-            picture.tip(x.at(1e3 * exchange.begin_s), y + _BAR / 2, _text(timeline, exchange.begin_s, exchange.end_s, _name(exchange)))
+            picture.tip(x.at(1e3 * exchange.begin_s), y + _BAR / 2, _text(timeline.rank, exchange))
         for begin, end in timeline.computing:
             bar(top + (number - 1) * _LANE, begin, end, _COMPUTING)
         top += number * _LANE + _SPACE
@@ -107,14 +107,10 @@ def _brief(timeline: RankTimeline) -> str:
     return f"{whole}, exposed {milliseconds(timeline.exposed_s)} ms ({format_percent(100 * timeline.exposed_s / timeline.step_s)})"
 
 
-def _name(exchange: object) -> str:
-    operation, what, size = (getattr(exchange, name) for name in ("operation", "what", "size_bytes"))
-    return f"{operation} of {format_bytes(size)} ({what})"
-
-
-def _text(timeline: RankTimeline, begin: float, end: float, name: str) -> str:
+def _text(rank: int, exchange: RecordedExchange) -> str:
+    begin, end = exchange.begin_s, exchange.end_s
     shown = f"{milliseconds(begin)} to {milliseconds(end)} ms" if isfinite(end) else NOTHING
-    return short(f"rank {timeline.rank}: {name}, {shown}", 300)
+    return short(f"rank {rank}: {exchange.operation} of {format_bytes(exchange.size_bytes)} ({exchange.what}), {shown}", 300)
 
 
 def _caption(timelines: Sequence[RankTimeline]) -> str:
@@ -135,9 +131,11 @@ def _caption(timelines: Sequence[RankTimeline]) -> str:
 
 
 def _table(timelines: Sequence[RankTimeline]) -> Table:
-    def cells(each: RankTimeline) -> list[str]:
-        times = (each.step_s, each.exchanges_s, each.computing_s, each.exposed_s)
-        return [str(each.rank), *(NOTHING if time is None else milliseconds(time) for time in times)]
-
-    head = ["rank", "step ms", "exchanges ms", "computing ms", "exposed ms"]
-    return Table(head, [cells(each) for each in timelines], frozenset(range(5)))
+    cells = [
+        [
+            str(of.rank),
+            *(NOTHING if time is None else milliseconds(time) for time in (of.step_s, of.exchanges_s, of.computing_s, of.exposed_s)),
+        ]
+        for of in timelines
+    ]
+    return Table(["rank", "step ms", "exchanges ms", "computing ms", "exposed ms"], cells, frozenset(range(5)))

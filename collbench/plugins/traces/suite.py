@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from collbench.errors import UsageError
 from collbench.operations.case import parse_split
-from collbench.operations.groups import Groups
 from collbench.operations.suite import VERSION
 from collbench.plugins.traces.recording import Recording
 from collbench.plugins.training.workloads.step import Exchange, operation_of
@@ -20,42 +19,31 @@ def suite_text(recording: Recording, title: str) -> str:
 
     A comment names operations that a suite cannot have: groups that are not all ranks and not a split, and parts of uneven all-to-alls.
     """
-    sweeps: dict[tuple[tuple[str, str], ...], set[int]] = {}
+    sweeps: dict[tuple[str, ...], set[int]] = {}
     left_out: dict[str, None] = {}
     for exchange in recording.step.exchanges:
         split = _split_of(exchange, recording.ranks)
         if split is None or exchange.traffic is not None:
             left_out[f"{exchange.operation} of {exchange.size_bytes} bytes over {len(exchange.groups)} groups"] = None
             continue
-        sweeps.setdefault(tuple(_keys(exchange, split)), set()).add(exchange.size_bytes)
+        operation = operation_of(exchange)
+        keys = [f"operations = {json.dumps([_MESSAGES if operation.pair else operation.name])}"]
+        if not operation.is_barrier:
+            lists = {"dtypes": exchange.dtype, "redops": exchange.redop or None, "roots": exchange.root}
+            keys += [f"{name} = {json.dumps([value])}" for name, value in lists.items() if value is not None]
+            keys += ["window = 1"] if operation.pair else []
+            keys += [f"split = {json.dumps(split)}"] if split else []
+        sizes = sweeps.setdefault(tuple(keys), set())
+        if not operation.is_barrier:
+            sizes.add(exchange.size_bytes)
     if not sweeps:
         raise UsageError("--suite: no operation of the trace runs over all ranks or an even split of them: use the replay itself")
     lines = [f"schema = {VERSION}", f"title = {json.dumps(title)}", "", f"# for {recording.ranks} ranks"]
     lines += [f"# left out: {text}" for text in left_out]
-    for keys, sizes in sweeps.items():
-        lines += ["", "[[sweeps]]", *(f"{name} = {value}" for name, value in keys)]
-        lines += [f"sizes = {sorted(sizes)}"] if _has_sizes(keys) else []
+    for known_keys, known_sizes in sweeps.items():
+        lines += ["", "[[sweeps]]", *known_keys]
+        lines += [f"sizes = {sorted(known_sizes)}"] if known_sizes else []
     return "\n".join(lines) + "\n"
-
-
-def _keys(exchange: Exchange, split: str) -> Iterator[tuple[str, str]]:
-    operation = operation_of(exchange)
-    yield "operations", json.dumps([_MESSAGES if operation.pair else operation.name])
-    if operation.is_barrier:
-        return
-    yield "dtypes", json.dumps([exchange.dtype])
-    if exchange.redop:
-        yield "redops", json.dumps([exchange.redop])
-    if exchange.root is not None:
-        yield "roots", json.dumps([exchange.root])
-    if operation.pair:
-        yield "window", "1"
-    if split:
-        yield "split", json.dumps(split)
-
-
-def _has_sizes(keys: Sequence[tuple[str, str]]) -> bool:
-    return any(name == "dtypes" for name, _ in keys)
 
 
 def _split_of(exchange: Exchange, ranks: int) -> str | None:
@@ -64,13 +52,7 @@ def _split_of(exchange: Exchange, ranks: int) -> str | None:
         return ""
     width = len(exchange.groups[0])
     for text in (f"DIV {width}", f"MOD {ranks // width}"):
-        if _groups(text, ranks) == exchange.groups:
-            return text
+        with suppress(UsageError):
+            if parse_split(text).groups(ranks) == exchange.groups:
+                return text
     return None
-
-
-def _groups(text: str, ranks: int) -> Groups:
-    try:
-        return parse_split(text).groups(ranks)
-    except UsageError:
-        return ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +47,8 @@ def _add_options(parser: Parser) -> None:
     parser.add_argument("--skip", metavar="N", type=natural, default=2, help=skip)
     parser.add_argument("--seconds", metavar="S", type=amount, default=60.0, help="longest recording (default: 60)")
     hang = "all ranks write their dump after so many seconds without progress of an operation; 0: never (default: 60)"
-    parser.add_argument("--hang", metavar="S", type=_seconds, default=60.0, help=hang)
+    parser.add_argument("--hang", metavar="S", type=lambda text: 0.0 if text.strip() == "0" else amount(text), default=60.0, help=hang)
     parser.add_argument("--kineto", action="store_true", help="record a Kineto trace too (Perfetto, chrome://tracing); it is large")
-
-
-def _seconds(text: str) -> float:
-    return 0.0 if text.strip() == "0" else amount(text)
 
 
 def call_trace(arguments: argparse.Namespace, _argv: list[str]) -> int:
@@ -81,8 +76,10 @@ def _request(arguments: argparse.Namespace) -> RecordRequest:
     if info and info.ranks > 1:
         raise UsageError(f"this is one of {info.ranks} ranks: put the launcher after the --, as in collbench trace -- srun python train.py")
     folder = arguments.out or Path("traces", run_name("job"))
-    make = partial(RecordRequest, tuple(arguments.job), folder, arguments.skip, arguments.steps, arguments.seconds, arguments.hang)
-    return make(arguments.kineto)
+    return RecordRequest(
+        tuple(arguments.job), folder, skip=arguments.skip, steps=arguments.steps, seconds=arguments.seconds, hang=arguments.hang,
+        kineto=arguments.kineto,
+    )  # fmt: skip
 
 
 def _described(found: JobRecording, request: RecordRequest) -> str:

@@ -74,7 +74,6 @@ class GroupCalls:
         return np.full(len(self.columns), -1, np.int64)
 
     def _find_progress(self) -> None:
-        """Set done, proven, reached, older and unknown."""
         rows = np.arange(len(self.calls))[:, None]
         numbered = [Part.SEQUENCES not in rank.missing for rank in self.traces]
         begins = np.where(self.has.any(axis=0) & numbered, np.argmax(self.has, axis=0), 0) if len(rows) else self._none()

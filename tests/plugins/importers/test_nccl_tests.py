@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import ImportedTable, UserInput
-from collbench.plugins.importers.nccl_tests import knows, knows_json, read, read_json
+from collbench.plugins.importers.nccl_tests import NCCL_TESTS, NCCL_TESTS_JSON
 from collbench.plugins.importers.notes import (
     InterleavedJobs,
     MissingItem,
@@ -44,7 +44,7 @@ def lines_of(name: str) -> list[str]:
 
 
 def only(lines: list[str], given_: UserInput = NOTHING) -> ImportedTable:
-    runs = read(lines, given_).runs
+    runs = NCCL_TESTS.read(lines, given_).runs
     assert len(runs) == 1
     return runs[0]
 
@@ -58,7 +58,7 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
     lines = captures.text(NDV4, f"nccl_{operation}.log").splitlines()
     run = only(lines, UserInput(file=f"nccl_{operation}.log"))
     expected = captures.expected(NDV4)["peak_busbw_GBps"][operation]
-    assert knows(lines[:400])
+    assert NCCL_TESTS.knows(lines[:400])
     assert peak(run) == pytest.approx(expected, rel=0.001)
     assert {(row.operation, row.ranks, row.nodes, row.backend, row.mode, row.buffers) for row in run.rows} == {
         (operation, 8, 1, "nccl", "pipelined", "rotating")
@@ -70,7 +70,7 @@ def test_the_published_figures_of_eight_a100(operation: str) -> None:
 
 
 def test_tables_without_any_head_behind_the_prefixes_of_srun_and_mpirun() -> None:
-    runs = read(captures.text(P4DE, "results.log").splitlines(), UserInput(nodes=2)).runs
+    runs = NCCL_TESTS.read(captures.text(P4DE, "results.log").splitlines(), UserInput(nodes=2)).runs
     assert [(peak(run), run.rows[0].ranks, run.rows[0].nodes) for run in runs] == [(78.3, 16, 2), (487.3, 16, 2), (437.9, 16, 2)]
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from busbw / algbw") in runs[0].missing
     assert runs[1].doubts == [RepeatedCases(2, has_header=False)]
@@ -102,13 +102,13 @@ def test_rccl_tests_is_known_behind_what_a_launcher_puts_before_its_lines(before
 
 def test_ranks_that_the_bandwidths_contradict_are_refused() -> None:
     with pytest.raises(UsageError, match=r"line 3 .*8 ranks, not --ranks 1"):
-        read([PROGRAM, COLUMNS, LINE], UserInput(ranks=1))
+        NCCL_TESTS.read([PROGRAM, COLUMNS, LINE], UserInput(ranks=1))
     with pytest.raises(UsageError, match=r"line 2: .*12 to 18 ranks, not --ranks 8"):
-        read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
+        NCCL_TESTS.read([PROGRAM, f"{SMALL} 0.43  0.80  0"], UserInput(ranks=8))
 
 
 def test_separate_jobs_of_one_rank_are_named() -> None:
-    runs = read(lines_of("one_rank_jobs.txt"), UserInput()).runs
+    runs = NCCL_TESTS.read(lines_of("one_rank_jobs.txt"), UserInput()).runs
     assert [[row.size_bytes >> 20 for row in run.rows] for run in runs] == [[1, 1, 2, 2], [1, 1, 2, 2]]
     assert {(row.ranks, row.nodes, row.wrong) for run in runs for row in run.rows} == {(1, 1, 0)}
     assert list(runs[0].doubts) == [SingleRankTable(), InterleavedJobs(2)]
@@ -122,7 +122,7 @@ def test_a_head_that_the_bandwidths_contradict_is_doubted() -> None:
 
 def test_ranks_fill_tables_that_allow_them_and_leave_the_others_as_they_are() -> None:
     many = "  8589934592  2147483648  float  sum  -1  63896  134.44  267.98  0"
-    reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
+    reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, many], UserInput(ranks=300))
     assert [run.rows[0].ranks for run in reading.runs] == [8, 300]
     assert [[each.option for each in run.contradicted] for run in reading.runs] == [["--ranks"], []]
     assert NotInOutput(MissingItem.DEVICES, source="the number of ranks is from --ranks") in reading.runs[1].missing
@@ -130,7 +130,7 @@ def test_ranks_fill_tables_that_allow_them_and_leave_the_others_as_they_are() ->
 
 
 def test_a_table_of_unknown_ranks_is_skipped_and_the_others_are_read() -> None:
-    reading = read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
+    reading = NCCL_TESTS.read([PROGRAM, LINE, COLUMNS, PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert [run.rows[0].ranks for run in reading.runs] == [8]
     (skipped,) = reading.skipped
     assert skipped.line == 5 and "allows 12 to 18" in skipped.reason
@@ -139,7 +139,7 @@ def test_a_table_of_unknown_ranks_is_skipped_and_the_others_are_read() -> None:
 def test_no_number_of_ranks_is_a_reason_and_not_a_range() -> None:
     apart = LINE.replace("235.03", "134.30")
     with pytest.raises(UsageError, match="busbw / algbw"):
-        read([PROGRAM, apart], NOTHING)
+        NCCL_TESTS.read([PROGRAM, apart], NOTHING)
     run = only([PROGRAM, apart], UserInput(ranks=8))
     assert (run.rows[0].ranks, run.rows[0].flags) == (8, ("imported", "ranks_doubtful"))
 
@@ -163,18 +163,18 @@ def test_a_programs_name_may_have_any_suffix(program: str, operation: str, suffi
         assert only([command, *HEAD, line], UserInput(file="alltoall_night.log")).rows[0].operation == operation
     else:
         with pytest.raises(UsageError, match="the operation is unknown"):
-            read([command, *HEAD, line], UserInput(file="hypercube_night.log"))
+            NCCL_TESTS.read([command, *HEAD, line], UserInput(file="hypercube_night.log"))
 
 
 def test_a_printed_program_that_is_unknown_is_refused_under_any_file_name() -> None:
     lines = [*HEAD, "# Collective test starting: all_shuffle_perf_mpi", GATHERED]
     with pytest.raises(UsageError, match="unknown program 'all_shuffle_perf_mpi'"):
-        read(lines, UserInput(file="alltoall_night.log"))
+        NCCL_TESTS.read(lines, UserInput(file="alltoall_night.log"))
     assert only(lines, UserInput(operation="alltoall")).rows[0].operation == "alltoall"
     with pytest.raises(UsageError, match=r"--operation allreduce .*allgather, alltoall, alltoallv, hypercube"):
-        read(lines, UserInput(operation="allreduce"))
+        NCCL_TESTS.read(lines, UserInput(operation="allreduce"))
     with pytest.raises(UsageError, match="the operation is unknown"):
-        read(["$ ./all_shuffle_perf -g 8", *HEAD, GATHERED], UserInput(file="alltoall_night.log"))
+        NCCL_TESTS.read(["$ ./all_shuffle_perf -g 8", *HEAD, GATHERED], UserInput(file="alltoall_night.log"))
 
 
 @pytest.mark.parametrize(("in_place", "operation"), [("0", "allreduce"), ("N/A", "sendrecv")])
@@ -211,7 +211,7 @@ def test_what_the_log_reports_of_the_start_is_kept() -> None:
 
 def test_a_launchers_number_that_the_bandwidths_contradict_is_not_used() -> None:
     with pytest.raises(UsageError, match="allows 12 to 18"):
-        read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
+        NCCL_TESTS.read(["mpirun -np 8 ./all_reduce_perf -g 1", PROGRAM, f"{SMALL} 0.43  0.80  0"], NOTHING)
     assert only(["mpirun -np 2 ./all_reduce_perf -g 8", PROGRAM, f"{SMALL} 0.43  0.80  0"]).rows[0].ranks == 16
 
 
@@ -236,7 +236,7 @@ def test_an_algbw_that_is_not_size_over_time_is_doubted() -> None:
 )  # fmt: skip
 def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
-        read(lines, given_)
+        NCCL_TESTS.read(lines, given_)
     assert sentence in str(said.value)
 
 
@@ -283,7 +283,7 @@ def test_several_programs_in_one_log_are_runs_of_their_own_with_their_own_heads(
         *DEVICES,
         gather,
     ]
-    first, second = read(log, UserInput()).runs
+    first, second = NCCL_TESTS.read(log, UserInput()).runs
     assert [(row.operation, row.evidence["iterations"]) for row in (first.rows[0], second.rows[0])] == [
         ("allreduce", 20),
         ("allgather", 50),
@@ -330,9 +330,9 @@ def test_an_old_output_has_no_wrong_values_only_if_its_foot_reports_it(title: st
 
 def test_a_line_again_is_a_repetition_and_a_size_that_was_rounded_to_the_last_one_is_not() -> None:
     """An all-reduce has any size; an all-gather over eight ranks has multiples of eight elements."""
-    assert [len(run.rows) for run in read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
+    assert [len(run.rows) for run in NCCL_TESTS.read([*HEAD, COLUMNS, PROGRAM, LINE, LINE], NOTHING).runs] == [2, 2]
     gathered = [*HEAD, COLUMNS, PROGRAM.replace("all_reduce", "all_gather"), GATHERED, GATHERED]
-    assert [len(run.rows) for run in read(gathered, NOTHING).runs] == [2]
+    assert [len(run.rows) for run in NCCL_TESTS.read(gathered, NOTHING).runs] == [2]
 
 
 # The JSON of nccl-tests: the same rows as its text, with names, arguments and the variables that steer NCCL; no secrets.
@@ -342,7 +342,7 @@ TEXT = (SAMPLES / "nccl_tests.json").read_text()
 
 def of_json(**changes: Any) -> ImportedTable:
     document = json.loads(TEXT) | changes
-    runs = read_json(json.dumps(document).splitlines(), UserInput()).runs
+    runs = NCCL_TESTS_JSON.read(json.dumps(document).splitlines(), UserInput()).runs
     assert len(runs) == 1
     return runs[0]
 
@@ -353,7 +353,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def test_what_the_json_reports() -> None:
     run = of_json()
-    assert knows_json(TEXT.splitlines())
+    assert NCCL_TESTS_JSON.knows(TEXT.splitlines())
     assert (run.tool, run.program, run.facts["library"], list(run.hosts)) == (
         "nccl-tests",
         "all_reduce_perf",
@@ -394,7 +394,7 @@ def test_blocking_is_reported_by_the_arguments() -> None:
 )
 def test_json_that_cannot_be_read_is_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
-        read_json(text.splitlines(), UserInput())
+        NCCL_TESTS_JSON.read(text.splitlines(), UserInput())
     assert sentence in str(said.value)
 
 
@@ -418,7 +418,7 @@ def test_any_object_gives_rows_or_one_sentence(key: str, value: Any, inner: str,
     document["results"][0][inner] = other
     document[key] = value
     try:
-        runs = read_json([json.dumps(document)], UserInput()).runs
+        runs = NCCL_TESTS_JSON.read([json.dumps(document)], UserInput()).runs
     except UsageError as error:
         assert "\n" not in str(error)
         return

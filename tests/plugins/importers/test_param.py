@@ -9,7 +9,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import MissingItem, NotInOutput, RankMismatch
-from collbench.plugins.importers.param import knows, read
+from collbench.plugins.importers.param import PARAM
 
 LINES = (Path(__file__).parent / "samples" / "param.txt").read_text().splitlines()
 FIGURES = "        1048576            131072             100.0       101.0       102.0        99.0       103.0         10.486       7.864"
@@ -18,9 +18,9 @@ BARE = ["backend: gloo nw-stack: pytorch-dist args.b: 8 args.e: 8 args.f: 2 args
 
 
 def test_a_collective() -> None:
-    run = read(LINES, UserInput()).runs[0]
+    run = PARAM.read(LINES, UserInput()).runs[0]
     row = run.rows[0]
-    assert knows(LINES)
+    assert PARAM.knows(LINES)
     assert (run.tool, run.program, list(run.hosts)) == ("param", "comms.py all_reduce", ["gpu0", "gpu0", "gpu1", "gpu1"])
     assert run.statistic == "the median over the ranks of each rank's mean over the iterations"
     assert (row.operation, row.backend, row.api, row.device, row.mode, row.ranks, row.nodes) == (
@@ -33,7 +33,7 @@ def test_a_collective() -> None:
 
 
 def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
-    rows = read(LINES, UserInput()).runs[1].rows
+    rows = PARAM.read(LINES, UserInput()).runs[1].rows
     assert [(row.operation, row.group, row.ranks, row.nodes) for row in rows] == [
         ("p2p_latency", "0-2", 2, 2), ("p2p_bandwidth", "0-2", 2, 2), ("p2p_bidirectional", "0-2", 2, 2),
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def test_point_to_point_is_three_patterns_of_the_ranks_that_took_part() -> None:
 
 
 def test_the_columns_of_older_versions_and_what_is_not_reported() -> None:
-    run = read(BARE, UserInput(ranks=4)).runs[0]
+    run = PARAM.read(BARE, UserInput(ranks=4)).runs[0]
     assert [(row.operation, row.dtype, row.backend, row.device, row.mode, row.nodes) for row in run.rows] == [
         ("allgather", "float16", "gloo", "cpu", "pipelined", None)
     ]
@@ -51,7 +51,7 @@ def test_the_columns_of_older_versions_and_what_is_not_reported() -> None:
 
 
 def test_a_wrong_number_of_ranks_is_doubted() -> None:
-    assert read(BARE, UserInput(ranks=8)).runs[0].doubts == [RankMismatch("BusBW / AlgBW", 8, "allgather", 4, 4)]
+    assert PARAM.read(BARE, UserInput(ranks=8)).runs[0].doubts == [RankMismatch("BusBW / AlgBW", 8, "allgather", 4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_wrong_number_of_ranks_is_doubted() -> None:
 )
 def test_what_only_the_user_can_show_is_one_sentence(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError) as said:
-        read(lines, given_)
+        PARAM.read(lines, given_)
     assert sentence in str(said.value)
 
 
 def test_an_operation_that_a_table_contradicts_is_not_used_for_it() -> None:
-    runs = read(LINES, UserInput(operation="broadcast")).runs
+    runs = PARAM.read(LINES, UserInput(operation="broadcast")).runs
     assert [(each.option, each.found) for run in runs for each in run.contradicted] == [("--operation", "allreduce")]

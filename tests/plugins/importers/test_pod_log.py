@@ -14,7 +14,7 @@ from collbench.errors import UsageError
 from collbench.plugins.importers.gloo import GLOO
 from collbench.plugins.importers.importer import UserInput
 from collbench.plugins.importers.notes import FailedCommand, IncompleteLog, MissingItem, NotInOutput, SkippedLines, SkippedReason
-from collbench.plugins.importers.pod_log import BEGIN, END, knows, read
+from collbench.plugins.importers.pod_log import BEGIN, END, POD_LOG
 from collbench.plugins.importers.store import reader_for
 from collbench.results.reader import read_run
 from collbench.results.row import Row, Times
@@ -44,7 +44,7 @@ def log(*rows: Row, code: int | None = 0, between: str = "") -> list[str]:
 
 
 def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
-    (run,) = read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), UserInput()).runs
+    (run,) = POD_LOG.read(log(row(), row(2048), between="collbench: run folder: /tmp/collbench-run"), UserInput()).runs
     assert run.rows == [row(samples={}), row(2048, samples={})]
     assert (run.tool, run.program, run.statistic, run.doubts) == ("collbench", "allreduce", "the median over the samples", [])
     assert NotInOutput(MissingItem.SAMPLES) in run.missing
@@ -61,8 +61,8 @@ def test_rows_come_back_as_they_were_but_for_their_samples() -> None:
 )
 def test_what_kubectl_puts_before_each_line_is_no_part_of_it(before: str) -> None:
     lines = [f"{before}{line}" for line in log(row())]
-    assert knows(lines) and reader_for(lines, None).name == "log"
-    assert read(lines, UserInput()).runs[0].rows == [row(samples={})]
+    assert POD_LOG.knows(lines) and reader_for(lines, None).name == "log"
+    assert POD_LOG.read(lines, UserInput()).runs[0].rows == [row(samples={})]
 
 
 def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own() -> None:
@@ -71,19 +71,19 @@ def test_rows_are_ours_even_where_another_reader_would_take_the_log_for_its_own(
 
 
 def test_each_pair_of_marks_is_a_run_of_its_own() -> None:
-    assert [len(run.rows) for run in read([*log(row()), *log(), *log(row(), row(2048))], UserInput()).runs] == [1, 2]
+    assert [len(run.rows) for run in POD_LOG.read([*log(row()), *log(), *log(row(), row(2048))], UserInput()).runs] == [1, 2]
 
 
 def test_a_log_that_is_cut_off_and_a_command_that_failed_are_doubtful() -> None:
-    assert read(log(row(), code=None), UserInput()).runs[0].doubts == [IncompleteLog()]
-    assert read(log(row(), code=4), UserInput()).runs[0].doubts == [FailedCommand(4)]
+    assert POD_LOG.read(log(row(), code=None), UserInput()).runs[0].doubts == [IncompleteLog()]
+    assert POD_LOG.read(log(row(), code=4), UserInput()).runs[0].doubts == [FailedCommand(4)]
 
 
 def test_a_line_that_was_cut_or_altered_is_left_out_and_reported() -> None:
     whole = to_line(row().as_json())
     altered = json.dumps({**row().as_json(), "time_s": "quick"}, default=vars)
     lines = [BEGIN, whole, whole[:200], altered, f"{END} 0 -----"]
-    (run,) = read(lines, UserInput()).runs
+    (run,) = POD_LOG.read(lines, UserInput()).runs
     assert run.rows == [row(samples={})]
     assert run.doubts == [SkippedLines(2, SkippedReason.UNREADABLE, 3, "not JSON (JSONDecodeError)")]
 
@@ -99,7 +99,7 @@ def test_a_line_that_was_cut_or_altered_is_left_out_and_reported() -> None:
 )
 def test_what_cannot_be_read_is_refused(lines: list[str], given_: UserInput, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        read(lines, given_)
+        POD_LOG.read(lines, given_)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_refused(lines: list[str], given_: UserInput, sen
 )
 def test_no_log_is_more_than_a_sentence(lines: list[str]) -> None:
     try:
-        runs = read(lines, UserInput()).runs
+        runs = POD_LOG.read(lines, UserInput()).runs
     except UsageError:
         return
     assert all(each == row(samples={}) for run in runs for each in run.rows)

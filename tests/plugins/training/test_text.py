@@ -15,8 +15,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.unsupported import TimelineUnsupported
 from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
-from collbench.plugins.traces.replay_text import replay_sentences
-from collbench.plugins.traces.replay_verdict import exposed_s
+from collbench.plugins.traces.replay_text import exposed_s, replay_sentences
 from collbench.plugins.training.records import ReplayedTrace, StepRow, computing_of, read_workload
 from collbench.plugins.training.routing_text import MOST_SHOWN, shown_steps
 from collbench.plugins.training.text import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
