@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from collbench.machine.peak.domain import joined
+from collbench.machine.peak.job import joined
 from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, parse_nic, parse_pcie
 from collbench.machine.peak.rates import parse
 from collbench.units import format_rate

@@ -241,16 +241,11 @@ def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
     _name_kinds(found, nics_alone)
     _drop_impossible_links(found)
     _add_bare_nics(found)
-    _drop_mixed_guids(found)
-    return found
-
-
-def _drop_mixed_guids(found: ParsedTopology) -> None:
-    """Drop GUIDs that the file spells in both byte orders. One NCCL does not write both: the file was edited."""
-    for name, nic in found.nics.items():
+    for name, nic in found.nics.items():  # one NCCL does not write a GUID in both byte orders: the file was edited
         if nic.card_guid and len(found.guids.get(nic.card_guid, ())) > 1:
             found.nics[name] = replace(nic, card_guid=None)
             found.doubt("the file has the GUID in two byte orders, and it was left out", name)
+    return found
 
 
 def _take_function(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> PciDevice:
@@ -296,21 +291,15 @@ def _link_tree(found: ParsedTopology) -> None:
                 found.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
     linked = {link.a for link in found.links}
     found.links += [GpuLink(key, None, 0, found.links[0].kind) for key in dumped if key not in linked] if linked else []
+    built = next((gpu for gpu, _ in dumped.values() if has_built_in_links(gpu, len(found.gpus))), None)
     if not known:
         found.unknown["gpus"] = "the file names no GPU"
-    elif not linked and len(known) > 1:
-        _no_links(found, [gpu for gpu, _ in dumped.values()])
-
-
-def _no_links(found: ParsedTopology, gpus: Sequence[Gpu]) -> None:
-    """Handle a file without GPU links: unknown for templates and for modules that are built with links, else there are none."""
-    built = [gpu for gpu in gpus if has_built_in_links(gpu, len(found.gpus))]
-    if built:
-        why = f"the file lists none, but {built[0].model or built[0].architecture} GPUs are built with them"
+    elif built and not linked and len(known) > 1:
+        why = f"the file lists none, but {built.model or built.architecture} GPUs are built with them"
         found.unknown["gpu_links"] = why
         found.doubt(why, "links between GPUs")
-    else:
-        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in gpus]
+    elif not linked and len(known) > 1:
+        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu, _ in dumped.values()]
 
 
 def _name_kinds(found: ParsedTopology, nics_alone: bool) -> None:
@@ -334,22 +323,17 @@ def _drop_impossible_links(found: ParsedTopology) -> None:
     rates = {nic.address: nic.ports[0].rate_bits_per_s for nic in found.nics.values()}
     for address, device in found.pci.items():
         below = [found.pci[child] for child in found.children.get(address, ())]
-        why = _why_impossible(device, below, rates.get(address))
-        if why:
-            found.unknown[f"pci/{address}/link"] = why
-            found.doubt(why, address)
-            found.pci[address] = replace(device, link=PcieLink(max_width=device.link.max_width if below else None))
-
-
-def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float | None) -> str:
-    """Return why the speed in the file cannot be the link's; "" where it can."""
-    speed = device.link.max_speed_gt_per_s
-    fastest = max((child.link.max_speed_gt_per_s or 0 for child in below), default=0)
-    if speed is not None and speed <= 5 and fastest >= 16:
-        return f"the file gives it {speed:g} GT/s above devices at {fastest:g} GT/s, which the ports of one switch do not do"
-    if speed == 2.5 and device.link.max_width == 1 and rate and rate > 2e9:
-        return f"the file gives it 2.5 GT/s x1, which integrated devices claim, for a port of {rate / 1e9:g} Gb/s"
-    return ""
+        speed, rate = device.link.max_speed_gt_per_s, rates.get(address)
+        fastest = max((child.link.max_speed_gt_per_s or 0 for child in below), default=0)
+        if speed is not None and speed <= 5 and fastest >= 16:
+            why = f"the file gives it {speed:g} GT/s above devices at {fastest:g} GT/s, which the ports of one switch do not do"
+        elif speed == 2.5 and device.link.max_width == 1 and rate and rate > 2e9:
+            why = f"the file gives it 2.5 GT/s x1, which integrated devices claim, for a port of {rate / 1e9:g} Gb/s"
+        else:
+            continue
+        found.unknown[f"pci/{address}/link"] = why
+        found.doubt(why, address)
+        found.pci[address] = replace(device, link=PcieLink(max_width=device.link.max_width if below else None))
 
 
 def _add_bare_nics(found: ParsedTopology) -> None:

@@ -275,14 +275,16 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
     kind = files.text(f"{folder}/type")
     # a bond has a speed but consists of ports that are already counted
     other = "tunnel or the like" if kind is not None and kind not in _HARDWARE else None
-    virtual, function = (
-        made_of(files, folder) or why_virtual(files, folder) or other,
-        pci_folder(files.real(f"{folder}/device") or files.real(folder)),
-    )
+    virtual = made_of(files, folder) or why_virtual(files, folder) or other
+    function = pci_folder(files.real(f"{folder}/device") or files.real(folder))
     carrier = files.text(f"{folder}/carrier") or ""  # it decides where a driver without link detection reports "unknown"
     state = _STATES.get(files.text(f"{folder}/operstate") or "") or {"1": "active", "0": "down"}.get(carrier)
     rate = speed_of(files, folder)
-    why = _why_no_rate(virtual, state, rate)
+    why = None if rate else "its driver reports no speed"
+    if state == "down":
+        why = "the interface is down"
+    if virtual and virtual not in {"bond", "VLAN"}:
+        why = f"virtual ({virtual}): its speed means nothing"
     if why:
         unknown[f"nics/{key}/ports/1/rate_bits_per_s"] = why
     port = Port(
@@ -296,11 +298,3 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
     )
     address, numa = pci_address(function.rpartition("/")[2]), numa_of(files.text(f"{function}/numa_node")) if function else None
     return Nic(name=key, address=address, numa=numa, ports=(port,), interfaces=(key,), virtual=virtual)
-
-
-def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> str | None:
-    if virtual and virtual not in {"bond", "VLAN"}:
-        return f"virtual ({virtual}): its speed means nothing"
-    if state == "down":
-        return "the interface is down"
-    return None if rate else "its driver reports no speed"
