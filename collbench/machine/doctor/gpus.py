@@ -35,17 +35,15 @@ def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[st
         host = f"{machine.hostname or f'machine {place + 1}'} " if len(machines) > 1 else ""
         for gpu, state in _of(MachineView(machine), [log for log in logs if _is_of(log, machine, len(machines))]):
             found.setdefault(state, []).append(host + gpu_name(gpu))
-    total = sum(map(len, found.values()))
+    total = plural(sum(map(len, found.values())), "GPU")
     common = max(found, key=lambda each: len(found[each]), default=None)
-    return [line for state in STATES if (line := _line(state, found, common, total))]
-
-
-def _line(state: str, found: dict[Capability, list[str]], common: Capability | None, total: int) -> str | None:
-    groups = sorted(((each, names) for each, names in found.items() if each.state == state), key=lambda group: -len(group[1]))
-    if not groups:
-        return None
-    known = "; ".join(each.why if each == common else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
-    return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({known})"
+    lines = []
+    for name in STATES:
+        groups = sorted(((each, names) for each, names in found.items() if each.state == name), key=lambda group: -len(group[1]))
+        known = "; ".join(each.why if each == common else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
+        if groups:
+            lines.append(f"GPUDirect RDMA {name}: {sum(len(names) for _, names in groups)} of {total} ({known})")
+    return lines
 
 
 def _of(view: MachineView, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
@@ -89,7 +87,12 @@ _NVIDIA_REMEDY = "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with
 def far(view: MachineView) -> Iterator[Finding]:
     """CB2501: GPUs with the nearest NIC on another socket; only a note where NVLink leads to a GPU near a NIC (PXN)."""
     far_away = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
-    across_sockets = {gpu.key: _is_across_sockets(view, gpu) for gpu in far_away}
+    across_sockets: dict[str, bool | None] = {}  # whether all nearest NICs of a GPU are at another socket; None if that is unknown
+    for gpu in far_away:
+        nearest = view.nearest(gpu)
+        answers = {view.distances.are_across_sockets(gpu.key, nic.key) for nic in (nearest[1] if nearest else ())}
+        across = None if None in answers else True
+        across_sockets[gpu.key] = False if False in answers else across
     remote = [gpu for gpu in far_away if across_sockets[gpu.key] is not False]
     if not remote:
         return
@@ -102,15 +105,6 @@ def far(view: MachineView) -> Iterator[Finding]:
     evidence = f"the nearest RDMA device of {gpu_name(remote[0])} is {_FAR} away{where}"
     remedy = "place a NIC at each socket; with NVLink let NCCL send through a GPU near the NIC (NCCL_PXN_DISABLE=0, the default)"
     yield view.finding("CB2501", "note" if joined else "warning", what, evidence, remedy)
-
-
-def _is_across_sockets(view: MachineView, gpu: Gpu) -> bool | None:
-    """Return whether all nearest NICs of a GPU are at another socket; None if that is unknown."""
-    nearest = view.nearest(gpu)
-    answers = [view.distances.are_across_sockets(gpu.key, nic.key) for nic in nearest[1]] if nearest else []
-    if False in answers:
-        return False
-    return None if None in answers else True
 
 
 def shares_switch(view: MachineView) -> Iterator[Finding]:
@@ -244,7 +238,7 @@ def _all_lost(dark: Sequence[_Place], places: Sequence[_Place]) -> Iterator[Find
     for view in dict.fromkeys(place.view for place in dark):
         gpus = [place.gpu for place in dark if place.view is view]
         alone = len(view.machine.gpus) == 1 and not gpus[0].index
-        remedy = _look(view, gpus[0].key)
+        remedy = _LOOK[gpus[0].vendor]
         if alone:
             remedy = f"nothing, if it is the only GPU of a virtual machine, which has no use for links; else {remedy}"
         what = f"all links to other GPUs of {_names(gpus)} are inactive"
@@ -270,7 +264,7 @@ def _some_lost(degraded: Sequence[_Place], places: Sequence[_Place]) -> Iterator
         gpu = place.gpu
         what = f"{gpu_name(gpu)} has {place.links} of {most} links to other GPUs"
         evidence = f"{place.links} up, {gpu.links_off} off{_others(counts)}"
-        yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _look(place.view, gpu.key))
+        yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _LOOK[gpu.vendor])
 
 
 def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
@@ -319,7 +313,7 @@ def _one_sided(view: MachineView) -> Iterator[Finding]:
             names = view.gpu_names
             evidence = f"{names[a]} counts {plural(count, 'link')} to {names[b]}, which counts {back} back"
             what = f"{plural(count - back, 'link')} between {names[a]} and {names[b]} down at one end"
-            yield view.finding("CB2301", "severe", what, evidence, _look(view, b))
+            yield view.finding("CB2301", "severe", what, evidence, _LOOK[_gpu(view, b).vendor])
 
 
 def _odd_pairs(view: MachineView) -> Iterator[Finding]:
@@ -339,7 +333,7 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
     for (a, b), count in fewer.items():
         if ways.get((a, b), 0) == ways.get((b, a), 0):  # otherwise one end is down, which is another finding
             what = f"{names[a]} and {names[b]} have {count} of {common} links to each other"
-            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {common}", _look(view, a))
+            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {common}", _LOOK[_gpu(view, a).vendor])
 
 
 def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
@@ -375,9 +369,8 @@ def _ways(machine: Machine) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _look(view: MachineView, key: str) -> str:
-    vendor = next((gpu.vendor for gpu in view.machine.gpus if gpu.key == key), None)
-    return _LOOK.get(vendor, _LOOK[None])
+def _gpu(view: MachineView, key: str) -> Gpu:
+    return next(gpu for gpu in view.machine.gpus if gpu.key == key)
 
 
 def _have(many: int, of: int, common: int) -> str:
@@ -392,7 +385,7 @@ def _others(counts: Sequence[int]) -> str:
 
 def _lost(place: _Place, common: int, others: str, severity: Severity) -> Finding:
     """Return the finding for lost links. A GPU without any link may be a card without a bridge."""
-    gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK[None])
+    gpu, look = place.gpu, _LOOK[place.gpu.vendor]
     bare = not place.links and not place.view.machine.switched
     off = f", {gpu.links_off} off" if gpu.links_off else ""
     remedy = f"nothing, if it is a card without a bridge (or join it to another); else {look}" if bare else look
@@ -409,7 +402,7 @@ def _uncounted(places: Sequence[_Place], common: int, others: str) -> Iterator[F
         if common and place.view.machine.switched and place.links is None:
             uncounted.setdefault(place.view, []).append(place.gpu)
     for view, bare in uncounted.items():
-        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_look(view, bare[0].key)}"
+        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_LOOK[bare[0].vendor]}"
         yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(bare)}", others, remedy)
 
 
@@ -423,7 +416,7 @@ def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
         if number > common and 2 * many > len(off):
             others = f"{number} off; {plural(many, 'GPU')} of the same model {'has' if many == 1 else 'have'} {common}"
             what = f"{gpu_name(place.gpu)} has {number} links to other GPUs off"
-            yield place.view.finding("CB2301", "severe", what, others, _look(place.view, place.gpu.key))
+            yield place.view.finding("CB2301", "severe", what, others, _LOOK[place.gpu.vendor])
 
 
 def no_peer_access(view: MachineView) -> Iterator[Finding]:
