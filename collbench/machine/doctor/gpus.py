@@ -107,14 +107,23 @@ def far(view: MachineView) -> Iterator[Finding]:
     yield view.finding("CB2501", "note" if joined else "warning", what, evidence, remedy)
 
 
-def shares_switch(view: MachineView) -> Iterator[Finding]:
-    """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
-    without, near = _staged(view), _with_nearest(view, CLOSE)
+def beyond_switch(view: MachineView) -> Iterator[Finding]:
+    """CB2502 and CB2504: GPUs without a NIC below their PCIe switch while others have one; or no GPU has one, so that NCCL stages all data.
+
+    Not GPUs that may reach the NIC over C2C (Grace).
+    """
+    without, near = [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)], _with_nearest(view, CLOSE)
     if without and near:
         what = f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names(without)}"
         evidence = f"{gpu_name(without[0])}: nearest NIC {_path(view, without[0])} away; {gpu_name(near[0])}: {_path(view, near[0])}"
         remedy = "nothing, if NVLink joins them: NCCL sends through a GPU near the NIC (PXN); check that NCCL_PXN_DISABLE is not 1"
         yield view.finding("CB2502", "note", what, evidence, remedy)
+    elif without:
+        path = _path(view, without[0])
+        what = "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge"
+        evidence = f"the nearest RDMA device of {gpu_name(without[0])} is {path} away"
+        remedy = f"measure with NCCL_NET_GDR_LEVEL={path}: on some processors it is faster, on others slower"
+        yield view.finding("CB2504", "note", what, evidence, remedy)
 
 
 def not_capable(view: MachineView) -> Iterator[Finding]:
@@ -133,24 +142,8 @@ def not_capable(view: MachineView) -> Iterator[Finding]:
         yield view.finding("CB2503", "severe", what, reason, _AMD_REMEDY if amd else _NVIDIA_REMEDY)
 
 
-def all_at_host(view: MachineView) -> Iterator[Finding]:
-    """CB2504: no GPU has a NIC below its switch, so NCCL stages all data through the host by default."""
-    at_host = _staged(view)
-    if at_host and not _with_nearest(view, CLOSE):
-        path = _path(view, at_host[0])
-        what = "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge"
-        evidence = f"the nearest RDMA device of {gpu_name(at_host[0])} is {path} away"
-        remedy = f"measure with NCCL_NET_GDR_LEVEL={path}: on some processors it is faster, on others slower"
-        yield view.finding("CB2504", "note", what, evidence, remedy)
-
-
 def _with_nearest(view: MachineView, paths: tuple[str, ...]) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if _path(view, gpu) in paths]
-
-
-def _staged(view: MachineView) -> list[Gpu]:
-    """Return the GPUs with the nearest NIC beyond a host bridge, except those that may reach it over C2C (Grace)."""
-    return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
 
 
 def _path(view: MachineView, gpu: Gpu) -> str | None:
@@ -213,7 +206,10 @@ def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
             continue
         dark = [place for place in places if _is_dark(place)]
         yield from _all_lost(dark, places)
-        switched = [place for place in places if _on_switch(place, places) and place not in dark]
+        # a machine without any link counts as one with a switch if other machines of the model have one
+        on_switch = any(place.view.machine.switched for place in places)
+        meshes = {view for view in views if not view.machine.switched and any(link.count for link in view.machine.gpu_links)}
+        switched = [place for place in places if on_switch and place.view not in meshes and place not in dark]
         yield from _behind_switches(switched)
         meshed = [place for place in places if place not in switched and place not in dark]
         degraded = [place for place in meshed if _is_degraded(place)]
@@ -259,30 +255,27 @@ def _some_lost(degraded: Sequence[_Place], places: Sequence[_Place]) -> Iterator
     counts = [place.links for place in places if place.links is not None]
     uniform = len(counts) > 1 and len(set(counts)) == 1
     for place in degraded:
-        row = gpu_model(place.gpu.model)
-        most = row.links if row else 0
         gpu = place.gpu
+        row = gpu_model(gpu.model)
+        most = row.links if row else 0
         what = f"{gpu_name(gpu)} has {place.links} of {most} links to other GPUs"
         evidence = f"{place.links} up, {gpu.links_off} off{_others(counts)}"
         yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _LOOK[gpu.vendor])
-
-
-def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
-    """Return whether the machine has a switch, or no link at all while other machines of the model have a switch."""
-    if place.view.machine.switched:
-        return True
-    bare = not any(link.count for link in place.view.machine.gpu_links)
-    return bare and any(each.view.machine.switched for each in places)
 
 
 def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
     numbers = [place.links for place in places if place.links is not None]
     common = max(numbers, default=0)
     evidence = _have(numbers.count(common), len(places), common)
+    uncounted: dict[MachineView, list[Gpu]] = {}  # that a source leaves out while it counts the links of other GPUs on the switch
     for place in places:
         if place.links is not None and place.links < common:
             yield _lost(place, common, evidence, "severe" if place.view.machine.switched else "warning")
-    yield from _uncounted(places, common, evidence)
+        elif common and place.view.machine.switched and place.links is None:
+            uncounted.setdefault(place.view, []).append(place.gpu)
+    for view, gpus in uncounted.items():
+        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_LOOK[gpus[0].vendor]}"
+        yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(gpus)}", evidence, remedy)
 
 
 def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -395,17 +388,6 @@ def _lost(place: _Place, common: int, others: str, severity: Severity) -> Findin
     return place.view.finding("CB2301", severity, what, f"{place.links} up{off}; {others}", remedy)
 
 
-def _uncounted(places: Sequence[_Place], common: int, others: str) -> Iterator[Finding]:
-    """Yield findings for GPUs that a source leaves out while it counts the links of the other GPUs on the switch."""
-    uncounted: dict[MachineView, list[Gpu]] = {}
-    for place in places:
-        if common and place.view.machine.switched and place.links is None:
-            uncounted.setdefault(place.view, []).append(place.gpu)
-    for view, bare in uncounted.items():
-        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_LOOK[bare[0].vendor]}"
-        yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(bare)}", others, remedy)
-
-
 def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
     """Yield findings for a minority with more links off than the others, from sources that do not count links that are up."""
     off = [(place, place.gpu.links_off) for place in places if place.gpu.links_off is not None]
@@ -444,5 +426,5 @@ def memory_nodes(view: MachineView) -> Iterator[Finding]:
         yield view.finding("CB2304", "note", what, f"cpulist of node {bare[0]} is empty", remedy)
 
 
-RULES = (no_peer_access, memory_nodes, far, shares_switch, not_capable, all_at_host)
+RULES = (no_peer_access, memory_nodes, far, beyond_switch, not_capable)
 JOB_RULES = (lost_links,)

@@ -55,11 +55,17 @@ def downtrained(view: MachineView) -> Iterator[Finding]:
 
 def slot_limits(view: MachineView) -> Iterator[Finding]:
     """CB2103: a GPU in a slot with fewer lanes or GT/s than the GPU supports. For NICs see CB2201."""
-    found = [(wire, less) for wire in _wires(view) if wire.device.kind == "gpu" and wire.port and (less := _less(wire))]
+    found: list[tuple[PciDevice, PciDevice]] = []  # (card, port above); NCCL's file has no current link values, and proves nothing
+    for wire in _wires(view):
+        if wire.device.kind == "gpu" and wire.port and wire.device.link.width is not None and wire.port.link.width is not None:
+            card, slot = wire.device.link, wire.port.link
+            pairs = ((card.max_speed_gt_per_s, slot.max_speed_gt_per_s), (card.max_width, slot.max_width))
+            if any(own and other and other < own for own, other in pairs):
+                found.append((wire.device, wire.port))
     if found:
-        wire, less = found[0]
-        names = listed([view.name(each.device.address) for each, _ in found])
-        evidence = f"{view.name(wire.device.address)}: the card has {_most(wire.device)}, the port above it {less}"
+        device, port = found[0]
+        names = listed([view.name(gpu.address) for gpu, _ in found])
+        evidence = f"{view.name(device.address)}: the card has {_most(device)}, the port above it {_most(port)}"
         what = f"{plural(len(found), 'GPU')} in slots that have less than the card: {names}"
         yield view.finding("CB2103", "note", what, evidence, "move the cards to full slots where the board has any; else expect no more")
 
@@ -172,15 +178,6 @@ def _most(device: PciDevice) -> str:
 
 def _link(speed: float | None, width: int | None) -> str:
     return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
-
-
-def _less(wire: _Wire) -> str | None:
-    """Return the limits of the port above when they are lower than the card's. NCCL's file has no current link values: None there."""
-    card, port = wire.device.link, wire.port.link if wire.port else None
-    if port is None or wire.port is None or card.width is None or port.width is None:
-        return None
-    pairs = ((card.max_speed_gt_per_s, port.max_speed_gt_per_s), (card.max_width, port.max_width))
-    return _most(wire.port) if any(own and slot and slot < own for own, slot in pairs) else None
 
 
 def _redirecting(view: MachineView) -> list[PciDevice]:
