@@ -239,8 +239,10 @@ class DebugLog:
         self._files += 1
         pattern = f"{self._folder}/{self._files}.".replace("%", "%%") + "%h.%p.log"
         variables = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
-        for name in variables:
-            self._before.setdefault(name, _of_user(self._env, name))
+        for name in variables:  # the user's value: None if it is unset or was set by another log of collbench
+            value = self._env.get(name)
+            is_own = _is_own(self._env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
+            self._before.setdefault(name, None if is_own else value)
         self._env.update({name: value for name, value in variables.items() if name != _SUBSYS or not self._before[_SUBSYS]})
 
     @contextmanager
@@ -330,13 +332,6 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
 def resetter(library: Any, version: int) -> Callable[[], object] | None:
     """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None if it has none, or an unsafe one."""
     return getattr(library, RESET, None) if version >= RESET_SAFE_SINCE else None
-
-
-def _of_user(env: Mapping[str, str], name: str) -> str | None:
-    """Return the user's value of a setting; None if it is unset or was set by another log of collbench."""
-    value = env.get(name)
-    is_own = _is_own(env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
-    return None if is_own else value
 
 
 def _log_of_user(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
@@ -485,23 +480,16 @@ def _sentence(answer: str) -> str:
     except (ValueError, RecursionError):
         if answer.lstrip().startswith("{"):
             raise ValueError("sends an incomplete answer") from None
-        return _of_text(answer)
+        # text: the non-empty lines below "Errors" and "Warnings"
+        match = _SECTION.search(answer)
+        if match is None and "Job summary" not in answer:
+            return f"NCCL's RAS: {_short(answer)}"
+        lines = [line.strip() for line in answer[match.end() :].splitlines()] if match else []
+        text = [line for line in lines if line.strip(" =") and line not in ("Errors", "Warnings")]
+        return f"NCCL's RAS: {_short('; '.join(text))}" if text else "NCCL's RAS reports no errors"
     if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
         raise ValueError("sends an answer of an unknown form")
-    return _of_json(document["communicators"])
-
-
-def _of_text(answer: str) -> str:
-    """Return the non-empty lines below "Errors" and "Warnings"."""
-    found = [answer[match.end() :] for match in _SECTION.finditer(answer)]
-    if not found:
-        return "NCCL's RAS reports no errors" if "Job summary" in answer else f"NCCL's RAS: {_short(answer)}"
-    text = [line.strip() for line in found[0].splitlines() if line.strip(" =") and line.strip() not in ("Errors", "Warnings")]
-    return f"NCCL's RAS: {_short('; '.join(text))}" if text else "NCCL's RAS reports no errors"
-
-
-def _of_json(communicators: list[Any]) -> str:
-    known = [each for each in communicators if isinstance(each, dict)]
+    known = [each for each in document["communicators"] if isinstance(each, dict)]
     parts = [part for each in known for part in _faults(each)]
     if parts:
         more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""

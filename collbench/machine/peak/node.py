@@ -167,7 +167,16 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
     members = {key: [key] for key in keys}
     cuts = []
     while len(weights) > 1:
-        last, before, rate = _phase(weights)
+        # add the most tightly connected GPU until all are included
+        bound = dict.fromkeys(weights, 0.0)
+        last = before = next(iter(weights))
+        rate = 0.0
+        while bound:
+            before, last = last, max(bound, key=bound.__getitem__)
+            rate = bound.pop(last)
+            for other, weight in weights[last].items():
+                if other in bound:
+                    bound[other] += weight
         if 1 < len(members[last]) < len(keys) - 1:
             cuts.append((members[last], rate))
         members[before] = members[before] + members.pop(last)
@@ -176,20 +185,6 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
             if other != before:
                 weights[before][other] = weights[other][before] = weights[before].get(other, 0.0) + weight
     return cuts
-
-
-def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]:
-    """Add the most tightly connected GPU until all are included. Return the last, the one before it, and the last one's total rate."""
-    bound = dict.fromkeys(weights, 0.0)
-    last = before = next(iter(weights))
-    rate = 0.0
-    while bound:
-        before, last = last, max(bound, key=lambda key: bound[key])
-        rate = bound.pop(last)
-        for other, weight in weights[last].items():
-            if other in bound:
-                bound[other] += weight
-    return last, before, rate
 
 
 def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
@@ -219,7 +214,7 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str,
         below: dict[str, list[str]] = {}
         for key, chain in chains.items():
             below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
-        sides = tuple(_subtree(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
+        sides = tuple(_below_bridge(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
         alone = len(below) == len(gpus)
         if len(below) > 1 and (
             not alone or any(side.bytes_per_s < single[keys[0]] for side, keys in zip(sides, below.values(), strict=True))
@@ -228,7 +223,7 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str,
     return found
 
 
-def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
+def _below_bridge(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
     up = tree.uplink(bridge) if bridge in tree.devices else unknown("")
     inside = set(keys)
     out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
@@ -324,8 +319,14 @@ def node_of(
     tree = PcieTree(machine)
     cliques = {gpu.clique for gpu in chosen}
     clique = cliques.pop() if len(cliques) == 1 else None
-    beyond = None if domain_known or clique else _beyond(machine, chosen)
-    egress = Egress(nics) if nics else beyond or egress_of(machine, tree)
+    of_module = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
+    if nics:
+        egress = Egress(nics)
+    elif of_module and machine.switched and not domain_known and not clique:  # then the NICs do not limit what leaves such a node (NVL72)
+        why = f"the NVLinks of {of_module} may lead to other nodes (NVL72), and no source shows whether"
+        egress = Egress(unknown(f"{why}: give --nvlink-domain GPUS, or --nic where NICs are the way"))
+    else:
+        egress = egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
         none = unknown("no source lists a GPU; add --nvlink or --pcie")
@@ -381,15 +382,6 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if missing:
         raise UsageError(f"no GPU {missing[0]} on {machine.hostname or 'this machine'}: it has {', '.join(by_key) or 'none'}")
     return [by_key[key] for key in gpus]
-
-
-def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
-    """Return an unknown egress where NVLink may connect nodes (NVL72): the NICs do not limit what leaves such a node. Else None."""
-    name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
-    if not name or not machine.switched:
-        return None
-    why = f"the NVLinks of {name} may lead to other nodes (NVL72), and no source shows whether"
-    return Egress(unknown(f"{why}: give --nvlink-domain GPUS, or --nic where NICs are the way"))
 
 
 def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:

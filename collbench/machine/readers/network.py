@@ -32,40 +32,15 @@ from collbench.machine.readers.text import Notes, few, numa_of, pci_address, pri
 
 # Counters of errors and congestion, out of about a hundred.
 COUNTERS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_rcv_constraint_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_discards",
-    "port_xmit_wait",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
+    *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors"),
+    *("port_rcv_switch_relay_errors", "port_rcv_constraint_errors", "port_xmit_constraint_errors", "port_xmit_discards"),
+    *("port_xmit_wait", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped"),
 )
 HW_COUNTERS = (
-    "out_of_sequence",
-    "out_of_buffer",
-    "packet_seq_err",
-    "duplicate_request",
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    "roce_slow_restart_cnps",
-    "np_cnp_sent",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_handled",
-    "rp_cnp_ignored",
-    "rx_icrc_encapsulated",
-    "out_of_seq_request",
-    "rcvd_seq_err",
-    "retry_exceeded_err",
-    "rx_drops",
+    *("out_of_sequence", "out_of_buffer", "packet_seq_err", "duplicate_request", "implied_nak_seq_err", "local_ack_timeout_err"),
+    *("rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart_cnps", "np_cnp_sent"),
+    *("np_ecn_marked_roce_packets", "rp_cnp_handled", "rp_cnp_ignored", "rx_icrc_encapsulated", "out_of_seq_request"),
+    *("rcvd_seq_err", "retry_exceeded_err", "rx_drops"),
 )
 
 _NEVER_AT_SDR = re.compile(r"^MT41[1-9]")  # ConnectX-4 (MT4115) and later, BlueField (MT416xx)

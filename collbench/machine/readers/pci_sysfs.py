@@ -247,7 +247,5 @@ def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
     folder = f"{DEVICES}/{gpu.key}"
     memory = known.memory_bytes if known else None
     model = printable(files.text(f"{folder}/product_name") or "")
-    return replace(
-        gpu, model=model or None, architecture=known.architecture if known else None,
-        memory_bytes=memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50),
-    )  # fmt: skip
+    memory = memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50)
+    return replace(gpu, model=model or None, architecture=known.architecture if known else None, memory_bytes=memory)
