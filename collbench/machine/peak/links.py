@@ -488,7 +488,13 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     candidates = [nic for nic in machine.nics if not nic.virtual and nic.name not in management and any(_up(port) for port in nic.ports)]
     if not candidates:
         return Egress(unknown(_why_none(machine, management)))
-    fabric, doubts = _fabric(candidates)
+    # InfiniBand, else RDMA over Ethernet, else one plain interface
+    infiniband = [nic for nic in candidates if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
+    rdma = [nic for nic in candidates if nic.rdma or nic.gdr]
+    fabric = infiniband or _fastest(rdma) or _fastest(candidates)[:1]
+    why = "slower, or without RDMA" if rdma else "TCP takes one interface"
+    left = ", ".join(nic.name for nic in candidates if nic not in fabric)
+    doubts: tuple[str, ...] = (f"not counted: {left} ({'Ethernet, while InfiniBand is up' if infiniband else why})",) if left else ()
     doubts += (f"not counted: {_of_management(management)}",) if management else ()
     shared = shared_ports(machine)
     known = [port for port in shared if {nic.name for nic in fabric}.issuperset(port.names)]
@@ -533,16 +539,6 @@ def _up(port: Port) -> bool:
 def _bits(port: Port) -> float | None:
     rates = [rate for rate in (port.rate_bits_per_s, port.shaped_bits_per_s) if rate]
     return min(rates, default=None)
-
-
-def _fabric(nics: Sequence[Nic]) -> tuple[list[Nic], tuple[str, ...]]:
-    """Return the NICs to count (InfiniBand, else RDMA over Ethernet, else one plain interface), and a text about those left out."""
-    infiniband = [nic for nic in nics if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
-    rdma = [nic for nic in nics if nic.rdma or nic.gdr]
-    chosen = infiniband or _fastest(rdma) or _fastest(nics)[:1]
-    left = [nic.name for nic in nics if nic not in chosen]
-    why = "Ethernet, while InfiniBand is up" if infiniband else "slower, or without RDMA" if rdma else "TCP takes one interface"
-    return chosen, (f"not counted: {', '.join(left)} ({why})",) if left else ()
 
 
 def _fastest(nics: Sequence[Nic]) -> list[Nic]:

@@ -109,7 +109,10 @@ def _gpu(element: Element | None, device: PciDevice) -> Gpu:
 
 
 def _gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
-    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs."""
+    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs.
+
+    A far end that is hidden in a virtual machine has the target fffffff:ffff:ff.
+    """
     counts: Counter[tuple[str | None, LinkKind]] = Counter()
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
@@ -118,24 +121,17 @@ def _gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> lis
         if count is None:
             notes.doubt(f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out", f"GPU {key}")
             continue
-        counts[_far_end(link, key, known, notes), kind] += count
+        target = SWITCH if _class_of(link) == _NVSWITCH else pci_address(link.get("target", ""))
+        if target == key:
+            notes.doubt(f"its {link.tag} leads to itself in the file, and only the count was taken", f"GPU {key}")
+        elif target not in {*known, SWITCH}:
+            notes.doubt(f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken", f"GPU {key}")
+        counts[target if target in {*known, SWITCH} - {key} else None, kind] += count
     return [GpuLink(key, end, count, kind) for (end, kind), count in counts.items()]
 
 
 def _class_of(link: Element) -> str:
     return link.get("tclass", "").lower()
-
-
-def _far_end(link: Element, key: str, known: set[str], notes: Notes) -> str | None:
-    """Return the GPU at the far end, or SWITCH. A hidden one in a virtual machine has the target fffffff:ffff:ff."""
-    if _class_of(link) == _NVSWITCH:
-        return SWITCH
-    target = pci_address(link.get("target", ""))
-    if target == key:
-        notes.doubt(f"its {link.tag} leads to itself in the file, and only the count was taken", f"GPU {key}")
-    elif target not in known:
-        notes.doubt(f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken", f"GPU {key}")
-    return target if target in known and target != key else None
 
 
 def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: Notes) -> Nic:
@@ -235,7 +231,13 @@ def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
             if element.tag == "net":
                 nic = _nic(element, parent, numa, found)
                 found.guids.setdefault(nic.card_guid, set()).add(element.get("guid", ""))
-                _take_net(nic, found)
+                earlier = found.nics.setdefault(nic.name, nic)
+                if earlier is not nic and (
+                    nic.address != earlier.address or nic.ports[0].number in {port.number for port in earlier.ports}
+                ):
+                    found.doubt("the file names it twice, and the first was taken", f"{nic.name} port {nic.ports[0].number}")
+                elif earlier is not nic:  # another port of the same NIC
+                    found.nics[nic.name] = replace(earlier, ports=(*earlier.ports, *nic.ports))
             functions[element] = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
     _link_tree(found)
     _name_kinds(found, nics_alone)
@@ -263,17 +265,6 @@ def _take_function(element: Element, parent: PciDevice | None, numa: int | None,
     if device.kind == "gpu":
         found.gpus[device.address] = (_gpu(own_gpu, device), own_gpu)
     return device
-
-
-def _take_net(nic: Nic, found: ParsedTopology) -> None:
-    """Add a new NIC, or another port of a known NIC."""
-    known = found.nics.get(nic.name)
-    if known is None:
-        found.nics[nic.name] = nic
-    elif nic.address != known.address or nic.ports[0].number in {port.number for port in known.ports}:
-        found.doubt("the file names it twice, and the first was taken", f"{nic.name} port {nic.ports[0].number}")
-    else:
-        found.nics[nic.name] = replace(known, ports=(*known.ports, *nic.ports))
 
 
 def _link_tree(found: ParsedTopology) -> None:
