@@ -167,10 +167,14 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     check_ranks(arguments.operation, job)
     if found.expected is not None and found.expected.bytes_per_s is None:
         raise UsageError(f"peak {arguments.operation}: {found.expected.limited_by}")
+    sizes = parse_sizes(arguments.sizes) if arguments.sizes else None
     if arguments.floor is not None:
-        print(_floor(arguments, found, job))
+        from collbench.machine.peak.floors import floors_of, parse_share, render
+
+        floors = floors_of(arguments.operation, job, found, parse_share(arguments.floor), sizes)
+        print(render(floors, arguments.operation, job, arguments.emit or "json"))
         return 0
-    times = expected_times(arguments.operation, job, parse_sizes(arguments.sizes)) if arguments.sizes else []
+    times = expected_times(arguments.operation, job, sizes) if sizes else []
     found = replace(found, sizes=tuple(times))
     if measured is not None and len(times) > 1:
         raise UsageError("--measured with several --sizes: use one size, the one that was measured")
@@ -199,15 +203,6 @@ def _check_peak_options(arguments: argparse.Namespace) -> None:
         raise UsageError("--format csv needs --sizes: it has one row for each size")
     if arguments.floor is not None and (arguments.measured or arguments.html or arguments.format != "text"):
         raise UsageError("--floor does not go with --measured, --html or --format: use --emit to select what is written")
-
-
-def _floor(arguments: argparse.Namespace, found: CollectiveCeilings, job: Job) -> str:
-    from collbench.machine.peak.floors import floors_of, parse_share, render
-    from collbench.units import parse_sizes
-
-    sizes = parse_sizes(arguments.sizes) if arguments.sizes else None
-    floors = floors_of(arguments.operation, job, found, parse_share(arguments.floor), sizes)
-    return render(floors, arguments.operation, job, arguments.emit or "json")
 
 
 def _write_page(where: Path, screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> None:
@@ -382,17 +377,23 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print the findings at rank 0, and return the exit code. Raises CollbenchError."""
     if arguments.launch:
         return _launch(arguments)
+    import socket
+
+    from collbench.machine.readers.nccl_log import read_file
     from collbench.measuring.probing import at_rank_0, launched, together
 
+    def show(machines: list[Machine], here: bool = False) -> int:
+        return _print_findings(machines, [read_file(file) for file in arguments.log], arguments, here)
+
     if arguments.sources:
-        return at_rank_0(
-            os.environ, arguments.timeout, lambda: _print_findings(read_machines(arguments.sources), _logs(arguments), arguments)
-        )
+        return at_rank_0(os.environ, arguments.timeout, lambda: show(read_machines(arguments.sources)))
     if arguments.log and not launched(os.environ):
-        logs = _logs(arguments)
-        if not _of_here(logs):
+        logs = [read_file(file) for file in arguments.log]
+        this_host = socket.gethostname().partition(".")[0].lower()
+        # of a log that other hosts wrote, this host's NICs would be mistaken for those of the job
+        if not any(host.partition(".")[0].lower() == this_host for log in logs for host in log.hosts):
             return _print_findings([], logs, arguments)
-    return together(os.environ, arguments.timeout, lambda machines: _print_findings(machines, _logs(arguments), arguments, here=True))
+    return together(os.environ, arguments.timeout, lambda machines: show(machines, here=True))
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -450,21 +451,6 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
         return None
     finally:
         finalise()
-
-
-def _logs(arguments: argparse.Namespace) -> list[NcclLog]:
-    """Return the named NCCL logs. Raises Unreadable for a path that is not a file, or not a log."""
-    from collbench.machine.readers.nccl_log import read_file
-
-    return [read_file(file) for file in arguments.log]
-
-
-def _of_here(logs: list[NcclLog]) -> bool:
-    """Return whether this host wrote one of the logs. Otherwise its NICs would be mistaken for those of the job."""
-    import socket
-
-    here = socket.gethostname().partition(".")[0].lower()
-    return any(host.partition(".")[0].lower() == here for log in logs for host in log.hosts)
 
 
 def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:

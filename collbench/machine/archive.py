@@ -77,8 +77,14 @@ def _from(stream: _Bounded, name: str, left_out: Counter[str]) -> Iterator[Archi
             reason = _why_not(header)
             if reason:
                 left_out[reason] += 1
-            else:
-                yield _member(tar, header)
+                continue
+            path = "/" + "/".join(part for part in header.name.split("/") if part not in {"", "."})
+            target = header.linkname if header.issym() else None
+            if header.islnk():
+                target = "/" + header.linkname.removeprefix("./").lstrip("/")
+            file = tar.extractfile(header) if header.isreg() else None
+            # tar pads a sysfs file to the page size that the kernel reports
+            yield ArchiveMember(path, file.read(MOST_FILE).rstrip(b"\x00") if file else None, target)
         ended = getattr(tar, _Header.ENDED, "")
         if ended != "EOFHeaderError":
             left_out["what follows a damaged or missing header: the file may be cut off"] += 1
@@ -101,17 +107,6 @@ def _why_not(header: tarfile.TarInfo) -> str | None:
     if header.size < 0 or not (header.isreg() or header.isdir() or header.issym() or header.islnk()):
         return "devices, pipes and members of unknown kind"
     return "sparse files" if header.issparse() else None  # a few bytes can declare any size, which the limit does not count
-
-
-def _member(tar: tarfile.TarFile, header: tarfile.TarInfo) -> ArchiveMember:
-    path = "/" + "/".join(part for part in header.name.split("/") if part not in {"", "."})
-    if header.issym():
-        return ArchiveMember(path, target=header.linkname)
-    if header.islnk():
-        return ArchiveMember(path, target="/" + header.linkname.removeprefix("./").lstrip("/"))
-    stream = tar.extractfile(header) if header.isreg() else None
-    # tar pads a sysfs file to the page size that the kernel reports
-    return ArchiveMember(path, data=stream.read(MOST_FILE).rstrip(b"\x00") if stream else None)
 
 
 class _Header(tarfile.TarInfo):
@@ -270,17 +265,14 @@ def open_archive(path: Path) -> Archive:
         raise Unreadable(f"{name} holds {len(chosen)} machines ({shown}): give one tarball per machine")
     top = chosen[0]
     doubts = [f"{name}: {count} members left out: {reason}" for reason, count in sorted(left_out.items())]
-    archive = Archive(_below(top, found), tuple(doubts))
+    below = []
+    for member in found:
+        if member.path.startswith(top + "/"):  # targets of hard links begin at the tarball's root, too
+            target = member.target
+            target = target.removeprefix(top) if target and target.startswith(top + "/") else target
+            below.append(ArchiveMember(member.path.removeprefix(top), member.data, target))
+    archive = Archive(below, tuple(doubts))
     if any(archive.text(file) == "" for file in _NEVER_EMPTY):
         why = "/proc gives the size of its files as 0, and tar copies by size; `collbench probe --gather` does not"
         archive.doubts += (f"{name}: its files of /proc are empty: {why}",)
     return archive
-
-
-def _below(top: str, found: Iterable[ArchiveMember]) -> Iterator[ArchiveMember]:
-    """Yield the members below `top`, with paths relative to it, like targets of hard links, which begin at the tarball's root."""
-    for member in found:
-        if member.path.startswith(top + "/"):
-            target = member.target
-            target = target.removeprefix(top) if target and target.startswith(top + "/") else target
-            yield ArchiveMember(member.path.removeprefix(top), member.data, target)

@@ -28,7 +28,7 @@ def differences(machines: Sequence[Machine]) -> list[str]:
     for name, machine in zip(names, machines, strict=True):
         for fact, value in _facts(machine, common).items():
             columns.setdefault(fact, {}).setdefault(value, []).append(name)
-    return [printable(_sentence(fact, nodes), _LONGEST) for fact, nodes in columns.items() if len(nodes) > 1]
+    return [printable(_sentence(nodes), _LONGEST) for nodes in columns.values() if len(nodes) > 1]
 
 
 def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
@@ -36,19 +36,10 @@ def _facts(machine: Machine, common_memory: int) -> dict[str, str]:
     size = machine.system.memory_bytes
     near = size and abs(size - common_memory) <= _MEMORY_TOLERANCE * common_memory
     facts = {"memory": f"{(common_memory if near else size) / 2**30:.0f} GiB of memory"} if size else {}
-    for write in (_gpus, _system, _links, _nics):
-        facts.update((fact, text) for fact, text in write(machine) if text)
-    return facts
-
-
-def _gpus(machine: Machine) -> Iterator[tuple[str, str]]:
-    yield "gpus", _counted(machine, "gpus", len(machine.gpus), "GPU")
-    yield "gpu model", _listed("GPUs' model", (gpu.model for gpu in machine.gpus))
+    facts["gpus"] = _counted(machine, "gpus", len(machine.gpus), "GPU")
+    facts["gpu model"] = _listed("GPUs' model", (gpu.model for gpu in machine.gpus))
     sizes = (f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else None for gpu in machine.gpus)
-    yield "gpu memory", _listed("GPUs' memory", sizes)
-
-
-def _system(machine: Machine) -> Iterator[tuple[str, str]]:
+    facts["gpu memory"] = _listed("GPUs' memory", sizes)
     system = machine.system
     for label, value in (
         ("kernel", system.kernel),
@@ -58,23 +49,25 @@ def _system(machine: Machine) -> Iterator[tuple[str, str]]:
         ("peer memory", None if system.peer_memory is None else ", ".join(system.peer_memory) or "none"),
         ("virtualization", "none" if system.virtualization == "" else system.virtualization),
     ):
-        yield label, f"{label} {value}" if value else ""
-    yield "threads", _number(system.threads, "CPU thread") if system.threads else ""
-    yield "NUMA", _number(len(machine.numa_nodes), "NUMA node") if machine.numa_nodes else ""
+        facts[label] = f"{label} {value}" if value else ""
+    facts["threads"] = _number(system.threads, "CPU thread") if system.threads else ""
+    facts["NUMA"] = _number(len(machine.numa_nodes), "NUMA node") if machine.numa_nodes else ""
+    facts["links"] = _links(machine)
+    facts.update((fact, text) for fact, text in _nics(machine) if text)
+    return {fact: text for fact, text in facts.items() if text}
 
 
-def _links(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield the NVLink and xGMI facts: one for all GPUs, or one per GPU where they differ."""
+def _links(machine: Machine) -> str:
+    """Return the NVLinks or xGMI links: one number for all GPUs, or those of each where they differ."""
     kind = "xGMI" if any(link.kind == "xgmi" for link in machine.gpu_links) else "NVLink"
     by_count: dict[int, list[str]] = {}
     for gpu in machine.gpus:
         if (count := machine.links_of(gpu.key)) is not None:
             by_count.setdefault(count, []).append(str(gpu.index) if gpu.index is not None else gpu.key)
     if len(by_count) == 1:
-        yield "links", f"{_number(next(iter(by_count)), kind)} per GPU"
-    elif by_count:
-        few = sorted(by_count.items(), key=lambda item: len(item[1]))
-        yield "links", ", ".join(f"{_number(count, kind)} on GPU {', '.join(gpus)}" for count, gpus in few)
+        return f"{_number(next(iter(by_count)), kind)} per GPU"
+    few = sorted(by_count.items(), key=lambda item: len(item[1]))
+    return ", ".join(f"{_number(count, kind)} on GPU {', '.join(gpus)}" for count, gpus in few)
 
 
 def _nics(machine: Machine) -> Iterator[tuple[str, str]]:
@@ -107,7 +100,7 @@ def _listed(what: str, values: Iterable[str | None]) -> str:
     return f"{what} {', '.join(found)}" if found else ""
 
 
-def _sentence(fact: str, nodes: Mapping[str, Sequence[str]]) -> str:
+def _sentence(nodes: Mapping[str, Sequence[str]]) -> str:
     """Return the sentence for one fact: small groups first, then the majority. Without a majority every group is listed with its names."""
     ordered = sorted(nodes.items(), key=lambda item: len(item[1]))
     *few, (common, many) = ordered

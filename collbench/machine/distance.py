@@ -125,22 +125,18 @@ class Distances:
         if a == b:
             return "X", ""
         stated = self.machine.paths.get((a, b)) or self.machine.paths.get((b, a))
-        linked = stated if stated and stated != ANY_PCIE else self._linked(a, b)
-        if linked:
-            return linked, ""
+        if stated and stated != ANY_PCIE:
+            return stated, ""
+        for kind, prefix in _PREFIX.items():
+            direct = max(self._links[a, b, kind], self._links[b, a, kind])
+            count = direct or min(self._links[a, SWITCH, kind], self._links[b, SWITCH, kind])
+            if count:
+                return f"{prefix}{count}", ""
         if stated:
             return self._over_pci(a, b)[0] or stated, ""
         if all(any(self._links[gpu, None, kind] for kind in _PREFIX) for gpu in (a, b)):
             return None, "the source counts the GPUs' links but does not show where they lead"
         return self._over_pci(a, b)
-
-    def _linked(self, a: str, b: str) -> str | None:
-        for kind, prefix in _PREFIX.items():
-            direct = max(self._links[a, b, kind], self._links[b, a, kind])
-            count = direct or min(self._links[a, SWITCH, kind], self._links[b, SWITCH, kind])
-            if count:
-                return f"{prefix}{count}"
-        return None
 
     def _over_pci(self, a: str, b: str) -> tuple[str | None, str]:
         chains: list[list[str]] = []
@@ -329,20 +325,17 @@ def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
         return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")
     if machine.system.container:
         return Capability("unknown", f"inside a container ({machine.system.container}): its view of the host's modules proves nothing")
-    loaded = next((name for name in machine.system.peer_memory or () if name in _MODULES.get(gpu.vendor or "", ())), None)
-    return Capability(_UNCHECKED, f"{loaded} is loaded") if loaded else _dma_buf(machine.system)
-
-
-def _dma_buf(system: System) -> Capability:
-    """Return whether dma-buf gives access: the alternative to a peer-memory module, and the reason reported when both are missing."""
+    system = machine.system
+    loaded = next((name for name in system.peer_memory or () if name in _MODULES.get(gpu.vendor or "", ())), None)
+    if loaded:
+        return Capability(_UNCHECKED, f"{loaded} is loaded")
+    # dma-buf is the alternative to a peer-memory module
     module = "no peer-memory module for this GPU is loaded" if system.peer_memory is not None else "peer-memory modules were not looked at"
     version = _KERNEL.match(system.kernel or "")
     old = version is not None and (int(version[1]), int(version[2])) < DMA_BUF_KERNEL
     if system.dma_buf and version and not old:
         return Capability(_UNCHECKED, "the driver exports dma-buf")
     lacks = f"kernel {system.kernel} is older than 5.12, which dma-buf needs" if old else "the driver exports no dma-buf"
-    if system.peer_memory is not None and (system.dma_buf is False or old):
-        return Capability("not capable", f"{module}, and {lacks}")
     if system.dma_buf is False or old:
-        return Capability("unknown", f"{module}, and {lacks}")
+        return Capability("unknown" if system.peer_memory is None else "not capable", f"{module}, and {lacks}")
     return Capability("unknown", f"{module}, and {'the kernel version is' if system.dma_buf else 'dma-buf support is'} unknown")

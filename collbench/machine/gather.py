@@ -75,8 +75,9 @@ class Mask:
         """Return the masked text of one of the machine's files."""
         if path in _WHOLLY:
             return self._host_like(text)
-        if path.endswith("/mounts"):
-            return "\n".join(line for line in map(_root_mount, text.splitlines()) if line)
+        if path.endswith("/mounts"):  # the type of the root's file system: readers only need to know whether the root is an overlay
+            mounts = [words for line in text.splitlines() if len(words := line.split()) > 2 and words[1] == "/"]
+            return "\n".join(f"{words[2]} / {words[2]} rw 0 0" for words in mounts)
         if path.endswith("/cgroup"):
             return "\n".join(map(_known_group, text.splitlines()))
         if path.endswith("/fw_ver"):
@@ -120,12 +121,6 @@ class Mask:
 
     def _digits(self, name: str) -> str:
         return hashlib.blake2b(name.encode(), key=self._secret, digest_size=32).hexdigest()
-
-
-def _root_mount(line: str) -> str:
-    """Return the file system type of the root mount, "" for other lines. Readers only need to know whether the root is an overlay."""
-    words = line.split()
-    return f"{words[2]} / {words[2]} rw 0 0" if len(words) > 2 and words[1] == "/" else ""
 
 
 def _known_group(line: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,24 +34,23 @@ def readings(files: Files) -> list[Machine]:
 
 
 def _cards(devices: tuple[PciDevice, ...], nics: tuple[Nic, ...], classes: bool) -> Machine:
-    """Return the network cards without a device: RDMA cards, and all cards where no device is visible."""
+    """Return the network cards without a device, by their interface if they have one: RDMA cards, and all where no device is visible."""
     if any(nic.rdma and nic.virtual is None and nic.address is None for nic in nics):
         return Machine()  # the card of this device is unknown
     owned = {nic.address for nic in nics if nic.rdma}
-    free = [each for each in devices if each.kind == "nic" and not each.virtual and each.address not in owned]
-    found = list(_without_device(free, nics) if classes else (pci.nic(each, frozenset()) for each in free))
+    names = {nic.address: nic.name for nic in nics if nic.address}
+    found = []
+    for device in devices:
+        if device.kind != "nic" or device.virtual or device.address in owned:
+            continue
+        card = pci.nic(device, frozenset())
+        if not classes:
+            found.append(card)
+        elif pci.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):  # else passed to a guest
+            found.append(replace(card, rdma=False, rdma_missing=True, name=names.get(device.address, card.name)))
     why = _NO_DEVICE if classes else _NO_CLASS
     unknown = {f"nics/{nic.name}/ports": why for nic in found if nic.name == nic.address}
     return Machine(sources=(linux.KIND,), nics=tuple(found), unknown=unknown) if found else Machine()
-
-
-def _without_device(free: list[PciDevice], nics: tuple[Nic, ...]) -> Iterator[Nic]:
-    """Yield the RDMA cards without an RDMA device, named after their interface if they have one. Skips cards passed to guests."""
-    names = {nic.address: nic.name for nic in nics if nic.address}
-    for device in free:
-        if pci.is_rdma_card(device) and not (device.driver or "").startswith("vfio"):
-            bare = replace(pci.nic(device, frozenset()), rdma=False, rdma_missing=True)
-            yield replace(bare, name=names.get(device.address, bare.name))
 
 
 # This machine, live: the GPU driver, the kernel's files, and system calls.

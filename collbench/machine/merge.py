@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collbench.machine.model import LISTS, Disagreement, Gpu, GpuLink, Machine, Nic, PciDevice, known_none, name_by_lid
+from collbench.machine.model import LISTS, Disagreement, Gpu, GpuLink, Machine, PciDevice, known_none, name_by_lid
 
 # Comparison of two sources: numbers within a tolerance, names without case and prefixes.
 
@@ -72,12 +72,9 @@ def _alike(name: str, one: Any, other: Any) -> bool:
         return bool(one.partition(".")[0] == other.partition(".")[0])
     if isinstance(one, tuple):
         return set(one) == set(other)
-    return bool(_folded(one) == _folded(other))
-
-
-def _folded(value: Any) -> Any:
-    """Return a text in lower case without leading zeros and 0x, so that spellings of one value compare equal."""
-    return value.lower().removeprefix("0x").lstrip("0") if isinstance(value, str) else value
+    if isinstance(one, str) and isinstance(other, str):  # in lower case without leading zeros and 0x: spellings of one value
+        one, other = (text.lower().removeprefix("0x").lstrip("0") for text in (one, other))
+    return bool(one == other)
 
 
 # Matching of parts between sources: GPUs by address, serial number or index, NICs by name or address.
@@ -131,7 +128,9 @@ def _own_key(gpu: Gpu) -> str:
 def _match_nics(machines: Sequence[Machine], record: _Record) -> list[dict[str, str]]:
     """Return the merged machine's key of each NIC by its name, for each source."""
     named = any(not _PLACE.match(nic.name) for machine in machines for nic in machine.nics)
-    names = _names_by_lid(machines)
+    ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
+    by_lid = {name_by_lid(lid): name for name, lid in ports if name != name_by_lid(lid)}
+    names = {name: by_lid[name] for name, _ in ports if name in by_lid}  # of NICs of which one source has only the LID
     at: dict[str, str] = {}
     found: list[dict[str, str]] = [{} for _ in machines]
     # names from other sources are preferred to addresses
@@ -142,33 +141,19 @@ def _match_nics(machines: Sequence[Machine], record: _Record) -> list[dict[str, 
             listing = left_out[0] if len(left_out) == 1 else f"{left_out[0]}…{left_out[-1]}"
             record.doubts.append(f"{source_of(machine)} does not name the devices {listing} (no NIC Legend): they are left out")
         nics = [nic for nic in machine.nics if nic.name not in left_out]
-        found[place] = _keys_of_nics(nics, names, at)
+        here = Counter(nic.address for nic in nics)
+        # by name (an RDMA device owns its network interfaces), else by address where the source has one NIC there
         for nic in nics:
-            key = found[place][nic.name]
+            key = names.get(nic.name)
+            if key is None and nic.address and (here[nic.address] == 1 or nic.name == nic.address):
+                key = at.get(nic.address)
+            found[place][nic.name] = key or next((names[name] for name in nic.interfaces if name in names), nic.name)
+        for nic in nics:
             for name in (nic.name, *nic.interfaces):
-                names.setdefault(name, key)
+                names.setdefault(name, found[place][nic.name])
             if nic.address:
-                at.setdefault(nic.address, key)
+                at.setdefault(nic.address, found[place][nic.name])
     return found
-
-
-def _names_by_lid(machines: Sequence[Machine]) -> dict[str, str]:
-    """Return device names from other sources for NICs of which only the LID is known ("LID 12")."""
-    ports = [(nic.name, port.lid) for machine in machines for nic in machine.nics for port in nic.ports if port.lid]
-    named = {name_by_lid(local): name for name, local in ports if name != name_by_lid(local)}
-    return {name: named[name] for name, _ in ports if name in named}
-
-
-def _keys_of_nics(nics: Sequence[Nic], names: dict[str, str], at: dict[str, str]) -> dict[str, str]:
-    """Return merged keys by name (an RDMA device owns its network interfaces), else by address where the source has one NIC there."""
-    here = Counter(nic.address for nic in nics)
-    keys: dict[str, str] = {}
-    for nic in nics:
-        key = names.get(nic.name)
-        if key is None and nic.address and (here[nic.address] == 1 or nic.name == nic.address):
-            key = at.get(nic.address)
-        keys[nic.name] = key or next((names[name] for name in nic.interfaces if name in names), nic.name)
-    return keys
 
 
 def merge(machines: Sequence[Machine]) -> Machine:
@@ -226,28 +211,24 @@ def _renamed(machine: Machine, gpus: Mapping[str, str], nics: Mapping[str, str])
     def pairs(found: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
         return {(keys[a], keys[b]): text for (a, b), text in found.items() if a in keys and b in keys}
 
-    def far(link: GpuLink) -> str | None:
-        return gpus.get(link.b, link.b) if link.b else None
-
-    def paths(found: Mapping[str, str]) -> dict[str, str]:
-        return {_renamed_path(path, {"gpus": gpus, "nics": nics}): text for path, text in found.items()}
+    def renamed(path: str) -> str:
+        head, _, rest = path.partition("/")
+        key, slash, tail = rest.partition("/")
+        own = {"gpus": gpus, "nics": nics}.get(head) if rest else None
+        return path if own is None else f"{head}/{own.get(key, key)}{slash}{tail}"
 
     return replace(
         machine,
         gpus=tuple(replace(gpu, key=gpus[gpu.key]) for gpu in machine.gpus if gpu.key in gpus),
         nics=tuple(replace(nic, name=nics[nic.name]) for nic in machine.nics if nic.name in nics),
-        gpu_links=tuple(replace(link, a=gpus[link.a], b=far(link)) for link in machine.gpu_links if link.a in gpus),
+        gpu_links=tuple(
+            replace(link, a=gpus[link.a], b=gpus.get(link.b, link.b) if link.b else None) for link in machine.gpu_links if link.a in gpus
+        ),
         paths=pairs(machine.paths),
         peer_access=pairs(machine.peer_access),
-        unknown=paths(machine.unknown),
-        origins=paths(machine.origins),
+        unknown={renamed(path): text for path, text in machine.unknown.items()},
+        origins={renamed(path): text for path, text in machine.origins.items()},
     )
-
-
-def _renamed_path(path: str, keys: Mapping[str, Mapping[str, str]]) -> str:
-    head, _, rest = path.partition("/")
-    key, slash, tail = rest.partition("/")
-    return f"{head}/{keys[head].get(key, key)}{slash}{tail}" if head in keys and rest else path
 
 
 def _merged_parts(path: str, found: Sequence[tuple[Machine, Sequence[Any]]], record: _Record) -> tuple[Any, ...]:
@@ -281,10 +262,11 @@ def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) ->
 @functools.cache
 def _defaults(kind: Any) -> dict[str, Any]:
     """Return the fields of a part's class with the default value that means unknown."""
-    names = {
-        one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory() for one in dataclasses.fields(kind)
-    }
-    return {name: None if default is dataclasses.MISSING else default for name, default in names.items()}
+    defaults = {}
+    for one in dataclasses.fields(kind):
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        defaults[one.name] = None if default is dataclasses.MISSING else default
+    return defaults
 
 
 def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
@@ -296,31 +278,24 @@ def _links(readings: Sequence[Machine], record: _Record) -> tuple[GpuLink, ...]:
     taken, *others = having
     record.origins["gpu_links"] = _source(taken, "gpu_links")
     own = _link_counts(taken)
+    rates: dict[str, float] = {}  # of one link, from the first source that gives all links of that GPU the same rate
     for other in others:
+        found: dict[str, set[float | None]] = {}
+        for link in other.gpu_links:
+            found.setdefault(link.a, set()).add(link.bytes_per_s)
+        rates = {gpu: rate for gpu, (rate, *rest) in found.items() if rate and not rest} | rates
         for gpu, theirs in _link_counts(other).items():
             if own.get(gpu, theirs) != theirs:
                 sides = f"{own[gpu]} links", _source(taken, "gpu_links"), f"{theirs} links", _source(other, "gpu_links")
                 record.disagreements.append(Disagreement(f"gpu_links/{gpu}", *sides))
-    rates = _rates(others)
     return tuple(replace(link, bytes_per_s=rates.get(link.a)) if link.bytes_per_s is None else link for link in taken.gpu_links)
 
 
 def _link_counts(machine: Machine) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for link in machine.gpu_links:
-        counts[link.a] = counts.get(link.a, 0) + link.count
+        counts[link.a] += link.count
     return counts
-
-
-def _rates(others: Sequence[Machine]) -> dict[str, float]:
-    """Return the rate of one link per GPU, from the first source that gives all links of that GPU the same rate."""
-    found: dict[str, float] = {}
-    for other in others:
-        rates: dict[str, set[float | None]] = {}
-        for link in other.gpu_links:
-            rates.setdefault(link.a, set()).add(link.bytes_per_s)
-        found = {**{gpu: rate for gpu, (rate, *rest) in rates.items() if rate and not rest}, **found}
-    return found
 
 
 def _without_circles(devices: Sequence[PciDevice], record: _Record) -> Iterable[PciDevice]:

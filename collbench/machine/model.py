@@ -8,7 +8,7 @@ Rates are bytes or bits per second of one direction, as their names state.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 from collbench.machine.readers.text import printable
@@ -30,7 +30,17 @@ class PcieLink:
 
 
 @dataclass(frozen=True, slots=True)
-class PciDevice:
+class Part:
+    """A part of a machine. Its first field identifies it."""
+
+    @property
+    def key(self) -> str:
+        """The key of this part in fact paths."""
+        return str(getattr(self, fields(self)[0].name))
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice(Part):
     """A PCI function.
 
     address     "0000:19:00.0", lower case, with its domain; files with invented ids keep theirs
@@ -52,11 +62,6 @@ class PciDevice:
     acs: tuple[str, ...] | None = None
     driver: str | None = None
     virtual: bool = False
-
-    @property
-    def key(self) -> str:
-        """The key of this device in fact paths."""
-        return self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class GpuLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class Port(Part):
     """A port of a NIC.
 
     rate_bits_per_s    data rate after line coding; None when unknown or the port is down
@@ -142,14 +147,9 @@ class Port:
     max_lanes: int | None = None
     guid: str | None = None
 
-    @property
-    def key(self) -> str:
-        """The key of this port in fact paths."""
-        return str(self.number)
-
 
 @dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Part):
     """A network device: an RDMA device (InfiniBand, RoCE, EFA) or a plain Ethernet interface.
 
     name           "mlx5_0", "eth0"
@@ -177,24 +177,14 @@ class Nic:
     rdma_missing: bool = False
     card_guid: str | None = None
 
-    @property
-    def key(self) -> str:
-        """The key of this NIC in fact paths."""
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
-class NumaNode:
+class NumaNode(Part):
     """A NUMA node with CPUs, or with memory alone; memory of GPUs is not listed. cpus: in the kernel's list format, "0-31,64-95"."""
 
     id: int
     cpus: str | None = None
     memory_bytes: int | None = None
-
-    @property
-    def key(self) -> str:
-        """The key of this node in fact paths."""
-        return str(self.id)
 
 
 @dataclass(frozen=True, slots=True)

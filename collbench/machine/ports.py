@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -67,20 +66,14 @@ def _are_one_port(machine: Machine, a: Nic, b: Nic) -> bool | None:
     if a.card_guid is None:
         by_name = _differ_in_domain(a, b) and not machine.gpus and not (a.address and b.address)
         return None if by_name else False
-    return _on_one_card(a, b) if _is_mellanox(machine, a) and _is_mellanox(machine, b) else False
-
-
-def _on_one_card(a: Nic, b: Nic) -> bool | None:
-    """Return whether two devices of one card are one port."""
-    lids = _lids(a), _lids(b)
-    if (lids[0] and lids[0] == lids[1]) or _port_guids(a) & _port_guids(b):
+    lids, guids = ([{getattr(port, name) for port in nic.ports} - {None, 0, ""} for nic in (a, b)] for name in ("lid", "guid"))
+    if not _is_mellanox(machine, a) or not _is_mellanox(machine, b):
+        return False
+    if (lids[0] and lids[0] == lids[1]) or guids[0] & guids[1]:
         return True
-    if all(lids):
-        return False  # a LID each
-    first = _function(a)
-    second = _function(b)
-    if first is None or second is None:
-        return None
+    first, second = _function(a), _function(b)
+    if all(lids) or first is None or second is None:
+        return False if all(lids) else None  # a LID each
     return first.number == second.number and (first.domain, first.bus) != (second.domain, second.bus)
 
 
@@ -105,14 +98,6 @@ def _is_mellanox(machine: Machine, nic: Nic) -> bool:
     return vendor == MELLANOX if vendor is not None else bool(_MELLANOX_MODEL.match(nic.model or "")) or nic.name.startswith("mlx")
 
 
-def _lids(nic: Nic) -> set[int]:
-    return {port.lid for port in nic.ports if port.lid}
-
-
-def _port_guids(nic: Nic) -> set[str]:
-    return {port.guid for port in nic.ports if port.guid}
-
-
 # HGX B200 and B300 have ConnectX-7 functions through which the host manages the NVLink switches. They show as InfiniBand at 100 Gb/s, with
 # the subnet manager of the NVLink fabric on the host itself.
 
@@ -128,14 +113,13 @@ def nvlink_management(machine: Machine) -> tuple[str, ...]:
     Where no source lists the GPUs, only beside cards of a later generation.
     """
     here = {port.lid for nic in machine.nics for port in nic.ports if port.lid}
-    bridges = tuple(nic.name for nic in machine.nics if nic.model == _BRIDGE_MODEL and nic.ports and all(_is_bridge(nic, here)))
+    bridges = tuple(nic.name for nic in machine.nics if nic.model == _BRIDGE_MODEL and nic.ports and _is_bridge(nic, here))
     others = [nic for nic in machine.nics if nic.rdma and nic.virtual is None and nic.name not in bridges]
     newer = any(_NEWER_MODELS.match(nic.model or "") for nic in others)
     on_board = any(_BOARDS.search(gpu.model or "") or gpu.architecture in ("sm_100", "sm_103") for gpu in machine.gpus)
     return bridges if (others and on_board) or (newer and not machine.gpus) else ()
 
 
-def _is_bridge(nic: Nic, here: set[int]) -> Iterator[bool]:
-    """Yield, for each port, whether it is an InfiniBand port at 100 Gb/s with the subnet manager at one of the host's own LIDs."""
-    for port in nic.ports:
-        yield port.link_layer == "infiniband" and port.rate_bits_per_s == _BRIDGE_BITS_PER_S and port.sm_lid in here
+def _is_bridge(nic: Nic, here: set[int]) -> bool:
+    """Return whether all ports are InfiniBand at 100 Gb/s with the subnet manager at one of the host's own LIDs."""
+    return all((port.link_layer, port.rate_bits_per_s) == ("infiniband", _BRIDGE_BITS_PER_S) and port.sm_lid in here for port in nic.ports)

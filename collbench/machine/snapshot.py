@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from collbench.machine.model import Machine, NumaNode
+from collbench.machine.model import Machine
 from collbench.machine.readers.text import Unreadable, printable
 
 SCHEMA = 1
@@ -107,11 +107,10 @@ def _rounded(machine: Machine) -> Machine:
     def step(amount: int | None) -> int | None:
         return round(math.log(amount) / 0.04) if amount else amount
 
-    def node(of: NumaNode) -> NumaNode:
-        return replace(of, memory_bytes=step(of.memory_bytes))
-
     system = replace(machine.system, memory_bytes=step(machine.system.memory_bytes), shm_bytes=step(machine.system.shm_bytes))
-    return replace(machine, system=system, numa_nodes=tuple(map(node, machine.numa_nodes)))
+    return replace(
+        machine, system=system, numa_nodes=tuple(replace(node, memory_bytes=step(node.memory_bytes)) for node in machine.numa_nodes)
+    )
 
 
 # The check of a document: for each dataclass of the model a struct with the same fields, which allows no others.

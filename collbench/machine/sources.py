@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from collbench.machine.archive import SUFFIXES, open_archive, unpacked
-from collbench.machine.files import Files, Folder
+from collbench.machine.files import Folder
 from collbench.machine.here import readings
 from collbench.machine.merge import merge
 from collbench.machine.model import Machine, System, impossible, with_reasons
@@ -200,24 +200,23 @@ def _together(units: Sequence[_Unit]) -> list[list[_Reading]]:
     """Return one machine, unless two folders or tarballs hold the same kind of source: then each is one, named after its folder."""
     kinds = [kind for unit in units if unit.name for kind in {reading.trust for reading in unit.readings if reading.machine.sources}]
     if len(kinds) != len(set(kinds)):
-        return [[_called(reading, unit.name) for reading in unit.readings] for unit in units]
+        return [_called(unit) if unit.name else unit.readings for unit in units]
     names = [printable(unit.name) for unit in units if unit.name]
     doubts = [f"{', '.join(names)} name no host: they are taken for one machine"] if len(names) > 1 else []
     return [[*(reading for unit in units for reading in unit.readings), *_doubting(doubts)]] if units else []
 
 
-def _called(reading: _Reading, name: str) -> _Reading:
-    if not name:
-        return reading
-    host = printable(name)
+def _called(unit: _Unit) -> list[_Reading]:
+    host = printable(unit.name)
     doubt = f"no source has this host's name: it is named {host}, after its folder or tarball"
-    return _Reading(reading.trust, replace(reading.machine, hostname=host, doubts=(*reading.machine.doubts, doubt)))
+    named = ((trust, replace(machine, hostname=host, doubts=(*machine.doubts, doubt))) for trust, machine in unit.readings)
+    return [_Reading(*reading) for reading in named]
 
 
 def _of_folder(folder: Path, note: Callable[[str], None] | None) -> list[_Reading]:
     """Return the readings of a machine's root (with outputs of tools next to sys and proc), of a run, or of a folder of files."""
     root = (folder / "sys").is_dir() or (folder / "proc").is_dir()
-    found = _of_tree(Folder(folder)) if root else []
+    found = [_Reading(_TREE, machine) for machine in readings(Folder(folder))] if root else []
     if root and folder.resolve() == Path("/"):
         return found
     outputs = folder / OUTPUTS
@@ -268,17 +267,12 @@ def _of_tarball(path: Path) -> list[_Reading]:
     """Return the readings of a tarball: the machine's files and the archived outputs of tools; an unreadable output is a doubt."""
     archive = open_archive(path)
     outputs, refused = _each(archive.names(f"/{OUTPUTS}"), lambda name: _of_output(archive.text(f"/{OUTPUTS}/{name}") or "", name))
-    readings = [*_of_tree(archive), *outputs]
-    if not any(_has_facts(reading.machine) for reading in readings):
+    found = [*(_Reading(_TREE, machine) for machine in readings(archive)), *outputs]
+    if not any(_has_facts(reading.machine) for reading in found):
         raise Unreadable(
             f"{printable(path.name)} holds no machine's files in its sys and proc: gather them with `collbench probe --gather`"
         )
-    return [*readings, *_doubting([*archive.doubts, *(f"left out: {why}" for _, why in refused)], _TREE)]
-
-
-def _of_tree(files: Files) -> list[_Reading]:
-    """Return the readings of the kernel's files."""
-    return [_Reading(_TREE, machine) for machine in readings(files)]
+    return [*found, *_doubting([*archive.doubts, *(f"left out: {why}" for _, why in refused)], _TREE)]
 
 
 def _of_output(text: str, name: str) -> list[_Reading]:

@@ -12,7 +12,7 @@ from collbench.errors import UsageError
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.machine.peak.collective import KIND, OPERATIONS, ceilings, like
-from collbench.machine.peak.domain import joined_by_clique
+from collbench.machine.peak.job import joined_by_clique
 from collbench.machine.peak.links import Link, unknown
 from collbench.machine.peak.node import Job, Node, neighbours_of, node_of
 from collbench.measuring.crossing import LeastBytes, least

@@ -32,6 +32,7 @@ from collbench.untrusted import parse_json
 # the capability of the machine decides between "not used" and "not possible".
 
 _NET = "NET/"
+_NO_CONNECTIONS = "NCCL's log lists no connections"
 _MOST_HOSTS = 4
 
 
@@ -44,7 +45,11 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
     """
     net = {name: count for name, count in (facts.get("transports") or {}).items() if name.startswith(_NET)}
     if not net:
-        return _without_connections(facts, machines)
+        could = _could(machines)
+        found = Capability("unknown", f"{facts.get('why') or _NO_CONNECTIONS}; {could.why}")
+        if facts.get("transports"):
+            found = not_used(could, f"no connection leaves the host; {could.why}")
+        return could if could.state == "not capable" else found
     direct = sum(count for name, count in net.items() if name.endswith(GDR))
     hosts = facts.get("hosts_without_gdr") or []
     more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
@@ -58,15 +63,6 @@ def state_of_run(facts: Mapping[str, Any], machines: Sequence[Machine], rdma_byt
     if rdma_bytes == 0:
         return Capability("capable, not used", f"{text}, but no RDMA port moved any bytes: that path was not used")
     return Capability("proven used", text)
-
-
-def _without_connections(facts: Mapping[str, Any], machines: Sequence[Machine]) -> Capability:
-    could = _could(machines)
-    why = "no connection leaves the host" if facts.get("transports") else facts.get("why") or "NCCL's log lists no connections"
-    if could.state == "not capable":
-        return could
-    text = f"{why}; {could.why}"
-    return not_used(could, text) if facts.get("transports") else Capability("unknown", text)
 
 
 def _not_used(facts: Mapping[str, Any], machines: Sequence[Machine], net: Mapping[str, int]) -> Capability:
@@ -148,10 +144,15 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     why = next((each["why"] for each in facts if each.get("why")), None)
     channels, parts = _united(logs, "channels"), [each["gdr"] for each in logs]
     transports: Counter[str] = Counter()
+    calls: Counter[tuple[Any, ...]] = Counter()
     stated: dict[str, int] = {}
     for each in logs:
         transports.update(each["transports"])
         stated |= {kind: max(number, stated.get(kind, 0)) for kind, number in each["stated"].items()}
+        for choice in each["choices"]:  # equal ones once, with the calls of all processes
+            calls[tuple(choice[name] for name in _KEYS)] += choice["calls"]
+    ordered = sorted(calls.items(), key=lambda item: (str(item[0][0] or ""), item[0][1], -item[1]))
+    choices = [dict(zip(_KEYS, key, strict=True)) | {"calls": count} for key, count in ordered[:_MOST_CHOICES]]
     gdr = {
         "send": any(part["send"] for part in parts), "receive": any(part["receive"] for part in parts),
         "staged": sum(part["staged"] for part in parts), "refused": sorted({name for part in parts for name in part["refused"]}),
@@ -164,9 +165,9 @@ def together(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "processes": len(facts), "told": len(logs), "why": why, "versions": _all(logs, "version"), "nets": _all(logs, "net"),
         "transports": dict(transports.most_common()), "channels": channels, "nics": _united(logs, "nics"),
-        "gdr": gdr, "hosts_without_gdr": sorted(undirect), "stated": dict(sorted(stated.items())), "choices": _merged(logs),
+        "gdr": gdr, "hosts_without_gdr": sorted(undirect), "stated": dict(sorted(stated.items())), "choices": choices,
         "warnings": list(dict.fromkeys(text for each in logs for text in each["warnings"]))[:_MOST_WARNINGS],
-        "sentence": sentence(channels) if channels else why or "NCCL's log lists no connections",
+        "sentence": sentence(channels) if channels else why or _NO_CONNECTIONS,
         "tuning": tuning,
     }  # fmt: skip
 
@@ -187,16 +188,6 @@ def sentence(channels: Mapping[str, Sequence[int]]) -> str:
     ordered = sorted(found.items(), key=lambda item: (not item[0][0].startswith("NET"), -len(item[1][1]), item[0]))
     parts = [f"{kind}{','.join(map(str, sorted(devices)))}{rest} on {len(used)}" for (kind, rest), (devices, used) in ordered]
     return ", ".join([f"{parts[0]} of {len(every)} channel{'s' if len(every) != 1 else ''}", *parts[1:]])
-
-
-def _merged(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return equal choices once, with the calls of all processes."""
-    calls: Counter[tuple[Any, ...]] = Counter()
-    for each in logs:
-        for choice in each["choices"]:
-            calls[tuple(choice[name] for name in _KEYS)] += choice["calls"]
-    ordered = sorted(calls.items(), key=lambda item: (str(item[0][0] or ""), item[0][1], -item[1]))
-    return [dict(zip(_KEYS, key, strict=True)) | {"calls": count} for key, count in ordered[:_MOST_CHOICES]]
 
 
 def _united(logs: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[Any]]:
@@ -248,8 +239,10 @@ class DebugLog:
         self._files += 1
         pattern = f"{self._folder}/{self._files}.".replace("%", "%%") + "%h.%p.log"
         variables = {_LEVEL: "INFO", _FILE: pattern, _SUBSYS: subsystems}
-        for name in variables:
-            self._before.setdefault(name, _of_user(self._env, name))
+        for name in variables:  # the user's value: None if it is unset or was set by another log of collbench
+            value = self._env.get(name)
+            is_own = _is_own(self._env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
+            self._before.setdefault(name, None if is_own else value)
         self._env.update({name: value for name, value in variables.items() if name != _SUBSYS or not self._before[_SUBSYS]})
 
     @contextmanager
@@ -339,13 +332,6 @@ def prepare(env: MutableMapping[str, str], *, tuning: bool = False) -> DebugLog:
 def resetter(library: Any, version: int) -> Callable[[], object] | None:
     """Return the library's (ctypes) function that makes it read NCCL_DEBUG again; None if it has none, or an unsafe one."""
     return getattr(library, RESET, None) if version >= RESET_SAFE_SINCE else None
-
-
-def _of_user(env: Mapping[str, str], name: str) -> str | None:
-    """Return the user's value of a setting; None if it is unset or was set by another log of collbench."""
-    value = env.get(name)
-    is_own = _is_own(env) and (name != _SUBSYS or value in (_STARTING, _CALLING, _WITNESS))
-    return None if is_own else value
 
 
 def _log_of_user(env: MutableMapping[str, str], level: str | None, file: str | None) -> DebugLog:
@@ -494,23 +480,16 @@ def _sentence(answer: str) -> str:
     except (ValueError, RecursionError):
         if answer.lstrip().startswith("{"):
             raise ValueError("sends an incomplete answer") from None
-        return _of_text(answer)
+        # text: the non-empty lines below "Errors" and "Warnings"
+        match = _SECTION.search(answer)
+        if match is None and "Job summary" not in answer:
+            return f"NCCL's RAS: {_short(answer)}"
+        lines = [line.strip() for line in answer[match.end() :].splitlines()] if match else []
+        text = [line for line in lines if line.strip(" =") and line not in ("Errors", "Warnings")]
+        return f"NCCL's RAS: {_short('; '.join(text))}" if text else "NCCL's RAS reports no errors"
     if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
         raise ValueError("sends an answer of an unknown form")
-    return _of_json(document["communicators"])
-
-
-def _of_text(answer: str) -> str:
-    """Return the non-empty lines below "Errors" and "Warnings"."""
-    found = [answer[match.end() :] for match in _SECTION.finditer(answer)]
-    if not found:
-        return "NCCL's RAS reports no errors" if "Job summary" in answer else f"NCCL's RAS: {_short(answer)}"
-    text = [line.strip() for line in found[0].splitlines() if line.strip(" =") and line.strip() not in ("Errors", "Warnings")]
-    return f"NCCL's RAS: {_short('; '.join(text))}" if text else "NCCL's RAS reports no errors"
-
-
-def _of_json(communicators: list[Any]) -> str:
-    known = [each for each in communicators if isinstance(each, dict)]
+    known = [each for each in document["communicators"] if isinstance(each, dict)]
     parts = [part for each in known for part in _faults(each)]
     if parts:
         more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""

@@ -9,9 +9,10 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, TextIO
 
 from collbench.machine.cluster import folded
@@ -22,7 +23,7 @@ from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.ports import nvlink_management, shared_ports
 from collbench.machine.readers.pci import NAMED_BY_A_FILE
 from collbench.machine.readers.text import printable
-from collbench.machine.snapshot import topology_json
+from collbench.machine.snapshot import to_json, topology_json
 from collbench.report.frame import Frame, Line, table_lines, text_columns
 from collbench.report.frame import printable as clean
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
@@ -170,11 +171,6 @@ def each_rate(bytes_per_s: float | None) -> str:
     return f", each {bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s else ""
 
 
-def c2c_text(gpu: Gpu) -> str:
-    """Return "C2C: 5 to its CPU, each 44.7 GB/s"; "" where no source counted the links."""
-    return f"C2C: {gpu.c2c_links} to its CPU{each_rate(gpu.c2c_bytes_per_s)}" if gpu.c2c_links else ""
-
-
 def links_text(machine: Machine, gpu: Gpu) -> str:
     """Return "NVLink: 18 to a switch × 26.6 GB/s", "NVLink: 4 to GPU 1, 4 to GPU 2", "xGMI: to GPU 1 and 2 (number of links unknown)".
 
@@ -277,26 +273,20 @@ def matrix_lines(machine: Machine, width: int | None = None) -> Iterator[Line]:
         yield Line(f"{gpus_text(machine)}, {nics_text(machine)}: no distances, since fewer than two parts are known")
         return
     distances = Distances(machine)
-    names = _names(parts)
+    gpus = [part for part in parts if isinstance(part, Gpu)]  # they come first
+    names = [f"GPU{place if gpu.index is None else gpu.index}" for place, gpu in enumerate(gpus)]
+    names += [f"NIC{number}" for number in range(len(parts) - len(gpus))]
     cases = [[distances.path(row.key, column.key) or UNKNOWN for column in parts] for row in parts]
-    nodes = [distances.numa_of(part.key) for part in parts]
     cpus = {node.id: node.cpus for node in machine.numa_nodes}
-    table = [[name, *row, *_affinity(cpus, node)] for name, row, node in zip(names, cases, nodes, strict=True)]
+    table = []
+    for name, part, row in zip(names, parts, cases, strict=True):
+        node = distances.numa_of(part.key)
+        of_node = None if node is None else cpus.get(node)
+        text = _NOTHING if of_node == "" else UNKNOWN
+        table.append([name, *row, safe(of_node) if of_node else text, UNKNOWN if node is None else str(node)])
     columns = text_columns(["", *names, *_AFFINITY], drop=[*_AFFINITY, *reversed(names)])
     foot = [*_foot(distances, parts, names, cases, len(everything))]
     yield from table_lines(Frame(columns, table, foot=foot, names_hidden=True), width)
-
-
-def _names(parts: list[Part]) -> list[str]:
-    """Return "GPU0", "NIC0", …; GPUs by their index where it is known."""
-    gpus = sum(isinstance(part, Gpu) for part in parts)  # they come first
-    indices = [place if part.index is None else part.index for place, part in enumerate(parts) if isinstance(part, Gpu)]
-    return [*(f"GPU{index}" for index in indices), *(f"NIC{number}" for number in range(len(parts) - gpus))]
-
-
-def _affinity(cpus: Mapping[int, str | None], node: int | None) -> list[str]:
-    own = None if node is None else cpus.get(node)
-    return [safe(own) if own else _NOTHING if own == "" else UNKNOWN, UNKNOWN if node is None else str(node)]
 
 
 def _foot(distances: Distances, parts: list[Part], names: list[str], cases: list[list[str]], in_all: int) -> Iterator[str]:
@@ -386,59 +376,6 @@ def _joined(device: PciDevice, below: tuple[Switch | Part, ...], distances: Dist
 # Unknown facts of a machine, and facts on which its sources disagree, as text: "MTU of mlx5_0: sysfs does not hold it".
 
 _MOST_PARTS = 8
-_FACTS = {
-    "acs": "ACS",
-    "address": "PCI address",
-    "bytes_per_s": "speed of a link",
-    "command_line": "kernel's command line",
-    "card_guid": "GUID of the card",
-    "container": "container or not",
-    "cores": "number of cores",
-    "cpu_model": "processor",
-    "cpu_vendor": "processor's maker",
-    "cpus": "CPUs",
-    "device_id": "device",
-    "dma_buf": "dma-buf of the GPU driver",
-    "driver": "GPU driver",
-    "fabric": "cables",
-    "gdr": "reach of GPUs",
-    "gpu_links": "links between GPUs",
-    "gpus": "GPUs",
-    "guid": "GUID",
-    "hostname": "host name",
-    "iommu": "IOMMU",
-    "kernel": "kernel",
-    "lid": "LID",
-    "link": "PCIe link",
-    "link_layer": "link layer",
-    "links_off": "links that are off",
-    "memory_numa": "NUMA node of its memory",
-    "max_speed_gt_per_s": "most PCIe speed",
-    "max_width": "most PCIe lanes",
-    "memory_bytes": "memory",
-    "mtu_bytes": "MTU",
-    "nics": "NICs",
-    "numa": "NUMA node",
-    "numa_nodes": "NUMA nodes",
-    "parent": "bridge above",
-    "paths": "distances",
-    "pci": "PCI devices",
-    "peer_access": "peer access",
-    "peer_memory": "peer-memory modules",
-    "phys_state": "physical state",
-    "rate_bits_per_s": "speed",
-    "rdma": "RDMA",
-    "shaped_bits_per_s": "shaper's rate",
-    "shm_bytes": "size of /dev/shm",
-    "sm_lid": "subnet manager's LID",
-    "sockets": "number of sockets",
-    "speed_gt_per_s": "PCIe speed",
-    "threads": "number of threads",
-    "uuid": "serial number",
-    "vendor": "maker",
-    "virtualization": "virtual machine or not",
-    "width": "PCIe lanes",
-}
 # Lists of parts: the headline lists parts, distances follow from the PCI tree, and cables and peer access are read on request.
 _ELSEWHERE = frozenset({"gpus", "nics", "pci", "fabric", "paths", "peer_access"})
 _OF_GPUS = frozenset({"system/driver", "system/dma_buf", "system/peer_memory"})  # not needed on a machine without GPUs
@@ -489,7 +426,15 @@ def _split(path: str, names: Mapping[str, str]) -> tuple[str, str]:
 
 def _word(fact: str) -> str:
     name = fact.rpartition(".")[2]
-    return _FACTS.get(name) or safe(name.replace("_", " "))
+    return fact_names().get(name) or safe(name.replace("_", " "))
+
+
+@cache
+def fact_names() -> dict[str, str]:
+    """Return the names of facts for people by the last part of their path, where these differ."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("fact_names.toml").read_text(encoding="utf-8"))
 
 
 def _describe_fact(fact: str, parts: list[str]) -> str:
@@ -600,7 +545,8 @@ def _described(machine: Machine, each: Switch | Part, distances: Distances) -> P
     slot = _slot(machine, each, distances)
     if isinstance(each, Gpu):
         address = [safe(each.address)] if each.address and each.index is not None else []
-        links = [text for text in (links_text(machine, each), c2c_text(each)) if text]
+        c2c = f"C2C: {each.c2c_links} to its CPU{each_rate(each.c2c_bytes_per_s)}" if each.c2c_links else ""
+        links = [text for text in (links_text(machine, each), c2c) if text]
         return PartText("GPU", gpu_number(each), (*address, f"{gpu_model(each)}, {memory(each.memory_bytes)}", slot), tuple(links))
     address = [safe(each.address)] if each.address and each.address != each.name else []
     without = "no RDMA device (driver not loaded)" if each.rdma_missing else "no RDMA" if each.model or each.ports else "RDMA unknown"
@@ -779,7 +725,11 @@ def document(machines: Sequence[Machine], differences: Sequence[str], findings: 
     entries = []
     for place, machine in enumerate(machines):
         between = [each for each in findings if each.hostname not in names] if not place else []
-        entries.append(_machine(machine, [*(each for each in findings if each.hostname == machine.hostname), *between]))
+        listed = [*(each for each in findings if each.hostname == machine.hostname), *between]
+        cpus = {"model": machine.system.cpu_model, "vendor": machine.system.cpu_vendor}
+        cpus |= {name: getattr(machine.system, name) for name in ("architecture", "sockets", "cores", "threads")}
+        of_machine = [{name: getattr(each, name) for name in _OF_FINDINGS} for each in listed]
+        entries.append({**to_json(machine), "cpus": cpus, "links": [*_links(machine)], "findings": of_machine})
     found: dict[str, Any] = plain({"schema": SCHEMA, "machines": entries, "differences": differences})
     return found
 
@@ -802,26 +752,10 @@ def _lines(
         yield from (Line(""), Line(summary, "head"))
 
 
-def _machine(machine: Machine, findings: Sequence[Finding]) -> dict[str, Any]:
-    from collbench.machine.snapshot import to_json
-
-    system = machine.system
-    cpus = {"model": system.cpu_model, "vendor": system.cpu_vendor, "architecture": system.architecture, "sockets": system.sockets,
-            "cores": system.cores, "threads": system.threads}  # fmt: skip
-    return {
-        **to_json(machine),
-        "cpus": cpus,
-        "links": [*_links(machine)],
-        "findings": [{name: getattr(each, name) for name in _OF_FINDINGS} for each in findings],
-    }
-
-
 def _links(machine: Machine) -> Iterator[dict[str, Any]]:
     """Yield PCIe links, GPU links, and paths between GPUs and NICs (at most 128 parts in all) with the state of GPUDirect RDMA."""
     for device in machine.pci:
-        now = {"speed_gt_per_s": device.link.speed_gt_per_s, "width": device.link.width}
-        most = {"max_speed_gt_per_s": device.link.max_speed_gt_per_s, "max_width": device.link.max_width}
-        yield {"kind": "pcie", "from": device.address, "to": device.parent, **now, **most}
+        yield {"kind": "pcie", "from": device.address, "to": device.parent, **asdict(device.link)}
     for link in machine.gpu_links:
         yield {"kind": link.kind, "from": link.a, "to": link.b, "count": link.count, "bytes_per_s": link.bytes_per_s}
     distances = Distances(machine)

@@ -128,7 +128,8 @@ class PictureLayout:
             if not isinstance(each, Switch):
                 self._part(each, x, above)
             elif any(isinstance(inner, Switch) for inner in each.below):
-                self._bar(each, x, above, level)
+                box = self._switch(each, x, self._bar_y + level * (SWITCH_HEIGHT + WIRE), above)
+                self._row(each.below, x + LANE, box.bottom, level + 1)
             else:
                 self._leaf(each, x, above)
             x += _width(each) + GAP
@@ -138,16 +139,15 @@ class PictureLayout:
         self.parts.append((part, box))
         self._wire(part, box.middle, above, box.y, box.y - 14)
 
-    def _bar(self, switch: Switch, x: float, above: float, level: int) -> None:
-        box = Box(x, self._bar_y + level * (SWITCH_HEIGHT + WIRE), _width(switch), SWITCH_HEIGHT)
+    def _switch(self, switch: Switch, x: float, y: float, above: float) -> Box:
+        """Place the box of a switch and the line above it."""
+        box = Box(x, y, _width(switch), SWITCH_HEIGHT)
         self.switches.append((switch, box))
-        self._up(switch, x, above, box.y)
-        self._row(switch.below, x + LANE, box.bottom, level + 1)
+        self.wires.append(Wire(switch.device, switch.device.address, x + LANE / 2 - 2, above, y, label_at=above + 20))
+        return box
 
     def _leaf(self, switch: Switch, x: float, above: float) -> None:
-        box = Box(x, self._switch_y, _width(switch), SWITCH_HEIGHT)
-        self.switches.append((switch, box))
-        self._up(switch, x, above, box.y)
+        box = self._switch(switch, x, self._switch_y, above)
         for kind in (Nic, Gpu):
             for place, part in enumerate(each for each in switch.below if isinstance(each, kind)):
                 at = x + LANE + place * (CARD + GAP)
@@ -156,9 +156,6 @@ class PictureLayout:
                 else:
                     self.parts.append((part, Box(at, self._nic_y, CARD, CARD_HEIGHT)))
                     self._wire(part, at + CARD / 2, self._nic_y + CARD_HEIGHT, box.y, box.y - 20)
-
-    def _up(self, switch: Switch, x: float, above: float, y: float) -> None:
-        self.wires.append(Wire(switch.device, switch.device.address, x + LANE / 2 - 2, above, y, label_at=above + 20))
 
     def _wire(self, part: Part, x: float, above: float, below: float, label_at: float) -> None:
         device = self._devices.get(part.address) if part.address else None
@@ -261,14 +258,12 @@ def embedded(svg: str, *, first: bool) -> str:
     return sized.replace(f"{_style_element()}{'' if first else _HATCH}", "", 1)
 
 
-def _style_element() -> str:
-    return f"<style>{_packed(style())}</style>"
-
-
 @cache
-def _packed(sheet: str) -> str:
-    """Return the sheet without comments and line breaks."""
-    return re.sub(r"\s*([{};,])\s*", r"\1", re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)).strip().replace(": ", ":")
+def _style_element() -> str:
+    """Return the style sheet without comments and line breaks."""
+    without_comments = re.sub(r"/\*.*?\*/", "", style(), flags=re.DOTALL)
+    packed = re.sub(r"\s*([{};,])\s*", r"\1", without_comments).strip().replace(": ", ":")
+    return f"<style>{packed}</style>"
 
 
 def _tooltip(words: str) -> str:
@@ -287,7 +282,11 @@ def gpu_links(machine: Machine, plan: PictureLayout, limiting: frozenset[str]) -
     boxes = {part.key: box for part, box in plan.parts if isinstance(part, Gpu)}
     links = [link for link in machine.gpu_links if link.a in boxes and link.count > 0]
     to_switch = [link for link in links if link.b == SWITCH]
-    pairs = _pairs([link for link in links if link.b in boxes])
+    pairs: dict[frozenset[str], GpuLink] = {}  # each pair of GPUs once, with the larger count of its two ends
+    for link in links:
+        ends = frozenset((link.a, link.b or ""))
+        if link.b in boxes and len(ends) == 2 and (ends not in pairs or pairs[ends].count < link.count):
+            pairs[ends] = link
     drawn: list[str] = []
     bottom = plan.bottom
     if pairs:
@@ -304,16 +303,6 @@ def gpu_links(machine: Machine, plan: PictureLayout, limiting: frozenset[str]) -
             text(plan.width / 2, bottom - 4, f"{counts} {_kind(links)}s per GPU, far ends unknown", "soft mid", room=plan.width - 40)
         )
     return drawn, bottom
-
-
-def _pairs(links: list[GpuLink]) -> dict[frozenset[str], GpuLink]:
-    """Return each pair of GPUs once, with the larger count of its two ends; a link of a GPU to itself is left out."""
-    found: dict[frozenset[str], GpuLink] = {}
-    for link in links:
-        ends = frozenset((link.a, link.b or ""))
-        if len(ends) == 2 and (ends not in found or found[ends].count < link.count):
-            found[ends] = link
-    return found
 
 
 def _switch(links: list[GpuLink], boxes: dict[str, Box], top: float, limiting: frozenset[str]) -> Iterator[str]:
@@ -434,12 +423,19 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     links, bottom = gpu_links(drawn, plan, limiting)
     name = safe(machine.hostname) if machine.hostname else "machine without a name"
     about = system_text(machine.system) or ["nothing is known of its processors"]
+    boxes = []
+    for switch, box in plan.switches:
+        address = safe(switch.device.address)
+        short = address.removeprefix("0000:")
+        label = _that_fits([f"PCIe switch {address}", f"switch {short}", short], box.width - 8)
+        boxes.append(rect(box, "switch", switch_text(switch.device)))
+        boxes.append(text(box.middle, box.y + 19.5, label, "mid", room=box.width - 8))
     body = [
         text(20, 34, name, "h1", room=plan.width - 40, size=18),
         *(text(20, 56 + 18 * place, words, "soft", room=plan.width - 40) for place, words in enumerate(about)),
         *_domains(plan, machine),
         *_wires(plan, limiting),
-        *_boxes(plan),
+        *boxes,
         *links,
         *_parts(plan, machine, limiting),
     ]
@@ -488,15 +484,6 @@ def _wires(plan: PictureLayout, limiting: frozenset[str]) -> Iterator[str]:
             yield text(x, y, now or (f"≤{most}" if most else "?"), "small")
         if wire.address in limiting:
             yield tag(wire.x, y - 32 if bad else y - 18)
-
-
-def _boxes(plan: PictureLayout) -> Iterator[str]:
-    for switch, box in plan.switches:
-        address = safe(switch.device.address)
-        short = address.removeprefix("0000:")
-        name = _that_fits([f"PCIe switch {address}", f"switch {short}", short], box.width - 8)
-        yield rect(box, "switch", switch_text(switch.device))
-        yield text(box.middle, box.y + 19.5, name, "mid", room=box.width - 8)
 
 
 def _that_fits(choices: list[str], room: float, size: float = 12) -> str:
@@ -575,7 +562,8 @@ def write_pictures(machines: Sequence[Machine], file: Path) -> list[Path]:
     names = [entry["hostnames"][0] for entry in topology_json(machines)["machines"]]
     by_name = {machine.hostname: machine for machine in machines}
     chosen = [by_name[name] for name in names][:_MOST] if len(by_name) == len(machines) else list(machines)[:_MOST]
-    files = [file] if len(chosen) == 1 else [_named(file, machine, place) for place, machine in enumerate(chosen, 1)]
+    hosts = [_NOT_IN_NAMES.sub("_", machine.hostname or "") or str(place) for place, machine in enumerate(chosen, 1)]
+    files = [file] if len(chosen) == 1 else [file.with_name(f"{file.stem}-{host}{file.suffix}") for host in hosts]
     for target, machine in zip(files, chosen, strict=True):
         try:
             target.write_text(picture(machine), encoding="utf-8")
@@ -583,8 +571,3 @@ def write_pictures(machines: Sequence[Machine], file: Path) -> list[Path]:
             reason = getattr(why, "strerror", None) or str(why)
             raise UsageError(f"--svg {printable(str(target))} cannot be written ({reason}): name a file in a folder of your own") from None
     return files
-
-
-def _named(file: Path, machine: Machine, place: int) -> Path:
-    host = _NOT_IN_NAMES.sub("_", machine.hostname or "") or str(place)
-    return file.with_name(f"{file.stem}-{host}{file.suffix}")

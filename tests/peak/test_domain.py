@@ -6,7 +6,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.machine.peak.collective import ceilings
-from collbench.machine.peak.domain import joined, joined_by_clique
+from collbench.machine.peak.job import joined, joined_by_clique
 from collbench.machine.peak.node import Job, UserOverride, node_from_user, node_of
 from tests.peak.made import infiniband, switched
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, is_down
-from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.model import Gpu, Machine
 from collbench.units import listed, plural
 
 # CB26xx, between the nodes of a job: a node with fewer parts than the others, and different software.
@@ -131,17 +131,14 @@ def lost_nics(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lost_ports(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2703: a port is down that was up in the snapshot."""
-    for nic, port, then in _ports(now, good):
+    """CB2703 and CB2704: a port of a physical NIC is down that was up in the snapshot, or has a lower rate."""
+    in_snapshot = {(nic.name, port.number): port for nic in good.real_nics for port in nic.ports}
+    ports = [(nic, port, then) for nic in now.real_nics for port in nic.ports if (then := in_snapshot.get((nic.name, port.number)))]
+    for nic, port, then in ports:
         if then.state == "active" and is_down(port):
             evidence = f"port {port.number}: {', '.join(word for word in (port.state, port.phys_state) if word)} now, {then.state} then"
             remedy = "check the cable, the switch port and `ibstat` or `ip link`; when the change was meant, take a new snapshot"
             yield now.finding("CB2703", "severe", f"{nic.name} was up and is down", evidence, remedy)
-
-
-def lower_rates(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2704: a port has a lower rate than in the snapshot."""
-    for nic, port, then in _ports(now, good):
         if port.rate_bits_per_s and then.rate_bits_per_s and port.rate_bits_per_s < _SLACK * then.rate_bits_per_s:
             evidence = f"port {port.number}: {port.rate_bits_per_s / 1e9:g} Gb/s now, {then.rate_bits_per_s / 1e9:g} Gb/s then"
             remedy = "check the cable and its lanes (`mlxlink -d DEVICE`, `ethtool IFACE`); change it when it stays so"
@@ -152,8 +149,14 @@ def lost_lanes(now: MachineView, good: MachineView) -> Iterator[Finding]:
     """CB2705: a PCIe link with fewer lanes than in the snapshot, or a NIC's link with fewer GT/s."""
     for device in now.endpoints:
         then = good.pci.get(device.address)
-        same = then is not None and (device.kind, device.vendor_id, device.device_id) == (then.kind, then.vendor_id, then.device_id)
-        if then is not None and same and (lost := _lost(device, then)):
+        if then is None or (device.kind, device.vendor_id, device.device_id) != (then.kind, then.vendor_id, then.device_id):
+            continue
+        link, was, lost = device.link, then.link, ""
+        if link.width and was.width and link.width < was.width:
+            lost = f"x{link.width} now, x{was.width} then"
+        elif device.kind == "nic" and link.speed_gt_per_s and was.speed_gt_per_s and link.speed_gt_per_s < was.speed_gt_per_s:
+            lost = f"{link.speed_gt_per_s:g} GT/s now, {was.speed_gt_per_s:g} GT/s then"  # an idle GPU's lower speed is not a loss
+        if lost:
             remedy = "reseat the card, riser or cable; check the firmware's settings of the slot"
             yield now.finding("CB2705", "severe", f"{now.name(device.address)} has a slower PCIe link than it had", lost, remedy)
 
@@ -176,7 +179,7 @@ def less_memory(now: MachineView, good: MachineView) -> Iterator[Finding]:
         yield now.finding("CB2707", "warning", "less memory than the node had", evidence, "look for a module that firmware switched off")
 
 
-SINCE_RULES: tuple[SinceRule, ...] = (lost_gpus, lost_nics, lost_ports, lower_rates, lost_lanes, lost_links, less_memory)
+SINCE_RULES: tuple[SinceRule, ...] = (lost_gpus, lost_nics, lost_ports, lost_lanes, lost_links, less_memory)
 
 
 def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Machine, Machine]]:
@@ -210,22 +213,3 @@ def _on_bus(view: MachineView) -> set[str] | None:
 
 def _counted(view: MachineView) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if gpu.index is not None]
-
-
-def _ports(now: MachineView, good: MachineView) -> Iterator[tuple[Nic, Port, Port]]:
-    """Yield (NIC, port now, port in the snapshot) for each port of a physical NIC."""
-    then = {(nic.name, port.number): port for nic in good.real_nics for port in nic.ports}
-    for nic in now.real_nics:
-        for port in nic.ports:
-            if (nic.name, port.number) in then:
-                yield nic, port, then[nic.name, port.number]
-
-
-def _lost(device: PciDevice, then: PciDevice) -> str:
-    """Return what the PCIe link lost, "" for nothing. A lower speed of an idle GPU is not a loss."""
-    now, was = device.link, then.link
-    if now.width and was.width and now.width < was.width:
-        return f"x{now.width} now, x{was.width} then"
-    if device.kind == "nic" and now.speed_gt_per_s and was.speed_gt_per_s and now.speed_gt_per_s < was.speed_gt_per_s:
-        return f"{now.speed_gt_per_s:g} GT/s now, {was.speed_gt_per_s:g} GT/s then"
-    return ""

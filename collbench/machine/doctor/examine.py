@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
@@ -76,13 +75,9 @@ def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
     return "; ".join([f"examined {examined_parts(machines, logs)}", *gaps])
 
 
-Rule = Callable[[MachineView], Iterator[Finding]]
-JobRule = Callable[[Sequence[MachineView]], Iterator[Finding]]
-LogRule = Callable[[LogView], Iterator[Finding]]
-
-RULES: Final[tuple[Rule, ...]] = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
-JOB_RULES: Final[tuple[JobRule, ...]] = (*gpus.JOB_RULES, *compare.JOB_RULES)
-LOG_RULES: Final[tuple[LogRule, ...]] = logs.RULES
+RULES = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
+JOB_RULES = (*gpus.JOB_RULES, *compare.JOB_RULES)
+LOG_RULES = logs.RULES
 
 
 def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:

@@ -131,7 +131,9 @@ class MachineView:
     @cached_property
     def endpoints(self) -> tuple[PciDevice, ...]:
         """The PCI functions that collectives use: GPUs, and NICs faster than a board's gigabit ports."""
-        return tuple(device for device in self.machine.pci if _matters(device))
+        real = [device for device in self.machine.pci if device.kind in ("gpu", "nic") and not device.virtual]
+        rates = [bytes_per_s(device.link.max_speed_gt_per_s, device.link.max_width) for device in real]
+        return tuple(device for device, most in zip(real, rates, strict=True) if most is None or most >= _LEAST_BYTES_PER_S)
 
     def path_to(self, address: str) -> tuple[PciDevice, ...]:
         """Return a device and the bridges above it, nearest first."""
@@ -187,10 +189,3 @@ def gigabytes(bytes_per_second: float) -> str:
 
 def _bus(address: str | None) -> str | None:
     return address.rpartition(":")[0] if address else None
-
-
-def _matters(device: PciDevice) -> bool:
-    if device.virtual or device.kind not in ("gpu", "nic"):
-        return False
-    most = bytes_per_s(device.link.max_speed_gt_per_s, device.link.max_width)
-    return most is None or most >= _LEAST_BYTES_PER_S

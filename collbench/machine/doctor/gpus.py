@@ -35,17 +35,15 @@ def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[st
         host = f"{machine.hostname or f'machine {place + 1}'} " if len(machines) > 1 else ""
         for gpu, state in _of(MachineView(machine), [log for log in logs if _is_of(log, machine, len(machines))]):
             found.setdefault(state, []).append(host + gpu_name(gpu))
-    total = sum(map(len, found.values()))
+    total = plural(sum(map(len, found.values())), "GPU")
     common = max(found, key=lambda each: len(found[each]), default=None)
-    return [line for state in STATES if (line := _line(state, found, common, total))]
-
-
-def _line(state: str, found: dict[Capability, list[str]], common: Capability | None, total: int) -> str | None:
-    groups = sorted(((each, names) for each, names in found.items() if each.state == state), key=lambda group: -len(group[1]))
-    if not groups:
-        return None
-    known = "; ".join(each.why if each == common else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
-    return f"GPUDirect RDMA {state}: {sum(len(names) for _, names in groups)} of {plural(total, 'GPU')} ({known})"
+    lines = []
+    for name in STATES:
+        groups = sorted(((each, names) for each, names in found.items() if each.state == name), key=lambda group: -len(group[1]))
+        known = "; ".join(each.why if each == common else f"{listed(names, _MOST_NAMES)}: {each.why}" for each, names in groups)
+        if groups:
+            lines.append(f"GPUDirect RDMA {name}: {sum(len(names) for _, names in groups)} of {total} ({known})")
+    return lines
 
 
 def _of(view: MachineView, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
@@ -89,7 +87,12 @@ _NVIDIA_REMEDY = "`modprobe nvidia_peermem`, or NVIDIA's open kernel module with
 def far(view: MachineView) -> Iterator[Finding]:
     """CB2501: GPUs with the nearest NIC on another socket; only a note where NVLink leads to a GPU near a NIC (PXN)."""
     far_away = [gpu for gpu in _with_nearest(view, (_FAR,)) if not may_use_c2c(view.machine.system, gpu)]
-    across_sockets = {gpu.key: _is_across_sockets(view, gpu) for gpu in far_away}
+    across_sockets: dict[str, bool | None] = {}  # whether all nearest NICs of a GPU are at another socket; None if that is unknown
+    for gpu in far_away:
+        nearest = view.nearest(gpu)
+        answers = {view.distances.are_across_sockets(gpu.key, nic.key) for nic in (nearest[1] if nearest else ())}
+        across = None if None in answers else True
+        across_sockets[gpu.key] = False if False in answers else across
     remote = [gpu for gpu in far_away if across_sockets[gpu.key] is not False]
     if not remote:
         return
@@ -104,23 +107,23 @@ def far(view: MachineView) -> Iterator[Finding]:
     yield view.finding("CB2501", "note" if joined else "warning", what, evidence, remedy)
 
 
-def _is_across_sockets(view: MachineView, gpu: Gpu) -> bool | None:
-    """Return whether all nearest NICs of a GPU are at another socket; None if that is unknown."""
-    nearest = view.nearest(gpu)
-    answers = [view.distances.are_across_sockets(gpu.key, nic.key) for nic in nearest[1]] if nearest else []
-    if False in answers:
-        return False
-    return None if None in answers else True
+def beyond_switch(view: MachineView) -> Iterator[Finding]:
+    """CB2502 and CB2504: GPUs without a NIC below their PCIe switch while others have one; or no GPU has one, so that NCCL stages all data.
 
-
-def shares_switch(view: MachineView) -> Iterator[Finding]:
-    """CB2502: GPUs without a NIC below their PCIe switch while others have one."""
-    without, near = _staged(view), _with_nearest(view, CLOSE)
+    Not GPUs that may reach the NIC over C2C (Grace).
+    """
+    without, near = [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)], _with_nearest(view, CLOSE)
     if without and near:
         what = f"{plural(len(without), 'GPU')} without a NIC below the same PCIe switch: {_names(without)}"
         evidence = f"{gpu_name(without[0])}: nearest NIC {_path(view, without[0])} away; {gpu_name(near[0])}: {_path(view, near[0])}"
         remedy = "nothing, if NVLink joins them: NCCL sends through a GPU near the NIC (PXN); check that NCCL_PXN_DISABLE is not 1"
         yield view.finding("CB2502", "note", what, evidence, remedy)
+    elif without:
+        path = _path(view, without[0])
+        what = "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge"
+        evidence = f"the nearest RDMA device of {gpu_name(without[0])} is {path} away"
+        remedy = f"measure with NCCL_NET_GDR_LEVEL={path}: on some processors it is faster, on others slower"
+        yield view.finding("CB2504", "note", what, evidence, remedy)
 
 
 def not_capable(view: MachineView) -> Iterator[Finding]:
@@ -139,24 +142,8 @@ def not_capable(view: MachineView) -> Iterator[Finding]:
         yield view.finding("CB2503", "severe", what, reason, _AMD_REMEDY if amd else _NVIDIA_REMEDY)
 
 
-def all_at_host(view: MachineView) -> Iterator[Finding]:
-    """CB2504: no GPU has a NIC below its switch, so NCCL stages all data through the host by default."""
-    at_host = _staged(view)
-    if at_host and not _with_nearest(view, CLOSE):
-        path = _path(view, at_host[0])
-        what = "NCCL does not use GPUDirect RDMA here by default: GPUs and NICs meet only at a host bridge"
-        evidence = f"the nearest RDMA device of {gpu_name(at_host[0])} is {path} away"
-        remedy = f"measure with NCCL_NET_GDR_LEVEL={path}: on some processors it is faster, on others slower"
-        yield view.finding("CB2504", "note", what, evidence, remedy)
-
-
 def _with_nearest(view: MachineView, paths: tuple[str, ...]) -> list[Gpu]:
     return [gpu for gpu in view.machine.gpus if _path(view, gpu) in paths]
-
-
-def _staged(view: MachineView) -> list[Gpu]:
-    """Return the GPUs with the nearest NIC beyond a host bridge, except those that may reach it over C2C (Grace)."""
-    return [gpu for gpu in _with_nearest(view, _HOST) if not may_use_c2c(view.machine.system, gpu)]
 
 
 def _path(view: MachineView, gpu: Gpu) -> str | None:
@@ -219,7 +206,10 @@ def lost_links(views: Sequence[MachineView]) -> Iterator[Finding]:
             continue
         dark = [place for place in places if _is_dark(place)]
         yield from _all_lost(dark, places)
-        switched = [place for place in places if _on_switch(place, places) and place not in dark]
+        # a machine without any link counts as one with a switch if other machines of the model have one
+        on_switch = any(place.view.machine.switched for place in places)
+        meshes = {view for view in views if not view.machine.switched and any(link.count for link in view.machine.gpu_links)}
+        switched = [place for place in places if on_switch and place.view not in meshes and place not in dark]
         yield from _behind_switches(switched)
         meshed = [place for place in places if place not in switched and place not in dark]
         degraded = [place for place in meshed if _is_degraded(place)]
@@ -244,7 +234,7 @@ def _all_lost(dark: Sequence[_Place], places: Sequence[_Place]) -> Iterator[Find
     for view in dict.fromkeys(place.view for place in dark):
         gpus = [place.gpu for place in dark if place.view is view]
         alone = len(view.machine.gpus) == 1 and not gpus[0].index
-        remedy = _look(view, gpus[0].key)
+        remedy = _LOOK[gpus[0].vendor]
         if alone:
             remedy = f"nothing, if it is the only GPU of a virtual machine, which has no use for links; else {remedy}"
         what = f"all links to other GPUs of {_names(gpus)} are inactive"
@@ -265,30 +255,27 @@ def _some_lost(degraded: Sequence[_Place], places: Sequence[_Place]) -> Iterator
     counts = [place.links for place in places if place.links is not None]
     uniform = len(counts) > 1 and len(set(counts)) == 1
     for place in degraded:
-        row = gpu_model(place.gpu.model)
-        most = row.links if row else 0
         gpu = place.gpu
+        row = gpu_model(gpu.model)
+        most = row.links if row else 0
         what = f"{gpu_name(gpu)} has {place.links} of {most} links to other GPUs"
         evidence = f"{place.links} up, {gpu.links_off} off{_others(counts)}"
-        yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _look(place.view, gpu.key))
-
-
-def _on_switch(place: _Place, places: Sequence[_Place]) -> bool:
-    """Return whether the machine has a switch, or no link at all while other machines of the model have a switch."""
-    if place.view.machine.switched:
-        return True
-    bare = not any(link.count for link in place.view.machine.gpu_links)
-    return bare and any(each.view.machine.switched for each in places)
+        yield place.view.finding("CB2301", "warning" if uniform else "severe", what, evidence, _LOOK[gpu.vendor])
 
 
 def _behind_switches(places: Sequence[_Place]) -> Iterator[Finding]:
     numbers = [place.links for place in places if place.links is not None]
     common = max(numbers, default=0)
     evidence = _have(numbers.count(common), len(places), common)
+    uncounted: dict[MachineView, list[Gpu]] = {}  # that a source leaves out while it counts the links of other GPUs on the switch
     for place in places:
         if place.links is not None and place.links < common:
             yield _lost(place, common, evidence, "severe" if place.view.machine.switched else "warning")
-    yield from _uncounted(places, common, evidence)
+        elif common and place.view.machine.switched and place.links is None:
+            uncounted.setdefault(place.view, []).append(place.gpu)
+    for view, gpus in uncounted.items():
+        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_LOOK[gpus[0].vendor]}"
+        yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(gpus)}", evidence, remedy)
 
 
 def _in_meshes(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -319,7 +306,7 @@ def _one_sided(view: MachineView) -> Iterator[Finding]:
             names = view.gpu_names
             evidence = f"{names[a]} counts {plural(count, 'link')} to {names[b]}, which counts {back} back"
             what = f"{plural(count - back, 'link')} between {names[a]} and {names[b]} down at one end"
-            yield view.finding("CB2301", "severe", what, evidence, _look(view, b))
+            yield view.finding("CB2301", "severe", what, evidence, _LOOK[_gpu(view, b).vendor])
 
 
 def _odd_pairs(view: MachineView) -> Iterator[Finding]:
@@ -339,7 +326,7 @@ def _odd_pairs(view: MachineView) -> Iterator[Finding]:
     for (a, b), count in fewer.items():
         if ways.get((a, b), 0) == ways.get((b, a), 0):  # otherwise one end is down, which is another finding
             what = f"{names[a]} and {names[b]} have {count} of {common} links to each other"
-            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {common}", _look(view, a))
+            yield view.finding("CB2301", "severe", what, f"{many} of {len(counts)} pairs have {common}", _LOOK[_gpu(view, a).vendor])
 
 
 def _against_machines(place: _Place, counts: Sequence[int]) -> Iterator[Finding]:
@@ -375,9 +362,8 @@ def _ways(machine: Machine) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _look(view: MachineView, key: str) -> str:
-    vendor = next((gpu.vendor for gpu in view.machine.gpus if gpu.key == key), None)
-    return _LOOK.get(vendor, _LOOK[None])
+def _gpu(view: MachineView, key: str) -> Gpu:
+    return next(gpu for gpu in view.machine.gpus if gpu.key == key)
 
 
 def _have(many: int, of: int, common: int) -> str:
@@ -392,7 +378,7 @@ def _others(counts: Sequence[int]) -> str:
 
 def _lost(place: _Place, common: int, others: str, severity: Severity) -> Finding:
     """Return the finding for lost links. A GPU without any link may be a card without a bridge."""
-    gpu, look = place.gpu, _LOOK.get(place.gpu.vendor, _LOOK[None])
+    gpu, look = place.gpu, _LOOK[place.gpu.vendor]
     bare = not place.links and not place.view.machine.switched
     off = f", {gpu.links_off} off" if gpu.links_off else ""
     remedy = f"nothing, if it is a card without a bridge (or join it to another); else {look}" if bare else look
@@ -400,17 +386,6 @@ def _lost(place: _Place, common: int, others: str, severity: Severity) -> Findin
         remedy = f"compare with a node that is known to be healthy (`--since`): designs of meshes differ; if links are lost, {look}"
     what = f"{gpu_name(gpu)} has {place.links} of {common} links to other GPUs"
     return place.view.finding("CB2301", severity, what, f"{place.links} up{off}; {others}", remedy)
-
-
-def _uncounted(places: Sequence[_Place], common: int, others: str) -> Iterator[Finding]:
-    """Yield findings for GPUs that a source leaves out while it counts the links of the other GPUs on the switch."""
-    uncounted: dict[MachineView, list[Gpu]] = {}
-    for place in places:
-        if common and place.view.machine.switched and place.links is None:
-            uncounted.setdefault(place.view, []).append(place.gpu)
-    for view, bare in uncounted.items():
-        remedy = f"the GPU lost all its links, or the source is of a part of the machine: {_look(view, bare[0].key)}"
-        yield view.finding("CB2302", "warning", f"no links to other GPUs were counted of {_names(bare)}", others, remedy)
 
 
 def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
@@ -423,7 +398,7 @@ def _more_off(places: Sequence[_Place]) -> Iterator[Finding]:
         if number > common and 2 * many > len(off):
             others = f"{number} off; {plural(many, 'GPU')} of the same model {'has' if many == 1 else 'have'} {common}"
             what = f"{gpu_name(place.gpu)} has {number} links to other GPUs off"
-            yield place.view.finding("CB2301", "severe", what, others, _look(place.view, place.gpu.key))
+            yield place.view.finding("CB2301", "severe", what, others, _LOOK[place.gpu.vendor])
 
 
 def no_peer_access(view: MachineView) -> Iterator[Finding]:
@@ -451,5 +426,5 @@ def memory_nodes(view: MachineView) -> Iterator[Finding]:
         yield view.finding("CB2304", "note", what, f"cpulist of node {bare[0]} is empty", remedy)
 
 
-RULES = (no_peer_access, memory_nodes, far, shares_switch, not_capable, all_at_host)
+RULES = (no_peer_access, memory_nodes, far, beyond_switch, not_capable)
 JOB_RULES = (lost_links,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -123,13 +124,18 @@ def summarize(log: NcclLog) -> LogSummary:
             plugins[plugin.kind.value] = f"{plugin.name} (v{plugin.api})"
         elif plugin.kind.value not in plugins:
             plugins[plugin.kind.value] = plugin.state.value
+    calls: Counter[tuple[str | None, str | None, str | None]] = Counter()
+    for (collective, _), counts in log.choices.items():
+        for choice, count in counts.items():
+            calls[collective, choice.algorithm, choice.protocol] += count
+    choices = tuple(CountedChoice(*key, count) for key, count in calls.most_common())
     return LogSummary(
         log.name, log.library.value, log.version, release.text if release else None, log.net,
         tuple(next(iter(layers.values()), ())), log.interfaces, log.hosts,
         ranks, None if ranks else log.ranks_at_least,
         job.nodes if job else len(log.ranks_of_hosts) or None, job.local_ranks if job else None,
         gpudirect_of(log), log.nvls_available, job.multi_node_nvlink if job else None, log.collnet, dict(log.stated),
-        dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices_in(log), log.settings, plugins,
+        dict(sorted(log.transports.items(), key=lambda item: -item[1])), choices, log.settings, plugins,
         next((each.path for each in log.startup_of(TopologyFile)), None), next((each.name for each in log.startup_of(Platform)), None),
         len(log.warnings), log.provider,
         {release.name: release.version for release in log.startup_of(PluginRelease)}, next(iter(log.startup_of(RingPaths)), None),
@@ -161,22 +167,16 @@ def gpudirect_of(log: NcclLog) -> GpuDirect:
     return GpuDirect.DISABLED if log.gdr_refused else GpuDirect.UNKNOWN
 
 
-def choices_in(log: NcclLog) -> tuple[CountedChoice, ...]:
-    """Return the algorithms by collective over all sizes, the most frequent first."""
-    calls: dict[tuple[str | None, str | None, str | None], int] = {}
-    for (collective, _), choices in log.choices.items():
-        for choice, count in choices.items():
-            key = (collective, choice.algorithm, choice.protocol)
-            calls[key] = calls.get(key, 0) + count
-    ordered = sorted(calls.items(), key=lambda item: -item[1])
-    return tuple(CountedChoice(*key, count) for key, count in ordered)
-
-
 def summary_lines(summary: LogSummary) -> Iterator[str]:
     """Yield the summary as a few lines of text."""
     release = summary.release or "version unknown"
+    ranks = "ranks unknown"
+    if summary.ranks or summary.ranks_at_least:
+        ranks = plural(summary.ranks, "rank") if summary.ranks else f"at least {plural(summary.ranks_at_least or 0, 'rank')}"
+    hosts = f"lines of {plural(len(summary.hosts), 'host')}" if summary.hosts else "nodes unknown"
+    ranks += f" on {plural(summary.nodes, 'node')}" if summary.nodes else f"; {hosts}"
     warned = f" · {plural(summary.warnings, 'warning')}" if summary.warnings else ""
-    yield f"{summary.name or 'log'}: {summary.library} {release} · {_ranks(summary)}{warned}"
+    yield f"{summary.name or 'log'}: {summary.library} {release} · {ranks}{warned}"
     yield f"  network: {_network(summary)} · GPUDirect RDMA: {_GPUDIRECT_TEXT[summary.gpudirect]}"
     known = {True: "available", False: "not available", None: "unknown"}[summary.nvls]
     channels = f", {plural(summary.channels['nvls'], 'channel')}" if summary.nvls and "nvls" in summary.channels else ""
@@ -198,14 +198,6 @@ def summary_lines(summary: LogSummary) -> Iterator[str]:
         more.append(f"rings: PXN {'on' if summary.rings.pxn else 'off'}, GPUDirect RDMA {'on' if summary.rings.gdr else 'off'}")
     if more:
         yield f"  {' · '.join(more)}"
-
-
-def _ranks(summary: LogSummary) -> str:
-    count = plural(summary.ranks, "rank") if summary.ranks else None
-    count = count or (f"at least {plural(summary.ranks_at_least, 'rank')}" if summary.ranks_at_least else "ranks unknown")
-    if summary.nodes:
-        return f"{count} on {plural(summary.nodes, 'node')}"
-    return f"{count}; lines of {plural(len(summary.hosts), 'host')}" if summary.hosts else f"{count}; nodes unknown"
 
 
 def _network(summary: LogSummary) -> str:

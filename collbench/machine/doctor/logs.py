@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from collbench.machine.doctor.finding import SEVERITIES, Finding, MachineView, Severity, same_host
-from collbench.machine.doctor.log_summary import Hca, LinkLayer, hcas_in
-from collbench.machine.readers.log_messages import LoggedMessage, LogPlace
+from collbench.machine.doctor.log_summary import LinkLayer, hcas_in
+from collbench.machine.readers.log_messages import LoggedMessage
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
 from collbench.machine.readers.nccl_startup import (
     FABRIC_COMPLETED,
@@ -182,14 +182,18 @@ def warnings(view: LogView) -> Iterator[Finding]:
 def mixed_rails(view: LogView) -> Iterator[Finding]:
     """CB2517: NCCL uses both InfiniBand and RoCE devices; a note where no connection shows which are in use."""
     listed_here = hcas_in(view.log)
-    used = _used(view.log, listed_here)
+    numbers: dict[str, set[int]] = {}  # of the devices that connections use
+    for host, connection in view.log.channels:
+        if match := re.match(r"NET/IB[^/]*/(\d{1,4})", connection.transport):
+            numbers.setdefault(host, set()).add(int(match[1]))
     for host, found in listed_here.items():
-        rails = used.get(host) or found
+        used = [hca for hca in found if hca.number in numbers.get(host, set())]
+        rails = used or found
         infiniband, roce = ([hca.name for hca in rails if hca.link_layer is layer] for layer in LinkLayer)
         if not infiniband or not roce:
             continue
         more, fewer = (infiniband, roce) if len(infiniband) >= len(roce) else (roce, infiniband)
-        proven = host in used
+        proven = bool(used)
         where = f" (on {host})" if host and len(listed_here) > 1 else ""
         part = f"if {listed(fewer)} {'is' if len(fewer) == 1 else 'are'} not part of the compute network"
         yield view.finding(
@@ -200,16 +204,6 @@ def mixed_rails(view: LogView) -> Iterator[Finding]:
             f"{part}: NCCL_IB_HCA=={','.join(more)} (two = for exact names)",
         )
         return
-
-
-def _used(log: NcclLog, found: dict[str, list[Hca]]) -> dict[str, list[Hca]]:
-    """Return the devices that connections use, by host."""
-    numbers: dict[str, set[int]] = {}
-    for host, connection in log.channels:
-        match = re.match(r"NET/IB[^/]*/(\d{1,4})", connection.transport)
-        if match:
-            numbers.setdefault(host, set()).add(int(match[1]))
-    return {host: used for host, hcas in found.items() if (used := [hca for hca in hcas if hca.number in numbers.get(host, set())])}
 
 
 def no_nvls(view: LogView) -> Iterator[Finding]:
@@ -234,14 +228,14 @@ def _multicast_model(view: LogView) -> str | None:
         return listed(sorted(models))
     for author in view.authors:
         gpus = author.machine.gpus
-        if author.machine.switched and gpus and all(_has_multicast(gpu.architecture, gpu.model) for gpu in gpus):
+        versions = [_SM.fullmatch(gpu.architecture or "") for gpu in gpus]
+        has_multicast = [
+            int(match[1]) >= _FIRST_MULTICAST_SM if match else bool(_MULTICAST_MODELS.search(gpu.model or ""))
+            for gpu, match in zip(gpus, versions, strict=True)
+        ]
+        if author.machine.switched and gpus and all(has_multicast):
             return f"{plural(len(gpus), 'GPU')} ({gpus[0].model or gpus[0].architecture})"
     return None
-
-
-def _has_multicast(architecture: str | None, model: str | None) -> bool:
-    match = _SM.fullmatch(architecture or "")
-    return int(match[1]) >= _FIRST_MULTICAST_SM if match else bool(_MULTICAST_MODELS.search(model or ""))
 
 
 def collapsed_nvlink_domain(view: LogView) -> Iterator[Finding]:
@@ -249,7 +243,11 @@ def collapsed_nvlink_domain(view: LogView) -> Iterator[Finding]:
     log, job, broken = view.log, view.log.job, view.log.startup_of(FabricBroken)
     channels = f"{log.stated.get('coll', '?')} collective and {log.stated.get('nvls', '?')} NVLS channels"
     direct = log.startup_of(DirectPeers)
-    hosts = _hosts_of_one_domain(log)
+    groups: dict[tuple[str, str], dict[str, None]] = {}  # hosts with GPUs that report the same NVLink domain and clique
+    for host, fact in log.startup:
+        if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):
+            groups.setdefault((fact.domain, fact.clique), {})[host] = None
+    hosts = max(map(list, groups.values()), key=len, default=[])
     if broken:
         size = next((plural(each.clique_size, "GPU") for each in broken if each.clique_size), None)
         what = f"multi-node NVLink{f' of {size}' if size else ''} is present but does not work: NCCL ends"
@@ -271,15 +269,6 @@ def collapsed_nvlink_domain(view: LogView) -> Iterator[Finding]:
         what = "multi-node NVLink is on, and NCCL fell back: no NVLS and no direct peer-to-peer"
         remedy = "unset NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_NVLS_ENABLE; check `nvidia-imex-ctl -N` and `nvidia-smi topo -p2p n`"
         yield view.finding("CB2519", "warning", what, f"MNNVL 1; {channels}; isAllDirectP2p 0", remedy)
-
-
-def _hosts_of_one_domain(log: NcclLog) -> list[str]:
-    """Return the largest group of hosts with GPUs that report the same NVLink domain and clique."""
-    groups: dict[tuple[str, str], dict[str, None]] = {}
-    for host, fact in log.startup:
-        if isinstance(fact, FabricMember) and host and not _NO_DOMAIN.fullmatch(fact.domain):
-            groups.setdefault((fact.domain, fact.clique), {})[host] = None
-    return max((list(hosts) for hosts in groups.values()), key=len, default=[])
 
 
 def slow_bridges(view: LogView) -> Iterator[Finding]:
@@ -381,20 +370,16 @@ def iommu(view: LogView) -> Iterator[Finding]:
         yield view.finding("CB2531", "warning", what, f"RCCL's warning; {active}", remedy)
 
 
-def fine_grain(view: LogView) -> Iterator[Finding]:
-    """CB2532: RCCL reports that HSA_FORCE_FINE_GRAIN_PCIE is missing."""
-    if view.has(HostProblem.NO_FINE_GRAIN_PCIE):
-        what = "HSA_FORCE_FINE_GRAIN_PCIE=1 is not set: RCCL may be slow or hang between GPUs that PCIe joins"
-        evidence = f"RCCL warns: {HostProblem.NO_FINE_GRAIN_PCIE.value}"
-        yield view.finding("CB2532", "warning", what, evidence, "export HSA_FORCE_FINE_GRAIN_PCIE=1 for all ranks")
-
-
-def numa_balancing(view: LogView) -> Iterator[Finding]:
-    """CB2533: RCCL warns of automatic NUMA balancing."""
-    if view.has(HostProblem.NUMA_BALANCING):
-        what = "automatic NUMA balancing is on: the times of RCCL vary"
-        remedy = "sudo sysctl kernel.numa_balancing=0, and the same in /etc/sysctl.d"
-        yield view.finding("CB2533", "warning", what, f"RCCL warns: {HostProblem.NUMA_BALANCING.value}", remedy)
+def rccl_settings(view: LogView) -> Iterator[Finding]:
+    """CB2532 and CB2533: RCCL reports that HSA_FORCE_FINE_GRAIN_PCIE is missing, or warns of automatic NUMA balancing."""
+    fine_grain = "HSA_FORCE_FINE_GRAIN_PCIE=1 is not set: RCCL may be slow or hang between GPUs that PCIe joins"
+    balancing, sysctl = "automatic NUMA balancing is on: the times of RCCL vary", "sudo sysctl kernel.numa_balancing=0"
+    for code, problem, what, remedy in (
+        ("CB2532", HostProblem.NO_FINE_GRAIN_PCIE, fine_grain, "export HSA_FORCE_FINE_GRAIN_PCIE=1 for all ranks"),
+        ("CB2533", HostProblem.NUMA_BALANCING, balancing, f"{sysctl}, and the same in /etc/sysctl.d"),
+    ):
+        if view.has(problem):
+            yield view.finding(code, "warning", what, f"RCCL warns: {problem.value}", remedy)
 
 
 def no_peer_memory(view: LogView) -> Iterator[Finding]:
@@ -433,7 +418,10 @@ def _failure(view: LogView, code: str, group: Sequence[LoggedMessage], has_cause
     worst = min(group, key=lambda logged: (SEVERITIES.index(_severity(logged, has_cause)), logged.message.consequence, logged.line))
     message, severity = worst.message, _severity(worst, has_cause)
     what = message.what
-    values = {name: _shown(name, found) for logged in reversed(group) for name, found in logged.values.items()}
+    values = {}
+    for logged in reversed(group):
+        for name, found in logged.values.items():
+            values[name] = f"{max(map(int, found)) / 1e6:.3g} MB" if name == "bytes" else listed(found, _MOST_VALUES)
     if message.detail and set(_VALUE.findall(message.detail)) <= set(values):
         what += f" ({message.detail.format_map(values)})"
     if severity == "note" and message.consequence and has_cause:
@@ -463,26 +451,15 @@ def _severity(logged: LoggedMessage, has_cause: bool) -> Severity:
 
 def _lines(logged: LoggedMessage) -> str:
     """Return how many lines have the message, the first of them with its number, and the hosts and ranks that wrote them."""
-    where = listed([text for place in logged.places if (text := _place(place))], _MOST_PLACES)
+    places = [f"{place.host} ({place.part})" if place.host and place.part else place.host or place.part for place in logged.places]
+    where = listed([text for text in places if text], _MOST_PLACES)
     count = f"line {logged.line}" if logged.count == 1 else f"{logged.count} lines from line {logged.line} on"
     return f"{count}{f' of {where}' if where else ''}: '{logged.text}'"
-
-
-def _place(place: LogPlace) -> str:
-    if place.host and place.part:
-        return f"{place.host} ({place.part})"
-    return place.host or place.part
-
-
-def _shown(name: str, values: Sequence[str]) -> str:
-    if name == "bytes":
-        return f"{max(map(int, values)) / 1e6:.3g} MB"
-    return listed(values, _MOST_VALUES)
 
 
 RULES = (
     failures,
     *(over_tcp, staged, one_way, shared_memory, unknown_speed, warnings),
     *(mixed_rails, no_nvls, collapsed_nvlink_domain, slow_bridges, no_verbs, plugin_mismatch, unused_sharp, gid_index),
-    *(no_profiler, forced_choice, iommu, fine_grain, numa_balancing, no_peer_memory),
+    *(no_profiler, forced_choice, iommu, rccl_settings, no_peer_memory),
 )

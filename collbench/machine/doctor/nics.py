@@ -8,7 +8,7 @@ from statistics import median
 
 from collbench.machine.distance import CLOSE
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, bytes_per_s, gigabytes, is_down
-from collbench.machine.model import Nic, PciDevice, is_nccl_topology
+from collbench.machine.model import Nic, PciDevice, PcieLink, is_nccl_topology
 from collbench.machine.ports import nvlink_management
 from collbench.machine.readers.pci import AMAZON, INTEL, MELLANOX
 from collbench.units import listed, plural
@@ -90,7 +90,10 @@ def slow_slots(view: MachineView) -> Iterator[Finding]:
             continue
         ports = {(first_of.get(nic.name, nic.address), port.number): port.rate_bits_per_s or 0.0 for nic in nics for port in nic.ports}
         wire = sum(ports.values()) / 8
-        links = {slot_of[nic.name]: _slot(view, nic) for nic in reversed(nics)}
+        links: dict[str, tuple[float | None, int | None]] = {}  # the maximum GT/s and lanes of each slot; None for what is unknown
+        for nic, device in zip(reversed(nics), reversed(devices), strict=True):
+            link = PcieLink() if device is None or device.virtual else view.pcie_links.of(device)
+            links[slot_of[nic.name]] = link.max_speed_gt_per_s or link.speed_gt_per_s, link.max_width or link.width
         rates = [bytes_per_s(*link) for link in links.values()]
         slot = sum(rate for rate in rates if rate)
         if all(rates) and wire and slot < _SLACK * wire:
@@ -108,7 +111,11 @@ def down(view: MachineView) -> Iterator[Finding]:
     """CB2202: an RDMA device without an active port. A second port or function of a card in use may be unused."""
     dead = [nic for nic in view.network if nic.ports and all(is_down(port) and port.state not in {"init", "armed"} for port in nic.ports)]
     in_use = {_card(nic) for nic in view.rdma if any(port.state == "active" for port in nic.ports)}
-    unused = _unused_ports(view, dead)
+    # the ports with two PCIe functions that are all down, on a card that has another port which is active
+    active = {nic.card_guid for nic in view.usable if nic.card_guid and any(port.state == "active" for port in nic.ports)}
+    guids = {nic.name: nic.card_guid for nic in dead}
+    shared = [port.names for port in view.shared_ports if port.certain]
+    unused = [names for names in shared if guids.keys() >= set(names) and guids[names[0]] in active]
     for names in unused:
         what = f"{listed(list(names))} {'is' if len(names) == 1 else 'are'} down: perhaps an unused port of a card in use"
         evidence = "all functions of the port are down, and another port of the card is active"
@@ -126,25 +133,13 @@ def down(view: MachineView) -> Iterator[Finding]:
         yield view.finding("CB2202", _loss(view, nic), f"{nic.name} is down", f"port {port.number}: {states}{manager}; {others}", remedy)
 
 
-def _unused_ports(view: MachineView, dead: list[Nic]) -> list[tuple[str, ...]]:
-    """Return the ports with two PCIe functions that are all down, on a card that has another port which is active."""
-    active = {nic.card_guid for nic in view.usable if nic.card_guid and any(port.state == "active" for port in nic.ports)}
-    down = {nic.name: nic for nic in dead}
-    shared = [port.names for port in view.shared_ports if port.certain]
-    return [names for names in shared if down.keys() >= set(names) and down[names[0]].card_guid in active]
-
-
-def one_port_twice(view: MachineView) -> Iterator[Finding]:
-    """CB2211: PCIe functions of one port, which share its rate."""
+def no_ports_of_their_own(view: MachineView) -> Iterator[Finding]:
+    """CB2211 and CB2212: PCIe functions of one port, which share its rate, and RDMA devices that lead to the board's NVLink switches."""
     ports = [port.names for port in view.shared_ports if port.certain]
     if ports:
         what = f"{'; '.join(listed(list(names)) for names in ports)}: PCIe functions of one port{' each' if len(ports) > 1 else ''}"
         remedy = "count the rate of a port once; `ibstat` shows the system image GUID of the card"
         yield view.finding("CB2211", "note", what, "they are on the same card, by its GUID or its place on the PCI bus", remedy)
-
-
-def nvlink_bridges(view: MachineView) -> Iterator[Finding]:
-    """CB2212: RDMA devices that lead to the NVLink switches of the board, not to the network."""
     names = nvlink_management(view.machine)
     if names:
         what = f"{listed(list(names))} lead to the NVLink switches of the board, not to the network"
@@ -258,15 +253,6 @@ def _module(device: PciDevice | None) -> str:
     return {AMAZON: "efa", INTEL: "hfi1"}.get(vendor or 0, "mlx5_ib")
 
 
-def _slot(view: MachineView, nic: Nic) -> tuple[float | None, int | None]:
-    """Return the maximum GT/s and lanes of the card's PCIe link; None for what is unknown."""
-    device = view.pci.get(nic.address or "")
-    if device is None or device.virtual:
-        return None, None
-    link = view.pcie_links.of(device)
-    return link.max_speed_gt_per_s or link.speed_gt_per_s, link.max_width or link.width
-
-
 def _rates(nics: list[Nic]) -> list[str]:
     return [f"{nic.name} {port.rate_bits_per_s / 1e9:g} Gb/s" for nic in nics for port in nic.ports if port.rate_bits_per_s]
 
@@ -295,4 +281,4 @@ def lost_lanes(view: MachineView) -> Iterator[Finding]:
 
 
 RULES = (slow_slots, down, no_subnet_manager, other_fabric, not_real, small_mtu, small_frames, slow_rails, lost_lanes, no_rdma_device,
-         one_port_twice, nvlink_bridges, high_counters, waits)  # fmt: skip
+         no_ports_of_their_own, high_counters, waits)  # fmt: skip

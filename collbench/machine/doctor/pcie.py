@@ -40,18 +40,13 @@ class _Wire:
         return all(device.kind == "gpu" for device in self.carries)
 
 
-def narrow(view: MachineView) -> Iterator[Finding]:
-    """CB2101: a link uses fewer lanes than both ends support."""
+def downtrained(view: MachineView) -> Iterator[Finding]:
+    """CB2101 and CB2102: a link uses fewer lanes, or runs at fewer GT/s, than both ends support. GT/s not for idle GPUs."""
     for wire in _wires(view):
-        now, could = wire.device.link.width, wire.could[1]
-        if now and could and now < could:
-            what = f"{view.name(wire.device.address)} runs on {now} of {could} lanes"
+        width, most = wire.device.link.width, wire.could[1]
+        if width and most and width < most:
+            what = f"{view.name(wire.device.address)} runs on {width} of {most} lanes"
             yield view.finding("CB2101", _severity(view, wire), what, _evidence(view, wire), _RESEAT)
-
-
-def slow(view: MachineView) -> Iterator[Finding]:
-    """CB2102: a link runs at fewer GT/s than both ends support. Not for idle GPUs."""
-    for wire in _wires(view):
         now, could = wire.device.link.speed_gt_per_s, wire.could[0]
         if now and could and now < could and not (now == _IDLE and wire.only_gpus):
             what = f"{view.name(wire.device.address)} runs at {now:g} of {could:g} GT/s"
@@ -60,11 +55,17 @@ def slow(view: MachineView) -> Iterator[Finding]:
 
 def slot_limits(view: MachineView) -> Iterator[Finding]:
     """CB2103: a GPU in a slot with fewer lanes or GT/s than the GPU supports. For NICs see CB2201."""
-    found = [(wire, less) for wire in _wires(view) if wire.device.kind == "gpu" and wire.port and (less := _less(wire))]
+    found: list[tuple[PciDevice, PciDevice]] = []  # (card, port above); NCCL's file has no current link values, and proves nothing
+    for wire in _wires(view):
+        if wire.device.kind == "gpu" and wire.port and wire.device.link.width is not None and wire.port.link.width is not None:
+            card, slot = wire.device.link, wire.port.link
+            pairs = ((card.max_speed_gt_per_s, slot.max_speed_gt_per_s), (card.max_width, slot.max_width))
+            if any(own and other and other < own for own, other in pairs):
+                found.append((wire.device, wire.port))
     if found:
-        wire, less = found[0]
-        names = listed([view.name(each.device.address) for each, _ in found])
-        evidence = f"{view.name(wire.device.address)}: the card has {_most(wire.device)}, the port above it {less}"
+        device, port = found[0]
+        names = listed([view.name(gpu.address) for gpu, _ in found])
+        evidence = f"{view.name(device.address)}: the card has {_most(device)}, the port above it {_most(port)}"
         what = f"{plural(len(found), 'GPU')} in slots that have less than the card: {names}"
         yield view.finding("CB2103", "note", what, evidence, "move the cards to full slots where the board has any; else expect no more")
 
@@ -167,25 +168,16 @@ def _evidence(view: MachineView, wire: _Wire) -> str:
     left, most = bytes_per_s(link.speed_gt_per_s, link.width), bytes_per_s(*wire.could)
     rates = f" = {gigabytes(left)} of {gigabytes(most)}" if left and most else ""
     port = f"the port above it {_most(wire.port)}" if wire.both_ends and wire.port else "what the slot has is not known"
-    now = f"{_figure(link.speed_gt_per_s)} GT/s x{_figure(link.width)}"
+    now = _link(link.speed_gt_per_s, link.width)
     return f"LnkSta {now}{rates}; {view.name(wire.device.address)} has {_most(wire.device)}, {port}"
 
 
 def _most(device: PciDevice) -> str:
-    return f"{_figure(device.link.max_speed_gt_per_s)} GT/s x{_figure(device.link.max_width)}"
+    return _link(device.link.max_speed_gt_per_s, device.link.max_width)
 
 
-def _less(wire: _Wire) -> str | None:
-    """Return the limits of the port above when they are lower than the card's. NCCL's file has no current link values: None there."""
-    card, port = wire.device.link, wire.port.link if wire.port else None
-    if port is None or wire.port is None or card.width is None or port.width is None:
-        return None
-    pairs = ((card.max_speed_gt_per_s, port.max_speed_gt_per_s), (card.max_width, port.max_width))
-    return _most(wire.port) if any(own and slot and slot < own for own, slot in pairs) else None
-
-
-def _figure(value: float | None) -> str:
-    return "?" if value is None else f"{value:g}"
+def _link(speed: float | None, width: int | None) -> str:
+    return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
 
 
 def _redirecting(view: MachineView) -> list[PciDevice]:
@@ -217,4 +209,4 @@ def acs_somewhere(view: MachineView) -> Iterator[Finding]:
         yield view.finding("CB2108", "note", what, evidence, remedy)
 
 
-RULES = (narrow, slow, slot_limits, idle, acs, acs_somewhere, iommu, slower_above)
+RULES = (downtrained, slot_limits, idle, acs, acs_somewhere, iommu, slower_above)

@@ -41,14 +41,12 @@ def ring(job: Job, constants: bool) -> Throughput:
 
     Where it leaves each node once, it has g-1 edges inside each node instead of g, so that the GPUs' links carry g/(g-1) as much.
     """
-    inside = [Throughput(_inside_ring(job, node), (node.injection,)) for node, _ in job.kinds]
-    between = [Throughput(side.bytes_per_s, side.links) for partition, _ in job.partitions for side in partition]
-    return _slowest([*inside, *between])
-
-
-def _inside_ring(job: Job, node: Node) -> float:
-    has_edge_less = job.several and node.apart and node.gpus > 1
-    return node.injection.known * (node.gpus / (node.gpus - 1) if has_edge_less else 1.0)
+    limits = []
+    for node, _ in job.kinds:
+        has_edge_less = job.several and node.apart and node.gpus > 1
+        limits.append(Throughput(node.injection.known * (node.gpus / (node.gpus - 1) if has_edge_less else 1.0), (node.injection,)))
+    limits += [Throughput(side.bytes_per_s, side.links) for partition, _ in job.partitions for side in partition]
+    return _slowest(limits)
 
 
 def tree(job: Job, constants: bool) -> Throughput | None:

@@ -46,17 +46,13 @@ class Ceiling:
 
     def as_json(self, complete: bool = False) -> dict[str, Any]:
         """Return it as JSON values. The interval, `disturbed`, parts and efficiency are omitted when empty, unless `complete`."""
-        values = {name: getattr(self, name) for name in CSV_FIELDS} | {"limited_by_parts": _as_json(self.limited_by_parts)}
+        parts: list[Any] = []
+        if self.limited_by_parts:
+            from collbench.reason import as_json
+
+            parts = as_json(self.limited_by_parts)
+        values = {name: getattr(self, name) for name in CSV_FIELDS} | {"limited_by_parts": parts}
         return values if complete else {name: value for name, value in values.items() if name not in _OPTIONAL or value}
-
-
-def _as_json(parts: Sequence[Limit]) -> list[Any]:
-    if not parts:
-        return []
-    from collbench.reason import as_json
-
-    found: list[Any] = as_json(parts)
-    return found
 
 
 _OPTIONAL = frozenset({"low_bytes_per_s", "high_bytes_per_s", "disturbed", "limited_by_parts", "efficiency", "constants"})
@@ -230,13 +226,6 @@ def _ceiling_of(path: HostPath, recipe: Recipe, work: HostWork, size_bytes: int,
     measured = Ceiling("measured", None, f"{path.name}{' and sum' if sums else ''}", "ring", _SOURCE)
     if any(rate.value == 0 for rate, _ in parts):  # there was no time for it
         return replace(measured, disturbed=True)
-    value, low, high = (
-        work.moved / sum(share / rate for rate, share in ends)
-        for ends in (
-            [(rate.value, share) for rate, share in parts],
-            [(rate.low, share) for rate, share in parts],
-            [(rate.high, share) for rate, share in parts],
-        )
-    )
+    value, low, high = (work.moved / sum(share / getattr(rate, end) for rate, share in parts) for end in ("value", "low", "high"))
     disturbed = any(rate.disturbed for rate, _ in parts)
     return replace(measured, bytes_per_s=value, low_bytes_per_s=low, high_bytes_per_s=high, disturbed=disturbed)

@@ -123,15 +123,11 @@ def like(operation: str) -> str:
 def _why_none(job: Job) -> str | None:
     if job.ranks < 2:
         return "one rank moves nothing"
-    if job.several:
-        silent = next((node for node, _ in job.kinds if node.egress.bytes_per_s is None), None)
-        return f"the rate between nodes is unknown: {_at(silent.host)}{silent.egress.name}" if silent else None
-    node = job.nodes[0]
-    return f"{_at(node.host)}{node.injection.name}" if node.injection.bytes_per_s is None else None
-
-
-def _at(host: str | None) -> str:
-    return f"{host}: " if host else ""
+    for node, _ in job.kinds:
+        link = node.egress if job.several else node.injection
+        if link.bytes_per_s is None:
+            return f"{'the rate between nodes is unknown: ' if job.several else ''}{f'{node.host}: ' if node.host else ''}{link.name}"
+    return None
 
 
 def _expected(operation: str, job: Job) -> Ceiling:
@@ -149,17 +145,13 @@ def _expected(operation: str, job: Job) -> Ceiling:
     if operation == "hypercube":
         return _reached(job, "direct", hypercube(reached, True), hypercube(job, False))
     if operation in MESSAGES:
-        return _expected_message(operation, job)
+        link, count = _messages(operation, job, as_expected=True)
+        wires, _ = _messages(operation, job, as_expected=False)
+        rate = link.known * count
+        of_wires = rate * wires.known / link.known if link.part == wires.part else rate
+        return _reached(job, "direct", Throughput(rate, (link,)), Throughput(of_wires, (link,)))
     found, on_wires = _bound(operation, reached), _bound(operation, job).bytes_per_s
     return _with_efficiency(job, replace(found, model="direct"), on_wires or inf)
-
-
-def _expected_message(operation: str, job: Job) -> Ceiling:
-    link, count = _messages(operation, job, as_expected=True)
-    wires, _ = _messages(operation, job, as_expected=False)
-    rate = link.known * count
-    on_wires = rate * wires.known / link.known if link.part == wires.part else rate
-    return _reached(job, "direct", Throughput(rate, (link,)), Throughput(on_wires, (link,)))
 
 
 def _ring(job: Job) -> Ceiling:

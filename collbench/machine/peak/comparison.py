@@ -8,6 +8,7 @@ from collbench.machine.peak.algorithms import pairs_by_node
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, name_of_model, percent_of
 from collbench.machine.peak.collective import BY_RANK, MESSAGES, CollectiveCeilings, ceilings, like
 from collbench.machine.peak.limits import GpuLinkLimit, NicLimit
+from collbench.machine.peak.links import OPTIONS
 from collbench.machine.peak.node import Job
 from collbench.machine.peak.published import published
 from collbench.machine.peak.time_model import ExpectedTime
@@ -41,11 +42,12 @@ def headline(measured: float | None, references: CollectiveCeilings) -> str:
     named = _named_ceilings(references)
     if measured is None:
         return ", ".join(f"{format_rate(limit.bytes_per_s or 0.0)} GB/s {name}" for name, limit in named)
-    (name, first), *rest = named
-    shares = [f"{_percent(measured, first)} of {_with_article(name)}"]
-    shares += [
-        f"{_percent(measured, limit)} of {_with_article(name)} ({format_rate(limit.bytes_per_s or 0.0)} GB/s)" for name, limit in rest
-    ]
+    first = named[0][1]
+    shares = []
+    for name, limit in named:
+        rate = "" if limit is first else f" ({format_rate(limit.bytes_per_s or 0.0)} GB/s)"
+        article = "" if name.startswith("expected") else "the "
+        shares.append(f"{format_percent(percent_of(measured, limit) or 0.0)} of {article}{name}{rate}")
     return f"{format_rate(measured)} of {format_rate(first.bytes_per_s or 0.0)} GB/s: {', '.join(shares)}"
 
 
@@ -61,10 +63,10 @@ def lines(operation: str, measured: float | None, references: CollectiveCeilings
 
 def limits(references: CollectiveCeilings) -> list[str]:
     """Return what limits each rate, and what a ring reaches (if it is not the fastest)."""
-    shown = [f"{name} limited by {_limit_of(limit)}" for name, limit in _named_ceilings(references) if limit.kind != "given"]
+    shown = [f"{name} limited by {limit_of(limit)}" for name, limit in _named_ceilings(references) if limit.kind != "given"]
     ring = references.ring
     if ring and ring.bytes_per_s and references.expected and references.expected.model != "ring":
-        shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {_limit_of(ring)}")
+        shown.append(f"a ring reaches {format_rate(ring.bytes_per_s)} GB/s, limited by {limit_of(ring)}")
     return shown
 
 
@@ -98,19 +100,16 @@ def sentences_of_sizes(times: Sequence[ExpectedTime], ranks: int, measured: floa
     if measured is None:
         return [OF_SIZES]
     share = format_percent(100 * measured / times[0].busbw_bytes_per_s)
-    compared = f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(times[0].size_bytes)}"
-    return [compared, *_saturation(times[0], ranks), OF_SIZES]
+    size = times[0].size_bytes
+    sentences = [f"{format_rate(measured)} GB/s is {share} of what NCCL's model expects of {format_size(size)}"]
+    if times[0].ring_percent < _SATURATED_PERCENT:  # whatever algorithm NCCL's model selects
+        part = f"{format_size(size)} is {format_bytes(size / ranks)} for each of {ranks:,} ranks"
+        ring = format_percent(times[0].ring_percent)
+        sentences.append(f"not saturated: {part}, with which a ring reaches {ring} of its rate by NCCL's model")
+    return [*sentences, OF_SIZES]
 
 
-def _saturation(time: ExpectedTime, ranks: int) -> list[str]:
-    """Return a sentence if the part of each rank is too small for a ring to reach its rate, whatever algorithm NCCL's model selects."""
-    if time.ring_percent >= _SATURATED_PERCENT:
-        return []
-    part = f"{format_size(time.size_bytes)} is {format_bytes(time.size_bytes / ranks)} for each of {ranks:,} ranks"
-    return [f"not saturated: {part}, with which a ring reaches {format_percent(time.ring_percent)} of its rate by NCCL's model"]
-
-
-def _limit_of(ceiling: Ceiling) -> str:
+def limit_of(ceiling: Ceiling) -> str:
     """Return "NVLink 450 GB/s (--nvlink), at 82 % of the wires' rate by NCCL's constants"."""
     limit = f"{ceiling.limited_by} ({ceiling.source})"
     if ceiling.efficiency is None:
@@ -187,24 +186,14 @@ def doubts(job: Job) -> list[str]:
 
 def _named_ceilings(references: CollectiveCeilings) -> list[tuple[str, Ceiling]]:
     """Return the ceilings that have a rate, with their names, the expected rate first."""
-    named = [(_name_of(references.expected), references.expected)] if references.expected else []
+    named: list[tuple[str, Ceiling]] = []
+    if expected := references.expected:
+        model = name_of_model(expected.model)
+        name = model if expected.model == "bound" else f"expected ({model})"
+        named.append(("given ceiling" if expected.kind == "given" else name, expected))
     if references.bound and references.bound is not references.expected:
         named.append((name_of_model("bound"), references.bound))
     return [(name, ceiling) for name, ceiling in named if ceiling.bytes_per_s]
-
-
-def _name_of(ceiling: Ceiling) -> str:
-    if ceiling.kind == "given":
-        return "given ceiling"
-    return name_of_model("bound") if ceiling.model == "bound" else f"expected ({name_of_model(ceiling.model)})"
-
-
-def _with_article(name: str) -> str:
-    return name if name.startswith("expected") else f"the {name}"
-
-
-def _percent(measured: float, ceiling: Ceiling) -> str:
-    return format_percent(percent_of(measured, ceiling) or 0.0)
 
 
 # The input to check first when a rate exceeds the hard limit.
@@ -222,7 +211,7 @@ def doubtful_input(operation: str, cluster: Job) -> str:
     if operation == "allreduce" and on_nvlink and not all(node.reduces for node, _ in cluster.kinds):
         return "reductions inside switches (NVLink SHARP) are not counted: add --nvls if they are in use"
     for link in limiting:
-        if link.is_from_user:
+        if link.source in OPTIONS:
             return f"{link.name} was given with {link.source}"
     if operation == "allreduce" and cluster.several and not cluster.sharp and any(isinstance(link.part, NicLimit) for link in limiting):
         return (

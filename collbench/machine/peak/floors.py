@@ -16,8 +16,9 @@ from math import floor
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import name_of_model
 from collbench.machine.peak.collective import CollectiveCeilings
+from collbench.machine.peak.comparison import limit_of
 from collbench.machine.peak.node import Job
-from collbench.machine.peak.published import PublishedFigure, published
+from collbench.machine.peak.published import published
 from collbench.machine.peak.time_model import expected_times, why_no_model
 from collbench.units import format_percent, format_rate, format_size, plural
 
@@ -74,30 +75,15 @@ def floors_of(operation: str, job: Job, found: CollectiveCeilings, share: float,
                 f"healthy machines differ too much for a floor: use sizes that reach {_SATURATED:g} % (see --sizes without --floor)"
             )
     figures = published(operation, job)
-    reasons = _reasons(found)
-    return [
-        BandwidthFloor(size, rate, share, (*reasons, *_of_published(figures, expected.model, rate, share))) for size, rate in rates.items()
-    ]
-
-
-def _reasons(found: CollectiveCeilings) -> tuple[str, ...]:
-    expected = found.expected
-    if expected is None:
-        return ()
     algorithm = "" if expected.kind == "given" else f" by the algorithm {name_of_model(expected.model)}"
-    limit = f"limited by {expected.limited_by} ({expected.source})"
-    if expected.efficiency is None:
-        return (f"expected{algorithm}, {limit}",)
-    return (f"expected{algorithm}, {limit}, at {format_percent(100 * expected.efficiency)} of the wires' rate by {expected.constants}",)
-
-
-def _of_published(figures: Sequence[PublishedFigure], model: str, rate: float, share: float) -> list[str]:
-    """Return the published results; one that the floor rejects has a warning, unless it was forced to use another algorithm."""
-    texts = []
-    for figure in figures:
-        below = figure.algorithm in (None, model) and figure.busbw_bytes_per_s[0] < share * rate
-        texts.append(f"{'warning: below this floor: ' if below else 'published: '}{figure.render()}")
-    return texts
+    floors = []
+    for size, rate in rates.items():
+        reasons = [f"expected{algorithm}, limited by {limit_of(expected)}"]
+        for figure in figures:  # one that the floor rejects has a warning, unless it was forced to use another algorithm
+            below = figure.algorithm in (None, expected.model) and figure.busbw_bytes_per_s[0] < share * rate
+            reasons.append(f"{'warning: below this floor: ' if below else 'published: '}{figure.render()}")
+        floors.append(BandwidthFloor(size, rate, share, tuple(reasons)))
+    return floors
 
 
 def render(floors: Sequence[BandwidthFloor], operation: str, job: Job, form: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf, isinf
+from operator import attrgetter
 from typing import Any, Literal
 
 from collbench.errors import UsageError
@@ -22,7 +23,7 @@ from collbench.machine.readers.pci import is_with_cpu
 # A capacity with its name: the element of every reference rate.
 
 COUNTED = "counted"
-_OPTIONS = ("--nic", "--nvlink", "--pcie")
+OPTIONS = ("--nic", "--nvlink", "--pcie")
 NCCL, RCCL = "NCCL", "RCCL"
 
 
@@ -49,11 +50,6 @@ class Link:
     def of(cls, bytes_per_s: float, part: Limit, source: str = COUNTED, nccl: float | None = None, library: str = NCCL) -> Link:
         """Return a link with the text of `part` as its name."""
         return cls(bytes_per_s, part.render(), source, nccl, library, part)
-
-    @property
-    def is_from_user(self) -> bool:
-        """Whether an option set it."""
-        return self.source in _OPTIONS
 
     @property
     def known(self) -> float:
@@ -311,8 +307,10 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
     chosen = set(keys)
     between = any(a in chosen and b in chosen and a != b for a, b in machine.paths)
     if machine.gpu_links:
-        missing = [] if between else _left_out(machine, keys)
-        return f"no source counts the links of {missing[0]}, and those of others lead to a switch; give --nvlink" if missing else None
+        linked = {end for link in machine.gpu_links for end in (link.a, link.b)}
+        elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
+        missing = next((key for key in keys if key not in linked), None) if elsewhere and not between else None
+        return f"no source counts the links of {missing}, and those of others lead to a switch; give --nvlink" if missing else None
     looked = all(gpu.architecture for gpu in machine.gpus if gpu.key in chosen)
     if "gpu_links" in machine.unknown or not (between or looked):
         why = machine.unknown.get("gpu_links", "none of the sources counts the links between the GPUs")
@@ -322,16 +320,13 @@ def uncounted(machine: Machine, keys: Sequence[str]) -> str | None:
     return None
 
 
-def _left_out(machine: Machine, keys: Sequence[str]) -> list[str]:
-    """Return the GPUs without a link count, when others have links to a switch or to unknown ends."""
-    linked = {end for link in machine.gpu_links for end in (link.a, link.b)}
-    elsewhere = any(link.count > 0 and link.b in (SWITCH, None) and link.a in keys for link in machine.gpu_links)
-    return [key for key in keys if key not in linked] if elsewhere else []
-
-
 def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
     """Return the links among the GPUs with these keys. Links to other GPUs do not count."""
-    rows, gpus, chosen = _rows(machine), {gpu.key: gpu for gpu in machine.gpus}, set(keys)
+    gpus, chosen = {gpu.key: gpu for gpu in machine.gpus}, set(keys)
+    rows: dict[str, list[GpuLink]] = {}
+    for link in machine.gpu_links:
+        if link.count > 0:
+            rows.setdefault(link.a, []).append(replace(link, count=max(link.count, _links_of_pair(link, gpus.get(link.a)))))
     wires = Wires(kind=next((_kind(row) for row in rows.values()), "NVLink"))
     for key in keys:
         row = rows.get(key, [])
@@ -354,15 +349,6 @@ def wires_of(machine: Machine, keys: Sequence[str]) -> Wires:
         del wires.switch[gpu]
         wires.count[gpu] -= wires.into_switch.pop(gpu)
     return wires
-
-
-def _rows(machine: Machine) -> dict[str, list[GpuLink]]:
-    gpus = {gpu.key: gpu for gpu in machine.gpus}
-    rows: dict[str, list[GpuLink]] = {}
-    for link in machine.gpu_links:
-        if link.count > 0:
-            rows.setdefault(link.a, []).append(replace(link, count=max(link.count, _links_of_pair(link, gpus.get(link.a)))))
-    return rows
 
 
 def _links_of_pair(link: GpuLink, gpu: Gpu | None) -> int:
@@ -502,10 +488,19 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
     candidates = [nic for nic in machine.nics if not nic.virtual and nic.name not in management and any(_up(port) for port in nic.ports)]
     if not candidates:
         return Egress(unknown(_why_none(machine, management)))
-    fabric, doubts = _fabric(candidates)
+    # InfiniBand, else RDMA over Ethernet, else one plain interface
+    infiniband = [nic for nic in candidates if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
+    rdma = [nic for nic in candidates if nic.rdma or nic.gdr]
+    fabric = infiniband or _fastest(rdma) or _fastest(candidates)[:1]
+    why = "slower, or without RDMA" if rdma else "TCP takes one interface"
+    left = ", ".join(nic.name for nic in candidates if nic not in fabric)
+    doubts: tuple[str, ...] = (f"not counted: {left} ({'Ethernet, while InfiniBand is up' if infiniband else why})",) if left else ()
     doubts += (f"not counted: {_of_management(management)}",) if management else ()
     shared = shared_ports(machine)
-    doubts += _of_shared_ports(shared, {nic.name for nic in fabric})
+    known = [port for port in shared if {nic.name for nic in fabric}.issuperset(port.names)]
+    as_one, as_two = ("; ".join(" and ".join(port.names) for port in known if port.certain == certain) for certain in (True, False))
+    doubts += (f"counted as one port, by the GUID or place of their card: {as_one}",) if as_one else ()
+    doubts += (f"counted as two ports, which may be one port with two PCIe functions: {as_two}; give --nic if so",) if as_two else ()
     cards = [nic.name for nic in machine.nics if nic.rdma_missing]
     if cards:
         doubts += (f"{', '.join(cards)}: RDMA cards without an RDMA device (a driver is not loaded): with them the rate may be another",)
@@ -521,17 +516,6 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
 
 def _of_management(names: Sequence[str]) -> str:
     return f"{', '.join(names)} (ports to the NVLink switches, for their management)"
-
-
-def _of_shared_ports(shared: Sequence[SharedPort], counted: set[str]) -> tuple[str, ...]:
-    """Return what is assumed of devices that are, or may be, functions of one port."""
-    found = [port for port in shared if counted.issuperset(port.names)]
-    one = [" and ".join(port.names) for port in found if port.certain]
-    open_ = [" and ".join(port.names) for port in found if not port.certain]
-    texts = (f"counted as one port, by the GUID or place of their card: {'; '.join(one)}",) if one else ()
-    return texts + (
-        (f"counted as two ports, which may be one port with two PCIe functions: {'; '.join(open_)}; give --nic if so",) if open_ else ()
-    )
 
 
 def _why_none(machine: Machine, management: Sequence[str] = ()) -> str:
@@ -555,16 +539,6 @@ def _up(port: Port) -> bool:
 def _bits(port: Port) -> float | None:
     rates = [rate for rate in (port.rate_bits_per_s, port.shaped_bits_per_s) if rate]
     return min(rates, default=None)
-
-
-def _fabric(nics: Sequence[Nic]) -> tuple[list[Nic], tuple[str, ...]]:
-    """Return the NICs to count (InfiniBand, else RDMA over Ethernet, else one plain interface), and a text about those left out."""
-    infiniband = [nic for nic in nics if any(port.link_layer == "infiniband" and _up(port) for port in nic.ports)]
-    rdma = [nic for nic in nics if nic.rdma or nic.gdr]
-    chosen = infiniband or _fastest(rdma) or _fastest(nics)[:1]
-    left = [nic.name for nic in nics if nic not in chosen]
-    why = "Ethernet, while InfiniBand is up" if infiniband else "slower, or without RDMA" if rdma else "TCP takes one interface"
-    return chosen, (f"not counted: {', '.join(left)} ({why})",) if left else ()
 
 
 def _fastest(nics: Sequence[Nic]) -> list[Nic]:
@@ -606,16 +580,12 @@ def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> N
     names = tuple(nic.name for nic in card)
     if len(slots) == 1:
         return NicRate(names, first.address, bits, payload, tree.own(first.address))
-    return NicRate(names, None, bits, payload, _all_of(list(slots.values())))
-
-
-def _all_of(links: Sequence[Link]) -> Link:
-    """Return equal links together; unknown if one of them is."""
-    first = narrowest(links)
+    links = list(slots.values())
+    together = narrowest(links)
     if any(link.bytes_per_s is None for link in links):
-        return unknown(first.name)
+        return NicRate(names, None, bits, payload, unknown(together.name))
     nccl = sum(link.as_nccl_takes_it().known for link in links)
-    return replace(first, bytes_per_s=sum(link.known for link in links), nccl_bytes_per_s=nccl)
+    return NicRate(names, None, bits, payload, replace(together, bytes_per_s=sum(link.known for link in links), nccl_bytes_per_s=nccl))
 
 
 def _together(slots: Sequence[NicRate], source: str) -> Link:
@@ -647,14 +617,15 @@ def reachable(egress: Egress, tree: PcieTree, senders: Mapping[str, Link] | None
     if nics.bytes_per_s is None:
         return nics
     flow = _Flow(tree, senders, egress.nics)
-    rate = flow.rate(lambda link: link.known)
-    nccl = flow.rate(lambda link: link.as_nccl_takes_it().known)
+    rate, above_senders, above_nics, nics_could_take_more = flow.solve(attrgetter("known"))
+    nccl, *_ = flow.solve(lambda link: link.as_nccl_takes_it().known)
     if rate >= (1 - _ROUNDING) * nics.bytes_per_s:
         return replace(nics, nccl_bytes_per_s=None if nics.nccl_bytes_per_s is None else min(nics.nccl_bytes_per_s, nccl))
     own = list((senders or {}).values())
     if own and rate >= (1 - _ROUNDING) * sum(link.known for link in own):
         return replace(own[0].under(gpus=len(own)), bytes_per_s=rate, nccl_bytes_per_s=nccl)
-    first, *others = flow.full()
+    # the bridges with a link that the flow fills: those above the senders if the NICs could take more, else above the NICs
+    first, *others = (above_senders if nics_could_take_more else above_nics) or above_senders or above_nics
     return Link.of(rate, BridgeLimit(address=first, others=len(others)), source_of(tree.machine, f"pci/{first}/link"), nccl)
 
 
@@ -675,16 +646,11 @@ class _Flow:
         self.bridges.update(pairwise([*chain, _HOST]))
         return chain[0] if chain else _HOST
 
-    def rate(self, known: Callable[[Link], float]) -> float:
-        """Return the flow in bytes per second. known: the rate of a link."""
-        return self._solve(known)[0]
+    def solve(self, known: Callable[[Link], float]) -> tuple[float, list[str], list[str], bool]:
+        """Return (the flow in bytes per second, full bridges above senders, and above NICs, whether the NICs could take more).
 
-    def full(self) -> list[str]:
-        """Return the bridges with a link that the flow fills: those above the senders if the NICs could take more, else above the NICs."""
-        _, above_senders, above_nics, nics_could_take_more = self._solve(lambda link: link.known)
-        return (above_senders if nics_could_take_more else above_nics) or above_senders or above_nics
-
-    def _solve(self, known: Callable[[Link], float]) -> tuple[float, list[str], list[str], bool]:
+        known: the rate of a link
+        """
         out: dict[str, float] = dict.fromkeys([*self.bridges, _HOST], 0.0)
         into = dict(out)
         for place, link in self.sources:
@@ -725,25 +691,19 @@ def limiting_parts(machine: Machine, parts: Iterable[LimitPart]) -> frozenset[st
 
 def _limiting(machine: Machine, part: LimitPart) -> Iterator[str]:
     tree = PcieTree(machine)
-    if isinstance(part, NicLimit):
-        yield from _limiting_nics(machine, part, tree)
+    if isinstance(part, NicLimit) and part.interface is not None:
+        yield from (nic.name for nic in machine.nics if nic.virtual is None and part.interface in (nic.name, *nic.interfaces))
+    elif isinstance(part, NicLimit):
+        egress = egress_of(machine, tree)
+        slots = egress.nics if egress.link.part == part.alone() else ()
+        yield from (name for slot in slots for name in slot.names)
+        yield from (slot.address for slot in slots if part.slots and slot.address and slot.slot.known < slot.wire)
     elif isinstance(part, BridgeLimit):
         yield from ({part.address} & tree.devices.keys())
     elif isinstance(part, PcieLimit):
         yield from (gpu.address or gpu.key for gpu in machine.gpus if tree.of_gpu(gpu).part == part.alone())
     elif isinstance(part, GpuLinkLimit):
         yield from _limiting_gpu_links(machine, part)
-
-
-def _limiting_nics(machine: Machine, part: NicLimit, tree: PcieTree) -> Iterator[str]:
-    if part.interface is not None:
-        yield from (nic.name for nic in machine.nics if nic.virtual is None and part.interface in (nic.name, *nic.interfaces))
-        return
-    egress = egress_of(machine, tree)
-    if egress.link.part != part.alone():
-        return
-    yield from (name for slot in egress.nics for name in slot.names)
-    yield from (slot.address for slot in egress.nics if part.slots and slot.address and slot.slot.known < slot.wire)
 
 
 def _limiting_gpu_links(machine: Machine, part: GpuLinkLimit) -> Iterator[str]:

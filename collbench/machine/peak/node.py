@@ -83,24 +83,16 @@ class LeastTime:
 
 
 _SHARE: Mapping[str, Callable[[int, int], float]] = {
-    "allreduce": lambda g, n: 1.0,
-    "allgather": lambda g, n: 1 - g / n,
-    "reducescatter": lambda g, n: 1 - g / n,
-    "hypercube": lambda g, n: 1 - g / n,
-    "broadcast": lambda g, n: 1.0,
-    "reduce": lambda g, n: 1.0,
-    "alltoall": lambda g, n: g * (n - g) / n,
-    "alltoallv": lambda g, n: g * (n - g) / n,
+    **dict.fromkeys(("allreduce", "broadcast", "reduce", "scan"), lambda g, n: 1.0),
+    **dict.fromkeys(("allgather", "reducescatter", "hypercube"), lambda g, n: 1 - g / n),
+    **dict.fromkeys(("alltoall", "alltoallv"), lambda g, n: g * (n - g) / n),
     "gather": lambda g, n: g / n,
     "scatter": lambda g, n: g / n,
-    "scan": lambda g, n: 1.0,
 }
 BUS_FACTOR: Mapping[str, Callable[[int], float]] = {
     **dict.fromkeys(("allgather", "reducescatter", "hypercube", "alltoall", "alltoallv", "gather", "scatter"), lambda n: (n - 1) / n),
+    **dict.fromkeys(("broadcast", "reduce", "scan"), lambda n: 1.0),
     "allreduce": lambda n: 2 * (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-    "reduce": lambda n: 1.0,
-    "scan": lambda n: 1.0,
 }
 ROOTED = ("gather", "scatter")
 _TO_ALL = ("allgather", "reducescatter", "hypercube", "broadcast", "reduce", "scan")
@@ -114,19 +106,16 @@ def least_time(operation: str, sides: Sequence[Side], sums_in_the_network: bool 
     total, sets = sum(side.ranks * side.times for side in sides), sum(side.times for side in sides)
     if sets < 2 or total < 2:
         return LeastTime(0.0, None)
-    time, side = max(_needs(operation, sides, total), key=lambda need: need[0])
+    root, others = sides[0], sides
+    needs = []  # the least time of each set by itself
+    if operation in ROOTED:
+        needs.append((_seconds(1 - root.ranks / total, root), root))
+        others = sides if root.times > 1 else sides[1:]
+    needs += [(_seconds(_SHARE[operation](side.ranks, total), side), side) for side in others]
+    time, side = max(needs, key=lambda need: need[0])
     together = sum(side.all_at_once for side in sides)
     time = max(time, _of_all(operation, sides, total, sums_in_the_network) / together if together else inf)
     return LeastTime(time, side if time > 0 else None)
-
-
-def _needs(operation: str, sides: Sequence[Side], total: int) -> list[tuple[float, Side]]:
-    """Return the least time of each set by itself."""
-    share, root = _SHARE[operation], sides[0]
-    if operation not in ROOTED:
-        return [(_seconds(share(side.ranks, total), side), side) for side in sides]
-    others = sides if root.times > 1 else sides[1:]
-    return [(_seconds(1 - root.ranks / total, root), root), *((_seconds(share(side.ranks, total), side), side) for side in others)]
 
 
 def _of_all(operation: str, sides: Sequence[Side], total: int, sums_in_the_network: bool) -> float:
@@ -178,7 +167,16 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
     members = {key: [key] for key in keys}
     cuts = []
     while len(weights) > 1:
-        last, before, rate = _phase(weights)
+        # add the most tightly connected GPU until all are included
+        bound = dict.fromkeys(weights, 0.0)
+        last = before = next(iter(weights))
+        rate = 0.0
+        while bound:
+            before, last = last, max(bound, key=bound.__getitem__)
+            rate = bound.pop(last)
+            for other, weight in weights[last].items():
+                if other in bound:
+                    bound[other] += weight
         if 1 < len(members[last]) < len(keys) - 1:
             cuts.append((members[last], rate))
         members[before] = members[before] + members.pop(last)
@@ -187,20 +185,6 @@ def _phase_cuts(mesh: Mapping[str, Mapping[str, float]], keys: Sequence[str]) ->
             if other != before:
                 weights[before][other] = weights[other][before] = weights[before].get(other, 0.0) + weight
     return cuts
-
-
-def _phase(weights: Mapping[str, Mapping[str, float]]) -> tuple[str, str, float]:
-    """Add the most tightly connected GPU until all are included. Return the last, the one before it, and the last one's total rate."""
-    bound = dict.fromkeys(weights, 0.0)
-    last = before = next(iter(weights))
-    rate = 0.0
-    while bound:
-        before, last = last, max(bound, key=lambda key: bound[key])
-        rate = bound.pop(last)
-        for other, weight in weights[last].items():
-            if other in bound:
-                bound[other] += weight
-    return last, before, rate
 
 
 def box_cuts(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str, Link], nics: Sequence[NicRate]) -> list[Partition]:
@@ -230,7 +214,7 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str,
         below: dict[str, list[str]] = {}
         for key, chain in chains.items():
             below.setdefault(chain[depth] if depth < len(chain) else key, []).append(key)
-        sides = tuple(_subtree(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
+        sides = tuple(_below_bridge(bridge, keys, wires, tree, nic_rates) for bridge, keys in below.items())
         alone = len(below) == len(gpus)
         if len(below) > 1 and (
             not alone or any(side.bytes_per_s < single[keys[0]] for side, keys in zip(sides, below.values(), strict=True))
@@ -239,7 +223,7 @@ def _levels(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: Mapping[str,
     return found
 
 
-def _subtree(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
+def _below_bridge(bridge: str, keys: Sequence[str], wires: Wires, tree: PcieTree, nic_rates: Mapping[str, float]) -> Side:
     up = tree.uplink(bridge) if bridge in tree.devices else unknown("")
     inside = set(keys)
     out = sum(rate for key in keys for peer, rate in wires.mesh.get(key, {}).items() if peer not in inside)
@@ -335,8 +319,14 @@ def node_of(
     tree = PcieTree(machine)
     cliques = {gpu.clique for gpu in chosen}
     clique = cliques.pop() if len(cliques) == 1 else None
-    beyond = None if domain_known or clique else _beyond(machine, chosen)
-    egress = Egress(nics) if nics else beyond or egress_of(machine, tree)
+    of_module = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
+    if nics:
+        egress = Egress(nics)
+    elif of_module and machine.switched and not domain_known and not clique:  # then the NICs do not limit what leaves such a node (NVL72)
+        why = f"the NVLinks of {of_module} may lead to other nodes (NVL72), and no source shows whether"
+        egress = Egress(unknown(f"{why}: give --nvlink-domain GPUS, or --nic where NICs are the way"))
+    else:
+        egress = egress_of(machine, tree)
     if not chosen:
         count = gpus if isinstance(gpus, int) else 1
         none = unknown("no source lists a GPU; add --nvlink or --pcie")
@@ -344,7 +334,11 @@ def node_of(
     own = {gpu.key: pcie or tree.of_gpu(gpu) for gpu in chosen}
     keys = list(own)
     wires, silent = wires_of(machine, keys), None if pcie else uncounted(machine, keys)
-    inside = _silent(silent, own) if silent and len(keys) > 1 else _inside(chosen, wires, tree, own, egress.nics)
+    if silent and len(keys) > 1:  # PCIe is then not a limit, because there may be NVLinks
+        none = unknown(silent)
+        inside = Node(len(own), none, none, narrowest(own.values()), none, none)
+    else:
+        inside = _inside(chosen, wires, tree, own, egress.nics)
     amd = any(gpu.vendor == "amd" or (gpu.architecture or "").startswith("gfx") for gpu in chosen)
     return replace(
         inside,
@@ -388,21 +382,6 @@ def _chosen(machine: Machine, gpus: int | Sequence[str] | None) -> list[Gpu]:
     if missing:
         raise UsageError(f"no GPU {missing[0]} on {machine.hostname or 'this machine'}: it has {', '.join(by_key) or 'none'}")
     return [by_key[key] for key in gpus]
-
-
-def _beyond(machine: Machine, chosen: Sequence[Gpu]) -> Egress | None:
-    """Return an unknown egress where NVLink may connect nodes (NVL72): the NICs do not limit what leaves such a node. Else None."""
-    name = next((gpu.model for gpu in chosen if (row := gpu_model(gpu.model)) and row.c2c), None)
-    if not name or not machine.switched:
-        return None
-    why = f"the NVLinks of {name} may lead to other nodes (NVL72), and no source shows whether"
-    return Egress(unknown(f"{why}: give --nvlink-domain GPUS, or --nic where NICs are the way"))
-
-
-def _silent(why: str, own: dict[str, Link]) -> Node:
-    """Return a node with unknown links between GPUs. PCIe is then not a limit, because there may be NVLinks."""
-    none = unknown(why)
-    return Node(len(own), none, none, narrowest(own.values()), none, none)
 
 
 def _inside(gpus: Sequence[Gpu], wires: Wires, tree: PcieTree, own: dict[str, Link], nics: Sequence[NicRate]) -> Node:
@@ -686,12 +665,12 @@ class Job:
         """Return the host of a node that has these links, where the nodes differ; else None."""
         if not limits or len({(node.injection.name, self.egress(node).name) for node, _ in self.kinds}) == 1:
             return None
-        return next((node.host for node, _ in self.kinds if node.host and tuple(limits) in self._limits(node)), None)
-
-    def _limits(self, node: Node) -> set[tuple[LimitPart, ...]]:
-        nics, pcie, injection = (_parts((link,)) for link in (self.egress(node), node.pcie, node.injection))
-        inside = {injection, *(_parts(side.links) for cut in node.cuts for side in cut)}
-        return {nics, pcie, *inside, *(limits + nics for limits in inside)}
+        for node, _ in self.kinds:
+            nics, pcie, injection = (_parts((link,)) for link in (self.egress(node), node.pcie, node.injection))
+            inside = {injection, *(_parts(side.links) for cut in node.cuts for side in cut)}
+            if node.host and tuple(limits) in {nics, pcie, *inside, *(parts + nics for parts in inside)}:
+                return node.host
+        return None
 
 
 def _parts(links: Sequence[Link]) -> tuple[LimitPart, ...]:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from collbench.machine.peak.domain import joined
-from collbench.machine.peak.node import Job, Node, UserOverride, node_from_user, parse_nic, parse_pcie
+from collbench.machine.peak.job import joined
+from collbench.machine.peak.node import Job, UserOverride, node_from_user, parse_nic, parse_pcie
 from collbench.machine.peak.rates import parse
 from collbench.units import format_rate
 
@@ -101,19 +101,20 @@ def published(operation: str, job: Job) -> list[PublishedFigure]:
     own = _traits(job)
     if own is None or own[1] is None:
         return []
-    traits = [(row, _traits(row.job())) for row in rows() if row.operation == operation and _same_gpu(row, job.nodes[0])]
+    node = job.nodes[0]
+    words = re.split(r"[^A-Za-z0-9]+", node.model) if node.model else None
+    traits = []
+    for row in rows():
+        if row.operation == operation and (words is None or row.gpu in words):
+            its = row.job()
+            if words or its.nodes[0].injection.library == node.injection.library:
+                traits.append((row, _traits(its)))
     alike = [row for row, its in traits if its and its[0] == own[0] and _alike(its[1], own[1]) and _alike(its[2], own[2])]
     groups: dict[tuple[Any, ...], list[Published]] = {}
     for row in alike:
         groups.setdefault((row.machine, row.nodes, row.gpus_per_node, row.nvls, row.algorithm), []).append(row)
     found = sorted(groups.values(), key=lambda group: abs(log(group[0].nodes / job.machines)))
     return [_figure(group) for group in found[:_MOST]]
-
-
-def _same_gpu(row: Published, node: Node) -> bool:
-    if node.model:
-        return row.gpu in re.split(r"[^A-Za-z0-9]+", node.model)
-    return row.job().nodes[0].injection.library == node.injection.library
 
 
 def _traits(job: Job) -> tuple[tuple[float, bool, bool], float | None, float | None] | None:

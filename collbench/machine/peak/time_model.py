@@ -10,7 +10,7 @@ Not counted: limits per channel, the latency of the NICs, CPUs of AMD and POWER,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -95,8 +95,16 @@ def expected_times(operation: str, job: Job, sizes: Sequence[int], forced: Force
     if not choices:
         raise UsageError(f"peak {operation}: no model: NCCL's constants have no {'/'.join(filter(None, forced))} here")
     rings = [choice for choice in every if choice.algorithm == "ring"]
-    times = [_of_size(operation, job, size, choices, plateau) for size in sizes]
-    return [replace(time, ring_percent=_ring_percent(operation, job, time.size_bytes, rings)) for time in times]
+    times = []
+    for size in sizes:
+        moved = BUS_FACTOR[operation](job.ranks) * size
+        seconds, fastest = min(((_seconds(choice, operation, job, size), choice) for choice in choices), key=lambda pair: pair[0])
+        busbw = moved / seconds
+        of_rings = moved / min(_seconds(choice, operation, job, size) for choice in rings)
+        ring_percent = 100 * of_rings / max(choice.busbw for choice in rings)
+        protocol = PROTOCOLS[fastest.protocol]
+        times.append(ExpectedTime(size, seconds, busbw, 100 * busbw / plateau, fastest.algorithm, protocol, ring_percent))
+    return times
 
 
 def _fits(forced: Forced, algorithm: str, protocol: str) -> bool:
@@ -120,18 +128,6 @@ class _AlgorithmChoice:
     busbw: float
 
 
-def _of_size(operation: str, job: Job, size: int, choices: Sequence[_AlgorithmChoice], plateau: float) -> ExpectedTime:
-    times = [(_seconds(choice, operation, job, size), choice) for choice in choices]
-    seconds, fastest = min(times, key=lambda pair: pair[0])
-    busbw = BUS_FACTOR[operation](job.ranks) * size / seconds
-    return ExpectedTime(size, seconds, busbw, 100 * busbw / plateau, fastest.algorithm, PROTOCOLS[fastest.protocol])
-
-
-def _ring_percent(operation: str, job: Job, size: int, rings: Sequence[_AlgorithmChoice]) -> float:
-    busbw = BUS_FACTOR[operation](job.ranks) * size / min(_seconds(choice, operation, job, size) for choice in rings)
-    return 100 * busbw / max(choice.busbw for choice in rings)
-
-
 def _seconds(choice: _AlgorithmChoice, operation: str, job: Job, size: int) -> float:
     moved = BUS_FACTOR[operation](job.ranks) * size
     return _latency_s(choice, operation, job, size) + moved / (choice.busbw * _correction(choice, job, size))
@@ -145,15 +141,10 @@ def _choices(operation: str, job: Job) -> Iterator[_AlgorithmChoice]:
         found = throughput(reached, True)
         if found is None:
             continue
-        for protocol in _protocols(algorithm, job):
+        protocols = (_LL, _LL128, _SIMPLE) if _on_nvlink(job) else (_LL, _SIMPLE)
+        for protocol in (_SIMPLE,) if algorithm in ("nvls", "nvls_tree") else protocols:
             rate = _rate(algorithm, protocol, job, found.bytes_per_s)
             yield _AlgorithmChoice(algorithm, protocol, _latency_us(algorithm, protocol, operation, job) / 1e6, rate)
-
-
-def _protocols(algorithm: Algorithm, job: Job) -> Sequence[int]:
-    if algorithm in ("nvls", "nvls_tree"):
-        return (_SIMPLE,)
-    return (_LL, _LL128, _SIMPLE) if _on_nvlink(job) else (_LL, _SIMPLE)
 
 
 def _rate(algorithm: Algorithm, protocol: int, job: Job, simple: float) -> float:

@@ -359,6 +359,12 @@ def read(text: str, name: str) -> Machine:
     for gpu in parts.gpus:
         count, rate = links.processors.get(gpu.key, (None, None))
         gpus.append(replace(gpu, cpu_links=count, cpu_link_bytes_per_s=rate))
+    cpus = frozenset(number for thing in found if thing.type == "PU" and (number := thing.number("os_index")) is not None)
+    doubts = []
+    # POWER numbers threads that are switched off; other processors do not
+    if known.get("Architecture") in ("x86_64", "aarch64") and len(cpus) != max(cpus, default=-1) + 1:
+        part = "of a part of the machine (a job's), or others are offline; there may be more cores"
+        doubts.append(f"hwloc lists the CPUs {written(cpus)} alone: {part}")
     return Machine(
         hostname=known.get("HostName") or None,
         sources=(f"{KIND} {printable(name)}",),
@@ -370,18 +376,8 @@ def read(text: str, name: str) -> Machine:
         nics=parts.nics,
         paths=links.paths,
         unknown=unknown,
-        doubts=(*few(parts.doubts), *few(links.doubts), *_restricted(found, known.get("Architecture"))),
+        doubts=(*few(parts.doubts), *few(links.doubts), *doubts),
     )
-
-
-def _restricted(found: Sequence[HwlocObject], architecture: str | None) -> list[str]:
-    """Return a doubt where CPU numbers have gaps. POWER numbers threads that are switched off; other processors do not."""
-    cpus = frozenset(number for thing in found if thing.type == "PU" and (number := thing.number("os_index")) is not None)
-    if architecture not in ("x86_64", "aarch64") or len(cpus) == max(cpus, default=-1) + 1:
-        return []
-    return [
-        f"hwloc lists the CPUs {written(cpus)} alone: of a part of the machine (a job's), or others are offline; there may be more cores"
-    ]
 
 
 def _numa_nodes(found: Sequence[HwlocObject], machine: HwlocObject) -> tuple[NumaNode, ...]:

@@ -89,14 +89,22 @@ def read_processors(files: Files) -> Processors:
     listed = cpu_list(files.text(f"{_CPUS}/online"))
     online = listed & present if listed and present else listed or present
     sockets, cores = _packages_and_cores(files, online) if online else _of_cpuinfo(text)
-    nodes, of_gpus = _numa_nodes(files, online)
+    ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
+    states = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
+    of_gpus = {whole(_fields(status).get("Node"), 0, 4095) for status in states} - {None}  # POWER9, Grace
+    every = [_node(files, number, online) for number in ids]
+    nodes = tuple(node for node in every if node.cpus or (node.memory_bytes != 0 and node.id not in of_gpus))
+    memory_bytes = _kilobytes(files.text("/proc/meminfo"))
+    if any(node.id in of_gpus and not node.cpus for node in every):  # it includes the memory of GPUs: sum over the other nodes
+        parts = [node.memory_bytes for node in nodes]
+        memory_bytes = None if None in parts else sum(part for part in parts if part is not None)
     designer = _ARM_DESIGNERS.get(whole(first.get("CPU implementer")) or 0)
     flags = first.get("flags") or first.get("Features")
     found = {"model": first.get("model name") or first.get("cpu"), "vendor": first.get("vendor_id") or designer}
     return Processors(
         **{name: printable(" ".join(value.split())) if value else None for name, value in found.items()},
         sockets=sockets, cores=cores, threads=len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None,
-        memory_bytes=_memory(files, nodes, of_gpus),
+        memory_bytes=memory_bytes,
         flags=frozenset(flags.split()) if flags else None, platform=_fields(text[-4096:]).get("platform"),
         numa_nodes=nodes, unknown=_reasons(text, first, sockets, nodes),
     )  # fmt: skip
@@ -138,30 +146,12 @@ def _of_cpuinfo(text: str) -> tuple[int | None, int | None]:
     return (len({socket for socket, _ in found}), len(found)) if found else (None, None)
 
 
-def _numa_nodes(files: Files, online: frozenset[int]) -> tuple[tuple[NumaNode, ...], bool]:
-    """Return the processors' NUMA nodes, and whether the kernel's list included GPU memory (POWER9, Grace)."""
-    ids = sorted(int(name[4:]) for name in files.names(_NODES) if re.fullmatch(r"node\d{1,4}", name))
-    texts = [files.text(f"{_NVIDIA_GPUS}/{name}/numa_status") or "" for name in files.names(_NVIDIA_GPUS)]
-    of_gpus = {whole(_fields(text).get("Node"), 0, 4095) for text in texts} - {None}
-    nodes = [_node(files, each, online) for each in ids]
-    kept = tuple(node for node in nodes if node.cpus or (node.memory_bytes != 0 and node.id not in of_gpus))
-    return kept, any(node.id in of_gpus and not node.cpus for node in nodes)
-
-
 def _node(files: Files, number: int, online: frozenset[int]) -> NumaNode:
     folder = f"{_NODES}/node{number}"
     listed = files.text(f"{folder}/cpulist")
     cpus = cpu_list(listed) if listed else cpu_mask(files.text(f"{folder}/cpumap")) or frozenset()
     known = listed is not None or bool(cpus)
     return NumaNode(number, written(cpus & online if online else cpus) if known else None, _kilobytes(files.text(f"{folder}/meminfo")))
-
-
-def _memory(files: Files, nodes: tuple[NumaNode, ...], of_gpus: bool) -> int | None:
-    """Return the bytes of main memory. /proc/meminfo includes GPU memory that is a NUMA node: then sum over the other nodes."""
-    if not of_gpus:
-        return _kilobytes(files.text("/proc/meminfo"))
-    parts = [node.memory_bytes for node in nodes]
-    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def _kilobytes(text: str | None) -> int | None:
@@ -253,10 +243,13 @@ def read_system(files: Files, processors: Processors) -> tuple[System, dict[str,
         name for name, path in _PEER_MEMORY if files.text(path) is not None
     )  # loaded, which does not prove that they work
     peer_memory = tuple(modules) if modules or files.names("/sys/module") else None
+    # as in uname -m: only newer kernels have it in a file; others have it in the release name, x86 in its flags
+    architectures = (files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2])
+    of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
     system = System(
-        _architecture(files, kernel, processors), processors.model, processors.vendor, processors.sockets, processors.cores,
-        processors.threads, processors.memory_bytes, kernel, command_line(files), driver, peer_memory,
-        virtualization=virtualization, container=container,
+        next((name for name in architectures if name in _ARCHITECTURES), of_flags),
+        processors.model, processors.vendor, processors.sockets, processors.cores, processors.threads, processors.memory_bytes,
+        kernel, command_line(files), driver, peer_memory, virtualization=virtualization, container=container,
     )  # fmt: skip
     reasons = {
         "system/driver": None if driver else "no NVIDIA or AMD GPU driver reports its version",
@@ -284,13 +277,6 @@ def command_line(files: Files) -> str | None:
 def _noted(files: Files, name: str) -> str | None:
     found = re.search(rf"^{name}: *(\S{{1,200}})$", files.text(_HWLOC_NOTE) or "", re.M)
     return found[1] if found else None
-
-
-def _architecture(files: Files, kernel: str | None, processors: Processors) -> str | None:
-    """Return the name as in uname -m. Only newer kernels have it in a file; others have it in the release name, x86 in its flags."""
-    named = [files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2]]
-    of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
-    return next((each for each in named if each in _ARCHITECTURES), of_flags)
 
 
 def _matches(table: tuple[tuple[str, str, str], ...], vendor: str, product: str) -> str | None:

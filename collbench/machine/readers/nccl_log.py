@@ -240,10 +240,6 @@ def _parse_words(message: bytes) -> Iterator[Entry]:
     if b"NVLS mult" in message and (match := _NVLS.search(message)):
         yield "nvls", match[1] is None, None
     yield from (("startup", fact, None) for fact in startup_facts(message))
-    yield from _seldom(message)
-
-
-def _seldom(message: bytes) -> Iterator[Entry]:
     if b"efaulting to 10 Gbps" in message:
         named = _SPEED_OF.search(message)
         yield "speeds", text(named[1]) if named else "?", None
@@ -456,17 +452,11 @@ class LogFacts:
                 self.lines += 1
                 self._of_kind(kind, line, place)
                 break
-        if kind in (None, "version"):
-            self._of_others(line)
-
-    def _of_others(self, line: bytes) -> None:
-        """Process a line that is not NCCL's: of its plug-ins, UCX, PyTorch, the kernel or nccl-tests."""
-        if line.startswith(_RESULT):
-            self.messages.finished = self.number
-        for hint in line_hints():
-            if hint in line:
+        if kind in (None, "version"):  # of its plug-ins, UCX, PyTorch, the kernel or nccl-tests
+            if line.startswith(_RESULT):
+                self.messages.finished = self.number
+            if any(hint in line for hint in line_hints()):
                 self.messages.add(line, line, "line", self.number)
-                return
 
     def _of_kind(self, kind: str, line: bytes, place: int) -> None:
         if kind == "version":
@@ -750,26 +740,6 @@ def _log(blocks: Iterable[list[bytes]], name: str) -> NcclLog:
     return _nccl_log(facts, printable(name))
 
 
-def _ranks_of_hosts(listed: Mapping[tuple[int, int], str]) -> Mapping[str, int]:
-    """Return the number of ranks of each host, of the largest group that nccl-tests lists; {} where ranks are missing from the list.
-
-    listed    the host of each (group, rank)
-    """
-    ranks = {rank for _, rank in listed}
-    if len(ranks) != max(ranks, default=-1) + 1 or len(listed) == _MOST_HOSTS:
-        return {}
-    groups = Counter(group for group, _ in listed)
-    largest = max(groups, key=lambda group: groups[group], default=0)
-    return Counter(host for (group, _), host in listed.items() if group == largest)
-
-
-def _one_table(facts: LogFacts) -> tuple[TunedRate, ...]:
-    """Return NCCL's table. That of RCCL is left out: it selects by other corrections of it."""
-    if facts.rccl or any(len(entries) > 1 for entries in facts.tunings.values()):
-        return ()
-    return tuple(entry for entries in facts.tunings.values() for entry in entries)
-
-
 def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
     tables, net = facts.tables, _net(facts)
     ranks = max(tables["ranks"].get(None, 0), tables["listings"].get(False, 0)) or None
@@ -785,6 +755,14 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
     # NCCL's final names override those of the initial list: 2.30 renumbers them
     listed = {(host, number): name for (host, (kind, number)), name in tables["listed"].items() if (kind == "Socket") == (net == "Socket")}
     names = listed | {place: name for place, name in tables["nics"].items() if name not in listed.get(place, "")}
+    # the ranks of each host, of the largest group that nccl-tests lists, unless ranks are missing from the list
+    numbers = {rank for _, rank in tables["listed_ranks"]}
+    groups = Counter(group for group, _ in tables["listed_ranks"])
+    largest = max(groups, key=lambda group: groups[group], default=0)
+    complete = len(numbers) == max(numbers, default=-1) + 1 and len(tables["listed_ranks"]) < _MOST_HOSTS
+    of_hosts = Counter(host for (group, _), host in tables["listed_ranks"].items() if group == largest and complete)
+    # RCCL selects by other corrections of its table
+    one_table = not facts.rccl and all(len(entries) == 1 for entries in facts.tunings.values())
     return NcclLog(
         name=name,
         version=releases[0].number if releases else None,
@@ -803,7 +781,7 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         nvls_available=_all_of(tables["nvls"]),
         ranks=ranks,
         ranks_at_least=max(tables["listings"].values(), default=ranks),
-        ranks_of_hosts=_ranks_of_hosts(tables["listed_ranks"]),
+        ranks_of_hosts=of_hosts,
         graph={link: tuple(widths) for link, widths in graph.items()},
         paths=tables["paths"],
         warnings=tuple(tables["warnings"]),
@@ -817,7 +795,7 @@ def _nccl_log(facts: LogFacts, name: str) -> NcclLog:
         names=names,
         choices=dict(sorted(choices.items(), key=lambda item: (item[0][0] or "", item[0][1]))),
         stated=tables["stated"],
-        tuning=_one_table(facts),
+        tuning=tuple(entry for entries in facts.tunings.values() for entry in entries if one_table),
         library=LogLibrary.RCCL if facts.rccl else LogLibrary.NCCL,
         startup=startup,
         messages=facts.messages.messages(),

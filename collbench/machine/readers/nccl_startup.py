@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from collbench.machine.readers.text import printable
 
 OF_A_CALL = b"opCount"  # in a message for every call, which are most of a log and not part of the start
@@ -57,8 +59,11 @@ class HostProblem(Enum):
     NO_PLUGIN_GDR = "the network plug-in has no GPUDirect RDMA here"
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class StartupRecord(msgspec.Struct, frozen=True):
+    """What one message of a start shows."""
+
+
+class Release(StartupRecord, frozen=True):
     """A library version. number: "2.27.3"; text: "2.27.3+cuda12.9", as printed; linked: nccl-tests reports it, not the library."""
 
     library: LogLibrary
@@ -67,23 +72,20 @@ class Release:
     linked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogSetting:
+class LogSetting(StartupRecord, frozen=True):
     """A variable that the library read from the environment or from nccl.conf; its message is the same for both."""
 
     name: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class PluginSetting:
+class PluginSetting(StartupRecord, frozen=True):
     """A variable that a network plug-in sets itself."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Communicator:
+class Communicator(StartupRecord, frozen=True):
     """A communicator as one of its ranks sees it."""
 
     ranks: int
@@ -92,8 +94,7 @@ class Communicator:
     multi_node_nvlink: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class FabricMember:
+class FabricMember(StartupRecord, frozen=True):
     """A GPU's NVLink domain; state 3 is complete."""
 
     domain: str
@@ -101,15 +102,13 @@ class FabricMember:
     state: int
 
 
-@dataclass(frozen=True, slots=True)
-class FabricBroken:
+class FabricBroken(StartupRecord, frozen=True):
     """Multi-node NVLink is present but its memory cannot be shared (IMEX); NCCL ends with an error."""
 
     clique_size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class NcclPlugin:
+class NcclPlugin(StartupRecord, frozen=True):
     """A plug-in; api is its interface version."""
 
     kind: PluginKind
@@ -118,15 +117,13 @@ class NcclPlugin:
     api: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DirectPeers:
+class DirectPeers(StartupRecord, frozen=True):
     """Whether all GPUs of a node reach each other directly."""
 
     every: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SlowGraphLink:
+class SlowGraphLink(StartupRecord, frozen=True):
     """A PCIe link below 1 GB/s in NCCL's topology graph, above a switch ("PCI") or a GPU."""
 
     gb_per_s: float
@@ -134,39 +131,33 @@ class SlowGraphLink:
     emulated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NvSwitch:
+class NvSwitch(StartupRecord, frozen=True):
     """The graph has an NVSwitch."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollNet:
+class CollNet(StartupRecord, frozen=True):
     """Ranks are connected for reductions in the network (SHARP)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollNetDevice:
+class CollNetDevice(StartupRecord, frozen=True):
     """A network device that offers reductions in the network (SHARP)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyFile:
+class TopologyFile(StartupRecord, frozen=True):
     """The file that describes the machine to the library."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(StartupRecord, frozen=True):
     """The kind of cloud instance that a network plug-in recognized."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PluginRelease:
+class PluginRelease(StartupRecord, frozen=True):
     """The version of a network plug-in or of a library below it: "aws-ofi-nccl", "1.21.1"."""
 
     name: str
@@ -181,8 +172,7 @@ class RingPaths:
     gdr: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGpu:
+class ListedGpu(StartupRecord, frozen=True):
     """A GPU in the list of devices of nccl-tests."""
 
     host: str
@@ -190,10 +180,7 @@ class ListedGpu:
     model: str
 
 
-StartupFact = (
-    Release | LogSetting | PluginSetting | Communicator | FabricMember | FabricBroken | NcclPlugin | DirectPeers | SlowGraphLink | NvSwitch
-    | CollNet | CollNetDevice | TopologyFile | Platform | PluginRelease | RingPaths | ListedGpu | HostProblem
-)  # fmt: skip
+StartupFact = StartupRecord | RingPaths | HostProblem
 
 _RELEASE = re.compile(rb"([NR])CCL version\s{0,9}:?\s{0,9}((\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)[^\s,;]{0,60})")
 _PLUGIN = re.compile(rb"(NET|TUNER|PROFILER)/Plugin ?: (.{1,400})")

@@ -109,7 +109,10 @@ def _gpu(element: Element | None, device: PciDevice) -> Gpu:
 
 
 def _gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> list[GpuLink]:
-    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs."""
+    """Return the <nvlink> and <xgmi> elements of a GPU, summed by far end, without links to CPUs.
+
+    A far end that is hidden in a virtual machine has the target fffffff:ffff:ff.
+    """
     counts: Counter[tuple[str | None, LinkKind]] = Counter()
     for link in element:
         kind, count = _LINKS.get(link.tag), whole(link.get("count"), 1, 1000)
@@ -118,24 +121,17 @@ def _gpu_links(element: Element, key: str, known: set[str], notes: Notes) -> lis
         if count is None:
             notes.doubt(f"the count of one of its links is '{printable(link.get('count', ''), 40)}', which was left out", f"GPU {key}")
             continue
-        counts[_far_end(link, key, known, notes), kind] += count
+        target = SWITCH if _class_of(link) == _NVSWITCH else pci_address(link.get("target", ""))
+        if target == key:
+            notes.doubt(f"its {link.tag} leads to itself in the file, and only the count was taken", f"GPU {key}")
+        elif target not in {*known, SWITCH}:
+            notes.doubt(f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken", f"GPU {key}")
+        counts[target if target in {*known, SWITCH} - {key} else None, kind] += count
     return [GpuLink(key, end, count, kind) for (end, kind), count in counts.items()]
 
 
 def _class_of(link: Element) -> str:
     return link.get("tclass", "").lower()
-
-
-def _far_end(link: Element, key: str, known: set[str], notes: Notes) -> str | None:
-    """Return the GPU at the far end, or SWITCH. A hidden one in a virtual machine has the target fffffff:ffff:ff."""
-    if _class_of(link) == _NVSWITCH:
-        return SWITCH
-    target = pci_address(link.get("target", ""))
-    if target == key:
-        notes.doubt(f"its {link.tag} leads to itself in the file, and only the count was taken", f"GPU {key}")
-    elif target not in known:
-        notes.doubt(f"its {link.tag} leads to {target or 'no address'}, no GPU of the file, and only the count was taken", f"GPU {key}")
-    return target if target in known and target != key else None
 
 
 def _nic(element: Element, device: PciDevice | None, numa: int | None, notes: Notes) -> Nic:
@@ -235,22 +231,23 @@ def _walk(cpus: Sequence[Element], nics_alone: bool) -> ParsedTopology:
             if element.tag == "net":
                 nic = _nic(element, parent, numa, found)
                 found.guids.setdefault(nic.card_guid, set()).add(element.get("guid", ""))
-                _take_net(nic, found)
+                earlier = found.nics.setdefault(nic.name, nic)
+                if earlier is not nic and (
+                    nic.address != earlier.address or nic.ports[0].number in {port.number for port in earlier.ports}
+                ):
+                    found.doubt("the file names it twice, and the first was taken", f"{nic.name} port {nic.ports[0].number}")
+                elif earlier is not nic:  # another port of the same NIC
+                    found.nics[nic.name] = replace(earlier, ports=(*earlier.ports, *nic.ports))
             functions[element] = _take_function(element, parent, numa, found) if element.tag == "pci" else parent
     _link_tree(found)
     _name_kinds(found, nics_alone)
     _drop_impossible_links(found)
     _add_bare_nics(found)
-    _drop_mixed_guids(found)
-    return found
-
-
-def _drop_mixed_guids(found: ParsedTopology) -> None:
-    """Drop GUIDs that the file spells in both byte orders. One NCCL does not write both: the file was edited."""
-    for name, nic in found.nics.items():
+    for name, nic in found.nics.items():  # one NCCL does not write a GUID in both byte orders: the file was edited
         if nic.card_guid and len(found.guids.get(nic.card_guid, ())) > 1:
             found.nics[name] = replace(nic, card_guid=None)
             found.doubt("the file has the GUID in two byte orders, and it was left out", name)
+    return found
 
 
 def _take_function(element: Element, parent: PciDevice | None, numa: int | None, found: ParsedTopology) -> PciDevice:
@@ -270,17 +267,6 @@ def _take_function(element: Element, parent: PciDevice | None, numa: int | None,
     return device
 
 
-def _take_net(nic: Nic, found: ParsedTopology) -> None:
-    """Add a new NIC, or another port of a known NIC."""
-    known = found.nics.get(nic.name)
-    if known is None:
-        found.nics[nic.name] = nic
-    elif nic.address != known.address or nic.ports[0].number in {port.number for port in known.ports}:
-        found.doubt("the file names it twice, and the first was taken", f"{nic.name} port {nic.ports[0].number}")
-    else:
-        found.nics[nic.name] = replace(known, ports=(*known.ports, *nic.ports))
-
-
 def _link_tree(found: ParsedTopology) -> None:
     """Add the links between GPUs once all GPUs are known. A GPU without links among GPUs with links has none.
 
@@ -296,21 +282,15 @@ def _link_tree(found: ParsedTopology) -> None:
                 found.unknown[f"pci/{address}/parent"] = "the file names it as the far end of NVLinks alone"
     linked = {link.a for link in found.links}
     found.links += [GpuLink(key, None, 0, found.links[0].kind) for key in dumped if key not in linked] if linked else []
+    built = next((gpu for gpu, _ in dumped.values() if has_built_in_links(gpu, len(found.gpus))), None)
     if not known:
         found.unknown["gpus"] = "the file names no GPU"
-    elif not linked and len(known) > 1:
-        _no_links(found, [gpu for gpu, _ in dumped.values()])
-
-
-def _no_links(found: ParsedTopology, gpus: Sequence[Gpu]) -> None:
-    """Handle a file without GPU links: unknown for templates and for modules that are built with links, else there are none."""
-    built = [gpu for gpu in gpus if has_built_in_links(gpu, len(found.gpus))]
-    if built:
-        why = f"the file lists none, but {built[0].model or built[0].architecture} GPUs are built with them"
+    elif built and not linked and len(known) > 1:
+        why = f"the file lists none, but {built.model or built.architecture} GPUs are built with them"
         found.unknown["gpu_links"] = why
         found.doubt(why, "links between GPUs")
-    else:
-        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu in gpus]
+    elif not linked and len(known) > 1:
+        found.links += [GpuLink(gpu.key, None, 0, "xgmi" if gpu.vendor == "amd" else "nvlink") for gpu, _ in dumped.values()]
 
 
 def _name_kinds(found: ParsedTopology, nics_alone: bool) -> None:
@@ -334,22 +314,17 @@ def _drop_impossible_links(found: ParsedTopology) -> None:
     rates = {nic.address: nic.ports[0].rate_bits_per_s for nic in found.nics.values()}
     for address, device in found.pci.items():
         below = [found.pci[child] for child in found.children.get(address, ())]
-        why = _why_impossible(device, below, rates.get(address))
-        if why:
-            found.unknown[f"pci/{address}/link"] = why
-            found.doubt(why, address)
-            found.pci[address] = replace(device, link=PcieLink(max_width=device.link.max_width if below else None))
-
-
-def _why_impossible(device: PciDevice, below: Sequence[PciDevice], rate: float | None) -> str:
-    """Return why the speed in the file cannot be the link's; "" where it can."""
-    speed = device.link.max_speed_gt_per_s
-    fastest = max((child.link.max_speed_gt_per_s or 0 for child in below), default=0)
-    if speed is not None and speed <= 5 and fastest >= 16:
-        return f"the file gives it {speed:g} GT/s above devices at {fastest:g} GT/s, which the ports of one switch do not do"
-    if speed == 2.5 and device.link.max_width == 1 and rate and rate > 2e9:
-        return f"the file gives it 2.5 GT/s x1, which integrated devices claim, for a port of {rate / 1e9:g} Gb/s"
-    return ""
+        speed, rate = device.link.max_speed_gt_per_s, rates.get(address)
+        fastest = max((child.link.max_speed_gt_per_s or 0 for child in below), default=0)
+        if speed is not None and speed <= 5 and fastest >= 16:
+            why = f"the file gives it {speed:g} GT/s above devices at {fastest:g} GT/s, which the ports of one switch do not do"
+        elif speed == 2.5 and device.link.max_width == 1 and rate and rate > 2e9:
+            why = f"the file gives it 2.5 GT/s x1, which integrated devices claim, for a port of {rate / 1e9:g} Gb/s"
+        else:
+            continue
+        found.unknown[f"pci/{address}/link"] = why
+        found.doubt(why, address)
+        found.pci[address] = replace(device, link=PcieLink(max_width=device.link.max_width if below else None))
 
 
 def _add_bare_nics(found: ParsedTopology) -> None:

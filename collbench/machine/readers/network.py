@@ -32,40 +32,15 @@ from collbench.machine.readers.text import Notes, few, numa_of, pci_address, pri
 
 # Counters of errors and congestion, out of about a hundred.
 COUNTERS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_rcv_constraint_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_discards",
-    "port_xmit_wait",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
+    *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors"),
+    *("port_rcv_switch_relay_errors", "port_rcv_constraint_errors", "port_xmit_constraint_errors", "port_xmit_discards"),
+    *("port_xmit_wait", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped"),
 )
 HW_COUNTERS = (
-    "out_of_sequence",
-    "out_of_buffer",
-    "packet_seq_err",
-    "duplicate_request",
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    "roce_slow_restart_cnps",
-    "np_cnp_sent",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_handled",
-    "rp_cnp_ignored",
-    "rx_icrc_encapsulated",
-    "out_of_seq_request",
-    "rcvd_seq_err",
-    "retry_exceeded_err",
-    "rx_drops",
+    *("out_of_sequence", "out_of_buffer", "packet_seq_err", "duplicate_request", "implied_nak_seq_err", "local_ack_timeout_err"),
+    *("rnr_nak_retry_err", "roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart_cnps", "np_cnp_sent"),
+    *("np_ecn_marked_roce_packets", "rp_cnp_handled", "rp_cnp_ignored", "rx_icrc_encapsulated", "out_of_seq_request"),
+    *("rcvd_seq_err", "retry_exceeded_err", "rx_drops"),
 )
 
 _NEVER_AT_SDR = re.compile(r"^MT41[1-9]")  # ConnectX-4 (MT4115) and later, BlueField (MT416xx)
@@ -275,14 +250,16 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
     kind = files.text(f"{folder}/type")
     # a bond has a speed but consists of ports that are already counted
     other = "tunnel or the like" if kind is not None and kind not in _HARDWARE else None
-    virtual, function = (
-        made_of(files, folder) or why_virtual(files, folder) or other,
-        pci_folder(files.real(f"{folder}/device") or files.real(folder)),
-    )
+    virtual = made_of(files, folder) or why_virtual(files, folder) or other
+    function = pci_folder(files.real(f"{folder}/device") or files.real(folder))
     carrier = files.text(f"{folder}/carrier") or ""  # it decides where a driver without link detection reports "unknown"
     state = _STATES.get(files.text(f"{folder}/operstate") or "") or {"1": "active", "0": "down"}.get(carrier)
     rate = speed_of(files, folder)
-    why = _why_no_rate(virtual, state, rate)
+    why = None if rate else "its driver reports no speed"
+    if state == "down":
+        why = "the interface is down"
+    if virtual and virtual not in {"bond", "VLAN"}:
+        why = f"virtual ({virtual}): its speed means nothing"
     if why:
         unknown[f"nics/{key}/ports/1/rate_bits_per_s"] = why
     port = Port(
@@ -296,11 +273,3 @@ def _nic(files: Files, name: str, shaped: Mapping[str, float], unknown: dict[str
     )
     address, numa = pci_address(function.rpartition("/")[2]), numa_of(files.text(f"{function}/numa_node")) if function else None
     return Nic(name=key, address=address, numa=numa, ports=(port,), interfaces=(key,), virtual=virtual)
-
-
-def _why_no_rate(virtual: str | None, state: str | None, rate: float | None) -> str | None:
-    if virtual and virtual not in {"bond", "VLAN"}:
-        return f"virtual ({virtual}): its speed means nothing"
-    if state == "down":
-        return "the interface is down"
-    return None if rate else "its driver reports no speed"

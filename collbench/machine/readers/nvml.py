@@ -223,26 +223,23 @@ def _clique(session: Session, handle: Any) -> str | None:
 def _device(session: Session, address: str, info: Any, model: str | None, handle: Any) -> PciDevice:
     ids = _within(getattr(info, "pciDeviceId", None), 0xFFFFFFFF)  # the device's id in the upper 16 bits, the vendor's in the lower ones
     session.unknown[f"pci/{address}/parent"] = "NVML does not report the bridge above a GPU"
+
+    def answer(field: str, function: str) -> Any:
+        return session.query(f"pci/{address}/link.{field}", function, handle)
+
     return PciDevice(
         address=address,
         kind="gpu",
         vendor_id=NVIDIA,
         device_id=ids >> 16 if ids else None,
         name=model,
-        link=_pcie_link(session, address, handle),
+        link=PcieLink(
+            speed_gt_per_s=_GT_PER_S.get(answer("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration")),
+            width=lanes(str(answer("width", "nvmlDeviceGetCurrPcieLinkWidth"))),
+            max_speed_gt_per_s=_GT_PER_S.get(answer("max_speed_gt_per_s", "nvmlDeviceGetGpuMaxPcieLinkGeneration")),
+            max_width=lanes(str(answer("max_width", "nvmlDeviceGetMaxPcieLinkWidth"))),
+        ),
         driver="nvidia",
-    )
-
-
-def _pcie_link(session: Session, address: str, handle: Any) -> PcieLink:
-    def answer(field: str, function: str) -> Any:
-        return session.query(f"pci/{address}/link.{field}", function, handle)
-
-    return PcieLink(
-        speed_gt_per_s=_GT_PER_S.get(answer("speed_gt_per_s", "nvmlDeviceGetCurrPcieLinkGeneration")),
-        width=lanes(str(answer("width", "nvmlDeviceGetCurrPcieLinkWidth"))),
-        max_speed_gt_per_s=_GT_PER_S.get(answer("max_speed_gt_per_s", "nvmlDeviceGetGpuMaxPcieLinkGeneration")),
-        max_width=lanes(str(answer("max_width", "nvmlDeviceGetMaxPcieLinkWidth"))),
     )
 
 

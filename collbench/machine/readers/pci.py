@@ -3,106 +3,19 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Final, Literal
 
 from collbench.machine.model import Gpu, Nic, PciDevice, PciKind
 from collbench.machine.readers.text import printable, whole
 
-pass
-
-# Names of GPUs and adapters by their PCI ids, for sources without names (https://pci-ids.ucw.cz/), and what the names imply.
+# Names of GPUs and adapters by their PCI ids (pci_names.toml), for sources without names, and what the names imply.
 
 NVIDIA, AMD, INTEL, MELLANOX, AMAZON = 0x10DE, 0x1002, 0x8086, 0x15B3, 0x1D0F
-
-_NAMES = {
-    (NVIDIA, 0x15F8): "P100 PCIe 16GB",
-    (NVIDIA, 0x15F9): "P100-SXM2-16GB",
-    (NVIDIA, 0x1DB1): "V100-SXM2-16GB",
-    (NVIDIA, 0x1DB4): "V100 PCIe 16GB",
-    (NVIDIA, 0x1DB5): "V100-SXM2-32GB",
-    (NVIDIA, 0x1DB6): "V100 PCIe 32GB",
-    (NVIDIA, 0x1EB8): "T4",
-    (NVIDIA, 0x20B0): "A100-SXM4-40GB",
-    (NVIDIA, 0x20B2): "A100-SXM4-80GB",
-    (NVIDIA, 0x20B3): "A100-SXM-64GB",
-    (NVIDIA, 0x20B5): "A100 80GB PCIe",
-    (NVIDIA, 0x20B7): "A30 PCIe",
-    (NVIDIA, 0x20BD): "A800-SXM4-40GB",
-    (NVIDIA, 0x20F1): "A100 40GB PCIe",
-    (NVIDIA, 0x20F3): "A800-SXM4-80GB",
-    (NVIDIA, 0x20F5): "A800 80GB PCIe",
-    (NVIDIA, 0x20F6): "A800 40GB PCIe",
-    (NVIDIA, 0x2235): "A40",
-    (NVIDIA, 0x2236): "A10",
-    (NVIDIA, 0x2321): "H100 NVL",
-    (NVIDIA, 0x2322): "H800 PCIe",
-    (NVIDIA, 0x2324): "H800",
-    (NVIDIA, 0x2329): "H20",
-    (NVIDIA, 0x232C): "H20 141GB",
-    (NVIDIA, 0x2330): "H100 SXM5 80GB",
-    (NVIDIA, 0x2331): "H100 PCIe",
-    (NVIDIA, 0x2335): "H200",
-    (NVIDIA, 0x2336): "H100 SXM5",
-    (NVIDIA, 0x2337): "H100 SXM5 64GB",
-    (NVIDIA, 0x2338): "H100 SXM5 96GB",
-    (NVIDIA, 0x2339): "H100 SXM5 94GB",
-    (NVIDIA, 0x233B): "H200 NVL",
-    (NVIDIA, 0x2342): "GH200 480GB",
-    (NVIDIA, 0x2348): "GH200 144G HBM3e",
-    (NVIDIA, 0x26B5): "L40",
-    (NVIDIA, 0x26B9): "L40S",
-    (NVIDIA, 0x27B8): "L4",
-    (NVIDIA, 0x2901): "B200",
-    (NVIDIA, 0x2909): "B200",
-    (NVIDIA, 0x2920): "B100",
-    (NVIDIA, 0x2941): "GB200",
-    (NVIDIA, 0x29BC): "B100",
-    (NVIDIA, 0x2BB5): "RTX PRO 6000 Blackwell Server Edition",
-    (NVIDIA, 0x2E12): "GB10",
-    (NVIDIA, 0x3182): "B300",
-    (NVIDIA, 0x31A1): "GB300",
-    (NVIDIA, 0x31C2): "GB300",
-    (NVIDIA, 0x31C3): "GB300",
-    (AMD, 0x66A1): "MI50",
-    (AMD, 0x738C): "MI100",
-    (AMD, 0x738E): "MI100",
-    (AMD, 0x7408): "MI250X",
-    (AMD, 0x740C): "MI250X or MI250",
-    (AMD, 0x740F): "MI210",
-    (AMD, 0x74A0): "MI300A",
-    (AMD, 0x74A1): "MI300X",
-    (AMD, 0x74A2): "MI308X",
-    (AMD, 0x74A5): "MI325X",
-    (AMD, 0x74A9): "MI300X HF",
-    (AMD, 0x74B5): "MI300X VF",
-    (AMD, 0x74B9): "MI325X VF",
-    (AMD, 0x74BD): "MI300X HF",
-    (AMD, 0x75A0): "MI350X",
-    (AMD, 0x75A3): "MI355X",
-    (AMD, 0x75A8): "MI350P",
-    (MELLANOX, 0x1003): "ConnectX-3",
-    (MELLANOX, 0x1007): "ConnectX-3 Pro",
-    (MELLANOX, 0x1011): "Connect-IB",
-    (MELLANOX, 0x1013): "ConnectX-4",
-    (MELLANOX, 0x1015): "ConnectX-4 Lx",
-    (MELLANOX, 0x1017): "ConnectX-5",
-    (MELLANOX, 0x1019): "ConnectX-5 Ex",
-    (MELLANOX, 0x101B): "ConnectX-6",
-    (MELLANOX, 0x101D): "ConnectX-6 Dx",
-    (MELLANOX, 0x101F): "ConnectX-6 Lx",
-    (MELLANOX, 0x1021): "ConnectX-7",
-    (MELLANOX, 0x1023): "ConnectX-8",
-    (MELLANOX, 0xA2D2): "BlueField",
-    (MELLANOX, 0xA2D6): "BlueField-2",
-    (MELLANOX, 0xA2DC): "BlueField-3",
-    (AMAZON, 0xEFA0): "Elastic Fabric Adapter",
-    (AMAZON, 0xEFA1): "Elastic Fabric Adapter",
-    (AMAZON, 0xEFA2): "Elastic Fabric Adapter",
-}
-
-
 # Modules that are soldered or socketed together with their links. Cards in slots have links only over a bridge.
 _MODULES = re.compile(
     r"SXM|\bH100 \d\dGB HBM3\b|\b(?:H20|H200|H800|B[123]00|G[BH][123]00)\b(?! NVL| PCIe)|\bMI(?:250X?|3\d\d(?!P)[AX]?)\b|\bHGX\b"
@@ -114,18 +27,18 @@ _WITH_CPU = re.compile(r"\bG[BH](?:[123]00|10)\b")
 
 def part_name(vendor_id: int | None, device_id: int | None) -> str | None:
     """Return the product name of a part: "H200", "ConnectX-7". None for unknown ids."""
-    return _NAMES.get((vendor_id, device_id)) if vendor_id is not None and device_id is not None else None
+    return None if vendor_id is None or device_id is None else _names().get(f"{vendor_id:04x}", {}).get(f"{device_id:04x}")
+
+
+@cache
+def _names() -> dict[str, dict[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("pci_names.toml").read_text(encoding="utf-8"))
 
 
 def adapter_name(type_name: str | None) -> str | None:
     """Return "ConnectX-7" for "MT4129", Mellanox's type name with the PCI device id as digits. Other names stay."""
     text = printable(type_name or "", 60)
     return part_name(MELLANOX, whole(text[2:], 0, 0xFFFF) if text.startswith("MT") else None) or text or None
-
-
-def has_verbs(vendor_id: int | None, device_id: int | None) -> bool:
-    """Return whether the ids are those of an RDMA adapter: Mellanox, or Amazon's EFA."""
-    return vendor_id == MELLANOX or (vendor_id == AMAZON and device_id is not None and device_id >> 4 == 0xEFA)
 
 
 def has_built_in_links(gpu: Gpu, gpus: int) -> bool:
@@ -235,8 +148,9 @@ def nic(device: PciDevice, physical: frozenset[int | None]) -> Nic:
 
 
 def is_rdma_card(device: PciDevice) -> bool:
-    """Return whether a network function supports RDMA: InfiniBand and Omni-Path by its class, RoCE and EFA by its ids."""
-    return (device.class_id or 0) >> 8 in (INFINIBAND, FABRIC) or has_verbs(device.vendor_id, device.device_id)
+    """Return whether a network function supports RDMA: InfiniBand and Omni-Path by its class, RoCE (Mellanox) and EFA by its ids."""
+    is_efa = device.vendor_id == AMAZON and (device.device_id or 0) >> 4 == 0xEFA
+    return (device.class_id or 0) >> 8 in (INFINIBAND, FABRIC) or device.vendor_id == MELLANOX or is_efa
 
 
 def model_of(device: PciDevice) -> str | None:

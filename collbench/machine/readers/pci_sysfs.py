@@ -112,7 +112,12 @@ def read(files: Files) -> Machine:
         return Machine(unknown={"pci": f"{DEVICES} lists nothing: no PCI bus, or it was not copied"})
     doubts: list[str] = []
     seen = {address: _device(files, address, f"{DEVICES}/{names[address]}", doubts) for address in sorted(names, key=_order)}
-    above = {device.address: _parent(device, seen, doubts) for device in seen.values()}
+    above = {}  # "" at a root, None when unknown
+    for device in seen.values():
+        why = _impossible(device, seen.get(device.parent)) if device.parent else None
+        above[device.address] = None if why else device.parent
+        if why:
+            doubts.append(f"{device.address}: its path leads through {device.parent}, {why}: its parent is unknown")
     devices = with_switches([replace(device, parent=above[device.address] or None) for device in seen.values()])
     lost = {f"pci/{address}/parent": "the tree does not show what it hangs from" for address, parent in above.items() if parent is None}
     lost |= {f"pci/{device.address}/link": VIRTUAL_LINK for device in devices if device.virtual and device.kind != "other"}
@@ -158,24 +163,13 @@ def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> 
     return pci_address(parts[-2]) or ""
 
 
-def _parent(device: PciDevice, seen: Mapping[str, PciDevice], doubts: list[str]) -> str | None:
-    """Return the bridge above, checked; "" at a root, None when unknown."""
-    if not device.parent:
-        return device.parent
-    why = _impossible(device, device.parent, seen.get(device.parent))
-    if why is None:
-        return device.parent
-    doubts.append(f"{device.address}: its path leads through {device.parent}, {why}: its parent is unknown")
-    return None
-
-
-def _impossible(device: PciDevice, address: str, parent: PciDevice | None) -> str | None:
+def _impossible(device: PciDevice, parent: PciDevice | None) -> str | None:
     """Return why that cannot be the parent. Buses are numbered downwards, so every circle of parents has a link upwards."""
     if parent is None:
         return "which is not listed"
     if parent.class_id is not None and parent.class_id >> 16 != _BRIDGES:
         return "which is not a bridge"
-    below, above = _order(device.address), _order(address)
+    below, above = _order(device.address), _order(parent.address)
     return None if below[0] == above[0] and below[1] > above[1] else "which is not on a bus before its own"
 
 
@@ -253,7 +247,5 @@ def _amd(files: Files, known: Gpu | None, gpu: Gpu) -> Gpu:
     folder = f"{DEVICES}/{gpu.key}"
     memory = known.memory_bytes if known else None
     model = printable(files.text(f"{folder}/product_name") or "")
-    return replace(
-        gpu, model=model or None, architecture=known.architecture if known else None,
-        memory_bytes=memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50),
-    )  # fmt: skip
+    memory = memory or whole(files.text(f"{folder}/mem_info_vram_total"), 1, 1 << 50)
+    return replace(gpu, model=model or None, architecture=known.architecture if known else None, memory_bytes=memory)

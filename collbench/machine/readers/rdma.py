@@ -15,24 +15,26 @@ LinkLayer = Literal["infiniband", "ethernet"]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane's rate in bits/s: as the kernel prints it, and of data after line coding."""
+    """One lane's rate in bits/s: as the kernel prints it, of data after line coding, and the signalling rate in Gb/s."""
 
     printed: float
     data: float
+    signalling_gb_per_s: float
 
 
 # Printed rates: rate_show() in Linux drivers/infiniband/core/sysfs.c. Data: SDR, DDR and QDR are 8b10b; FDR is 14.0625 Gb/s at 64b66b,
-# 54.5 Gb/s over four lanes; FDR10 and all later names are data rates (https://www.infinibandta.org/infiniband-roadmap/).
+# 54.5 Gb/s over four lanes; FDR10 and all later names are data rates (https://www.infinibandta.org/infiniband-roadmap/). Signalling, as
+# iblinkinfo and ibportstate print it: IBA specification 1.7, PortInfo LinkSpeedActive.
 LANES = {
-    "SDR": Lane(2.5e9, 2.0e9),
-    "DDR": Lane(5e9, 4e9),
-    "QDR": Lane(10e9, 8e9),
-    "FDR10": Lane(10e9, 10e9),
-    "FDR": Lane(14e9, 13.625e9),
-    "EDR": Lane(25e9, 25e9),
-    "HDR": Lane(50e9, 50e9),
-    "NDR": Lane(100e9, 100e9),
-    "XDR": Lane(200e9, 200e9),
+    "SDR": Lane(2.5e9, 2.0e9, 2.5),
+    "DDR": Lane(5e9, 4e9, 5.0),
+    "QDR": Lane(10e9, 8e9, 10.0),
+    "FDR10": Lane(10e9, 10e9, 10.3125),
+    "FDR": Lane(14e9, 13.625e9, 14.0625),
+    "EDR": Lane(25e9, 25e9, 25.78125),
+    "HDR": Lane(50e9, 50e9, 53.125),
+    "NDR": Lane(100e9, 100e9, 106.25),
+    "XDR": Lane(200e9, 200e9, 212.5),
 }
 WIDTHS = (1, 2, 4, 8, 12)
 _RATE = re.compile(r"^\s*(\d{1,5}(?:\.5)?)\s*Gb/sec\s*\((\d{1,2})X(?:\s+([A-Z]{3}(?:10)?))?\)\s*$", re.ASCII)
@@ -60,23 +62,9 @@ def falls_back(text: str) -> bool:
     return match is not None and (match[3] or "SDR") == "SDR"
 
 
-# A lane's signalling rate, as iblinkinfo and ibportstate print it in Gb/s (IBA specification 1.7, PortInfo LinkSpeedActive)
-_SIGNALLING = {
-    2.5: "SDR",
-    5.0: "DDR",
-    10.0: "QDR",
-    10.3125: "FDR10",
-    14.0625: "FDR",
-    25.78125: "EDR",
-    53.125: "HDR",
-    106.25: "NDR",
-    212.5: "XDR",
-}
-
-
 def lane_name(signalling_bits_per_s: float) -> str | None:
     """Return "EDR" for 25.78125e9 bits/s of one lane before line coding; None for an unknown rate."""
-    return _SIGNALLING.get(signalling_bits_per_s / 1e9)
+    return next((name for name, lane in LANES.items() if lane.signalling_gb_per_s == signalling_bits_per_s / 1e9), None)
 
 
 def fabric_rate(width: int | None, signalling_bits_per_s: float | None) -> float | None:

@@ -361,7 +361,15 @@ def looks_like_rdma_link(text: str, name: str) -> bool:
 def read_rdma_link(text: str, name: str) -> Machine:
     """Return the listed RDMA devices and ports, without rates and MTUs. Raises Unreadable for incomplete JSON."""
     ports = list(_rdma_link_ports(text, name))
-    devices, _ = _devices((entry for port in ports for entry in _words_of_rdma_link(port)), name)
+    words: list[tuple[str, str]] = []  # as of ibstat
+    for port in ports:
+        words += [(_DEVICE, port["device"]), (_OF_PORT, port.get("port", ""))]
+        if "lid" in port or "subnet_prefix" in port:
+            words.append(("link layer", "InfiniBand"))
+        elif "netdev" in port:
+            words.append(("link layer", "Ethernet"))
+        words += [(key, port[word]) for word, key in _RDMA_LINK_WORDS.items() if word in port]
+    devices, _ = _devices(words, name)
     no_rate: Rate = (None, None, "rdma link prints no rate: `ibstat` and `ibv_devinfo -v` do")
     machine = _machine(f"rdma link {printable(name)}", devices, lambda lines, layer: no_rate, "rdma link prints no MTU")
     interfaces: dict[str, tuple[str, ...]] = {}
@@ -387,17 +395,6 @@ def _rdma_link_ports(text: str, name: str) -> Iterator[Facts]:
         if link := _RDMA_LINK.match(line):
             words = link[3].split()
             yield {**dict(pairwise(words)), "device": link[1], "port": link[2]}
-
-
-def _words_of_rdma_link(port: Facts) -> Iterator[tuple[str, str]]:
-    """Yield (key, value) as of ibstat."""
-    yield _DEVICE, port["device"]
-    yield _OF_PORT, port.get("port", "")
-    if "lid" in port or "subnet_prefix" in port:
-        yield "link layer", "InfiniBand"
-    elif "netdev" in port:
-        yield "link layer", "Ethernet"
-    yield from ((key, port[word]) for word, key in _RDMA_LINK_WORDS.items() if word in port)
 
 
 RDMA_LINK = Reader(

@@ -52,7 +52,8 @@ def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], wanted
             found.cells |= {title: {}} if title in wanted else {}
             continue
         words = line.split()
-        gpus = [_gpu_of(word) for word in words]
+        numbers = [_ROCM_GPU.fullmatch(word) for word in words]  # "GPU3"; else a PCI address
+        gpus = [f"gpu{int(number[1])}" if number else pci_address(word) for word, number in zip(words, numbers, strict=True)]
         if words and all(gpus) and not columns:
             columns = [gpu for gpu in gpus if gpu]
             if len(columns) > _MOST_GPUS or len(set(columns)) != len(columns):
@@ -63,12 +64,6 @@ def _gpu_tables(text: str, name: str, tool: str, titles: re.Pattern[str], wanted
                 raise Unreadable(f"{printable(name)}: row {words[0]} does not fit its heading: save the output of `{tool}` again")
             found.cells[title].update({(gpu, peer): cell for peer, cell in zip(columns, words[1:], strict=True)})
     return found
-
-
-def _gpu_of(word: str) -> str | None:
-    """Return the key of a GPU: its PCI address, or "gpu3" for "GPU3"."""
-    number = _ROCM_GPU.fullmatch(word)
-    return f"gpu{int(number[1])}" if number else pci_address(word)
 
 
 def looks_like_amd(text: str, name: str) -> bool:
@@ -234,8 +229,11 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
     found: dict[int, _Status] = {}
     current: _Status | None = None
     for line in text.splitlines():
-        if match := _GPU.match(line[:400]):
-            current = _status(found, int(match[1]), printable(match[2]), match[3], name)
+        if match := _GPU.match(line[:400]):  # which may be repeated below another tool's heading
+            current = found.setdefault(int(match[1]), _Status(printable(match[2]), match[3]))
+            if (current.model, current.uuid) != (printable(match[2]), match[3]):
+                raise Unreadable(f"{printable(name)} lists GPU {int(match[1])} twice: give the output for one machine")
+            current.complete = bool(current.links) or current.all_inactive
         elif current and (match := _C2C.match(line[:400])):
             current.c2c[int(match[1])] = float(match[2])
         elif current and _ALL_INACTIVE.search(line[:400]):
@@ -243,15 +241,6 @@ def _statuses(text: str, name: str) -> dict[int, _Status]:
         elif line.lstrip().startswith("Link "):
             _add_link(current, line, name)
     return found
-
-
-def _status(found: dict[int, _Status], index: int, model: str, uuid: str | None, name: str) -> _Status:
-    """Return the block of a GPU, which may be repeated below another tool's heading. Raises Unreadable when it is another machine's."""
-    known = found.setdefault(index, _Status(model, uuid))
-    if (known.model, known.uuid) != (model, uuid):
-        raise Unreadable(f"{printable(name)} lists GPU {index} twice: give the output for one machine")
-    known.complete = bool(known.links) or known.all_inactive
-    return known
 
 
 def _add_link(status: _Status | None, line: str, name: str) -> None:
@@ -441,10 +430,18 @@ def _machine(table: SmiMatrix, text: str) -> Machine:
     gpus: list[Gpu] = []
     for column, index in table.gpus.items():
         affinity = table.affinity(column)
-        numa = _node(affinity)
-        if numa is None:
-            unknown[f"gpus/{keys[column]}/numa"] = _why_no_node(table, column, affinity)
-        memory_numa = numa_of(affinity.get("GPU NUMA ID"))
+        nodes, memory_numa = affinity.get("NUMA Affinity", ""), numa_of(affinity.get("GPU NUMA ID"))
+        # With a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux numbers the
+        # nodes with CPUs first.
+        numa = numa_of(nodes) if memory_numa is None else min(cpu_list(nodes), default=None)
+        if column not in table.rows:
+            unknown[f"gpus/{keys[column]}/numa"] = "its row is missing"
+        elif numa is None and "NUMA Affinity" not in table.affinities:
+            cpus = affinity.get("CPU Affinity") or "unknown"
+            unknown[f"gpus/{keys[column]}/numa"] = f"the matrix has no NUMA Affinity column; its CPUs are {cpus}"
+        elif numa is None:
+            shown = printable(nodes, 40) if nodes else "empty, as in a container"
+            unknown[f"gpus/{keys[column]}/numa"] = f"its NUMA Affinity is {shown}"
         gpus.append(Gpu(keys[column], index=index, vendor="nvidia", numa=numa, memory_numa=memory_numa))
     unknown |= {f"nics/{nic}/address": "the file has no NIC Legend" for nic in nics.values() if re.fullmatch(r"NIC\d+", nic)}
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
@@ -496,26 +493,6 @@ def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
         else:
             links += [GpuLink(keys[gpu], keys[peer], count) for peer, count in row.items() if count]
     return tuple(links)
-
-
-def _node(affinity: Mapping[str, str]) -> int | None:
-    """Return the NUMA node of the CPUs near a GPU; None if unknown.
-
-    For a GPU with a NUMA node of memory (GH200, GB200) the list also contains nodes of GPUs' memory and its partitions. Linux
-    numbers the nodes with CPUs first.
-    """
-    nodes = affinity.get("NUMA Affinity", "")
-    coherent = numa_of(affinity.get("GPU NUMA ID")) is not None
-    return min(cpu_list(nodes), default=None) if coherent else numa_of(nodes)
-
-
-def _why_no_node(table: SmiMatrix, gpu: str, affinity: Mapping[str, str]) -> str:
-    if gpu not in table.rows:
-        return "its row is missing"
-    if "NUMA Affinity" not in table.affinities:
-        return f"the matrix has no NUMA Affinity column; its CPUs are {affinity.get('CPU Affinity') or 'unknown'}"
-    nodes = affinity.get("NUMA Affinity", "")
-    return f"its NUMA Affinity is {printable(nodes, 40)}" if nodes else "its NUMA Affinity is empty, as in a container"
 
 
 def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], list[str]]:
