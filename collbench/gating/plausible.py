@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import reduce
 from math import exp
 from operator import or_
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta
 
@@ -130,10 +130,12 @@ Slowdown = tuple[Excess, Excess]
 class LikelyCause(Fact, frozen=True):
     """The likely cause of a slowdown, from the pattern of slower cases."""
 
+    named: ClassVar[str] = UNCLEAR
+
     @property
     def cause(self) -> str:
         """Return "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where several are possible."""
-        raise NotImplementedError
+        return self.named
 
 
 class SlowSizes(LikelyCause, frozen=True):
@@ -144,13 +146,10 @@ class SlowSizes(LikelyCause, frozen=True):
     slowdown  in ln of time
     """
 
+    named = CASES
     sizes: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
     series: Annotated[tuple[tuple[str, str], ...], Meta(min_length=1)]
     slowdown: Excess
-
-    @property
-    def cause(self) -> str:
-        return CASES
 
     def render(self) -> str:
         is_ = "is" if len(self.sizes) == 1 else "are"
@@ -170,16 +169,13 @@ class SlowBackend(LikelyCause, frozen=True):
     others      the backends that are not slower
     """
 
+    named = BACKEND
     backend: str
     alone: bool
     classes: Names
     operations: tuple[str, ...]
     slowdown: Slowdown
     others: Names
-
-    @property
-    def cause(self) -> str:
-        return BACKEND
 
     def render(self) -> str:
         beside = f", or a link that {self.backend} alone uses" if self.alone else ""
@@ -197,15 +193,12 @@ class SlowOperation(LikelyCause, frozen=True):
     others    the operations that are not slower
     """
 
+    named = OPERATION
     operation: str
     classes: Names
     backends: Names
     slowdown: Slowdown
     others: Names
-
-    @property
-    def cause(self) -> str:
-        return OPERATION
 
     def render(self) -> str:
         what = f"{_all_of(self.classes)} messages of it {_slower(self.slowdown)}"
@@ -237,18 +230,21 @@ class SlowMessages(LikelyCause, frozen=True):
     def render(self) -> str:
         named = [_WAYS[cause] for cause in self.causes] + ([f"{self.only} itself"] if self.only else [])
         which = "all messages, small ones too," if self.messages == "all" else f"{self.messages} messages"
-        seen = f"{which} {_slower(self.slowdown)} on {_all_of(self.backends)}{self._contrast()}"
+        other = "small" if self.messages == "large" else "large"
+        contrast = _CONTRASTS[self.contrast].format(other)
+        if self.contrast == "unknown" and other == "small":
+            contrast = "; small messages, which would distinguish it from slower hosts, were not measured"
+        seen = f"{which} {_slower(self.slowdown)} on {_all_of(self.backends)}{contrast}"
         alone = "; no other backend was measured" if self.only else ""
         return f"{' or '.join(named)}{', not distinguishable here' if self.cause == UNCLEAR else ''}: {seen}{alone}"
 
-    def _contrast(self) -> str:
-        other = "small" if self.messages == "large" else "large"
-        if self.contrast == "unknown" and other == "small":
-            return "; small messages, which would distinguish it from slower hosts, were not measured"
-        return {
-            None: "", "clear": f", {other} ones are not", "unsure": f"; of {other} ones the evidence is insufficient",
-            "unknown": f"; of {other} ones nothing is known",
-        }[self.contrast]  # fmt: skip
+
+_CONTRASTS = {
+    None: "",
+    "clear": ", {} ones are not",
+    "unsure": "; of {} ones the evidence is insufficient",
+    "unknown": "; of {} ones nothing is known",
+}
 
 
 CAUSES: Any = reduce(or_, LikelyCause.__subclasses__())
