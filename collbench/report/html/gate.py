@@ -11,7 +11,7 @@ from collbench.report.cases import NOTHING
 from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.forest import SAME, SLOWER, ForestLine, ForestMark, forest
 from collbench.report.material import Material
-from collbench.report.verdict import of_group, slower, worst_groups
+from collbench.report.verdict import of, slower, worst_groups
 
 MOST_LINES = 60
 _LEAST = 1.03  # so that equal values look equal
@@ -86,8 +86,7 @@ def _title(what: str, found: Sequence[object]) -> str:
 
 
 def _figures(found: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:
-    of = [texts_of.of(each) if isinstance(each, Suspicion) else texts_of.of_floor(each) for each in found[:most]]
-    rows = [[each.state, texts_of.name_of(each), text] for each, text in zip(found, of, strict=False)]
+    rows = [[each.state, texts_of.name_of(each), of(each)] for each in found[:most]]
     return Table(["state", "what", "by allocation"], rows, marks=marks_of(_mark(each.state) for each in found[:most]))
 
 
@@ -116,7 +115,7 @@ def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> C
 def _of_group(each: GroupState) -> JudgedLine:
     """Return its line: its own median where it is judged as one, else its worst case."""
     factors, limit = (each.factors, each.limit) if each.limit is not None else ((each.worst_factor,), each.worst_limit)
-    return JudgedLine(texts_of.name_of(each), factors, limit, each.state, f"{each.state}: {of_group(each)}")
+    return JudgedLine(texts_of.name_of(each), factors, limit, each.state, f"{each.state}: {of(each)}")
 
 
 def _of_case(each: Suspicion) -> JudgedLine:
@@ -126,7 +125,7 @@ def _of_case(each: Suspicion) -> JudgedLine:
 
 def _group_table(groups: Sequence[GroupState]) -> Table:
     shown = groups[:_MOST_FOLDED]
-    rows = [[each.state, each.outcome or NOTHING, texts_of.name_of(each), str(each.cases), of_group(each)] for each in shown]
+    rows = [[each.state, each.outcome or NOTHING, texts_of.name_of(each), str(each.cases), of(each)] for each in shown]
     head = ["state", "outcome", "group", "cases", "by allocation"]
     return Table(head, rows, frozenset({3}), marks_of(_mark(each.state) for each in shown))
 
