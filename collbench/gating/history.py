@@ -1,4 +1,4 @@
-"""The history of cases, groups and the whole over allocations: when the level changed, by how much, and what else changed then."""
+"""The history of cases, groups and the whole over allocations, and comparisons of baselines: what changed, by how much, and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import exp, pi, sqrt
+from math import exp, isfinite, pi, sqrt
 from pathlib import Path
 from statistics import NormalDist
 from typing import NamedTuple, TypeVar
@@ -15,9 +15,11 @@ import numpy as np
 
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import launch_folders
+from collbench.analysis.outcome import Outcome, outcome_by_limit
 from collbench.errors import UsageError
 from collbench.gating.allocation import COLUMNS, Allocation, allocations_in, allocations_of, in_order, name_of
 from collbench.gating.baseline import (
+    Baseline,
     CaseGroup,
     Figures,
     Numbers,
@@ -31,7 +33,7 @@ from collbench.gating.baseline import (
     times_of,
 )
 from collbench.gating.changes import changes
-from collbench.gating.rule import LEAST_CASES, floors_of, pooled, variance
+from collbench.gating.rule import K_SIGMA, LEAST_CASES, floors_of, pooled, variance
 from collbench.gating.state import STATE, flipped, typical_probe_s
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey
@@ -56,6 +58,7 @@ _AT_ONCE = 2000  # series at once; more would exceed the processor's cache
 _PRICE = 10.0  # of another level, in variances; chance explains less
 _LEAST_VARIANCE = 1e-8  # relative 1e-4: no clock is more precise, and rounding must not look like a step
 OF_MEDIAN = pi / 2  # the variance of a median over that of a mean, for a normal distribution
+_TWO_SIDED = 1.96  # standard errors to either side: 95 %
 _LARGEST = 0.285  # the usual value of the largest of m squares of normal numbers is the square of NormalDist().inv_cdf(1 - _LARGEST / m)
 
 
@@ -73,6 +76,16 @@ class LevelChange(NamedTuple):
     change: float
     error: float
     limit: float
+
+    @property
+    def low(self) -> float:
+        """Return the lower end of the 95 % interval, a factor; slightly too far from 1: the position of the largest change was chosen."""
+        return exp(self.change - _TWO_SIDED * self.error)
+
+    @property
+    def high(self) -> float:
+        """Return its upper end, likewise."""
+        return exp(self.change + _TWO_SIDED * self.error)
 
 
 def scatter(values: Figures) -> Figures:
@@ -458,3 +471,108 @@ def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = (
     found = steps(matrix.values, matrix.variance(), matrix.floors)
     parts = zip(matrix.abouts, matrix.values.T, found, matrix.floors, strict=True)
     return History(of, allocations, [CaseHistory(about, values, tuple(each), float(floor)) for about, values, each, floor in parts], notes)
+
+
+# A comparison of two allocations of a baseline, or of two baselines: cases that moved more than chance explains, and changes.
+#
+# The limit is three standard errors of the difference, as in the rule, and at least a floor. It was simulated with the noise of
+# `self_test.Noise` and no change. Between two allocations of a baseline of six or more, 0.14 % of the cases and up to 2 % of the groups
+# exceed it; between two baselines of six, 0.04 % of the cases. One comparison is therefore not a proof.
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The change of a case, a group or the whole.
+
+    factor  the new time over the old one
+    limit   the factor that chance explains, in either direction; None if the scatter is unknown
+    """
+
+    about: SeriesSubject
+    factor: float
+    limit: float | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return slower, faster, no change (the limit is inside the margin) or inconclusive."""
+        return outcome_by_limit([self.factor], self.limit)
+
+    @property
+    def beyond(self) -> bool:
+        """Return whether the change is larger than chance explains, slower or faster."""
+        return self.limit is not None and not 1 / self.limit <= self.factor <= self.limit
+
+
+@dataclass(frozen=True)
+class BaselineDiff:
+    """The differences between two sides of a baseline comparison.
+
+    old, new  their names
+    sides     the allocations of each
+    changes   between the last allocation of the old side and the last of the new one
+    moved     the whole, groups and cases that both sides have
+    only_old, only_new  the cases that the other side lacks
+    """
+
+    old: str
+    new: str
+    sides: tuple[Sequence[Allocation], Sequence[Allocation]]
+    changes: Sequence[Difference]
+    moved: Sequence[Shift]
+    only_old: Sequence[SeriesSubject]
+    only_new: Sequence[SeriesSubject]
+
+
+def between_allocations(baseline: Baseline, old: str, new: str) -> BaselineDiff:
+    """Return the differences of two allocations, with limits from their baseline.
+
+    Raises UsageError for a name that is not in the baseline, and for the same name twice.
+    """
+    number = {each.name: place for place, each in enumerate(baseline.allocations)}
+    unknown = next((name for name in (old, new) if name not in number), None)
+    if unknown is not None:
+        raise UsageError(f"allocation {unknown} is not in {baseline.path}: choose from {', '.join(number)}")
+    if old == new:
+        raise UsageError(f"allocation {old} is named twice: name two different ones")
+    matrix = history_matrix(baseline.allocations)
+    return _moves((old, new), baseline.allocations, matrix, ([number[old]], [number[new]]), matrix.variance())
+
+
+def between_baselines(old: Baseline, new: Baseline) -> BaselineDiff:
+    """Return the differences of two baselines. Limits come from the scatter within each, not from the difference between them."""
+    if old.path.resolve() == new.path.resolve():
+        raise UsageError(f"{old.path} is named twice: name two different baselines")
+    every = [*old.allocations, *new.allocations]
+    matrix, middle = history_matrix(every), len(old.allocations)
+    sides = list(range(middle)), list(range(middle, len(every)))
+    variances = np.array([matrix.variance(side) for side in sides])
+    known = np.isfinite(variances)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Figures = np.where(known, variances, 0.0).sum(axis=0) / known.sum(axis=0)
+    return _moves((str(old.path), str(new.path)), every, matrix, sides, mean)
+
+
+def _moves(
+    names: tuple[str, str],
+    every: Sequence[Allocation],
+    matrix: HistoryMatrix,
+    sides: tuple[Sequence[int], Sequence[int]],
+    variance: Figures,
+) -> BaselineDiff:
+    values = [matrix.values[side] for side in sides]
+    old, new = (known_median(each.T) for each in values)
+    counts = [np.isfinite(each).sum(axis=0).astype(float) for each in values]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        of_median = sum(np.where(count > 2, OF_MEDIAN, 1.0) / count for count in counts)  # median and mean of two are equal
+        reach = K_SIGMA * np.sqrt(variance * of_median)
+    limits = np.where(np.isfinite(reach), np.maximum(matrix.floors, reach), np.nan)
+    moved, only_old, only_new = [], [], []
+    for subject, before, after, limit in zip(matrix.abouts, old, new, limits, strict=True):
+        if isfinite(before) and isfinite(after):
+            moved.append(Shift(subject, exp(after - before), exp(limit) if isfinite(limit) else None))
+        elif subject.kind == CASE and isfinite(before):
+            only_old.append(subject)
+        elif subject.kind == CASE and isfinite(after):
+            only_new.append(subject)
+    whole = [every[number] for number in sides[0]], [every[number] for number in sides[1]]
+    return BaselineDiff(*names, whole, changes(whole[0][-1], whole[1][-1]), moved, only_old, only_new)
