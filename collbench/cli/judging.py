@@ -103,7 +103,7 @@ def show_history(arguments: argparse.Namespace) -> int:
 def self_test(arguments: argparse.Namespace) -> int:
     """Print the table of the self-test: how often the rule alarms without a change, and how often it detects one. Return 0."""
     from collbench.gating import self_test as trials
-    from collbench.gating.state import filter_baseline
+    from collbench.gating.rule import filter_baseline
     from collbench.report.baseline import head, limits_of, line
     from collbench.report.screen import wrapped
 

@@ -15,10 +15,10 @@ from statistics import median
 from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
-from collbench.gating import plausible as facts
+from collbench.gating import reasons as facts
 from collbench.gating.baseline import CLASSES, CaseGroup, group_of_case
-from collbench.gating.changes import ExpectedChange
-from collbench.gating.plausible import BACKEND, CASES, HOST, LATENCY, LINK, MEMORY, OPERATION, UNCLEAR, LikelyCause, PathCause, Slowdown
+from collbench.gating.conditions import ExpectedChange
+from collbench.gating.reasons import BACKEND, CASES, HOST, LATENCY, LINK, MEMORY, OPERATION, UNCLEAR, LikelyCause, PathCause, Slowdown
 from collbench.gating.verdict import CONFIRMED, SUSPECTED, Change, GroupState, Suspicion
 from collbench.results.row import CaseKey
 

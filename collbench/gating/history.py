@@ -32,9 +32,8 @@ from collbench.gating.baseline import (
     seconds_of,
     times_of,
 )
-from collbench.gating.changes import changes
-from collbench.gating.rule import K_SIGMA, LEAST_CASES, floors_of, pooled, variance
-from collbench.gating.state import STATE, flipped, typical_probe_s
+from collbench.gating.conditions import changes
+from collbench.gating.rule import K_SIGMA, LEAST_CASES, STATE, flipped, floors_of, pooled, typical_probe_s, variance
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey
 from collbench.units import first_of, plural

@@ -21,18 +21,31 @@ from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
-from collbench.gating import changes as announcements
-from collbench.gating import reasons
+from collbench.gating import conditions, reasons
 from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import Allocation, name_of, names_of
 from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
 from collbench.gating.cause import cause_of, ranked
-from collbench.gating.changes import ExpectedChange, changes
+from collbench.gating.conditions import ExpectedChange, Floor, changes, floor_reasons, floor_states, read_floor
 from collbench.gating.confirm import can_be_named, suspects
-from collbench.gating.floors import Floor, floor_reasons, floor_states, read_floor
 from collbench.gating.reasons import GateNote, GateReason
-from collbench.gating.rule import COARSEST, CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask, exceed, learn
-from collbench.gating.state import FEWEST_LAUNCHES, filter_baseline, filter_launches, launch_limits, typical_probe_s, unstable
+from collbench.gating.rule import (
+    COARSEST,
+    CONFIRMATIONS,
+    ENOUGH,
+    FEWEST,
+    FEWEST_LAUNCHES,
+    BaselineLimits,
+    Excess,
+    Mask,
+    exceed,
+    filter_baseline,
+    filter_launches,
+    launch_limits,
+    learn,
+    typical_probe_s,
+    unstable,
+)
 from collbench.gating.verdict import CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, GroupState, Suspicion
 from collbench.results.row import CaseKey
 
@@ -201,7 +214,7 @@ def verdict_of(
     """
     limits, excess, cases, today = evaluated.limits, evaluated.excess, evaluated.cases, expectations.today
     exceeded = suspicions_of(limits, excess, cases, confirmations, evaluated.counts)
-    suspicions = announcements.accepted(exceeded, expectations.allowing, today, cases)
+    suspicions = conditions.accepted(exceeded, expectations.allowing, today, cases)
     floors = floor_states(expectations.floors, evaluated.candidate, confirmations, evaluated.before)
     groups = group_states(limits, excess, cases, suspicions, evaluated.undecided)
     cause = cause_of(suspicions, groups, cases) if evaluated.counts[0] else None  # the slowdown in another machine state has no pattern
@@ -266,7 +279,7 @@ def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
 
 def read_conditions(expect: Path | None, min_percent: Sequence[str]) -> tuple[list[ExpectedChange], list[Floor]]:
     """Return the expected changes of a TOML file, and the floors, each given as "MODEL:PERCENT@SIZES". Raises UsageError."""
-    return [] if expect is None else announcements.read_expected(expect), [read_floor(text) for text in min_percent]
+    return [] if expect is None else conditions.read_expected(expect), [read_floor(text) for text in min_percent]
 
 
 def judge(
@@ -282,7 +295,7 @@ def judge(
     no case in common with the baseline, or none that a floor applies to.
     """
     cases, last = baseline.cases, baseline.allocations[-1]
-    announcements.check(baseline, candidate, cases)
+    conditions.check(baseline, candidate, cases)
     learned, left_out = filter_baseline(baseline)
     limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
     typical_s = typical_probe_s(baseline.allocations)
@@ -297,7 +310,7 @@ def judge(
     incomplete = np.array([partly_measured(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
     incomplete[1:] &= excess.cases_over[0] | excess.groups_over[0][limits.scheme.of] | excess.whole_over[0]  # what is suspected
     changes_by_allocation = [changes(last, allocation) for allocation in candidate]
-    happened, idle = announcements.of_what_changed(expected, candidate, baseline.allocations)
+    happened, idle = conditions.of_what_changed(expected, candidate, baseline.allocations)
     is_fresh = fresh(candidate, baseline.allocations)
     evaluated = Evaluation(
         left, cases, limits, excess,
@@ -310,7 +323,7 @@ def judge(
     against = [
         *wrong_data(candidate),
         *_incomparable(baseline, learned, limits, candidate, today),
-        *_changed(baseline, candidate, [announcements.unannounced(found, expected, today) for found in changes_by_allocation]),
+        *_changed(baseline, candidate, [conditions.unannounced(found, expected, today) for found in changes_by_allocation]),
         *(each.problem for each in filtered if each.problem),
         *unfinished(candidate),
         *missing(left[0], cases, required),
@@ -327,7 +340,7 @@ def judge(
         *(each.note for each in filtered if each.note),
         *_circumstances(baseline, candidate),
         *_notes_on_cases(candidate, cases, limits, excess),
-        *announcements.expired(expected, today),
+        *conditions.expired(expected, today),
         *idle,
     ]
     verdict = verdict_of(
@@ -388,7 +401,7 @@ def of_one_job_twice(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
 def _changed(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:
     """Yield reasons for unexpected changes; `found` has them by allocation."""
     for allocation, differences in zip(candidate, found, strict=True):
-        elsewhere = announcements.of_another_cluster(baseline, allocation, differences)
+        elsewhere = conditions.of_another_cluster(baseline, allocation, differences)
         if elsewhere is not None:
             yield elsewhere
             break
@@ -415,7 +428,7 @@ def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iter
     lost = [case for case in _chosen(cases, required) if case not in there]
     if lost:
         na = next((first.cases[case].na for case in lost if case in first.cases and first.cases[case].na), None)
-        differs = announcements.differing_column(lost, first.cases) if na is None else None
+        differs = conditions.differing_column(lost, first.cases) if na is None else None
         yield reasons.MissingCases(first.name, names_of(lost), na, differs)
 
 

@@ -23,11 +23,20 @@ from collbench.errors import UsageError
 from collbench.gating import judge, reasons
 from collbench.gating.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gating.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
-from collbench.gating.changes import ExpectedChange, changes, expired, unannounced
-from collbench.gating.floors import Floor
+from collbench.gating.conditions import ExpectedChange, Floor, changes, expired, unannounced
 from collbench.gating.reasons import GateNote, GateReason
-from collbench.gating.rule import FEWEST, LEAST_CASES, PRIOR_DOF, BaselineLimits, exceed, floors_of
-from collbench.gating.state import MOST_FLIPPED, flipped, typical_probe_s, without
+from collbench.gating.rule import (
+    FEWEST,
+    LEAST_CASES,
+    MOST_FLIPPED,
+    PRIOR_DOF,
+    BaselineLimits,
+    exceed,
+    flipped,
+    floors_of,
+    typical_probe_s,
+    without,
+)
 from collbench.gating.verdict import Verdict
 from collbench.results.folder import CASES, RUN
 from collbench.results.reader import Run

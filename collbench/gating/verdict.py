@@ -15,8 +15,7 @@ from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
-from collbench.gating.plausible import CAUSES, PLAUSIBLE, LikelyCause, Plausible, StoredCause
-from collbench.gating.reasons import NOTES, REASONS, WAITING, rendered
+from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
 from collbench.reason import Fact, Text, as_json, decode
 from collbench.results.store import read_object
 

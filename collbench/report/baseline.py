@@ -16,9 +16,8 @@ from collbench.gating.baseline import Baseline, scheme_of, times_of
 from collbench.gating.history import CASE, GROUP, WHOLE, BaselineDiff, CaseHistory, History, LevelChange, SeriesSubject, Shift
 from collbench.gating.paired import PAIRS
 from collbench.gating.reasons import rendered
-from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learn
+from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, filter_baseline, learn
 from collbench.gating.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
-from collbench.gating.state import filter_baseline
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
