@@ -17,21 +17,9 @@ from collbench.analysis.differences import Difference
 from collbench.analysis.launches import launch_folders
 from collbench.analysis.outcome import Outcome, outcome_by_limit
 from collbench.errors import UsageError
+from collbench.gating import baseline as baselines
 from collbench.gating.allocation import COLUMNS, Allocation, allocations_in, allocations_of, in_order, name_of
-from collbench.gating.baseline import (
-    Baseline,
-    CaseGroup,
-    Figures,
-    Numbers,
-    Scheme,
-    group_of_case,
-    is_baseline,
-    known_median,
-    load,
-    scheme_of,
-    seconds_of,
-    times_of,
-)
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, Numbers, Scheme, known_median, scheme_of, seconds_of, times_of
 from collbench.gating.conditions import changes
 from collbench.gating.rule import K_SIGMA, LEAST_CASES, STATE, flipped, floors_of, pooled, typical_probe_s, variance
 from collbench.results.reader import Run
@@ -185,9 +173,17 @@ _RUN = ("run.json", "cells.jsonl")
 def dated_in(path: Path) -> tuple[list[Allocation], list[str]]:
     """Return the allocations of a baseline, or of the runs in a folder, in the order in which they began, and notes as sentences.
 
-    Raises UsageError if there is none, or if none has a start time.
+    A note names each run that cannot be read. Raises UsageError if there is no allocation, or if none has a start time.
     """
-    return _dated(str(path), *((list(load(path).allocations), []) if is_baseline(path) else _of_runs(path)))
+    if baselines.is_baseline(path):
+        return _dated(str(path), list(baselines.load(path).allocations), [])
+    try:
+        folders = [path] if _holds_runs(path) else sorted(each for each in path.iterdir() if each.is_dir() and _holds_runs(each))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
+    if not folders:
+        raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
+    return _dated(str(path), *_accepted(folders, allocations_in))
 
 
 def dated_runs(where: str, runs: Sequence[Run]) -> tuple[list[Allocation], list[str]]:
@@ -221,40 +217,25 @@ def _dated(where: str, found: list[Allocation], notes: list[str]) -> tuple[list[
     return ordered, notes
 
 
-def _of_runs(path: Path) -> tuple[list[Allocation], list[str]]:
-    """Return the allocations of the runs in a folder (or of a single run), and a note for each that cannot be read."""
-    try:
-        folders = [path] if _holds_runs(path) else sorted(each for each in path.iterdir() if each.is_dir() and _holds_runs(each))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error}): name a baseline, or a folder that holds runs") from error
-    if not folders:
-        raise UsageError(f"{path} holds neither allocations of a baseline nor runs: name such a folder")
-    return _accepted(folders, allocations_in)
-
-
 def _accepted(parts: Sequence[T], allocations: Callable[[Sequence[T]], list[Allocation]]) -> tuple[list[Allocation], list[str]]:
     """Return the allocations of all folders or runs that can be used, and a note if others are left out. Raises UsageError if none can."""
     try:
         return allocations(parts), []
     except UsageError:
-        reasons = [_refused(part, allocations) for part in parts]
-        if not any(reasons) or all(reasons):
+        kept, refusals = [], []
+        for part in parts:
+            try:
+                allocations([part])
+                kept.append(part)
+            except UsageError as error:
+                refusals.append(str(error))
+        if not kept or not refusals:
             raise
-    kept = [part for part, why in zip(parts, reasons, strict=True) if why is None]
-    return allocations(kept), [f"left out: {first_of(filter(None, reasons), 1)}"]
+    return allocations(kept), [f"left out: {first_of(refusals, 1)}"]
 
 
 def _holds_runs(folder: Path) -> bool:
     return any((folder / name).exists() for name in _RUN) or bool(launch_folders(folder))
-
-
-def _refused(part: T, allocations: Callable[[Sequence[T]], list[Allocation]]) -> str | None:
-    """Return why a folder or a run cannot be used; None if it can."""
-    try:
-        allocations([part])
-    except UsageError as error:
-        return str(error)
-    return None
 
 
 # Series of times over allocations, for the whole, each group and each case, with their scatter.
@@ -294,24 +275,22 @@ class HistoryMatrix:
     _launches: Figures
 
     def variance(self, allocations: slice | Sequence[int] = slice(None)) -> Figures:
-        """Return [series] the variance between these allocations, without steps; NaN if it is unknown."""
-        values, parts = self.values[allocations], {kind: self._of_kind(kind) for kind in KINDS}
+        """Return [series] the variance between these allocations, without steps; NaN if it is unknown.
+
+        It is drawn towards that of a case's group, or of a group's size class.
+        """
+        values = self.values[allocations]
         found = scatter(values)
-        found[parts[GROUP]] = drawn(found[parts[GROUP]], values[:, parts[GROUP]], self._scheme(GROUP))
-        own = found[parts[CASE]]
-        found[parts[CASE]] = drawn(
-            np.where(np.isfinite(own), np.fmax(own, typical(self._launches[allocations])), np.nan),
-            values[:, parts[CASE]], self._scheme(CASE),
-        )  # fmt: skip
+        for kind in (GROUP, CASE):
+            places = [number for number, about in enumerate(self.abouts) if about.kind == kind]
+            groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
+            own = found[places]
+            if kind == CASE:
+                own = np.where(np.isfinite(own), np.fmax(own, typical(self._launches[allocations])), np.nan)
+            else:
+                groups = [CaseGroup("", "", group.size_class) for group in groups]
+            found[places] = drawn(own, values[:, places], Scheme.of_cases(groups))
         return found
-
-    def _of_kind(self, kind: str) -> list[int]:
-        return [number for number, about in enumerate(self.abouts) if about.kind == kind]
-
-    def _scheme(self, kind: str) -> Scheme:
-        """Return the groups that variances are drawn towards: a case's group, or a group's size class."""
-        groups = [about.group for about in self.abouts if about.kind == kind and about.group is not None]
-        return Scheme.of_cases(groups if kind == CASE else [CaseGroup("", "", group.size_class) for group in groups])
 
 
 def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
@@ -324,7 +303,7 @@ def history_matrix(allocations: Sequence[Allocation]) -> HistoryMatrix:
     abouts = (
         *(SeriesSubject(WHOLE, "all cases") for _ in whole),
         *(SeriesSubject(GROUP, str(scheme.groups[number]), scheme.groups[number]) for number in judged),
-        *(SeriesSubject(CASE, name, group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
+        *(SeriesSubject(CASE, name, baselines.group_of_case(case), case) for case, name in zip(cases, distinct_names(cases), strict=True)),
     )
     columns = [*(common(times) for _ in whole), *(common(times[:, scheme.members[number]]) for number in judged)]
     launches = np.array([median_variance(np.log(seconds_of(each, cases))) for each in allocations])
@@ -458,10 +437,11 @@ class History:
         known, names = series.known, [each.name for each in self.allocations]
         if not known:
             return "never measured"
-        parts = [f"measured since {names[known[0]]}"] if known[0] > 0 else []
-        parts += [f"not since {names[known[-1] + 1]}"] if known[-1] < len(names) - 1 else []
         gaps = known[-1] - known[0] + 1 - len(known)
-        return "; ".join([*parts, *([f"missing in {gaps} between"] if gaps else [])])
+        parts = [f"measured since {names[known[0]]}" if known[0] > 0 else ""]
+        parts.append(f"not since {names[known[-1] + 1]}" if known[-1] < len(names) - 1 else "")
+        parts.append(f"missing in {gaps} between" if gaps else "")
+        return "; ".join(filter(None, parts))
 
 
 def history(of: str, allocations: Sequence[Allocation], notes: Sequence[str] = ()) -> History:

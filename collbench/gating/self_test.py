@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Protocol, get_type_hints
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -22,6 +24,14 @@ from collbench.untrusted import parse_toml, read_file
 
 _MEDIAN = 1.2533  # the error of a median over that of a mean, for a normal distribution
 _LARGEST = 1 << 20  # bytes of a file
+_Count = Annotated[int, Meta(gt=0)]
+_Number = Annotated[float, Meta(ge=0, le=10)]
+_ByClass = tuple[_Number, _Number, _Number]
+_VALID = {
+    _ByClass: "a list of three numbers from 0 to 10 (small, mid, large messages)",
+    _Count: "a whole number above 0",
+    _Number: "a number from 0 to 10",
+}
 
 
 @dataclass(frozen=True)
@@ -40,21 +50,21 @@ class Noise:
     missing                the share of cases that an allocation lacks
     """
 
-    iteration: tuple[float, float, float] = (0.20, 0.10, 0.03)
-    iterations: int = 201
-    launch: tuple[float, float, float] = (0.03, 0.02, 0.006)
-    allocation: tuple[float, float, float] = (0.010, 0.008, 0.004)
-    launch_common: float = 0.003
-    allocation_common: float = 0.004
-    case_spread: float = 0.35
-    bimodal: float = 0.10
-    slow_share: float = 0.20
-    slow_by: float = 0.08
-    spikes: float = 0.01
-    spike_by: float = 0.05
-    drift: float = 0.0
-    walk: float = 0.0
-    missing: float = 0.0
+    iteration: _ByClass = (0.20, 0.10, 0.03)
+    iterations: _Count = 201
+    launch: _ByClass = (0.03, 0.02, 0.006)
+    allocation: _ByClass = (0.010, 0.008, 0.004)
+    launch_common: _Number = 0.003
+    allocation_common: _Number = 0.004
+    case_spread: _Number = 0.35
+    bimodal: _Number = 0.10
+    slow_share: _Number = 0.20
+    slow_by: _Number = 0.08
+    spikes: _Number = 0.01
+    spike_by: _Number = 0.05
+    drift: _Number = 0.0
+    walk: _Number = 0.0
+    missing: _Number = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,28 +147,15 @@ def read_noise(path: Path) -> Noise:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--noise {path} cannot be read ({why}): name a TOML file, or one of {', '.join(noises())}") from error
-    known = {field.name: field.default for field in fields(Noise)}
+    types = get_type_hints(Noise, include_extras=True)
     for name, value in table.items():
-        if name not in known:
-            raise UsageError(f"--noise {path}: '{name}' is unknown: choose from {', '.join(known)}")
-        if not _fits(value, known[name]):
-            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_describe_valid(known[name])} is wanted")
-    fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
-    return Noise(**fitting)
-
-
-def _fits(value: Any, default: Any) -> bool:
-    if isinstance(default, tuple):
-        return isinstance(value, list) and len(value) == len(default) and all(_fits(each, 0.0) for each in value)
-    if isinstance(default, int):
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10
-
-
-def _describe_valid(default: Any) -> str:
-    if isinstance(default, tuple):
-        return "a list of three numbers from 0 to 10 (small, mid, large messages)"
-    return "a whole number above 0" if isinstance(default, int) else "a number from 0 to 10"
+        if name not in types:
+            raise UsageError(f"--noise {path}: '{name}' is unknown: choose from {', '.join(types)}")
+        try:
+            table[name] = msgspec.convert(value, types[name])
+        except msgspec.ValidationError:
+            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_VALID[types[name]]} is wanted") from None
+    return Noise(**table)
 
 
 BASELINE_LAUNCHES, LAUNCHES = 3, 5
