@@ -50,11 +50,6 @@ class GroupEffect:
     spread: float
     touched: bool
 
-    @property
-    def over(self) -> bool:
-        """Return whether the excess is larger than chance explains."""
-        return self.excess is not None and self.excess > _LIMIT * self.spread
-
 
 @dataclass(frozen=True)
 class Pattern:
@@ -124,7 +119,7 @@ def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], ca
         spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
         group = CaseGroup(each.backend, each.operation, each.size_class)
         seen.append(GroupEffect(group, each.cases, _typical(each.factors), spread, each.name in touched))
-    over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
+    over = [each.excess for each in seen if each.touched and each.excess is not None and each.excess > _LIMIT * each.spread]
     own = [excess for suspect in active if (excess := _typical(suspect.factors)) is not None]
     slowdown = median(over or own or [0.0])
     if not any(each.touched for each in seen):  # only the whole is slower, and no group shows that alone

@@ -316,7 +316,7 @@ def _state(
     floor: Floor, case: CaseKey, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> FloorState | None:
     """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
-    shares = [_against(before, case, *_share(floor, each.shown.get(case))) for each in candidate]
+    shares = [_share(floor, case, allocation.shown.get(case), before) for allocation in candidate]
     percents = tuple(percent for percent, _ in shares)
     first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
     if first is not None and first >= floor.percent:
@@ -331,30 +331,31 @@ def _state(
     return FloorState(name_of(case), case.named(), floor.asked, floor.percent, percents, limited_by, model, state)
 
 
-def _against(
-    before: Mapping[tuple[Any, ...], LinkCeiling], case: CaseKey, percent: float | None, ceiling: Ceiling | None
+def _share(
+    floor: Floor, case: CaseKey, shown: ShownFigures | None, before: Mapping[tuple[Any, ...], LinkCeiling]
 ) -> tuple[float | None, Ceiling | None]:
-    """Return the share of the baseline's ceiling where that is higher, with that ceiling."""
-    if ceiling is None or not ceiling.bytes_per_s or ceiling.kind not in OF_LINKS:
+    """Return (percent, ceiling) for the floor's model; the ceiling alone where no valid share is known.
+
+    Where the baseline's ceiling is higher, it is the share of that one.
+    """
+    if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
+        return None, None
+    percent, ceiling = shown.percent, shown.ceiling
+    if floor.model == HARD:
+        bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound
+        if bound is None or not bound.bytes_per_s:
+            return None, None
+        percent = None if shown.percent is None else shown.percent * shown.ceiling.bytes_per_s / bound.bytes_per_s
+        ceiling = bound
+    elif floor.model not in (ceiling.kind, "" if ceiling.model == "bound" else "ring"):
+        return None, None
+    if ceiling.kind not in OF_LINKS or not ceiling.bytes_per_s:
         return percent, ceiling
     was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
     if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
         return percent, ceiling
     share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
     return share, replaced(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
-
-
-def _share(floor: Floor, shown: ShownFigures | None) -> tuple[float | None, Ceiling | None]:
-    """Return (percent, ceiling) for the floor's model; the ceiling alone where no valid share is known."""
-    if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
-        return None, None
-    if floor.model != HARD:
-        models = (shown.ceiling.kind, "" if shown.ceiling.model == "bound" else "ring")
-        return (shown.percent, shown.ceiling) if floor.model in models else (None, None)
-    bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound
-    if bound is None or not bound.bytes_per_s:
-        return None, None
-    return None if shown.percent is None else shown.percent * shown.ceiling.bytes_per_s / bound.bytes_per_s, bound
 
 
 def read_floor(text: str) -> Floor:

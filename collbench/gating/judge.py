@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,31 +22,15 @@ from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
-from collbench.gating import conditions, reasons
+from collbench.gating import conditions, reasons, rule
 from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import Allocation, name_of, names_of
-from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, seconds_of, times_of
 from collbench.gating.cause import cause_of, ranked
 from collbench.gating.conditions import ExpectedChange, Floor, changes, floor_reasons, floor_states, read_floor
 from collbench.gating.confirm import can_be_named, suspects
 from collbench.gating.reasons import GateNote, GateReason
-from collbench.gating.rule import (
-    COARSEST,
-    CONFIRMATIONS,
-    ENOUGH,
-    FEWEST,
-    FEWEST_LAUNCHES,
-    BaselineLimits,
-    Excess,
-    Mask,
-    exceed,
-    filter_baseline,
-    filter_launches,
-    launch_limits,
-    learn,
-    typical_probe_s,
-    unstable,
-)
+from collbench.gating.rule import COARSEST, CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask
 from collbench.gating.verdict import CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, GroupState, Suspicion
 from collbench.results.row import CaseKey
 
@@ -268,8 +253,7 @@ class TypicalTime(NamedTuple):
 
 def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
     """Return what a baseline knows of each case that it measured; the limits are those of `judge`."""
-    learned, _ = filter_baseline(baseline)
-    limits = learn(times_of(learned.allocations, baseline.cases), scheme_of(baseline.cases))
+    _, _, limits = rule.learned_limits(baseline)
     return {
         case: TypicalTime(float(np.exp(centre)), float(np.exp(own)) if judged and np.isfinite(own) else None)
         for case, centre, own, judged in zip(baseline.cases, limits.centre, limits.cases, limits.judged, strict=True)
@@ -296,20 +280,21 @@ def judge(
     """
     cases, last = baseline.cases, baseline.allocations[-1]
     conditions.check(baseline, candidate, cases)
-    learned, left_out = filter_baseline(baseline)
-    limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
-    typical_s = typical_probe_s(baseline.allocations)
-    filtered = [filter_launches(allocation, typical_s) for allocation in candidate]
+    learned, left_out, limits = rule.learned_limits(baseline)
+    typical_s = rule.typical_probe_s(baseline.allocations)
+    filtered = [rule.filter_launches(allocation, typical_s) for allocation in candidate]
     left = [each.allocation for each in filtered]
-    excess = exceed(limits, times_of(left, cases))
+    excess = rule.exceed(limits, times_of(left, cases))
     # [allocations × cases] with too much scatter between launches, but within the limit; and what some launches lack. Of later
     # allocations only suspects count.
-    allowed = launch_limits(learned.allocations, cases, limits)
-    scattered = np.array([unstable(allocation, cases, allowed) for allocation in left]) & limits.judged & ~excess.cases_over
+    allowed = rule.launch_limits(learned.allocations, cases, limits)
+    scattered = np.array([rule.unstable(allocation, cases, allowed) for allocation in left]) & limits.judged & ~excess.cases_over
     scattered[1:] &= excess.cases_over[0]
     incomplete = np.array([partly_measured(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
     incomplete[1:] &= excess.cases_over[0] | excess.groups_over[0][limits.scheme.of] | excess.whole_over[0]  # what is suspected
     changes_by_allocation = [changes(last, allocation) for allocation in candidate]
+    unannounced = [conditions.unannounced(found, expected, today) for found in changes_by_allocation]
+    elsewhere = list(filter(None, map(partial(conditions.of_another_cluster, baseline), candidate, unannounced)))
     happened, idle = conditions.of_what_changed(expected, candidate, baseline.allocations)
     is_fresh = fresh(candidate, baseline.allocations)
     evaluated = Evaluation(
@@ -323,7 +308,8 @@ def judge(
     against = [
         *wrong_data(candidate),
         *_incomparable(baseline, learned, limits, candidate, today),
-        *_changed(baseline, candidate, [conditions.unannounced(found, expected, today) for found in changes_by_allocation]),
+        *elsewhere[:1],
+        *unexpected(list(dict.fromkeys(change for found in unannounced for change in found))),
         *(each.problem for each in filtered if each.problem),
         *unfinished(candidate),
         *missing(left[0], cases, required),
@@ -398,16 +384,6 @@ def of_one_job_twice(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
         yield reasons.SameJob(*twice)
 
 
-def _changed(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:
-    """Yield reasons for unexpected changes; `found` has them by allocation."""
-    for allocation, differences in zip(candidate, found, strict=True):
-        elsewhere = conditions.of_another_cluster(baseline, allocation, differences)
-        if elsewhere is not None:
-            yield elsewhere
-            break
-    yield from unexpected(list(dict.fromkeys(change for differences in found for change in differences)))
-
-
 def unexpected(
     found: Sequence[Difference], kind: type[reasons.UnexpectedChange] | type[reasons.SidesDiffer] = reasons.UnexpectedChange
 ) -> Iterator[GateReason]:
@@ -454,9 +430,9 @@ def _chosen(cases: Sequence[CaseKey], mask: Mask) -> list[CaseKey]:
 def _circumstances(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
     """Yield notes on slowed allocations, too few launches, and missing state probes or start times."""
     yield from (reasons.SlowedOnPurpose(each.name, each.slowed) for each in candidate if each.slowed)
-    few = [allocation for allocation in candidate if allocation.launches < FEWEST_LAUNCHES]
+    few = [allocation for allocation in candidate if allocation.launches < rule.FEWEST_LAUNCHES]
     if few:
-        yield reasons.FewLaunches(few[0].name, len(few) - 1, FEWEST_LAUNCHES)
+        yield reasons.FewLaunches(few[0].name, len(few) - 1, rule.FEWEST_LAUNCHES)
     shared = of_one_job([(allocation.name, allocation.jobs) for allocation in baseline.allocations])
     if shared is not None:
         yield reasons.BaselineOfOneJob(*shared)

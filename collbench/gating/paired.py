@@ -20,23 +20,12 @@ import numpy as np
 
 from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
-from collbench.gating import judge, reasons
+from collbench.gating import judge, reasons, rule
 from collbench.gating.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gating.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
 from collbench.gating.conditions import ExpectedChange, Floor, changes, expired, unannounced
 from collbench.gating.reasons import GateNote, GateReason
-from collbench.gating.rule import (
-    FEWEST,
-    LEAST_CASES,
-    MOST_FLIPPED,
-    PRIOR_DOF,
-    BaselineLimits,
-    exceed,
-    flipped,
-    floors_of,
-    typical_probe_s,
-    without,
-)
+from collbench.gating.rule import FEWEST, LEAST_CASES, BaselineLimits
 from collbench.gating.verdict import Verdict
 from collbench.results.folder import CASES, RUN
 from collbench.results.reader import Run
@@ -70,7 +59,7 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     of_class = [scheme.classes == each for each in scheme.classes]  # by group, the groups of the same size class
     groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
-    floors = floors_of(scheme)
+    floors = rule.floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CASES
     return BaselineLimits(
         scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cases, cases),
@@ -85,7 +74,7 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
     degrees = np.maximum(counts - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = (degrees * np.array([_variance(each) for each in values])).sum(axis=0) / degrees.sum(axis=0)
-        drawn = (PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (PRIOR_DOF + degrees.sum(axis=0))
+        drawn = (rule.PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (rule.PRIOR_DOF + degrees.sum(axis=0))
         fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
         found = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
     return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
@@ -207,18 +196,18 @@ def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: S
         return SideBySide(old, new, np.zeros((2, 0), np.int64), everything, why)
     in_time = [sorted(range(len(starts)), key=[start for start in starts if start].__getitem__) for starts in (old_starts, new_starts)]
     order = np.array(in_time)
-    typical_s = typical_probe_s([old, new])
-    flips = [np.array(flipped(side, typical_s))[numbers] for side, numbers in zip((old, new), order, strict=True)]
+    typical_s = rule.typical_probe_s([old, new])
+    flips = [np.array(rule.flipped(side, typical_s))[numbers] for side, numbers in zip((old, new), order, strict=True)]
     out = flips[0] | flips[1]
     count, left = int(out.sum()), int((~out).sum())
     by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
     problem: GateReason | None = None
-    if count > MOST_FLIPPED:
+    if count > rule.MOST_FLIPPED:
         problem = reasons.PairsStateChanged(new.name, count, len(out))
     elif left < PAIRS:
         problem = reasons.PairsNeeded(new.name, left, PAIRS)
     note = reasons.PairsLeftOut(new.name, count, len(out)) if count and not problem else None
-    kept = [without(side, mask) if count else side for side, mask in zip((old, new), by_launch, strict=True)]
+    kept = [rule.without(side, mask) if count else side for side, mask in zip((old, new), by_launch, strict=True)]
     return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
 
 
@@ -267,7 +256,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
     ]
     incomplete = [judge.partly_measured(side, cases, out) & had for side, out in zip(sides[:2], first.left_out, strict=True)]
     evaluated = judge.Evaluation(
-        [pair.new for pair in both], cases, limits, exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
+        [pair.new for pair in both], cases, limits, rule.exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
         undecided=np.asarray(np.any(incomplete, axis=0)),
         counts=[True] * len(both),
         before=first.old.ceilings,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from collbench.analysis.launches import known as is_known
 from collbench.gating.allocation import Allocation, median_of
-from collbench.gating.baseline import Baseline, Figures, Scheme, known_median, seconds_of
+from collbench.gating.baseline import Baseline, Figures, Scheme, known_median, scheme_of, seconds_of, times_of
 from collbench.gating.reasons import AllocationStateChanged, LaunchesLeftOut, LaunchesNeeded
 from collbench.results.row import CaseKey
 
@@ -313,3 +313,10 @@ def filter_baseline(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut]
         if not all(out):
             kept.append(without(each, out) if any(out) else each)
     return replace(baseline, allocations=kept), notes
+
+
+def learned_limits(baseline: Baseline) -> tuple[Baseline, list[LaunchesLeftOut], BaselineLimits]:
+    """Return `filter_baseline`, and the limits on the baseline's cases that are learned from what it keeps."""
+    learned, left_out = filter_baseline(baseline)
+    cases = baseline.cases
+    return learned, left_out, learn(times_of(learned.allocations, cases), scheme_of(cases))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import Annotated, Protocol, get_type_hints
+from typing import Annotated, get_type_hints
 
 import msgspec
 import numpy as np
@@ -162,16 +162,6 @@ BASELINE_LAUNCHES, LAUNCHES = 3, 5
 _TWO_SIDED = 1.96
 
 
-class Cases(Protocol):
-    """A cluster to judge, simulated or drawn from recorded allocations; all times are ln of time."""
-
-    def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """Return [count × cases] for `count` allocations, the first of which has the number `first`."""
-
-    def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """Return [count × pairs × cases] new over old, for interleaved launches."""
-
-
 @dataclass(frozen=True, eq=False)
 class TrialSetting:
     """The setting of the trials: `draw` returns each trial's cluster, with the cases of `scheme`.
@@ -180,7 +170,7 @@ class TrialSetting:
     paired                 whether an old and a new stack are compared, without a baseline
     """
 
-    draw: Callable[[np.random.Generator], Cases]
+    draw: Callable[[np.random.Generator], Cluster | NoiseRecord]
     scheme: Scheme
     allocations: int = ENOUGH
     launches: int = BASELINE_LAUNCHES
@@ -341,14 +331,23 @@ def recorded(baseline: Baseline) -> NoiseRecord:
             f"{FEWEST} are needed to see how they scatter; add good ones"
         )
     cases = baseline.cases
-    each = [np.log(seconds_of(allocation, cases)).T for allocation in scattered]
-    centres = np.array([known_median(times.T) for times in each])
+    by_allocation = [np.log(seconds_of(allocation, cases)).T for allocation in scattered]
+    centres = np.array([known_median(times.T) for times in by_allocation])
     enough = np.isfinite(centres).sum(axis=0) >= FEWEST
     if not enough.any():
         raise UsageError(f"--self-test: {baseline.path} has no case in {FEWEST} allocations: add good ones")
     scheme = scheme_of([case for case, is_in in zip(cases, enough, strict=True) if is_in])
-    launch = np.concatenate([_widened(times[:, enough]) for times in each])
-    return _made(scheme, launch, centres[:, enough], int(np.median([one.launches for one in scattered])), int((~enough).sum()))
+    launch = np.concatenate([_widened(times[:, enough]) for times in by_allocation])
+    launches = int(np.median([allocation.launches for allocation in scattered]))
+    # The scatter of allocations, less what their launches alone explain. That part is computed separately for all cases, for groups and
+    # for single ones: the scatter of single cases is not in the median of all.
+    lacking = ~np.isfinite(centres[:, enough])
+    off = np.nan_to_num(_widened(centres[:, enough]))
+    record = NoiseRecord(scheme, launch, np.zeros((1, len(scheme.of))), lacking, launches, int((~enough).sum()))
+    by_launches = np.nan_to_num(record._medians(_DRAWN, launches, np.random.default_rng(0)))
+    parts = zip(_apart(scheme, off), _apart(scheme, by_launches), strict=True)
+    own = sum((part * _left(scheme, part, explained) for part, explained in parts), np.zeros(off.shape))
+    return replace(record, allocation=np.where(lacking, 0.0, own / np.sqrt((~lacking).sum(axis=0))))
 
 
 def _widened(values: Figures) -> Figures:
@@ -358,22 +357,6 @@ def _widened(values: Figures) -> Figures:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(known, values, 0.0).sum(axis=0) / counts
         return np.where(known & (counts > 1), (values - mean) * np.sqrt(counts / (counts - 1)), np.nan)
-
-
-def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left_out: int) -> NoiseRecord:
-    """Return the record with the recorded scatter of allocations, less what their launches alone explain.
-
-    The part that launches explain is computed separately for all cases, for groups and for single ones: the scatter of single cases is
-    not in the median of all.
-    """
-    lacking = ~np.isfinite(centres)
-    counts = (~lacking).sum(axis=0)
-    off = np.nan_to_num(_widened(centres))
-    first = NoiseRecord(scheme, launch, np.zeros((1, len(scheme.of))), lacking, launches, left_out)
-    by_launches = np.nan_to_num(first._medians(_DRAWN, launches, np.random.default_rng(0)))
-    parts = zip(_apart(scheme, off), _apart(scheme, by_launches), strict=True)
-    own = sum((part * _left(scheme, part, explained) for part, explained in parts), np.zeros(off.shape))
-    return replace(first, allocation=np.where(lacking, 0.0, own / np.sqrt(counts)))
 
 
 def _apart(scheme: Scheme, values: Figures) -> tuple[Figures, Figures, Figures]:

@@ -12,11 +12,11 @@ from shlex import quote
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
 from collbench.gating.allocation import COLUMNS, Allocation
-from collbench.gating.baseline import Baseline, scheme_of, times_of
+from collbench.gating.baseline import Baseline
 from collbench.gating.history import CASE, GROUP, WHOLE, BaselineDiff, CaseHistory, History, LevelChange, SeriesSubject, Shift
 from collbench.gating.paired import PAIRS
 from collbench.gating.reasons import rendered
-from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, filter_baseline, learn
+from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learned_limits
 from collbench.gating.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
@@ -35,8 +35,7 @@ _MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a lar
 def baseline_lines(baseline: Baseline, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
     cases = baseline.cases
-    learned, left_out = filter_baseline(baseline)
-    limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
+    learned, left_out, limits = learned_limits(baseline)
     allocations, typical, visible = limits.allocations.tolist(), list(map(exp, limits.centre)), limits.visible().tolist()
     if format == "json":
         for case, count, time, factor in zip(cases, allocations, typical, visible, strict=True):

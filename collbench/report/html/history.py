@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import copysign, exp, isfinite, nan
 from pathlib import Path
 
-from collbench.gating.history import KINDS, CaseHistory, History, LevelChange
+from collbench.gating.history import KINDS, CaseHistory, History
 from collbench.report.baseline import by_step, chosen, day, hosts_of, sentences, title, with_it
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.headlines import short
@@ -73,14 +73,13 @@ def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, 
     listed = every[:_MOST_LISTED]
     marks = marks_of("wrong" if step.change > 0 else "" for _, step in listed)
     more = f" ({_MOST_LISTED} of {len(every)})" if len(every) > _MOST_LISTED else ""
-    table = Table(_HEAD, [_change(history, *each) for each in listed], frozenset({3, 4, 5}), marks)
+    rows = []
+    for series, step in listed:
+        since = history.allocations[step.at]
+        figures = [f"{exp(step.change):.3f}", f"{step.low:.3f} to {step.high:.3f}", f"{exp(copysign(step.limit, step.change)):.3f}"]
+        rows.append([series.about.name, since.name, day(since.began_utc), *figures, with_it(history, step)])
+    table = Table(_HEAD, rows, frozenset({3, 4, 5}), marks)
     return [(f"What changed, when, and what else changed then{more}", table)] if every else []
-
-
-def _change(history: History, series: CaseHistory, step: LevelChange) -> list[str]:
-    since = history.allocations[step.at]
-    figures = [f"{exp(step.change):.3f}", f"{step.low:.3f} to {step.high:.3f}", f"{exp(copysign(step.limit, step.change)):.3f}"]
-    return [series.about.name, since.name, day(since.began_utc), *figures, with_it(history, step)]
 
 
 def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
