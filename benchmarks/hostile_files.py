@@ -22,7 +22,7 @@ from benchmarks.example_files import CHANGES, Files, Folder
 from collbench.cli.main import run as command
 from collbench.errors import CollbenchError
 from collbench.gating.baseline import head_of, load
-from collbench.gating.changes import read_expected
+from collbench.gating.conditions import read_expected
 from collbench.operations.suite import read_suite
 from collbench.plugin import plugins
 from collbench.report.baseline import baseline_lines

@@ -37,7 +37,7 @@ from typing import Any, Protocol
 from benchmarks.trials.series import BURST, ROOT, keep, shape, span, srun, trials_in
 from collbench.gating.allocation import allocations_in
 from collbench.gating.baseline import CaseGroup, load, size_class
-from collbench.gating.state import flipped, typical_probe_s
+from collbench.gating.rule import flipped, typical_probe_s
 from collbench.units import parse_sizes
 from tests.cli.command import run
 from tests.testbeds import Hosts, SlurmBed

@@ -183,11 +183,14 @@ def differences(a: Run, b: Run) -> list[Difference]:
 
 def differing(a: Facts, b: Facts) -> list[Difference]:
     """Return the differences as `differences` does, from facts that were read before."""
-    before, after = _both_probed(a, b)
+    probed = [any(item.machine is not None for item in side) for side in (a, b)]
+    if probed[0] != probed[1]:  # if only one run has machines, they are one difference instead of one for each of their parts
+        mark = {Item.of("topology", _MACHINES): "probed"}
+        a, b = ({**_without_machines(side), **(mark if is_probed else {})} for side, is_probed in zip((a, b), probed, strict=True))
     found = [
-        Difference(item, *_excerpts(before.get(item, NOTHING), after.get(item, NOTHING)))
-        for item in dict.fromkeys([*before, *after])
-        if before.get(item) != after.get(item)
+        Difference(item, *_excerpts(a.get(item, NOTHING), b.get(item, NOTHING)))
+        for item in dict.fromkeys([*a, *b])
+        if a.get(item) != b.get(item)
     ]
     return sorted(_combined(found), key=lambda difference: KINDS.index(difference.kind))
 
@@ -234,16 +237,6 @@ def facts(run: Run) -> Facts:
     libraries = {path.rsplit("/", 1)[-1].partition(".so")[0]: path for path in list_of(info.get("libraries"), str)}
     found = {item: text for kind, value in read for item, text in _flat(kind, value).items()}
     return without_idle(found) | _flat("libraries", libraries)
-
-
-def _both_probed(a: Facts, b: Facts) -> tuple[Facts, Facts]:
-    """Return both; if only one run has machines, they become one difference instead of one for each of their parts."""
-    probed = [any(item.machine is not None for item in each) for each in (a, b)]
-    if probed[0] == probed[1]:
-        return a, b
-    mark = {Item.of("topology", _MACHINES): "probed"}
-    one, other = ({**_without_machines(each), **(mark if is_probed else {})} for each, is_probed in zip((a, b), probed, strict=True))
-    return one, other
 
 
 def _excerpts(a: str, b: str) -> tuple[str, str]:

@@ -118,21 +118,19 @@ class SeriesCheck(Fact, frozen=True):
 
     def render(self) -> str:
         """Return "allreduce over mpi: 5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy; data verified"."""
-        return f"{self.operation} over {self.backend}: {self._figure()}"
-
-    def _figure(self) -> str:
+        subject = f"{self.operation} over {self.backend}"
         if self.reach in (Reach.ABSENT, Reach.WRONG):
-            return f"{self.reach.value}{f': {self.detail}' if self.detail else ''}"
-        checked = "data verified" if self.checked else "data not verified"
+            return f"{subject}: {self.reach.value}{f': {self.detail}' if self.detail else ''}"
+        texts = [self.rate(), "data verified" if self.checked else "data not verified"]
         if self.quality != QUALITY_OK:
-            checked = f"{checked}; {self.quality}"
+            texts.append(self.quality)
         if self.reach is Reach.LATENCY or self.busbw is None:
-            return f"{format_time(self.time_s or 0)} µs at {format_size(self.size_bytes)}; {checked}"
-        if self.reach is Reach.MISSED and self.share is not None:
-            return f"{self.rate()}; {checked}; slow: below {format_percent(100 * self.share)}"
-        if self.detail:
-            return f"{self.rate()}; {checked}; {self.detail}"
-        return f"{self.rate()}; {checked}{f'; {self.reach.value}' if self.reach is Reach.UNKNOWN else ''}"
+            texts[0] = f"{format_time(self.time_s or 0)} µs at {format_size(self.size_bytes)}"
+        elif self.reach is Reach.MISSED and self.share is not None:
+            texts.append(f"slow: below {format_percent(100 * self.share)}")
+        elif self.detail or self.reach is Reach.UNKNOWN:
+            texts.append(self.detail or self.reach.value)
+        return f"{subject}: {'; '.join(texts)}"
 
     def rate(self) -> str:
         """Return "5.07 of 8.02 GB/s (63 %) at 64 MiB, limited by memory copy"."""
@@ -359,7 +357,9 @@ def verdict_of(
     omitted    (operation, backend) with cases that were not measured, because the time was over
     """
     by_backend = grouped(rows, lambda row: row.backend)
-    series_by_backend = {backend: _series_of_backend(members) for backend, members in by_backend.items()}
+    series_by_backend = {
+        backend: [_series(same) for same in grouped(members, lambda row: row.operation).values()] for backend, members in by_backend.items()
+    }
     series = [check for checks in series_by_backend.values() for check in checks]
     causes: list[Cause] = []
     if failed:
@@ -379,23 +379,19 @@ def verdict_of(
     if all(check.reach is Reach.ABSENT for check in series):
         causes.append(NothingMeasured(reason or next((check.detail for check in series if check.detail), "")))
     is_proven = any(isinstance(cause, ReachesExpected) for cause in causes)
-    worst_first = sorted(causes, key=lambda cause: _rank_of(cause, requested, is_proven=is_proven))
+    outcomes = list(CheckOutcome)
+
+    def rank_of(cause: Cause) -> int:
+        """Return the place of a cause: an undecided backend that the user did not name is last if another one is proven."""
+        outcome = _OUTCOMES[type(cause)]
+        decides_nothing = outcome is CheckOutcome.INCONCLUSIVE and not isinstance(cause, _OF_THE_RUN) and cause.backend not in requested
+        return len(outcomes) if is_proven and decides_nothing else outcomes.index(outcome)
+
+    worst_first = sorted(causes, key=rank_of)
     in_order = sorted(series, key=lambda check: (check.operation, check.backend))
     severe_ones, warnings, notes = (sum(each.severity == word for each in findings) for word in ("severe", "warning", "note"))
     summary = DoctorSummary(severe_ones, warnings, notes, findings[0].code if findings else "")
     return CheckVerdict(tuple(worst_first), (*in_order, summary))
-
-
-def _rank_of(cause: Cause, requested: frozenset[str], *, is_proven: bool) -> int:
-    """Return the place of a cause in the verdict: an undecided backend that the user did not name is last if another one is proven."""
-    outcome = _OUTCOMES[type(cause)]
-    decides_nothing = outcome is CheckOutcome.INCONCLUSIVE and not isinstance(cause, _OF_THE_RUN) and cause.backend not in requested
-    outcomes = list(CheckOutcome)
-    return len(outcomes) if is_proven and decides_nothing else outcomes.index(outcome)
-
-
-def _series_of_backend(rows: Sequence[Row]) -> list[SeriesCheck]:
-    return [_series(members) for members in grouped(rows, lambda row: row.operation).values()]
 
 
 def _causes_of_backend(backend: str, checks: Sequence[SeriesCheck], rows: Sequence[Row]) -> list[Cause]:
@@ -427,20 +423,16 @@ def _series(rows: Sequence[Row]) -> SeriesCheck:
     if is_shown_as_time(measured[0]) and measured[0].busbw_bytes_per_s is not None:
         return _described(measured[-1], Reach.LATENCY)
     large = [row for row in measured if row.size_bytes >= _least_size(row)] or measured[:1]
-    is_noisy = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
-    is_disturbed = is_noisy or _references_differ(large)
+    is_disturbed = any(NOISE.intersection(row.flags) or (row.ceiling and row.ceiling.disturbed) for row in large)
+    # the rates measured inside a host must not differ between sizes: memory has the same rate for all large messages
+    rates = [row.ceiling.bytes_per_s for row in large if row.ceiling and row.ceiling.kind == "measured" and row.ceiling.bytes_per_s]
+    is_disturbed |= bool(rates) and max(rates) > _MOST_BETWEEN_SIZES * min(rates)
     highest = max((row.ceiling.high_bytes_per_s or 0.0 for row in large if row.ceiling), default=0.0)
     checks = [_check_of(row, highest, is_disturbed or row.size_bytes < _least_size(row)) for row in large]
     decided = [check for check in checks if check.reach in (Reach.REACHED, Reach.MISSED)]
     if decided and decided[0].reach is Reach.MISSED and _is_measured(large[0]) and any(check.reach is not Reach.MISSED for check in checks):
         return structs.replace(decided[0], reach=Reach.NOISY, detail=_OTHER_SIZE)
     return (decided or [check for check in checks if check.reach is Reach.NOISY] or checks)[0]
-
-
-def _references_differ(rows: Sequence[Row]) -> bool:
-    """Return whether the rates measured inside a host differ too much between sizes: memory has the same rate for all large messages."""
-    rates = [row.ceiling.bytes_per_s for row in rows if row.ceiling and row.ceiling.kind == "measured" and row.ceiling.bytes_per_s]
-    return bool(rates) and max(rates) > _MOST_BETWEEN_SIZES * min(rates)
 
 
 def _check_of(row: Row, highest_reference: float, is_disturbed: bool) -> SeriesCheck:
@@ -508,42 +500,27 @@ def _reach(row: Row, is_disturbed: bool) -> Reach:
 
 def _interval(row: Row) -> tuple[float | None, float | None]:
     """Return the 95 % interval of the percentage, with that of a measured reference; (None, None) without one."""
-    if row.time_s is None or not row.time_s.ci_low or not row.time_s.ci_high:
-        return None, None
-    return _percent_at(row, row.time_s.ci_high, fastest_reference=True), _percent_at(row, row.time_s.ci_low, fastest_reference=False)
-
-
-def _percent_at(row: Row, time_s: float | None, *, fastest_reference: bool) -> float | None:
-    """Return the percentage if the row took this time, against the fast or the slow end of the reference's interval; None if unknown."""
     times, comparison = row.time_s, row.comparison
-    if times is None or not times.p50 or comparison is None or not time_s:
-        return None
-    end = comparison.ceiling.high_bytes_per_s if fastest_reference else comparison.ceiling.low_bytes_per_s
-    expected = comparison.expected_bytes_per_s
-    return comparison.percent * times.p50 / time_s * expected / (end or expected)
+    if times is None or not times.ci_low or not times.ci_high or not times.p50 or comparison is None:
+        return None, None
+    fast = comparison.ceiling.high_bytes_per_s or comparison.expected_bytes_per_s
+    slow = comparison.ceiling.low_bytes_per_s or comparison.expected_bytes_per_s
+    rate = comparison.percent * times.p50 * comparison.expected_bytes_per_s
+    return rate / times.ci_high / fast, rate / times.ci_low / slow
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:
     low, high = _interval(row)
     quality = quality_of(row)
-    comparison = None if _exceeds_reference(row) else row.comparison
-    return SeriesCheck(
-        row.operation,
-        row.backend,
-        reach,
-        row.size_bytes,
-        row.busbw_bytes_per_s,
-        comparison.expected_bytes_per_s if comparison else None,
-        comparison.percent if comparison else None,
-        low if comparison else None,
-        high if comparison else None,
-        share_of(row) if comparison else None,
-        comparison.ceiling.limited_by if comparison else "",
-        row.time_s.p50 if row.time_s else None,
-        row.checked,
-        _why_undecided(row, reach),
-        quality.word if quality else QUALITY_OK,
-    )
+    check = SeriesCheck(
+        row.operation, row.backend, reach, row.size_bytes, row.busbw_bytes_per_s, time_s=row.time_s.p50 if row.time_s else None,
+        checked=row.checked, detail=_why_undecided(row, reach), quality=quality.word if quality else QUALITY_OK,
+    )  # fmt: skip
+    comparison = row.comparison
+    if comparison is None or _exceeds_reference(row):
+        return check
+    expected, limit = comparison.expected_bytes_per_s, comparison.ceiling.limited_by
+    return structs.replace(check, expected=expected, percent=comparison.percent, low=low, high=high, share=share_of(row), limited_by=limit)
 
 
 def _why_undecided(row: Row, reach: Reach) -> str:

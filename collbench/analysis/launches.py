@@ -232,24 +232,20 @@ def combined_rows(runs: Sequence[Run]) -> list[Row]:
 
     if len(runs) == 1:
         return with_expectations(with_dips(runs[0].rows), runs[0])
-    each = [{case_of(row): row for row in run.rows} for run in runs]
-    cases = dict.fromkeys(case for rows in each for case in rows)
-    combined = [_combined_case([rows.get(case) for rows in each], runs) for case in cases]
+    by_launch = [{case_of(row): row for row in run.rows} for run in runs]
+    combined = []
+    for case in dict.fromkeys(case for rows in by_launch for case in rows):
+        there = [rows[case] for rows in by_launch if case in rows]
+        measured = [row for row in there if time_of(row) is not None]
+        row = combine(measured) if measured else there[0]
+        # a run that stopped early would have measured the case if its earlier rows include similar ones
+        broke_off = any(
+            case not in rows and not run.finished and (not run.rows or any(other.operation == case.operation for other in run.rows))
+            for rows, run in zip(by_launch, runs, strict=True)
+        )
+        missing = bool(measured) and (broke_off or len(measured) < len(there))
+        combined.append(replace(row, flags=(*row.flags, "missing_launches")) if missing else row)
     return with_expectations(with_dips(combined), runs[0])
-
-
-def _combined_case(rows: Sequence[Row | None], runs: Sequence[Run]) -> Row:
-    there = [row for row in rows if row is not None]
-    measured = [row for row in there if time_of(row) is not None]
-    if not measured:
-        return there[0]
-    operation, row = there[0].operation, combine(measured)
-    # a run that stopped early would have measured the case if its earlier rows include similar ones
-    broke_off = any(
-        own is None and not run.finished and (not run.rows or any(each.operation == operation for each in run.rows))
-        for own, run in zip(rows, runs, strict=True)
-    )
-    return replace(row, flags=(*row.flags, "missing_launches")) if broke_off or len(measured) < len(there) else row
 
 
 def combine(rows: Sequence[Row]) -> Row:
@@ -274,9 +270,13 @@ def combine(rows: Sequence[Row]) -> Row:
     ceiling = _ceiling([row.ceiling for row in rows])
     percent = 100 * busbw / ceiling.bytes_per_s if busbw and ceiling and ceiling.bytes_per_s else None
     agreed = {name: value for name, value in rows[0].evidence.items() if all(row.evidence.get(name) == value for row in rows)}
-    reached, wrong = (
-        [value for value in values if value is not None] for values in ([row.reached for row in rows], [row.wrong for row in rows])
-    )
+    reached = [row.reached for row in rows if row.reached is not None]
+    wrong = [row.wrong for row in rows if row.wrong is not None]
+    factors = [factor for row in rows if row.mode == UNDER_LOAD and (factor := figure_of(row)) is not None]
+    interference = rows[0].interference  # of a row under load the factor over the launches that have one
+    if factors:
+        load = over_launches(factors)
+        interference = {"factor": load.value, "low": load.low, "high": load.high}
     return replace(
         rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None,
         time_s=Times(
@@ -286,7 +286,7 @@ def combine(rows: Sequence[Row]) -> Row:
         target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
-        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), interference=_interference(rows), ceiling=ceiling,
+        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), interference=interference, ceiling=ceiling,
         hard_bound=_ceiling([row.hard_bound for row in rows]),
         percent_of_ceiling=None if any(row.percent_of_ceiling is None for row in rows) else percent,
         checked=sum(row.checked for row in rows), wrong=sum(wrong) if wrong else None,
@@ -295,17 +295,6 @@ def combine(rows: Sequence[Row]) -> Row:
         canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
         slowest_ranks=_slowest_ranks(rows), samples={},
     )  # fmt: skip
-
-
-def _interference(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the factor of a row under load over the launches that have one, with its interval; those of the first row if none has."""
-    from collbench.stats.launches import over_launches
-
-    factors = [factor for row in rows if row.mode == UNDER_LOAD and (factor := figure_of(row)) is not None]
-    if not factors:
-        return rows[0].interference
-    spread = over_launches(factors)
-    return {"factor": spread.value, "low": spread.low, "high": spread.high}
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:
@@ -375,22 +364,22 @@ def _name(runs: Sequence[Run]) -> str:
 
 def median_of(row: Row) -> Median:
     """Return the row's median with its interval, None if that is not valid. Raises ValueError for a row without a time."""
-    from collbench.stats.median import Median  # not before: numpy would delay the start
-
     times, value = row.time_s, time_of(row)
     if times is None or value is None:
         raise ValueError("a row without a time has no median")
-    sound = is_time(times.ci_low) and is_time(times.ci_high) and (times.ci_low or 0) <= value <= (times.ci_high or 0)
-    return Median(value, times.ci_low if sound else None, times.ci_high if sound else None, row.n, row.n_eff)
+    return _median_within(row, value, times.ci_low, times.ci_high)
 
 
 def estimate_of(row: Row) -> Median:
     """Return the figure of `figure_of` with its interval, None if that is not valid. Raises ValueError for a row without a figure."""
-    from collbench.stats.median import Median
-
     factor = figure_of(row)
     if row.mode != UNDER_LOAD or factor is None:
         return median_of(row)
-    low, high = (row.interference.get(end) for end in ("low", "high"))
-    sound = is_time(low) and is_time(high) and (low or 0) <= factor <= (high or 0)
-    return Median(factor, low if sound else None, high if sound else None, row.n, row.n_eff)
+    return _median_within(row, factor, row.interference.get("low"), row.interference.get("high"))
+
+
+def _median_within(row: Row, value: float, low: Any, high: Any) -> Median:
+    from collbench.stats.median import Median  # not before: numpy would delay the start
+
+    is_sound = is_time(low) and is_time(high) and low <= value <= high
+    return Median(value, low if is_sound else None, high if is_sound else None, row.n, row.n_eff)

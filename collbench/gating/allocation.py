@@ -12,19 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from collbench.analysis import launches
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
-from collbench.analysis.launches import (
-    allocation_of,
-    case_of,
-    figure_of,
-    known,
-    launch_folders,
-    read_all,
-    repetitions,
-    time_of,
-    why_inconclusive,
-)
+from collbench.analysis.launches import allocation_of, case_of, figure_of, time_of
 from collbench.errors import FINE, UsageError
 from collbench.gating.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
@@ -32,11 +23,10 @@ from collbench.operations.traffic import EVEN
 from collbench.results.reader import Run
 from collbench.results.row import IMPORTED, CaseKey, Row
 from collbench.units import format_size
+from collbench.untrusted import dict_of, list_of
 
 SLOWED = "slowed"  # the flag on every row that `--slowed` made slower
 _JOBS = {"SLURM_JOB_ID": "Slurm job", "PBS_JOBID": "PBS job", "LSB_JOBID": "LSF job"}  # by the variable with its number
-
-
 COLUMNS = CaseKey._fields
 _LONGEST_JOB = 200
 NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
@@ -130,41 +120,33 @@ def allocations_in(paths: Sequence[Path]) -> list[Allocation]:
     Where one has no start time, all keep the order of `paths`. Raises UsageError if `paths` have no run, or if a launch is named twice,
     cannot be read or is missing. Likewise if launches of one allocation do not repeat one another.
     """
-    runs = read_all(paths)
-    for path in paths:
-        _refuse_incomplete(path, runs)
+    runs = launches.read_all(paths)
+    read = {run.path: run for run in runs}
+    for path in paths:  # a single launch of an incomplete folder does not count as an allocation
+        folders = [] if path in read else launches.launch_folders(path)
+        unreadable = next((folder for folder in folders if folder not in read), None)
+        if unreadable is not None:
+            raise UsageError(f"{unreadable} cannot be read; repeat that launch, or name the others one by one")
+        planned = max((count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)), default=0)
+        if planned > len(folders):
+            raise UsageError(f"{path} holds {len(folders)} of {planned} launches: repeat those missing, or name the others one by one")
+        if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
+            raise UsageError(f"{path} has launches without an allocation name: measure them again with --allocation NAME")
     return allocations_of(runs)
 
 
 def allocations_of(runs: Sequence[Run]) -> list[Allocation]:
     """Return the allocations of runs, in the order in which they began. Raises UsageError if launches do not repeat one another."""
-    found, apart = repetitions(runs)
+    by_allocation, apart = launches.repetitions(runs)
     if apart:
         raise UsageError(f"{apart[0]}: launches of one allocation need equal software and settings; name those that have them")
-    return in_order([allocation_from(each) for each in found])
+    return in_order([allocation_from(repeated) for repeated in by_allocation])
 
 
 def in_order(allocations: Sequence[Allocation]) -> list[Allocation]:
     """Return the allocations in the order in which they began; unchanged if one has no start time."""
-    began = [each.began for each in allocations]
-    known_ones = [each for each in began if each is not None]
-    if len(known_ones) < len(began):
-        return list(allocations)
-    return [allocations[number] for number in sorted(range(len(began)), key=known_ones.__getitem__)]
-
-
-def _refuse_incomplete(path: Path, runs: Sequence[Run]) -> None:
-    """Raise UsageError for an incomplete folder of launches: a single launch of it does not count as an allocation."""
-    read = {run.path: run for run in runs}
-    folders = [] if path in read else launch_folders(path)
-    unreadable = next((folder for folder in folders if folder not in read), None)
-    if unreadable is not None:
-        raise UsageError(f"{unreadable} cannot be read; repeat that launch, or name the others one by one")
-    planned = max((count for folder in folders if isinstance(count := read[folder].info.get("launches"), int)), default=0)
-    if planned > len(folders):
-        raise UsageError(f"{path} holds {len(folders)} of {planned} launches: repeat those missing, or name the others one by one")
-    if len(folders) > 1 and any(allocation_of(read[folder]) is None for folder in folders):
-        raise UsageError(f"{path} has launches without an allocation name: measure them again with --allocation NAME")
+    dated = [(allocation.began, number) for number, allocation in enumerate(allocations) if allocation.began is not None]
+    return [allocations[number] for _, number in sorted(dated)] if len(dated) == len(allocations) else list(allocations)
 
 
 def allocation_from(runs: Sequence[Run]) -> Allocation:
@@ -173,27 +155,32 @@ def allocation_from(runs: Sequence[Run]) -> Allocation:
     name = allocation_of(runs[0]) or first.resolve().name
     if not NAME.fullmatch(name):
         raise UsageError(f"{first}: allocation name {name[:100]!r} is not a valid file name: measure with another --allocation NAME")
-    each = [{case_of(row): row for row in run.rows} for run in runs]  # of a case measured twice in a launch the last row counts
-    rows = {case: [of_launch.get(case) for of_launch in each] for case in dict.fromkeys(case for of_launch in each for case in of_launch)}
+    by_launch = [{case_of(row): row for row in run.rows} for run in runs]  # of a case measured twice in a launch the last row counts
+    rows = {case: [of_launch.get(case) for of_launch in by_launch] for case in dict.fromkeys(case for each in by_launch for case in each)}
     if not rows:
         raise UsageError(f"{first} has no finished case: name another run")
-    flags = {IMPORTED in row.flags for run in runs for row in run.rows}
-    if len(flags) > 1:  # another tool's statistic is not comparable with our median
+    every = [row for run in runs for row in run.rows]
+    imported = {IMPORTED in row.flags for row in every}
+    if len(imported) > 1:  # another tool's statistic is not comparable with our median
         raise UsageError(f"{first}: some of its allocation's rows are imported, others measured here: give them two names")
     wrong = Counter[CaseKey]()  # of all rows
-    for row in (row for run in runs for row in run.rows if row.wrong):
-        wrong[case_of(row)] += row.wrong or 0
+    for row in every:
+        if row.wrong:
+            wrong[case_of(row)] += row.wrong
     starts = [(when, str(text)) for run in runs if (when := moment(text := run.info.get("started_utc")))]
     began = min(starts)[1] if starts else ""
     found: dict[str, dict[str, str]] = {}  # the first launch takes precedence; later ones add only the facts that it lacks
     for item, text in (fact for run in runs for fact in facts(run).items()):
         found.setdefault(item.kind, {}).setdefault(item.what, text)
+    slowed = ""  # how they were slowed on purpose, from the rows that record it
+    if any(SLOWED in row.flags for row in every):
+        recorded = [text for run in runs for text in list_of(run.info.get("slowed"), str)]
+        slowed = "; ".join(dict.fromkeys(recorded)) or "unknown"
     return Allocation(
         name, began, len(runs), sum(map(_broke_off, runs)), tuple(map(_probe_s, runs)), found,
         cases={case: _measured(of_case, wrong[case]) for case, of_case in rows.items()},
         shown={case: _shown(of_case) for case, of_case in rows.items()},
-        imported=True in flags, slowed=_slowed(runs), jobs=_jobs(runs),
-        ceilings=link_ceilings(row for run in runs for row in run.rows),
+        imported=True in imported, slowed=slowed, jobs=_jobs(runs), ceilings=link_ceilings(every),
         stopped=tuple(str(run.path) for run in runs if _broke_off(run)),
     )  # fmt: skip
 
@@ -213,40 +200,32 @@ def _broke_off(run: Run) -> bool:
     return failed or not run.finished
 
 
-def _slowed(runs: Sequence[Run]) -> str:
-    """Return how the runs were slowed on purpose, from the rows that record it."""
-    if not any(SLOWED in row.flags for run in runs for row in run.rows):
-        return ""
-    texts = [text for run in runs if isinstance(recorded := run.info.get("slowed"), list) for text in recorded if isinstance(text, str)]
-    return "; ".join(dict.fromkeys(texts)) or "unknown"
-
-
 def _jobs(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return the jobs of the runs, each once; srun outside of an allocation makes each launch a job."""
-    found = []
-    environments = [environment for run in runs if isinstance(environment := run.info.get("environment"), dict)]
-    for environment in environments:
+    jobs = []
+    for environment in (dict_of(run.info.get("environment")) for run in runs):
         for variable, kind in _JOBS.items():
             cluster = environment.get("SLURM_CLUSTER_NAME") if variable.startswith("SLURM_") else None
             parts = [part for part in (cluster, environment.get(variable)) if isinstance(part, str) and part]
             number = "-".join(parts) if environment.get(variable) else ""
             if number.isprintable() and 0 < len(number) <= _LONGEST_JOB:
-                found.append(f"{kind} {number}")
-    return tuple(dict.fromkeys(found))
+                jobs.append(f"{kind} {number}")
+    return tuple(dict.fromkeys(jobs))
 
 
 def _measured(rows: Sequence[Row | None], wrong: int) -> CaseTimes:
     medians = tuple(None if row is None else figure_of(row) for row in rows)
     if any(value is not None for value in medians):
         return CaseTimes(medians, wrong)
-    if any(row is not None and why_inconclusive(row) for row in rows):
+    there = [row for row in rows if row is not None]
+    if any(map(launches.why_inconclusive, there)):
         return CaseTimes(medians, wrong, "inconclusive")
-    return CaseTimes(medians, wrong, next((row.na for row in rows if row is not None and row.na), "no time"))
+    return CaseTimes(medians, wrong, next((row.na for row in there if row.na), "no time"))
 
 
-def _shown(each: Sequence[Row | None]) -> ShownFigures:
+def _shown(of_case: Sequence[Row | None]) -> ShownFigures:
     """Return the figures from the rows of one case, by launch; rows without a time do not count."""
-    rows = [row if row is not None and time_of(row) is not None else None for row in each]
+    rows = [row if row is not None and time_of(row) is not None else None for row in of_case]
     there = [row for row in rows if row is not None]
     ceilings = [row.ceiling for row in there if row.ceiling is not None]
     bound = next((row.hard_bound for row in reversed(there) if row.hard_bound is not None), None)
@@ -266,7 +245,7 @@ def median_of(values: Iterable[float | None]) -> float | None:
 
 
 def _probe_s(run: Run) -> float | None:
-    return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and known(value))
+    return median_of(value for row in run.rows for value in row.canary_s.values() if value is not None and launches.known(value))
 
 
 # Names of cases in the gate's messages.
@@ -276,9 +255,9 @@ _MOST_NAMED = 4
 
 def name_of(case: CaseKey) -> str:
     """Return the short name of a case: "allreduce 64 MiB mpi"; of its other columns it has the call form and traffic other than even."""
-    size, call = [format_size(case.size_bytes)] if case.size_bytes else [], [case.call] if case.call else []
-    traffic = [case.traffic] if case.traffic and case.traffic != EVEN.name else []
-    return " ".join([case.operation, *size, case.backend, *call, *traffic])
+    size = format_size(case.size_bytes) if case.size_bytes else ""
+    traffic = case.traffic if case.traffic != EVEN.name else ""
+    return " ".join(filter(None, (case.operation, size, case.backend, case.call, traffic)))
 
 
 def names_of(cases: Iterable[CaseKey]) -> CaseNames:

@@ -105,20 +105,20 @@ def write(path: Path, allocation: Allocation) -> Path:
 
 
 def _put(draft: Path, target: Path) -> None:
-    """Link the draft to the target; unlike a rename, this never replaces a file that another process wrote."""
+    """Link the draft to the target; unlike a rename, this never replaces a file that another process wrote.
+
+    Where the filesystem has no links, it is copied: a concurrent reader may find an incomplete file and reports it.
+    """
     try:
         os.link(draft, target)
+        return
     except FileExistsError:
         if draft.stat().st_nlink < 2 or not draft.samefile(target):  # else the link exists, and only the file server's reply was lost
             raise
+        return
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        _copy(draft, target)
-
-
-def _copy(draft: Path, target: Path) -> None:
-    """Copy the draft where the filesystem has no links; a concurrent reader may find an incomplete file and reports it."""
     with target.open("xb") as file:
         try:
             file.write(draft.read_bytes())
@@ -133,17 +133,14 @@ def _lines(allocation: Allocation) -> Iterator[str]:
     head = {name: value for name, value in vars(allocation).items() if name not in _NOT_KEPT}
     known = max(len(case.stored()) for case in allocation.cases)
     yield to_line({"schema": SCHEMA, **head, "columns": _columns(known)})
-    ordered = sorted(allocation.cases.items(), key=lambda each: tuple(map(_sortable, each[0])))
-    yield from (
-        json.dumps([*case[:known], list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":"))
-        for case, measured in ordered
-    )
 
+    # None first, numbers by size, text by letters, so that equal cases have equal line numbers
+    def sortable(value: Any) -> tuple[bool, str, float]:
+        number = isinstance(value, int | float)
+        return number, "" if number or value is None else str(value), float(value) if number else 0.0
 
-def _sortable(value: Any) -> tuple[bool, str, float]:
-    """Return a sort key (None first, numbers by size, text by letters), so that equal cases have equal line numbers."""
-    number = isinstance(value, int | float)
-    return number, "" if number or value is None else str(value), float(value) if number else 0.0
+    for case, measured in sorted(allocation.cases.items(), key=lambda entry: tuple(map(sortable, entry[0]))):
+        yield json.dumps([*case[:known], list(measured.medians_s), measured.wrong, measured.na], separators=(",", ":"))
 
 
 def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
@@ -215,8 +212,15 @@ def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) ->
     decoder, launches = _decoder(len(head.columns) - len(_FIGURES)), head.launches
     try:
         values = decoder.decode_lines(lines)
-    except msgspec.ValidationError:
-        raise _first_misfit(lines, decoder, len(head.columns)) from None
+    except msgspec.ValidationError:  # name the first line that is not a valid case
+        for number, line in enumerate(lines.split(b"\n"), start=2):
+            try:
+                decoder.decode(line)
+            except msgspec.ValidationError:
+                stored = msgspec.json.decode(line)
+                is_case = isinstance(stored, list) and len(stored) == len(head.columns)
+                raise ValueError(f"line {number} {'has impossible figures' if is_case else 'is not a case'}") from None
+        raise ValueError("it has impossible figures") from None
     cases: dict[CaseKey, CaseTimes] = {}
     for number, (*columns, medians, wrong, na) in enumerate(values, start=2):
         case = CaseKey(*columns)
@@ -232,18 +236,6 @@ def _cases(lines: bytes, head: AllocationHead, names: dict[CaseKey, CaseKey]) ->
     if impossible.any():
         raise ValueError(f"line {int(np.argmax(impossible)) + 2} has impossible figures")
     return cases
-
-
-def _first_misfit(lines: bytes, decoder: Any, columns: int) -> ValueError:
-    """Return the error of the first line that is not a valid case."""
-    for number, line in enumerate(lines.split(b"\n"), start=2):
-        try:
-            decoder.decode(line)
-        except msgspec.ValidationError:
-            values = msgspec.json.decode(line)
-            is_case = isinstance(values, list) and len(values) == columns
-            return ValueError(f"line {number} {'has impossible figures' if is_case else 'is not a case'}")
-    return ValueError("it has impossible figures")
 
 
 # Size classes, and groups of cases, which are judged in addition to their cases.
@@ -355,10 +347,8 @@ def scheme_of(cases: Sequence[CaseKey]) -> Scheme:
 
 def times_of(allocations: Sequence[Allocation], cases: Sequence[CaseKey]) -> Figures:
     """Return [allocations × cases] ln of seconds; NaN if an allocation has no time."""
-    found = np.full((len(allocations), len(cases)), np.nan)
-    for number, allocation in enumerate(allocations):
-        found[number] = np.log(known_median(seconds_of(allocation, cases)))
-    return found
+    times = [np.log(known_median(seconds_of(allocation, cases))) for allocation in allocations]
+    return np.array(times).reshape(len(allocations), len(cases))
 
 
 def seconds_of(allocation: Allocation, cases: Sequence[CaseKey]) -> Figures:
@@ -391,8 +381,8 @@ def load(path: Path) -> Baseline:
         allocations = [read(file, names) for file in files]
     _refuse_duplicates(path, allocations)
     _refuse_a_mixture(path, allocations)
-    unknown = [each for each in allocations if each.began is None]
-    return Baseline(path, [*unknown, *in_order([each for each in allocations if each.began is not None])])
+    dated = in_order([allocation for allocation in allocations if allocation.began is not None])
+    return Baseline(path, [*(allocation for allocation in allocations if allocation.began is None), *dated])
 
 
 def add_all(path: Path, allocations: Sequence[Allocation]) -> list[Path]:

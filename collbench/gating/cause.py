@@ -15,36 +15,10 @@ from statistics import median
 from typing import Literal
 
 from collbench.analysis.differences import NOTHING, Difference
+from collbench.gating import reasons as facts
 from collbench.gating.baseline import CLASSES, CaseGroup, group_of_case
-from collbench.gating.changes import ExpectedChange
-from collbench.gating.plausible import (
-    BACKEND,
-    CASES,
-    HOST,
-    LATENCY,
-    LINK,
-    MEMORY,
-    OPERATION,
-    UNCLEAR,
-    CarriesAll,
-    CarriesNone,
-    CarriesSome,
-    FasterLink,
-    LikelyCause,
-    LinkOfAll,
-    LinkOfSome,
-    MatchingRate,
-    OnTheHost,
-    OwnVersion,
-    PathCause,
-    Plausible,
-    SameLink,
-    SlowBackend,
-    Slowdown,
-    SlowMessages,
-    SlowOperation,
-    SlowSizes,
-)
+from collbench.gating.conditions import ExpectedChange
+from collbench.gating.reasons import BACKEND, CASES, HOST, LATENCY, LINK, MEMORY, OPERATION, UNCLEAR, LikelyCause, PathCause, Slowdown
 from collbench.gating.verdict import CONFIRMED, SUSPECTED, Change, GroupState, Suspicion
 from collbench.results.row import CaseKey
 
@@ -75,11 +49,6 @@ class GroupEffect:
     excess: float | None
     spread: float
     touched: bool
-
-    @property
-    def over(self) -> bool:
-        """Return whether the excess is larger than chance explains."""
-        return self.excess is not None and self.excess > _LIMIT * self.spread
 
 
 @dataclass(frozen=True)
@@ -150,7 +119,7 @@ def pattern_of(suspicions: Sequence[Suspicion], groups: Sequence[GroupState], ca
         spread = log(limit) / _LIMIT if limit is not None and limit > 1 else inf
         group = CaseGroup(each.backend, each.operation, each.size_class)
         seen.append(GroupEffect(group, each.cases, _typical(each.factors), spread, each.name in touched))
-    over = [each.excess for each in seen if each.touched and each.over and each.excess is not None]
+    over = [each.excess for each in seen if each.touched and each.excess is not None and each.excess > _LIMIT * each.spread]
     own = [excess for suspect in active if (excess := _typical(suspect.factors)) is not None]
     slowdown = median(over or own or [0.0])
     if not any(each.touched for each in seen):  # only the whole is slower, and no group shows that alone
@@ -189,32 +158,31 @@ def _of_cases(pattern: Pattern) -> LikelyCause | None:
     others = [each for each in pattern.groups if (each.group.backend, each.group.operation) in series and each not in whole]
     if pattern.state(others) != CLEAR:
         return None
-    return SlowSizes(tuple(sorted(sizes)), tuple(sorted(series)), pattern.slowdown)
+    return facts.SlowSizes(tuple(sorted(sizes)), tuple(sorted(series)), pattern.slowdown)
 
 
 def _of_backend(pattern: Pattern) -> LikelyCause | None:
-    found = _the_only(pattern, "backend", "operation")
-    if found is None:
+    same, touched = _the_only(pattern, "backend", "operation"), pattern.touched
+    if same is None:
         return None
-    (backend, same), touched = found, pattern.touched
-    own = pattern.where(lambda group: group.backend == backend)
+    (backend,) = _names(touched, "backend")
     small_too = any(each.group.size_class == CLASSES[0] for each in touched) or pattern.columns(touched, "nodes") == {1}
-    operations = {each.group.operation for each in touched}
-    every = len(operations) > 1 and operations == {each.group.operation for each in own}
-    named = () if every else tuple(sorted(operations))
-    return SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _names(same, "backend"))
+    operations = _names(touched, "operation")
+    every = len(operations) > 1 and operations == _names(pattern.where(lambda group: group.backend == backend), "operation")
+    named = () if every else operations
+    return facts.SlowBackend(backend, not small_too, _classes_of(touched), named, _slower(pattern), _names(same, "backend"))
 
 
 def _of_operation(pattern: Pattern) -> LikelyCause | None:
-    found = _the_only(pattern, "operation", "backend")
-    if found is None:
+    same, touched = _the_only(pattern, "operation", "backend"), pattern.touched
+    if same is None:
         return None
-    (operation, same), touched = found, pattern.touched
-    return SlowOperation(operation, _classes_of(touched), _names(touched, "backend"), _slower(pattern), _names(same, "operation"))
+    (operation,) = _names(touched, "operation")
+    return facts.SlowOperation(operation, _classes_of(touched), _names(touched, "backend"), _slower(pattern), _names(same, "operation"))
 
 
-def _the_only(pattern: Pattern, column: str, other: str) -> tuple[str, list[GroupEffect]] | None:
-    """Return the only backend or operation that is slower, and the same groups of the others; None if there is no such one.
+def _the_only(pattern: Pattern, column: str, other: str) -> list[GroupEffect] | None:
+    """Return the same groups of other backends (or operations) if only one is slower; None if there is no such one.
 
     Whole groups must be slower: scattered single cases may belong to one backend or operation by chance.
     """
@@ -223,12 +191,21 @@ def _the_only(pattern: Pattern, column: str, other: str) -> tuple[str, list[Grou
     kinds = {(getattr(each.group, other), each.group.size_class) for each in touched}
     same = pattern.where(lambda group: (getattr(group, other), group.size_class) in kinds and getattr(group, column) not in names)
     enough = 2 * sum(map(pattern.mostly, touched)) >= len(touched)
-    return (names[0], same) if len(names) == 1 and enough and pattern.state(same) == CLEAR else None
+    return same if len(names) == 1 and enough and pattern.state(same) == CLEAR else None
 
 
 def _of_classes(pattern: Pattern) -> LikelyCause | None:
     """Return what is slower on every backend: large messages, small ones, or all."""
-    small, mid, large = (_class_state(pattern, name) for name in CLASSES)
+    states: list[State] = []
+    for name in CLASSES:
+        groups = pattern.where(lambda group, name=name: group.size_class == name)  # type: ignore[misc]
+        state = pattern.state(groups)
+        if state == SLOW:  # only if each backend is slow, or two are and no other contradicts
+            backends = _names(groups, "backend")
+            by_backend = [pattern.state([each for each in groups if each.group.backend == backend]) for backend in backends]
+            state = SLOW if by_backend.count(SLOW) >= min(2, len(backends)) else UNSURE
+        states.append(state)
+    small, mid, large = states
     if large == SLOW and small == SLOW:
         return _of_messages(pattern, [HOST], "all", None) if mid != CLEAR else None
     if large != SLOW:
@@ -236,24 +213,13 @@ def _of_classes(pattern: Pattern) -> LikelyCause | None:
     # large messages cross links between nodes or GPUs, or a node's memory; both if that is unknown
     groups = [each for each in pattern.groups if each.group.size_class == CLASSES[-1]]
     nodes = pattern.columns(groups, "nodes")
-    path: list[PathCause]
+    path: list[PathCause] = [LINK, MEMORY]
     if nodes == {1}:
         path = [LINK] if pattern.columns(groups, "device") == {"cuda"} else [MEMORY]
-    else:
-        path = [LINK] if nodes and all(isinstance(each, int) and each > 1 for each in nodes) else [LINK, MEMORY]
+    elif nodes and all(isinstance(number, int) and number > 1 for number in nodes):
+        path = [LINK]
     # without small messages it may also be slow hosts
     return _of_messages(pattern, [*path, HOST] if small == UNSURE else path, "large", small)
-
-
-def _class_state(pattern: Pattern, name: str) -> State:
-    """Return the state of a size class; "slow" only if each backend is slow, or two are and no other contradicts."""
-    groups = pattern.where(lambda group: group.size_class == name)
-    state = pattern.state(groups)
-    if state != SLOW:
-        return state
-    backends = _names(groups, "backend")
-    each_one = [pattern.state([each for each in groups if each.group.backend == backend]) for backend in backends]
-    return SLOW if each_one.count(SLOW) >= min(2, len(backends)) else UNSURE
 
 
 def _of_messages(
@@ -263,7 +229,7 @@ def _of_messages(
     backends = _names(pattern.groups, "backend")
     only = backends[0] if len(backends) == 1 else ""
     assert contrast != "slow"
-    return SlowMessages(tuple(causes), messages, contrast, _slower(pattern), _names(pattern.touched, "backend"), only)
+    return facts.SlowMessages(tuple(causes), messages, contrast, _slower(pattern), _names(pattern.touched, "backend"), only)
 
 
 def _slower(pattern: Pattern) -> Slowdown:
@@ -271,13 +237,12 @@ def _slower(pattern: Pattern) -> Slowdown:
     return (min(found), max(found)) if found else (pattern.slowdown, pattern.slowdown)
 
 
-def _classes_of(seen: Iterable[GroupEffect]) -> tuple[str, ...]:
-    found = {each.group.size_class for each in seen}
-    return tuple(name for name in CLASSES if name in found)
+def _classes_of(effects: Iterable[GroupEffect]) -> tuple[str, ...]:
+    return tuple(name for name in CLASSES if name in _names(effects, "size_class"))
 
 
-def _names(seen: Iterable[GroupEffect], column: str) -> tuple[str, ...]:
-    return tuple(sorted({getattr(each.group, column) for each in seen}))
+def _names(effects: Iterable[GroupEffect], column: str) -> tuple[str, ...]:
+    return tuple(sorted({getattr(each.group, column) for each in effects}))
 
 
 # Changes since the last good allocation, the most plausible cause of the slowdown first.
@@ -300,7 +265,7 @@ _VARIABLES = {
     "gloo": ("GLOO_",),
     "mpi": ("UCX_", "UCC_", "MPICH_", "MPIR_", "OMPI_", "FI_", "I_MPI_", "MV2_", "PMIX_", "RDMAV_", "MLX5_", "SLURM_MPI_TYPE"),
 }
-_Ranked = tuple[int, Plausible | None]
+_Ranked = tuple[int, facts.Plausible | None]
 
 
 def ranked(
@@ -314,13 +279,12 @@ def ranked(
 ) -> list[Change]:
     """Return each difference with its announcement and its plausibility, the most plausible cause first; unsorted if nothing is slower."""
     pattern = pattern_of(suspicions, groups, ())
-    ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(each, pattern, cause) for each in found]
+    ranks: list[_Ranked] = [(_FIRST, None) if pattern is None else _plausible(difference, pattern, cause) for difference in found]
     changes = []
-    for (rank, plausible), each in sorted(zip(ranks, found, strict=True), key=lambda one: one[0][0]):
-        by = next((one for one in expected if one.covers(each, today)), None)
-        announced = None if by is None else by.announcement
-        explains = plausible is not None and rank <= _POSSIBLE
-        changes.append(Change(each.item, each.a, each.b, plausible, announced, each.times, explains))
+    for (rank, why), difference in sorted(zip(ranks, found, strict=True), key=lambda ranked_one: ranked_one[0][0]):
+        announced = next((change.announcement for change in expected if change.covers(difference, today)), None)
+        explains = why is not None and rank <= _POSSIBLE
+        changes.append(Change(difference.item, difference.a, difference.b, why, announced, difference.times, explains))
     return changes
 
 
@@ -328,48 +292,40 @@ def _plausible(change: Difference, pattern: Pattern, cause: LikelyCause | None) 
     kind = cause.cause if cause else ""
     slower = {str(each.case["backend"]) for each in pattern.suspicions if each.kind == "cell"}
     slower |= {each.group.backend for each in pattern.touched}
-    owners = _owners(change, {each.group.backend for each in pattern.groups} | slower)
-    if owners is not None:
+    first = change.item.path[0]
+    owners: set[str] = set()  # none: it belongs to no single backend
+    if change.kind == "software" and first in {*(each.group.backend for each in pattern.groups), *slower, *_VARIABLES}:
+        owners = {first}
+    elif change.kind == "environment":
+        owners = {backend for backend, begins in _VARIABLES.items() if first.startswith(begins)}
+    if owners:
         return _of_library(owners, slower, kind)
     if change.kind == "topology" and _has_word(_LINKS, change):
         return _of_link(change, pattern, kind)
-    if change.item.path[0] in ("collbench", "schema"):
-        return _POSSIBLE, OwnVersion()
+    if first in ("collbench", "schema"):
+        return _POSSIBLE, facts.OwnVersion()
     if kind == MEMORY and _has_word(_MEMORY, change):
-        return _FIRST, OnTheHost("memory")
-    return _OF_HOST.get(kind, (_POSSIBLE, OnTheHost("both")))
-
-
-def _owners(change: Difference, backends: set[str]) -> set[str] | None:
-    """Return the backends of a changed library or setting; None if it belongs to no single one."""
-    first = change.item.path[0]
-    if change.kind == "software":
-        return {first} if first in backends or first in _VARIABLES else None
-    if change.kind == "environment":
-        found = {backend for backend, begins in _VARIABLES.items() if first.startswith(begins)}
-        return found or None
-    return None
+        return _FIRST, facts.OnTheHost("memory")
+    return _OF_HOST.get(kind, (_POSSIBLE, facts.OnTheHost("both")))
 
 
 def _of_library(owners: set[str], slower: set[str], kind: str) -> _Ranked:
     if not slower & owners:
-        return _HARDLY, CarriesNone(tuple(sorted(owners)))
+        return _HARDLY, facts.CarriesNone(tuple(sorted(owners)))
     if slower <= owners:
-        return (_LIKELY if kind == LINK else _FIRST), CarriesAll()
-    return _UNLIKELY, CarriesSome(tuple(sorted(slower - owners)))
+        return (_LIKELY if kind == LINK else _FIRST), facts.CarriesAll()
+    return _UNLIKELY, facts.CarriesSome(tuple(sorted(slower - owners)))
 
 
 def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
     slowdown = _slowdown_of(change)
     if slowdown is not None and slowdown < 0:
-        return _HARDLY, FasterLink()
+        return _HARDLY, facts.FasterLink()
     if slowdown is not None and isclose(slowdown, pattern.slowdown, rel_tol=_NEAR) and kind in (LINK, UNCLEAR, ""):
-        return _FIRST, MatchingRate(slowdown, pattern.slowdown)
+        return _FIRST, facts.MatchingRate(slowdown, pattern.slowdown)
     if kind in (LINK, LATENCY, UNCLEAR):
-        return (_FIRST if _has_word(_RATE, change) else _LIKELY), LinkOfAll()
-    if kind in (BACKEND, OPERATION, CASES):
-        return _UNLIKELY, SameLink()
-    return _POSSIBLE, LinkOfSome()
+        return (_FIRST if _has_word(_RATE, change) else _LIKELY), facts.LinkOfAll()
+    return (_UNLIKELY, facts.SameLink()) if kind in (BACKEND, OPERATION, CASES) else (_POSSIBLE, facts.LinkOfSome())
 
 
 def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
@@ -382,12 +338,12 @@ def _slowdown_of(change: Difference) -> float | None:
     if not _has_word(_FASTER_IS_MORE, change) or NOTHING in (change.a, change.b):
         return None
     found = [_NUMBER.search(text) for text in (change.a, change.b)]
-    before, after = (float(each[0]) if each else 0.0 for each in found)
+    before, after = (float(number[0]) if number else 0.0 for number in found)
     return log(before / after) if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after else None
 
 
-_OF_HOST: dict[str, tuple[int, OnTheHost]] = {
-    HOST: (_FIRST, OnTheHost("all")),
-    **dict.fromkeys((MEMORY, LATENCY, UNCLEAR), (_LIKELY, OnTheHost("slower"))),
-    **dict.fromkeys((BACKEND, OPERATION, CASES), (_UNLIKELY, OnTheHost("others"))),
+_OF_HOST: dict[str, tuple[int, facts.OnTheHost]] = {
+    HOST: (_FIRST, facts.OnTheHost("all")),
+    **dict.fromkeys((MEMORY, LATENCY, UNCLEAR), (_LIKELY, facts.OnTheHost("slower"))),
+    **dict.fromkeys((BACKEND, OPERATION, CASES), (_UNLIKELY, facts.OnTheHost("others"))),
 }

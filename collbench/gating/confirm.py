@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from collbench.gating.baseline import group_of_case
@@ -48,26 +48,20 @@ def confirm_suite(cases: Iterable[CaseKey]) -> str:
         else:
             left_out.append(case)
     lines = [HEADER, "schema = 1", *(f"# left out, since {NO_KEY}: {json.dumps(case)}" for case in left_out)]
-    return "\n".join([*lines, *(line for members in sweeps.values() for line in _sweep(members)), ""])
-
-
-def _sweep(members: Sequence[CaseKey]) -> Iterator[str]:
-    first = members[0]
-    yield from ("", "[[sweeps]]")
-    for name, key in _KEYS.items():
-        value = getattr(first, name)
-        if value is not None:
-            yield f"{key} = {json.dumps(value)}"
-    skew = _skew(first.traffic)
-    if skew is not None:
-        yield f"skew = {skew}"
-    if first.group != "all" and not first.group[:1].isdigit():
-        yield f"split = {json.dumps(first.group)}"
-    if first.operation.startswith("multipair_"):
-        yield f"pairs = {first.group.partition(' ')[0]}"
-    sizes = sorted(case.size_bytes for case in members if case.size_bytes)
-    if sizes:
-        yield f"sizes = {json.dumps(sizes)}"
+    for first, members in sweeps.items():
+        lines += ["", "[[sweeps]]"]
+        lines += [f"{key} = {json.dumps(getattr(first, name))}" for name, key in _KEYS.items() if getattr(first, name) is not None]
+        skew = _skew(first.traffic)
+        if skew is not None:
+            lines.append(f"skew = {skew}")
+        if first.group != "all" and not first.group[:1].isdigit():
+            lines.append(f"split = {json.dumps(first.group)}")
+        if first.operation.startswith("multipair_"):
+            lines.append(f"pairs = {first.group.partition(' ')[0]}")
+        sizes = sorted(case.size_bytes for case in members if case.size_bytes)
+        if sizes:
+            lines.append(f"sizes = {json.dumps(sizes)}")
+    return "\n".join([*lines, ""])
 
 
 def _skew(traffic: Any) -> float | None:

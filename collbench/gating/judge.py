@@ -8,9 +8,10 @@ cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,77 +22,16 @@ from collbench import __version__
 from collbench.analysis.ceilings import LinkCeiling, dropped_ceilings
 from collbench.analysis.differences import Difference
 from collbench.analysis.outcome import Outcome, count_outcomes, outcome_by_limit
+from collbench.gating import conditions, reasons, rule
+from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import Allocation, name_of, names_of
-from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, scheme_of, seconds_of, times_of
+from collbench.gating.baseline import Baseline, CaseGroup, Figures, fresh, group_of_case, of_one_job, seconds_of, times_of
 from collbench.gating.cause import cause_of, ranked
-from collbench.gating.changes import (
-    ExpectedChange,
-    accepted,
-    changes,
-    check,
-    differing_column,
-    expired,
-    of_another_cluster,
-    of_what_changed,
-    read_expected,
-    unannounced,
-)
+from collbench.gating.conditions import ExpectedChange, Floor, changes, floor_reasons, floor_states, read_floor
 from collbench.gating.confirm import can_be_named, suspects
-from collbench.gating.floors import Floor, floor_reasons, floor_states, read_floor
-from collbench.gating.reasons import (
-    BaselineOfOneJob,
-    BaselineWithoutProbe,
-    BaselineWithoutStart,
-    BeganBeforeBaseline,
-    BeganInFuture,
-    FewLaunches,
-    GateNote,
-    GateReason,
-    IncompleteCases,
-    MissingCases,
-    MoreUnexpectedChanges,
-    NoHistory,
-    NotInSuite,
-    SameJob,
-    SameJobAsBaseline,
-    ShortBaseline,
-    SidesDiffer,
-    SlowedOnPurpose,
-    SlowerLater,
-    StillSuspected,
-    TooCoarse,
-    UncheckedCases,
-    UnexpectedChange,
-    UnfinishedLaunches,
-    UnstableCases,
-    WithoutHistory,
-    WithoutProbe,
-    WithoutStart,
-    WrongCases,
-)
-from collbench.gating.rule import COARSEST, CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask, exceed, learn
-from collbench.gating.state import (
-    FEWEST_LAUNCHES,
-    FilteredAllocation,
-    filter_baseline,
-    filter_launches,
-    launch_limits,
-    typical_probe_s,
-    unstable,
-)
-from collbench.gating.verdict import (
-    CLEARED,
-    CONFIRMED,
-    PASSED,
-    REGRESSION,
-    SUSPECTED,
-    UNDECIDED,
-    WRONG_DATA,
-    FloorState,
-    GroupState,
-    Suspicion,
-    Verdict,
-)
+from collbench.gating.reasons import GateNote, GateReason
+from collbench.gating.rule import COARSEST, CONFIRMATIONS, ENOUGH, FEWEST, BaselineLimits, Excess, Mask
+from collbench.gating.verdict import CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, GroupState, Suspicion
 from collbench.results.row import CaseKey
 
 # Suspicions: what exceeds its limit in the first allocation, and whether later allocations confirm it.
@@ -111,24 +51,23 @@ def suspicions_of(
     confirmations  the number of allocations over the limit that makes a suspect confirmed
     counts   by allocation, whether it counts; None: all do. One in another machine state neither confirms nor clears
     """
-    groups, over = limits.scheme.groups, excess.cases_over
-    subjects: list[tuple[str, str, dict[str, Any], Figures, Mask, float]] = [
-        *([("whole", "all cases", {}, excess.whole, excess.whole_over, limits.whole)] if excess.whole_over[0] else []),
-        *(
-            ("group", str(groups[at]), {}, excess.groups[:, at], excess.groups_over[:, at], limits.groups[at])
-            for at in map(int, np.flatnonzero(excess.groups_over[0]))
-        ),
-        *(
-            ("cell", name_of(cases[at]), cases[at].named(), excess.cases[:, at], over[:, at], limits.cases[at])
-            for at in map(int, np.flatnonzero(over[0]))
-        ),
-    ]
-    found = []
-    for kind, name, case, factors, exceeds, limit in subjects:
+    subjects: list[tuple[str, str, dict[str, Any], Figures, Mask, float]] = []
+    if excess.whole_over[0]:
+        subjects.append(("whole", "all cases", {}, excess.whole, excess.whole_over, limits.whole))
+    for at in map(int, np.flatnonzero(excess.groups_over[0])):
+        name = str(limits.scheme.groups[at])
+        subjects.append(("group", name, {}, excess.groups[:, at], excess.groups_over[:, at], limits.groups[at]))
+    for at in map(int, np.flatnonzero(excess.cases_over[0])):
+        case = cases[at]
+        subjects.append(("cell", name_of(case), case.named(), excess.cases[:, at], excess.cases_over[:, at], limits.cases[at]))
+    suspicions = []
+    for kind, name, columns, factors, exceeds, limit in subjects:
         measured = exceeds[np.isfinite(factors) & (True if counts is None else counts)]
-        state = CLEARED if not measured.all() else CONFIRMED if len(measured) >= confirmations else SUSPECTED
-        found.append(Suspicion(kind, name, case, tuple(map(_known, factors)), float(np.exp(limit)), state))
-    return sorted(found, key=lambda each: (_ORDER.index(each.state), -max(factor for factor in each.factors if factor is not None)))
+        state = CONFIRMED if len(measured) >= confirmations else SUSPECTED
+        if not measured.all():
+            state = CLEARED
+        suspicions.append(Suspicion(kind, name, columns, tuple(map(_known, factors)), float(np.exp(limit)), state))
+    return sorted(suspicions, key=lambda each: (_ORDER.index(each.state), -max(factor for factor in each.factors if factor is not None)))
 
 
 def _known(value: float) -> float | None:
@@ -147,7 +86,7 @@ def group_states(
     """
     states = _SuspectStates(suspicions)
     uncertain = np.zeros(len(cases), dtype=np.bool_) if undecided is None else undecided
-    found = []
+    groups = []
     for number, (group, members) in enumerate(zip(limits.scheme.groups, limits.scheme.members, strict=True)):
         judged = members[limits.judged[members]]
         if not len(judged):
@@ -161,7 +100,8 @@ def group_states(
         outcomes = count_outcomes(
             states.outcome(cases[case], bool(uncertain[case]), excess.cases[:, case], limits.cases[case]) for case in judged
         )
-        found.append(
+        group_outcome = _outcome_of_group(state, outcomes, excess.groups[:, number], limits.groups[number])
+        groups.append(
             GroupState(
                 *group,
                 name=str(group),
@@ -173,11 +113,11 @@ def group_states(
                 worst_factor=None if worst is None else float(first[worst]),
                 worst_limit=None if worst is None else _known(np.exp(own[worst])),
                 state=state,
-                outcome=_outcome_of_group(state, outcomes, excess.groups[:, number], limits.groups[number]).value,
-                outcomes={each.value: count for each, count in outcomes.items()},
+                outcome=group_outcome.value,
+                outcomes={outcome.value: count for outcome, count in outcomes.items()},
             )
         )
-    return found
+    return groups
 
 
 class _SuspectStates:
@@ -251,40 +191,36 @@ class Expectations:
 
 
 def verdict_of(
-    evaluated: Evaluation,
-    expectations: Expectations,
-    confirmations: int,
-    wrong: Sequence[GateReason],
-    reasons: Sequence[GateReason],
-    **about: Any,
-) -> Verdict:
-    """Return the verdict. `wrong` and `reasons` are known before the suspects; `about` are the verdict's fields on both sides.
+    evaluated: Evaluation, expectations: Expectations, confirmations: int, against: Sequence[GateReason], **about: Any
+) -> verdicts.Verdict:
+    """Return the verdict. `against` are the reasons known before the suspects; `about` are the verdict's fields on both sides.
 
     Raises UsageError if a floor applies to no case.
     """
     limits, excess, cases, today = evaluated.limits, evaluated.excess, evaluated.cases, expectations.today
     exceeded = suspicions_of(limits, excess, cases, confirmations, evaluated.counts)
-    suspicions = accepted(exceeded, expectations.allowing, today, cases)
+    suspicions = conditions.accepted(exceeded, expectations.allowing, today, cases)
     floors = floor_states(expectations.floors, evaluated.candidate, confirmations, evaluated.before)
     groups = group_states(limits, excess, cases, suspicions, evaluated.undecided)
     cause = cause_of(suspicions, groups, cases) if evaluated.counts[0] else None  # the slowdown in another machine state has no pattern
-    against = [*reasons, *_too_coarse(limits, about["mode"] == "paired")]
-    if any(isinstance(each, TooCoarse) for each in against):
+    against = list(against)
+    judged_groups = np.bincount(limits.scheme.of, limits.judged, len(limits.scheme.groups)) > 0
+    visible = np.exp([*limits.cases[limits.judged], *limits.groups[judged_groups]])
+    if len(visible) and not visible.min() <= COARSEST:  # neither a group nor a case detects a slowdown that matters
+        against.append(reasons.TooCoarse(_known(visible.min()), about["mode"] == "paired"))
         groups = [replace(each, state=UNDECIDED) if each.state == PASSED else each for each in groups]
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:
-        against.append(StillSuspected(waiting, max(0, confirmations - len(evaluated.candidate))))
+        against.append(reasons.StillSuspected(waiting, max(0, confirmations - len(evaluated.candidate))))
     against += floor_reasons(floors)
-    return Verdict(
-        result=WRONG_DATA if wrong else result_of(against, suspicions, floors),
-        reasons=(*wrong, *against),
+    return verdicts.Verdict(
+        result=result_of(against, suspicions, floors),
+        reasons=tuple(against),
         suspicions=tuple(suspicions),
         groups=tuple(groups),
         floors=tuple(floors),
         asked=tuple(each.asked for each in expectations.floors),
-        ceilings=tuple(
-            dict.fromkeys(change for each in evaluated.candidate for change in dropped_ceilings(evaluated.before, each.ceilings))
-        ),
+        ceilings=tuple(dict.fromkeys(drop for each in evaluated.candidate for drop in dropped_ceilings(evaluated.before, each.ceilings))),
         cause=cause,
         changes=tuple(ranked(evaluated.changes, expectations.expected, today, suspicions, cause, groups=groups)),
         candidates=tuple(each.name for each in evaluated.candidate),
@@ -295,8 +231,10 @@ def verdict_of(
     )
 
 
-def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], floors: Sequence[FloorState]) -> str:
+def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], floors: Sequence[verdicts.FloorState]) -> str:
     """Return the result. A confirmed floor is a regression even with other reasons, since it needs no history and no comparison."""
+    if any(isinstance(reason, reasons.WrongCases) for reason in against):
+        return WRONG_DATA
     if any(each.state == CONFIRMED for each in floors):
         return REGRESSION
     if any(reason.blocks for reason in against):
@@ -304,14 +242,6 @@ def result_of(against: Sequence[GateReason], suspicions: Sequence[Suspicion], fl
     if any(each.state == CONFIRMED for each in suspicions):
         return REGRESSION
     return UNDECIDED if against else PASSED
-
-
-def _too_coarse(limits: BaselineLimits, paired: bool) -> Iterator[TooCoarse]:
-    """Yield a reason if neither a group nor a case detects a slowdown that matters."""
-    judged = np.bincount(limits.scheme.of, limits.judged, len(limits.scheme.groups)) > 0
-    visible = np.exp([*limits.cases[limits.judged], *limits.groups[judged]])
-    if len(visible) and not visible.min() <= COARSEST:
-        yield TooCoarse(_known(visible.min()), paired)
 
 
 class TypicalTime(NamedTuple):
@@ -323,8 +253,7 @@ class TypicalTime(NamedTuple):
 
 def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
     """Return what a baseline knows of each case that it measured; the limits are those of `judge`."""
-    learned, _ = filter_baseline(baseline)
-    limits = learn(times_of(learned.allocations, baseline.cases), scheme_of(baseline.cases))
+    _, _, limits = rule.learned_limits(baseline)
     return {
         case: TypicalTime(float(np.exp(centre)), float(np.exp(own)) if judged and np.isfinite(own) else None)
         for case, centre, own, judged in zip(baseline.cases, limits.centre, limits.cases, limits.judged, strict=True)
@@ -334,7 +263,7 @@ def typical_times(baseline: Baseline) -> dict[CaseKey, TypicalTime]:
 
 def read_conditions(expect: Path | None, min_percent: Sequence[str]) -> tuple[list[ExpectedChange], list[Floor]]:
     """Return the expected changes of a TOML file, and the floors, each given as "MODEL:PERCENT@SIZES". Raises UsageError."""
-    return [] if expect is None else read_expected(expect), [read_floor(text) for text in min_percent]
+    return [] if expect is None else conditions.read_expected(expect), [read_floor(text) for text in min_percent]
 
 
 def judge(
@@ -343,87 +272,70 @@ def judge(
     expected: Sequence[ExpectedChange],
     today: date,
     floors_requested: Sequence[Floor] = (),
-) -> Verdict:
+) -> verdicts.Verdict:
     """Return the verdict on a candidate's allocations, given in the order in which they began; `floors_requested` are floors.
 
     Raises UsageError if an allocation is in the baseline or is given twice, or if only some are imported. Likewise if the first one has
     no case in common with the baseline, or none that a floor applies to.
     """
     cases, last = baseline.cases, baseline.allocations[-1]
-    check(baseline, candidate, cases)
-    learned, left_out = filter_baseline(baseline)
-    limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
-    typical_s = typical_probe_s(baseline.allocations)
-    filtered = [filter_launches(each, typical_s) for each in candidate]
+    conditions.check(baseline, candidate, cases)
+    learned, left_out, limits = rule.learned_limits(baseline)
+    typical_s = rule.typical_probe_s(baseline.allocations)
+    filtered = [rule.filter_launches(allocation, typical_s) for allocation in candidate]
     left = [each.allocation for each in filtered]
-    excess = exceed(limits, times_of(left, cases))
-    scattered, incomplete = _uncertain(limits, excess, cases, filtered, learned)
-    found = [changes(last, each) for each in candidate]
-    happened, idle = of_what_changed(expected, candidate, baseline.allocations)
+    excess = rule.exceed(limits, times_of(left, cases))
+    # [allocations × cases] with too much scatter between launches, but within the limit; and what some launches lack. Of later
+    # allocations only suspects count.
+    allowed = rule.launch_limits(learned.allocations, cases, limits)
+    scattered = np.array([rule.unstable(allocation, cases, allowed) for allocation in left]) & limits.judged & ~excess.cases_over
+    scattered[1:] &= excess.cases_over[0]
+    incomplete = np.array([partly_measured(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
+    incomplete[1:] &= excess.cases_over[0] | excess.groups_over[0][limits.scheme.of] | excess.whole_over[0]  # what is suspected
+    changes_by_allocation = [changes(last, allocation) for allocation in candidate]
+    unannounced = [conditions.unannounced(found, expected, today) for found in changes_by_allocation]
+    elsewhere = list(filter(None, map(partial(conditions.of_another_cluster, baseline), candidate, unannounced)))
+    happened, idle = conditions.of_what_changed(expected, candidate, baseline.allocations)
+    is_fresh = fresh(candidate, baseline.allocations)
     evaluated = Evaluation(
         left, cases, limits, excess,
         undecided=np.asarray((scattered | incomplete).any(axis=0)) | (filtered[0].problem is not None),
-        counts=[own and one.problem is None for own, one in zip(fresh(candidate, baseline.allocations), filtered, strict=True)],
+        counts=[own_job and each.problem is None for own_job, each in zip(is_fresh, filtered, strict=True)],
         before=last.ceilings,
-        changes=list(dict.fromkeys(change for of_one in found for change in of_one)),
+        changes=list(dict.fromkeys(change for found in changes_by_allocation for change in found)),
     )  # fmt: skip
     required = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
-    reasons = [
-        *_of_baseline(baseline, learned, limits),
-        *_of_clocks(last, candidate, today),
-        *_of_jobs(baseline, candidate),
-        *_of_changes(baseline, candidate, [unannounced(each, expected, today) for each in found]),
+    against = [
+        *wrong_data(candidate),
+        *_incomparable(baseline, learned, limits, candidate, today),
+        *elsewhere[:1],
+        *unexpected(list(dict.fromkeys(change for found in unannounced for change in found))),
         *(each.problem for each in filtered if each.problem),
         *unfinished(candidate),
         *missing(left[0], cases, required),
     ]
-    for each, parts, unstable_ones in zip(left, incomplete, scattered, strict=True):
-        reasons += [*incomplete_cases(each, cases, parts), *_unstable_cases(each, cases, unstable_ones)]
+    for allocation, parts, of_launches in zip(left, incomplete, scattered, strict=True):
+        against += incomplete_cases(allocation, cases, parts)
+        unstable_cases = _chosen(cases, of_launches)
+        if unstable_cases:  # with the flags of their rows that may explain it
+            flags = {flag for case in unstable_cases if case in allocation.shown for flag in allocation.shown[case].flags}
+            explaining = tuple(sorted(flags & {"two_modes", "drift", "state_flip"}))
+            against.append(reasons.UnstableCases(allocation.name, names_of(unstable_cases), explaining))
     notes = [
         *left_out,
         *(each.note for each in filtered if each.note),
-        *_of_circumstances(baseline, candidate),
-        *_of_cases(candidate, cases, limits, excess),
-        *expired(expected, today),
+        *_circumstances(baseline, candidate),
+        *_notes_on_cases(candidate, cases, limits, excess),
+        *conditions.expired(expected, today),
         *idle,
     ]
     verdict = verdict_of(
-        evaluated, Expectations(expected, happened, today, floors_requested), CONFIRMATIONS, wrong_data(candidate), reasons,
+        evaluated, Expectations(expected, happened, today, floors_requested), CONFIRMATIONS, against,
         mode="baseline", notes=tuple(notes), baseline=str(baseline.path),
         allocations=len(learned.allocations), thin=len(learned.allocations) < ENOUGH,
     )  # fmt: skip
     nameless = [case for case in suspects(verdict, cases) if not can_be_named(case)]
-    return replace(verdict, notes=(*notes, NotInSuite(names_of(nameless)))) if nameless else verdict
-
-
-def _uncertain(
-    limits: BaselineLimits, excess: Excess, cases: Sequence[CaseKey], filtered: Sequence[FilteredAllocation], learned: Baseline
-) -> tuple[Mask, Mask]:
-    """Return [allocations × cases] with too much scatter between launches, but within the limit; and what some launches lack.
-
-    Of later allocations only suspects count.
-    """
-    allowed = launch_limits(learned.allocations, cases, limits)
-    scattered = np.array([unstable(each.allocation, cases, allowed) for each in filtered]) & limits.judged & ~excess.cases_over
-    scattered[1:] &= excess.cases_over[0]
-    incomplete = np.array([partly_measured(each.allocation, cases, each.left_out) for each in filtered]) & limits.judged
-    incomplete[1:] &= excess.cases_over[0] | excess.groups_over[0][limits.scheme.of] | excess.whole_over[0]  # what is suspected
-    return scattered, incomplete
-
-
-def _of_changes(baseline: Baseline, candidate: Sequence[Allocation], found: Sequence[Sequence[Difference]]) -> Iterator[GateReason]:
-    """Yield reasons for unexpected changes; `found` has them by allocation."""
-    pairs = zip(candidate, found, strict=True)
-    elsewhere = next((reason for each, changed in pairs if (reason := of_another_cluster(baseline, each, changed))), None)
-    if elsewhere is not None:
-        yield elsewhere
-    yield from unexpected(list(dict.fromkeys(change for of_one in found for change in of_one)))
-
-
-def wrong_data(candidate: Sequence[Allocation]) -> list[GateReason]:
-    """Return a reason for each allocation with wrong data."""
-    wrong = [(each.name, [case for case, measured in each.cases.items() if measured.wrong]) for each in candidate]
-    return [WrongCases(name, names_of(cases)) for name, cases in wrong if cases]
+    return replace(verdict, notes=(*notes, reasons.NotInSuite(names_of(nameless)))) if nameless else verdict
 
 
 # Reasons why a verdict is not a pass.
@@ -432,52 +344,58 @@ _MOST_NAMED = 4
 _ANYWHERE = timedelta(days=1)  # the dates of two time zones differ by at most that
 
 
-def _of_baseline(baseline: Baseline, learned: Baseline, limits: BaselineLimits) -> Iterator[GateReason]:
-    """Yield why the baseline is too short; `learned` is the baseline without what was left out."""
-    count, out = len(learned.allocations), len(baseline.allocations) - len(learned.allocations)
-    if count < FEWEST:
-        yield ShortBaseline(str(baseline.path), count, FEWEST, out)
-    elif not limits.judged.any():
-        yield NoHistory(str(baseline.path), FEWEST, out)
+def wrong_data(candidate: Iterable[Allocation]) -> Iterator[GateReason]:
+    """Yield a reason for each allocation with wrong data."""
+    for allocation in candidate:
+        wrong = [case for case, measured in allocation.cases.items() if measured.wrong]
+        if wrong:
+            yield reasons.WrongCases(allocation.name, names_of(wrong))
 
 
-def _of_clocks(last: Allocation, candidate: Sequence[Allocation], today: date) -> Iterator[GateReason]:
-    """Yield candidates that began before the last allocation of the baseline, or in the future."""
-    for each in candidate:
-        if each.began is not None and last.began is not None and each.began < last.began:
-            yield BeganBeforeBaseline(each.name, each.began_utc, last.name, last.began_utc)
-        elif each.began is not None and each.began.date() > today + _ANYWHERE:
-            yield BeganInFuture(each.name, each.began_utc, today.isoformat())
+def _incomparable(
+    baseline: Baseline, learned: Baseline, limits: BaselineLimits, candidate: Sequence[Allocation], today: date
+) -> Iterator[GateReason]:
+    """Yield why the baseline is too short, and which candidates began before its last allocation, in the future, or in a job twice.
 
-
-def _of_jobs(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateReason]:
-    """Yield candidates that share a job with one another or with the baseline: chance repeats itself in a job (MEASUREMENT.md: 10 to 15
-    times).
+    `learned` is the baseline without what was left out. Chance repeats itself in a job (MEASUREMENT.md: 10 to 15 times).
     """
-    known = {job: each.name for each in baseline.allocations for job in each.jobs}
-    held = next(((each.name, known[job], job) for each in candidate for job in each.jobs if job in known), None)
-    if held is not None:
-        yield SameJobAsBaseline(*held)
+    count, last = len(learned.allocations), baseline.allocations[-1]
+    left_out = len(baseline.allocations) - count
+    if count < FEWEST:
+        yield reasons.ShortBaseline(str(baseline.path), count, FEWEST, left_out)
+    elif not limits.judged.any():
+        yield reasons.NoHistory(str(baseline.path), FEWEST, left_out)
+    for allocation in candidate:
+        if allocation.began is not None and last.began is not None and allocation.began < last.began:
+            yield reasons.BeganBeforeBaseline(allocation.name, allocation.began_utc, last.name, last.began_utc)
+        elif allocation.began is not None and allocation.began.date() > today + _ANYWHERE:
+            yield reasons.BeganInFuture(allocation.name, allocation.began_utc, today.isoformat())
+    owners = {job: allocation.name for allocation in baseline.allocations for job in allocation.jobs}
+    shared = [(allocation.name, owners[job], job) for allocation in candidate for job in allocation.jobs if job in owners]
+    if shared:
+        yield reasons.SameJobAsBaseline(*shared[0])
     yield from of_one_job_twice(candidate)
 
 
 def of_one_job_twice(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     """Yield two candidates of one job."""
-    twice = of_one_job([(each.name, each.jobs) for each in candidate])
+    twice = of_one_job([(allocation.name, allocation.jobs) for allocation in candidate])
     if twice is not None:
-        yield SameJob(*twice)
+        yield reasons.SameJob(*twice)
 
 
-def unexpected(found: Sequence[Difference], kind: type[UnexpectedChange] | type[SidesDiffer] = UnexpectedChange) -> Iterator[GateReason]:
+def unexpected(
+    found: Sequence[Difference], kind: type[reasons.UnexpectedChange] | type[reasons.SidesDiffer] = reasons.UnexpectedChange
+) -> Iterator[GateReason]:
     """Yield unexpected changes, the first ones by name. A confirmed slowdown is a regression all the same, unless `kind` blocks it."""
-    yield from (kind(each) for each in found[:_MOST_NAMED])
+    yield from (kind(change) for change in found[:_MOST_NAMED])
     if len(found) > _MOST_NAMED:
-        yield MoreUnexpectedChanges(len(found) - _MOST_NAMED)
+        yield reasons.MoreUnexpectedChanges(len(found) - _MOST_NAMED)
 
 
 def unfinished(candidate: Sequence[Allocation]) -> Iterator[GateReason]:
     """Yield allocations with launches that stopped early."""
-    yield from (UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
+    yield from (reasons.UnfinishedLaunches(each.name, each.unfinished, each.launches) for each in candidate if each.unfinished)
 
 
 def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iterator[GateReason]:
@@ -485,8 +403,9 @@ def missing(first: Allocation, cases: Sequence[CaseKey], required: Mask) -> Iter
     there = {case for case, measured in first.cases.items() if measured.time is not None}
     lost = [case for case in _chosen(cases, required) if case not in there]
     if lost:
-        na = next((each.na for case in lost if (each := first.cases.get(case)) is not None and each.na), None)
-        yield MissingCases(first.name, names_of(lost), na, differing_column(lost, first.cases) if na is None else None)
+        na = next((first.cases[case].na for case in lost if case in first.cases and first.cases[case].na), None)
+        differs = conditions.differing_column(lost, first.cases) if na is None else None
+        yield reasons.MissingCases(first.name, names_of(lost), na, differs)
 
 
 def partly_measured(allocation: Allocation, cases: Sequence[CaseKey], left_out: Sequence[bool]) -> Mask:
@@ -498,15 +417,7 @@ def partly_measured(allocation: Allocation, cases: Sequence[CaseKey], left_out: 
 def incomplete_cases(allocation: Allocation, cases: Sequence[CaseKey], incomplete: Mask) -> Iterator[GateReason]:
     """Yield the cases that only some launches of an allocation have."""
     if incomplete.any():
-        yield IncompleteCases(allocation.name, names_of(_chosen(cases, incomplete)))
-
-
-def _unstable_cases(allocation: Allocation, cases: Sequence[CaseKey], scattered: Mask) -> Iterator[GateReason]:
-    """Yield the unstable cases, with the flags of their rows that may explain it."""
-    names = _chosen(cases, scattered)
-    if names:
-        flags = {flag for case in names if case in allocation.shown for flag in allocation.shown[case].flags}
-        yield UnstableCases(allocation.name, names_of(names), tuple(sorted(flags & {"two_modes", "drift", "state_flip"})))
+        yield reasons.IncompleteCases(allocation.name, names_of(_chosen(cases, incomplete)))
 
 
 def _chosen(cases: Sequence[CaseKey], mask: Mask) -> list[CaseKey]:
@@ -516,40 +427,43 @@ def _chosen(cases: Sequence[CaseKey], mask: Mask) -> list[CaseKey]:
 # Notes.
 
 
-def _of_circumstances(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
+def _circumstances(baseline: Baseline, candidate: Sequence[Allocation]) -> Iterator[GateNote]:
     """Yield notes on slowed allocations, too few launches, and missing state probes or start times."""
-    yield from (SlowedOnPurpose(each.name, each.slowed) for each in candidate if each.slowed)
-    few = [each for each in candidate if each.launches < FEWEST_LAUNCHES]
+    yield from (reasons.SlowedOnPurpose(each.name, each.slowed) for each in candidate if each.slowed)
+    few = [allocation for allocation in candidate if allocation.launches < rule.FEWEST_LAUNCHES]
     if few:
-        yield FewLaunches(few[0].name, len(few) - 1, FEWEST_LAUNCHES)
-    shared = of_one_job([(each.name, each.jobs) for each in baseline.allocations])
+        yield reasons.FewLaunches(few[0].name, len(few) - 1, rule.FEWEST_LAUNCHES)
+    shared = of_one_job([(allocation.name, allocation.jobs) for allocation in baseline.allocations])
     if shared is not None:
-        yield BaselineOfOneJob(*shared)
-    probeless = sum(all(value is None for value in each.canary_s) for each in baseline.allocations)
+        yield reasons.BaselineOfOneJob(*shared)
+    good = len(baseline.allocations)
+    probeless = sum(all(value is None for value in allocation.canary_s) for allocation in baseline.allocations)
     if probeless:
-        yield BaselineWithoutProbe(probeless, len(baseline.allocations))
-    for each in candidate:
-        lacking = each.canary_s.count(None)
-        if lacking and probeless < len(baseline.allocations):
-            yield WithoutProbe(each.name, lacking, each.launches)
-    unknown = [each.name for each in baseline.allocations if each.began is None]
+        yield reasons.BaselineWithoutProbe(probeless, good)
+    for allocation in candidate:
+        lacking = allocation.canary_s.count(None)
+        if lacking and probeless < good:
+            yield reasons.WithoutProbe(allocation.name, lacking, allocation.launches)
+    unknown = [allocation.name for allocation in baseline.allocations if allocation.began is None]
     if unknown:
-        yield BaselineWithoutStart(len(unknown), len(baseline.allocations), unknown[0])
-    without = [each.name for each in candidate if each.began is None]
+        yield reasons.BaselineWithoutStart(len(unknown), good, unknown[0])
+    without = [allocation.name for allocation in candidate if allocation.began is None]
     if without:
-        yield WithoutStart(without[0], several=len(candidate) > 1)
+        yield reasons.WithoutStart(without[0], several=len(candidate) > 1)
 
 
-def _of_cases(candidate: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits, excess: Excess) -> Iterator[GateNote]:
+def _notes_on_cases(
+    candidate: Sequence[Allocation], cases: Sequence[CaseKey], limits: BaselineLimits, excess: Excess
+) -> Iterator[GateNote]:
     """Yield notes on cases without a history or with data that were not checked, and on those slower in later allocations only."""
-    first, known = candidate[0], set(_chosen(cases, limits.judged))
-    new = [case for case, measured in first.cases.items() if case not in known and measured.time is not None]
+    first, judged = candidate[0], set(_chosen(cases, limits.judged))
+    new = [case for case, measured in first.cases.items() if case not in judged and measured.time is not None]
     if new:
-        yield WithoutHistory(first.name, len(new), names_of(new))
-    for each in candidate:
-        unchecked = [case for case, shown in each.shown.items() if case.size_bytes and not shown.checked]
+        yield reasons.WithoutHistory(first.name, len(new), names_of(new))
+    for allocation in candidate:
+        unchecked = [case for case, shown in allocation.shown.items() if case.size_bytes and not shown.checked]
         if unchecked:
-            yield UncheckedCases(each.name, names_of(unchecked))
+            yield reasons.UncheckedCases(allocation.name, names_of(unchecked))
 
     def later(over: Mask) -> Mask:  # in several later allocations, but not in the first, which alone makes suspects
         return np.asarray((over[1:].sum(axis=0) > 1) & ~over[0])
@@ -557,6 +471,7 @@ def _of_cases(candidate: Sequence[Allocation], cases: Sequence[CaseKey], limits:
     names = ["all cases"] if later(excess.whole_over[:, None]).any() else []
     names += [str(limits.scheme.groups[number]) for number in np.flatnonzero(later(excess.groups_over))]
     single = _chosen(cases, later(excess.cases_over))
-    names += [str(names_of(single))] if single else []
+    if single:
+        names.append(str(names_of(single)))
     if names:
-        yield SlowerLater(first.name, tuple(names))
+        yield reasons.SlowerLater(first.name, tuple(names))

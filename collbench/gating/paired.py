@@ -20,44 +20,12 @@ import numpy as np
 
 from collbench.analysis.launches import check_once, launch_folders
 from collbench.errors import UsageError
+from collbench.gating import judge, reasons, rule
 from collbench.gating.allocation import Allocation, allocations_in, moment, names_of
 from collbench.gating.baseline import Figures, Numbers, Scheme, known_median, scheme_of, seconds_of
-from collbench.gating.changes import ExpectedChange, changes, expired, unannounced
-from collbench.gating.floors import Floor
-from collbench.gating.judge import (
-    Evaluation,
-    Expectations,
-    incomplete_cases,
-    missing,
-    of_one_job_twice,
-    partly_measured,
-    unexpected,
-    unfinished,
-    verdict_of,
-    wrong_data,
-)
-from collbench.gating.reasons import (
-    EqualStacks,
-    GateNote,
-    GateReason,
-    NewCases,
-    NoPairs,
-    NotInterleaved,
-    OtherAllocation,
-    OtherHosts,
-    PairsLeftOut,
-    PairsNeeded,
-    PairsStateChanged,
-    SidesDiffer,
-    SlowedOnPurpose,
-    StackChanged,
-    StartUnknown,
-    UnequalLaunches,
-    WideLimits,
-    WithoutProbe,
-)
-from collbench.gating.rule import FEWEST, LEAST_CASES, PRIOR_DOF, BaselineLimits, exceed, floors_of
-from collbench.gating.state import MOST_FLIPPED, flipped, typical_probe_s, without
+from collbench.gating.conditions import ExpectedChange, Floor, changes, expired, unannounced
+from collbench.gating.reasons import GateNote, GateReason
+from collbench.gating.rule import FEWEST, LEAST_CASES, BaselineLimits
 from collbench.gating.verdict import Verdict
 from collbench.results.folder import CASES, RUN
 from collbench.results.reader import Run
@@ -91,7 +59,7 @@ def learn_pairs(differences: Figures, scheme: Scheme) -> BaselineLimits:
     of_class = [scheme.classes == each for each in scheme.classes]  # by group, the groups of the same size class
     groups = _chance(scheme.medians(known_well), lambda own: np.array([known_median(own[alike]) for alike in of_class]))
     whole = float(_chance(known_median(known_well)[..., None], lambda own: own)[0])
-    floors = floors_of(scheme)
+    floors = rule.floors_of(scheme)
     many = np.bincount(scheme.of, judged, len(scheme.groups)) >= LEAST_CASES
     return BaselineLimits(
         scheme, counts, np.zeros(len(scheme.of)), np.maximum(floors.cases, cases),
@@ -106,7 +74,7 @@ def _chance(values: Figures, lent_by: Callable[[Figures], Figures]) -> Figures:
     degrees = np.maximum(counts - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = (degrees * np.array([_variance(each) for each in values])).sum(axis=0) / degrees.sum(axis=0)
-        drawn = (PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (PRIOR_DOF + degrees.sum(axis=0))
+        drawn = (rule.PRIOR_DOF * lent_by(own) + degrees.sum(axis=0) * np.nan_to_num(own)) / (rule.PRIOR_DOF + degrees.sum(axis=0))
         fewest = np.where(counts > 0, counts, np.inf).min(axis=0)
         found = _ERRORS * _OF_A_MEDIAN * np.sqrt(drawn / fewest)
     return np.where(np.isfinite(found) & np.isfinite(fewest), found, np.inf)
@@ -125,19 +93,15 @@ def _variance(values: Figures) -> Figures:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.nansum(drawn_in, axis=0) / counts
         plain = np.nansum((drawn_in - mean) ** 2, axis=0) / (counts - 1)
-    return np.where(counts > 1, plain * _widening(counts), 0.0)
-
-
-def _widening(counts: Numbers) -> Figures:
-    """Return the factor that corrects the winsorized variance of so many normal values to the plain one."""
-    found = np.ones(counts.shape)
+    widening = np.ones(counts.shape)
     for count in np.unique(counts[counts >= FEWEST]):
-        found[counts == count] = _shortfall(int(count))
-    return found
+        widening[counts == count] = _widening(int(count))
+    return np.where(counts > 1, plain * widening, 0.0)
 
 
 @cache
-def _shortfall(count: int) -> float:
+def _widening(count: int) -> float:
+    """Return the factor that corrects the winsorized variance of so many normal values to the plain one."""
     values = np.sort(np.random.default_rng(0).normal(size=(_DRAWN, count)), axis=1)
     return float(1 / np.clip(values, values[:, 1:2], values[:, -2:-1]).var(axis=1, ddof=1).mean())
 
@@ -163,7 +127,7 @@ class SideBySide:
     order: Numbers
     left_out: tuple[Sequence[bool], Sequence[bool]]
     problem: GateReason | None = None
-    note: PairsLeftOut | None = None
+    note: reasons.PairsLeftOut | None = None
 
     @property
     def name(self) -> str:
@@ -185,17 +149,25 @@ def side_by_side(old: Sequence[Path], new: Sequence[Path]) -> list[SideBySide]:
     """
     launches = {path: _launches(path) for path in (*old, *new)}
     check_once(run for path in (*old, *new) for run in launches[path])
-    found = []
+    pairs: list[SideBySide] = []
     for paths in zip(old, new, strict=True):
-        one, other = map(_one, paths)
+        sides = []
+        for path in paths:
+            allocations = allocations_in([path])
+            if len(allocations) > 1:
+                names = f"{allocations[0].name}, {allocations[1].name}{' …' if len(allocations) > 2 else ''}"
+                raise UsageError(
+                    f"--paired: {path} holds launches of {len(allocations)} allocations ({names}): name a folder for each allocation "
+                    "and stack"
+                )
+            sides.append(allocations[0])
         starts = [[moment(run.info.get("started_utc")) for run in launches[path]] for path in paths]
-        found.append(in_pairs(one, other, *starts))
-    twice = next((each for place, each in enumerate(found) if each.name in {one.name for one in found[:place]}), None)
+        pairs.append(in_pairs(sides[0], sides[1], *starts))
+    allocation_names = [pair.name for pair in pairs]
+    twice = next((name for place, name in enumerate(allocation_names) if name in allocation_names[:place]), None)
     if twice is not None:
-        raise UsageError(
-            f"--paired: allocation {twice.name} is named twice: the second one has to be fresh; all its launches go in one folder"
-        )
-    return found
+        raise UsageError(f"--paired: allocation {twice} is named twice: the second one has to be fresh; all its launches go in one folder")
+    return pairs
 
 
 def _launches(path: Path) -> list[Run]:
@@ -204,33 +176,39 @@ def _launches(path: Path) -> list[Run]:
     One that cannot be read has an empty one: reading the whole run reports it.
     """
     folders = [] if any((path / name).exists() for name in (RUN, CASES)) else launch_folders(path)
-    found = []
+    launches = []
     for folder in folders or [path]:
         info: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             info = read_object(folder / RUN)
-        found.append(Run(folder, info))
-    return found
+        launches.append(Run(folder, info))
+    return launches
 
 
 def in_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> SideBySide:
-    """Return two stacks' launches of one allocation as pairs, from the start time of each launch."""
+    """Return two stacks' launches of one allocation as pairs, from the start time of each launch.
+
+    Pairs of which one launch ran in another machine state are left out.
+    """
     why = _why_no_pairs(old, new, old_starts, new_starts)
     if why:
-        left_out = [True] * old.launches, [True] * new.launches
-        return SideBySide(old, new, np.zeros((2, 0), np.int64), left_out, why)
-    in_time = [sorted(range(len(starts)), key=[each for each in starts if each].__getitem__) for starts in (old_starts, new_starts)]
-    return _pairs_of_equal_state(old, new, np.array(in_time))
-
-
-def _one(path: Path) -> Allocation:
-    found = allocations_in([path])
-    if len(found) > 1:
-        names = f"{found[0].name}, {found[1].name}{' …' if len(found) > 2 else ''}"
-        raise UsageError(
-            f"--paired: {path} holds launches of {len(found)} allocations ({names}): name a folder for each allocation and stack"
-        )
-    return found[0]
+        everything = [True] * old.launches, [True] * new.launches
+        return SideBySide(old, new, np.zeros((2, 0), np.int64), everything, why)
+    in_time = [sorted(range(len(starts)), key=[start for start in starts if start].__getitem__) for starts in (old_starts, new_starts)]
+    order = np.array(in_time)
+    typical_s = rule.typical_probe_s([old, new])
+    flips = [np.array(rule.flipped(side, typical_s))[numbers] for side, numbers in zip((old, new), order, strict=True)]
+    out = flips[0] | flips[1]
+    count, left = int(out.sum()), int((~out).sum())
+    by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
+    problem: GateReason | None = None
+    if count > rule.MOST_FLIPPED:
+        problem = reasons.PairsStateChanged(new.name, count, len(out))
+    elif left < PAIRS:
+        problem = reasons.PairsNeeded(new.name, left, PAIRS)
+    note = reasons.PairsLeftOut(new.name, count, len(out)) if count and not problem else None
+    kept = [rule.without(side, mask) if count else side for side, mask in zip((old, new), by_launch, strict=True)]
+    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
 
 
 def _why_no_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_starts: Starts) -> GateReason | None:
@@ -239,37 +217,15 @@ def _why_no_pairs(old: Allocation, new: Allocation, old_starts: Starts, new_star
     Both launches of a pair must begin before the next pair, or drift looks like a difference.
     """
     if old.name != new.name:
-        return OtherAllocation(new.name, old.name)
+        return reasons.OtherAllocation(new.name, old.name)
     if old.hosts != new.hosts:
-        return OtherHosts(new.name, ", ".join(old.hosts), ", ".join(new.hosts))
+        return reasons.OtherHosts(new.name, ", ".join(old.hosts), ", ".join(new.hosts))
     if len(old_starts) != len(new_starts):
-        return UnequalLaunches(new.name, len(old_starts), len(new_starts))
+        return reasons.UnequalLaunches(new.name, len(old_starts), len(new_starts))
     if None in old_starts or None in new_starts:
-        return StartUnknown(new.name)
-    pairs = list(zip(*(sorted(each for each in starts if each) for starts in (old_starts, new_starts)), strict=True))
-    return NotInterleaved(new.name) if any(max(pair) >= min(following) for pair, following in pairwise(pairs)) else None
-
-
-def _pairs_of_equal_state(old: Allocation, new: Allocation, order: Numbers) -> SideBySide:
-    """Return the allocation without pairs of which one launch ran in another machine state."""
-    typical_s = typical_probe_s([old, new])
-    flips = [np.array(flipped(each, typical_s))[numbers] for each, numbers in zip((old, new), order, strict=True)]
-    out = flips[0] | flips[1]
-    count, left = int(out.sum()), int((~out).sum())
-    by_launch = [[bool(out[place]) for place in np.argsort(numbers)] for numbers in order]
-    problem: GateReason | None = None
-    if count > MOST_FLIPPED:
-        problem = PairsStateChanged(new.name, count, len(out))
-    elif left < PAIRS:
-        problem = PairsNeeded(new.name, left, PAIRS)
-    note = PairsLeftOut(new.name, count, len(out)) if count and not problem else None
-    kept = [without(each, mask) if count else each for each, mask in zip((old, new), by_launch, strict=True)]
-    return SideBySide(kept[0], kept[1], order, (by_launch[0], by_launch[1]), problem, note)
-
-
-def named_by_stack(each: SideBySide) -> tuple[Allocation, Allocation]:
-    """Return both allocations, with the stack in their names."""
-    return replace(each.old, name=f"{each.old.name} (old stack)"), replace(each.new, name=f"{each.new.name} (new stack)")
+        return reasons.StartUnknown(new.name)
+    pairs = list(zip(*(sorted(start for start in starts if start) for starts in (old_starts, new_starts)), strict=True))
+    return reasons.NotInterleaved(new.name) if any(max(pair) >= min(following) for pair, following in pairwise(pairs)) else None
 
 
 STACK = ("software", "environment")  # the parts of a stack, which may differ between the old one and the new one
@@ -287,69 +243,70 @@ def judge_paired(
 def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today: date, floor_rules: Sequence[Floor] = ()) -> Verdict:
     """Return the verdict on allocations with both stacks, the first of which has all cases. Raises UsageError if that measured nothing."""
     first = both[0]
-    cases = list(dict.fromkeys(case for each in both for case, measured in each.old.cases.items() if measured.time is not None))
+    cases = list(dict.fromkeys(case for pair in both for case, measured in pair.old.cases.items() if measured.time is not None))
     if not cases:
         raise UsageError(f"allocation {first.old.name} has no case with a time: name launches that measured something")
-    differences = [each.differences(cases) for each in both]
+    differences = [pair.differences(cases) for pair in both]
     most = max(1, *map(len, differences))
-    padded = np.array([np.pad(each, ((0, most - len(each)), (0, 0)), constant_values=np.nan) for each in differences])
+    padded = np.array([np.pad(values, ((0, most - len(values)), (0, 0)), constant_values=np.nan) for values in differences])
     limits = learn_pairs(padded, scheme_of(cases))
     had = np.isfinite(seconds_of(first.old, cases)).sum(axis=1) >= FEWEST
-    sides = list(zip(named_by_stack(first), first.left_out, strict=True))
-    incomplete = [partly_measured(allocation, cases, out) & had for allocation, out in sides]
-    evaluated = Evaluation(
-        [each.new for each in both], cases, limits, exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
+    sides = [  # of all allocations, the old stack and the new one, with the stack in their names
+        replace(side, name=f"{side.name} ({stack} stack)") for pair in both for side, stack in ((pair.old, "old"), (pair.new, "new"))
+    ]
+    incomplete = [judge.partly_measured(side, cases, out) & had for side, out in zip(sides[:2], first.left_out, strict=True)]
+    evaluated = judge.Evaluation(
+        [pair.new for pair in both], cases, limits, rule.exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
         undecided=np.asarray(np.any(incomplete, axis=0)),
         counts=[True] * len(both),
         before=first.old.ceilings,
-        changes=list(dict.fromkeys(change for each in both for change in changes(each.old, each.new))),
+        changes=list(dict.fromkeys(change for pair in both for change in changes(pair.old, pair.new))),
     )  # fmt: skip
-    beside_stack = [each for each in evaluated.changes if each.kind not in STACK]
-    reasons = [
-        *(each.problem for each in both if each.problem),
-        *unexpected(unannounced(beside_stack, expected, today), SidesDiffer),
-        *of_one_job_twice(evaluated.candidate),
-        *_of_stacks(both),
-        *(reason for each in both for reason in unfinished(named_by_stack(each))),
-        *missing(sides[1][0], cases, had),
-        *(reason for (each, _), parts in zip(sides, incomplete, strict=True) for reason in incomplete_cases(each, cases, parts)),
+    beside_stack = [change for change in evaluated.changes if change.kind not in STACK]
+    against = [
+        *judge.wrong_data(sides),
+        *(pair.problem for pair in both if pair.problem),
+        *judge.unexpected(unannounced(beside_stack, expected, today), reasons.SidesDiffer),
+        *judge.of_one_job_twice(evaluated.candidate),
+        *_changed_stacks(both),
+        *judge.unfinished(sides),
+        *judge.missing(sides[1], cases, had),
+        *(reason for side, parts in zip(sides[:2], incomplete, strict=True) for reason in judge.incomplete_cases(side, cases, parts)),
     ]
     if not limits.judged.any() and not first.problem:
-        reasons.append(NoPairs(first.name, FEWEST))
-    return verdict_of(
-        evaluated, Expectations(expected, expected, today, floor_rules), PAIRED_CONFIRMATIONS,
-        [reason for each in both for reason in wrong_data(named_by_stack(each))], reasons,
-        mode="paired", notes=(*_notes(both, evaluated), *expired(expected, today)),
-        baseline=", ".join(each.old.name for each in both), allocations=len(both), thin=False,
+        against.append(reasons.NoPairs(first.name, FEWEST))
+    return judge.verdict_of(
+        evaluated, judge.Expectations(expected, expected, today, floor_rules), PAIRED_CONFIRMATIONS, against,
+        mode="paired", notes=(*_notes(both, sides, evaluated), *expired(expected, today)),
+        baseline=", ".join(pair.old.name for pair in both), allocations=len(both), thin=False,
     )  # fmt: skip
 
 
-def _of_stacks(both: Sequence[SideBySide]) -> Iterator[StackChanged]:
+def _changed_stacks(both: Sequence[SideBySide]) -> Iterator[GateReason]:
     """Yield reasons for a stack that differs between allocations."""
-    first = both[0]
-    for each in both[1:]:
-        pairs: tuple[tuple[Literal["old", "new"], Allocation, Allocation], ...]
-        pairs = ("old", first.old, each.old), ("new", first.new, each.new)
-        for stack, one, other in pairs:
-            changed = next((change for change in changes(one, other) if change.kind in STACK), None)
+    stacks: tuple[Literal["old", "new"], ...] = ("old", "new")
+    for pair in both[1:]:
+        for stack in stacks:
+            before, after = getattr(both[0], stack), getattr(pair, stack)
+            changed = next((change for change in changes(before, after) if change.kind in STACK), None)
             if changed is not None:
-                yield StackChanged(stack, one.name, other.name, changed)
+                yield reasons.StackChanged(stack, before.name, after.name, changed)
 
 
-def _notes(both: Sequence[SideBySide], evaluated: Evaluation) -> Iterator[GateNote]:
-    yield from (each.note for each in both if each.note)
-    for each in both:
-        for allocation in named_by_stack(each):
-            if allocation.slowed:
-                yield SlowedOnPurpose(allocation.name, allocation.slowed, "stacks")
-            if None in allocation.canary_s:
-                yield WithoutProbe(allocation.name, allocation.canary_s.count(None), allocation.launches)
+def _notes(both: Sequence[SideBySide], sides: Sequence[Allocation], evaluated: judge.Evaluation) -> Iterator[GateNote]:
+    yield from (pair.note for pair in both if pair.note)
+    for side in sides:
+        if side.slowed:
+            yield reasons.SlowedOnPurpose(side.name, side.slowed, "stacks")
+        if None in side.canary_s:
+            yield reasons.WithoutProbe(side.name, side.canary_s.count(None), side.launches)
     if not any(change.kind in STACK for change in evaluated.changes):
-        yield EqualStacks()
+        yield reasons.EqualStacks()
     judged = {case for case, is_judged in zip(evaluated.cases, evaluated.limits.judged, strict=True) if is_judged}
     others = [case for case, measured in both[0].new.cases.items() if case not in judged and measured.time is not None]
     if others:
-        yield NewCases(len(others), names_of(others))
-    wide = [case for case, limit in zip(evaluated.cases, np.exp(evaluated.limits.cases), strict=True) if case in judged and limit > _MUCH]
+        yield reasons.NewCases(len(others), names_of(others))
+    factors = np.exp(evaluated.limits.cases)
+    wide = [case for case, limit in zip(evaluated.cases, factors, strict=True) if case in judged and limit > _MUCH]
     if wide:
-        yield WideLimits(names_of(wide))
+        yield reasons.WideLimits(names_of(wide))

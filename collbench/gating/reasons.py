@@ -1,4 +1,5 @@
-"""Facts of a verdict: why it is not a pass (`GateReason`), and other notes for the reader (`GateNote`).
+"""Facts of a verdict: why it is not a pass (`GateReason`), other notes for the reader (`GateNote`), the likely cause of a slowdown
+(`LikelyCause`), and how plausible a change is as its cause (`Plausible`). These rank what to check first; they prove nothing.
 
 Each fact has typed fields, and only `render` makes its text. verdict.json stores both the fields and the text.
 """
@@ -7,18 +8,22 @@ Each fact has typed fields, and only `render` makes its text. verdict.json store
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
+from math import exp
 from operator import or_
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from collbench.analysis.differences import Difference
 from collbench.reason import Fact
-from collbench.units import listed, plural
+from collbench.units import format_size, listed, plural
 
 _FRESH = "measure a fresh allocation when the machine is idle"
+_UNEXPECTED = "unexpected change: {change} (announce expected changes with --expect FILE)"
+_ANOTHER_JOB = "results of one job repeat each other, so they count once; measure in another job"
 _INTERLEAVE = "start one launch of the old stack and one of the new, then the next two, in the same job"
 
 
@@ -61,10 +66,8 @@ class ShortBaseline(BlockingReason, frozen=True):
     left_out: int = 0
 
     def render(self) -> str:
-        return (
-            f"{self.baseline} has {plural(self.allocations, 'allocation')}{_besides(self.left_out)}, but the gate needs {self.needed}: "
-            "add good ones"
-        )
+        held = f"{plural(self.allocations, 'allocation')}{_besides(self.left_out)}"
+        return f"{self.baseline} has {held}, but the gate needs {self.needed}: add good ones"
 
 
 class NoHistory(BlockingReason, frozen=True):
@@ -115,10 +118,7 @@ class BeganInFuture(BlockingReason, frozen=True):
 class SameJobAsBaseline(BlockingReason, frozen=True):
     """A candidate and an allocation of the baseline were measured in one job of the scheduler."""
 
-    text = (
-        "allocation {allocation} and {other} of the baseline were both measured in {job}: results of one job repeat each other, so they "
-        "count once; measure in another job"
-    )
+    text = f"allocation {{allocation}} and {{other}} of the baseline were both measured in {{job}}: {_ANOTHER_JOB}"
     allocation: str
     other: str
     job: str
@@ -127,10 +127,7 @@ class SameJobAsBaseline(BlockingReason, frozen=True):
 class SameJob(BlockingReason, frozen=True):
     """Two candidates were measured in one job of the scheduler."""
 
-    text = (
-        "allocations {allocation} and {other} were both measured in {job}: results of one job repeat each other, so they count once; "
-        "measure in another job"
-    )
+    text = f"allocations {{allocation}} and {{other}} were both measured in {{job}}: {_ANOTHER_JOB}"
     allocation: str
     other: str
     job: str
@@ -145,23 +142,21 @@ class AnotherCluster(BlockingReason, frozen=True):
     baseline_hosts: tuple[str, ...]
 
     def render(self) -> str:
-        return (
-            f"allocation {self.allocation} ran on {listed(self.hosts, 3)}, but {self.baseline} was measured on other machines "
-            f"({listed(self.baseline_hosts, 3)}): make a baseline of this cluster"
-        )
+        good = f"{self.baseline} was measured on other machines ({listed(self.baseline_hosts, 3)}): make a baseline of this cluster"
+        return f"allocation {self.allocation} ran on {listed(self.hosts, 3)}, but {good}"
 
 
 class UnexpectedChange(GateReason, frozen=True):
     """Something changed since the last good allocation without an announcement."""
 
-    text = "unexpected change: {change} (announce expected changes with --expect FILE)"
+    text = _UNEXPECTED
     change: Difference
 
 
 class SidesDiffer(BlockingReason, frozen=True):
     """The old and the new stack differ in something other than the stack."""
 
-    text = "unexpected change: {change} (announce expected changes with --expect FILE)"
+    text = _UNEXPECTED
     change: Difference
 
 
@@ -226,9 +221,8 @@ class UnstableCases(GateReason, frozen=True):
 
     def render(self) -> str:
         flags = f" ({', '.join(self.flags)})" if self.flags else ""
-        return (
-            f"allocation {self.allocation}: launches of {self.cases} scatter more than in the baseline{flags}; measure a fresh allocation"
-        )
+        scatter = f"launches of {self.cases} scatter more than in the baseline{flags}"
+        return f"allocation {self.allocation}: {scatter}; measure a fresh allocation"
 
 
 class StillSuspected(GateReason, frozen=True):
@@ -238,10 +232,9 @@ class StillSuspected(GateReason, frozen=True):
     more: int
 
     def render(self) -> str:
-        how = (
-            f"in {plural(self.more, 'fresh allocation')}, and judge all together" if self.more > 0 else "in the allocations that lack them"
-        )
-        return f"{plural(self.suspects, 'suspect')}: measure {'it' if self.suspects == 1 else 'them'} again {how}"
+        them = "it" if self.suspects == 1 else "them"
+        how = f"{plural(self.more, 'fresh allocation')}, and judge all together" if self.more > 0 else "the allocations that lack them"
+        return f"{plural(self.suspects, 'suspect')}: measure {them} again in {how}"
 
 
 class SuspectedBelowFloor(GateReason, frozen=True):
@@ -358,20 +351,14 @@ class UnequalLaunches(BlockingReason, frozen=True):
 class StartUnknown(BlockingReason, frozen=True):
     """The start time of a launch is unknown, so its partner is unknown too."""
 
-    text = (
-        "allocation {allocation}: the start time of a launch is missing, so pairs are unknown; start one launch of the old stack and one "
-        "of the new, then the next two, in the same job"
-    )
+    text = f"allocation {{allocation}}: the start time of a launch is missing, so pairs are unknown; {_INTERLEAVE}"
     allocation: str
 
 
 class NotInterleaved(BlockingReason, frozen=True):
     """The launches of the two stacks do not alternate."""
 
-    text = (
-        "allocation {allocation}: the launches of the two stacks are not interleaved; start one launch of the old stack and one of the "
-        "new, then the next two, in the same job"
-    )
+    text = f"allocation {{allocation}}: the launches of the two stacks are not interleaved; {_INTERLEAVE}"
     allocation: str
 
 
@@ -528,10 +515,8 @@ class WithoutHistory(GateNote, frozen=True):
     cases: CaseNames
 
     def render(self) -> str:
-        return (
-            f"{plural(self.count, 'case')} of allocation {self.allocation} not judged, since the baseline has too few allocations with "
-            f"{'it' if self.count == 1 else 'them'}: {self.cases}"
-        )
+        why = f"since the baseline has too few allocations with {'it' if self.count == 1 else 'them'}"
+        return f"{plural(self.count, 'case')} of allocation {self.allocation} not judged, {why}: {self.cases}"
 
 
 class UncheckedCases(GateNote, frozen=True):
@@ -576,6 +561,282 @@ class UnusedAnnouncement(GateNote, frozen=True):
     reason: str
     topic: str
     what: str
+
+
+# How plausible a change is as the cause of a slowdown.
+
+Excess = Annotated[float, Meta(ge=-100, le=100)]  # ln of time over the baseline's, with limits so that its factor is a number
+
+
+class Plausible(Fact, frozen=True):
+    """How plausible a change is as the cause of a slowdown."""
+
+
+class CarriesAll(Plausible, frozen=True):
+    """The changed library carries everything that is slower."""
+
+    text = "all slower cases use it"
+
+
+class CarriesSome(Plausible, frozen=True):
+    """The changed library carries a part of what is slower; `others` are the other slower backends."""
+
+    others: tuple[str, ...]
+
+    def render(self) -> str:
+        return f"some slower cases use it, but {listed(self.others)} {'is' if len(self.others) == 1 else 'are'} slower too"
+
+
+class CarriesNone(Plausible, frozen=True):
+    """Nothing that is slower uses the changed library."""
+
+    text = "unlikely: nothing on {backends:or} is slower"
+    backends: tuple[str, ...]
+
+
+class FasterLink(Plausible, frozen=True):
+    """The change makes a link faster."""
+
+    text = "unlikely: this makes the link faster"
+
+
+class MatchingRate(Plausible, frozen=True):
+    """The rate of a link fell by about the measured factor; both as ln of time."""
+
+    link: Excess
+    measured: Excess
+
+    def render(self) -> str:
+        return f"the link became {times([self.link])} times slower, and the measured slowdown is {times([self.measured])} times"
+
+
+class LinkOfAll(Plausible, frozen=True):
+    """Everything that is slower crosses the changed link."""
+
+    text = "all slower cases cross this link"
+
+
+class LinkOfSome(Plausible, frozen=True):
+    """The messages cross the changed link, but whether all that is slower does is unknown."""
+
+    text = "the messages cross this link"
+
+
+class SameLink(Plausible, frozen=True):
+    """Other cases cross the changed link and are not slower."""
+
+    text = "unlikely: other cases cross this link and are not slower"
+
+
+class OwnVersion(Plausible, frozen=True):
+    """collbench itself changed."""
+
+    text = "collbench itself changed; that should not change results, but it may"
+
+
+class OnTheHost(Plausible, frozen=True):
+    """Something on the host changed, and everything runs on it.
+
+    extent  "memory": memory became slower, and it changed; "all": everything is slower; "slower": all that is slower runs on it;
+            "both": what is not slower runs on it too, and no other cause is known; "others": as "both", and another cause is known
+    """
+
+    extent: Literal["memory", "all", "slower", "both", "others"]
+
+    def render(self) -> str:
+        return _EXTENTS[self.extent]
+
+
+_EXTENTS = {
+    "memory": "it is part of the memory, which became slower",
+    "all": "everything runs on it, and everything is slower",
+    "slower": "all slower cases run on it",
+    "both": "all slower cases run on it, and so do the others",
+    "others": "unlikely: cases that are not slower run on it too",
+}
+PLAUSIBLE: Any = reduce(or_, Plausible.__subclasses__())
+
+
+# The likely cause, from the pattern of slower cases.
+
+PathCause = Literal["link", "memory", "latency", "host"]
+LINK: Final = "link"
+MEMORY: Final = "memory"
+LATENCY: Final = "latency"
+HOST: Final = "host"
+BACKEND, OPERATION, CASES, UNCLEAR = "backend", "operation", "cells", "unclear"
+_WAYS: dict[PathCause, str] = {
+    LINK: "the link",
+    MEMORY: "the memory of the node",
+    LATENCY: "the latency of the path (not its rate)",
+    HOST: "the hosts (clock, power, kernel, a neighbour)",
+}
+Names = Annotated[tuple[str, ...], Meta(min_length=1)]  # a file from another source may have any number
+Slowdown = tuple[Excess, Excess]
+
+
+class LikelyCause(Fact, frozen=True):
+    """The likely cause of a slowdown, from the pattern of slower cases."""
+
+    named: ClassVar[str] = UNCLEAR
+
+    @property
+    def cause(self) -> str:
+        """Return "link", "memory", "latency", "host", "backend", "operation", "cells", or "unclear" where several are possible."""
+        return self.named
+
+
+class SlowSizes(LikelyCause, frozen=True):
+    """Only single sizes are slower; the library may switch its algorithm there.
+
+    sizes     in bytes
+    series    (backend, operation) of each
+    slowdown  in ln of time
+    """
+
+    named = CASES
+    sizes: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
+    series: Annotated[tuple[tuple[str, str], ...], Meta(min_length=1)]
+    slowdown: Excess
+
+    def render(self) -> str:
+        is_ = "is" if len(self.sizes) == 1 else "are"
+        return (
+            f"single sizes: {_all_of(map(format_size, self.sizes))} of {_series(self.series)} {is_} {times([self.slowdown])} times slower, "
+            "other sizes are not: the library may switch its algorithm"
+        )
+
+
+class SlowBackend(LikelyCause, frozen=True):
+    """One backend is slower, and the others are not.
+
+    alone       whether a link that this backend alone uses may be the cause, too
+    classes     the slower size classes: "small", "mid", "large"
+    operations  the slower ones; empty: all that were measured
+    slowdown    lowest and highest, in ln of time
+    others      the backends that are not slower
+    """
+
+    named = BACKEND
+    backend: str
+    alone: bool
+    classes: Names
+    operations: tuple[str, ...]
+    slowdown: Slowdown
+    others: Names
+
+    def render(self) -> str:
+        beside = f", or a link that {self.backend} alone uses" if self.alone else ""
+        of = f" of {_all_of(self.operations)}" if self.operations else ""
+        what = f"{_all_of(self.classes)} messages{of} {_slower(self.slowdown)}"
+        return f"{self.backend}{beside}: {what} on it, but not on {_all_of(self.others)}"
+
+
+class SlowOperation(LikelyCause, frozen=True):
+    """One operation is slower, and the others are not.
+
+    classes   the slower size classes: "small", "mid", "large"
+    backends  on which it is slower
+    slowdown  lowest and highest, in ln of time
+    others    the operations that are not slower
+    """
+
+    named = OPERATION
+    operation: str
+    classes: Names
+    backends: Names
+    slowdown: Slowdown
+    others: Names
+
+    def render(self) -> str:
+        what = f"{_all_of(self.classes)} messages of it {_slower(self.slowdown)}"
+        return f"{self.operation}: {what} on {_all_of(self.backends)}, but not those of {_all_of(self.others)}"
+
+
+class SlowMessages(LikelyCause, frozen=True):
+    """Large messages, small ones or all are slower on every backend: a link, memory, latency, or the hosts.
+
+    causes    the possible ones: "link", "memory", "latency", "host"
+    messages  those that are slower
+    contrast  the messages of the other size class: not slower ("clear"), "unsure", or "unknown"; None where all are slower
+    slowdown  lowest and highest, in ln of time
+    backends  on which they are slower
+    only      the single backend that was measured, which may itself be the cause; "": there are several
+    """
+
+    causes: Annotated[tuple[PathCause, ...], Meta(min_length=1)]
+    messages: Literal["all", "large", "small"]
+    contrast: Literal["clear", "unsure", "unknown"] | None
+    slowdown: Slowdown
+    backends: Names
+    only: str = ""
+
+    @property
+    def cause(self) -> str:
+        return UNCLEAR if len(self.causes) > 1 or self.only else self.causes[0]
+
+    def render(self) -> str:
+        named = [_WAYS[cause] for cause in self.causes] + ([f"{self.only} itself"] if self.only else [])
+        which = "all messages, small ones too," if self.messages == "all" else f"{self.messages} messages"
+        other = "small" if self.messages == "large" else "large"
+        contrast = _CONTRASTS[self.contrast].format(other)
+        if self.contrast == "unknown" and other == "small":
+            contrast = "; small messages, which would distinguish it from slower hosts, were not measured"
+        seen = f"{which} {_slower(self.slowdown)} on {_all_of(self.backends)}{contrast}"
+        alone = "; no other backend was measured" if self.only else ""
+        return f"{' or '.join(named)}{', not distinguishable here' if self.cause == UNCLEAR else ''}: {seen}{alone}"
+
+
+_CONTRASTS = {
+    None: "",
+    "clear": ", {} ones are not",
+    "unsure": "; of {} ones the evidence is insufficient",
+    "unknown": "; of {} ones nothing is known",
+}
+
+
+CAUSES: Any = reduce(or_, LikelyCause.__subclasses__())
+
+
+class StoredCause(LikelyCause, frozen=True):
+    """The likely cause in a verdict of an earlier version, which has no fields: its name and its sentence."""
+
+    text = "{sentence}"
+    name: str
+    sentence: str
+
+    @property
+    def cause(self) -> str:
+        return self.name
+
+
+def _slower(slowdown: Slowdown) -> str:
+    return f"are {times([*slowdown])} times slower"
+
+
+def _series(known: tuple[tuple[str, str], ...]) -> str:
+    """Return "allreduce and broadcast on gloo and mpi" if each pair is in the list, else the pairs one by one."""
+    backends, operations = (list(dict.fromkeys(names)) for names in zip(*known, strict=True))
+    if len(backends) * len(operations) == len(known):
+        return f"{_all_of(operations)} on {_all_of(backends)}"
+    return _all_of(f"{operation} on {backend}" for backend, operation in known)
+
+
+def _all_of(words: Iterable[str]) -> str:
+    """Return "a, b and c"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def times(excesses: list[float]) -> str:
+    """Return "1.11" or "1.05 to 1.11", the factors of these values in ln of time; with three digits from 100 on: "6250"."""
+    low, high = (_three_digits(exp(each)) for each in (min(excesses), max(excesses)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _three_digits(factor: float) -> str:
+    rounded = float(f"{factor:.3g}")
+    return f"{rounded:.{2 if rounded < 10 else 1 if rounded < 100 else 0}f}"
 
 
 REASONS: Any = reduce(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, get_type_hints
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from collbench.errors import UsageError
@@ -22,6 +24,14 @@ from collbench.untrusted import parse_toml, read_file
 
 _MEDIAN = 1.2533  # the error of a median over that of a mean, for a normal distribution
 _LARGEST = 1 << 20  # bytes of a file
+_Count = Annotated[int, Meta(gt=0)]
+_Number = Annotated[float, Meta(ge=0, le=10)]
+_ByClass = tuple[_Number, _Number, _Number]
+_VALID = {
+    _ByClass: "a list of three numbers from 0 to 10 (small, mid, large messages)",
+    _Count: "a whole number above 0",
+    _Number: "a number from 0 to 10",
+}
 
 
 @dataclass(frozen=True)
@@ -40,21 +50,21 @@ class Noise:
     missing                the share of cases that an allocation lacks
     """
 
-    iteration: tuple[float, float, float] = (0.20, 0.10, 0.03)
-    iterations: int = 201
-    launch: tuple[float, float, float] = (0.03, 0.02, 0.006)
-    allocation: tuple[float, float, float] = (0.010, 0.008, 0.004)
-    launch_common: float = 0.003
-    allocation_common: float = 0.004
-    case_spread: float = 0.35
-    bimodal: float = 0.10
-    slow_share: float = 0.20
-    slow_by: float = 0.08
-    spikes: float = 0.01
-    spike_by: float = 0.05
-    drift: float = 0.0
-    walk: float = 0.0
-    missing: float = 0.0
+    iteration: _ByClass = (0.20, 0.10, 0.03)
+    iterations: _Count = 201
+    launch: _ByClass = (0.03, 0.02, 0.006)
+    allocation: _ByClass = (0.010, 0.008, 0.004)
+    launch_common: _Number = 0.003
+    allocation_common: _Number = 0.004
+    case_spread: _Number = 0.35
+    bimodal: _Number = 0.10
+    slow_share: _Number = 0.20
+    slow_by: _Number = 0.08
+    spikes: _Number = 0.01
+    spike_by: _Number = 0.05
+    drift: _Number = 0.0
+    walk: _Number = 0.0
+    missing: _Number = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,42 +147,19 @@ def read_noise(path: Path) -> Noise:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--noise {path} cannot be read ({why}): name a TOML file, or one of {', '.join(noises())}") from error
-    known = {field.name: field.default for field in fields(Noise)}
+    types = get_type_hints(Noise, include_extras=True)
     for name, value in table.items():
-        if name not in known:
-            raise UsageError(f"--noise {path}: '{name}' is unknown: choose from {', '.join(known)}")
-        if not _fits(value, known[name]):
-            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_describe_valid(known[name])} is wanted")
-    fitting: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
-    return Noise(**fitting)
-
-
-def _fits(value: Any, default: Any) -> bool:
-    if isinstance(default, tuple):
-        return isinstance(value, list) and len(value) == len(default) and all(_fits(each, 0.0) for each in value)
-    if isinstance(default, int):
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10
-
-
-def _describe_valid(default: Any) -> str:
-    if isinstance(default, tuple):
-        return "a list of three numbers from 0 to 10 (small, mid, large messages)"
-    return "a whole number above 0" if isinstance(default, int) else "a number from 0 to 10"
+        if name not in types:
+            raise UsageError(f"--noise {path}: '{name}' is unknown: choose from {', '.join(types)}")
+        try:
+            table[name] = msgspec.convert(value, types[name])
+        except msgspec.ValidationError:
+            raise UsageError(f"--noise {path}: '{name}' is {repr(value)[:60]}, where {_VALID[types[name]]} is wanted") from None
+    return Noise(**table)
 
 
 BASELINE_LAUNCHES, LAUNCHES = 3, 5
 _TWO_SIDED = 1.96
-
-
-class Cases(Protocol):
-    """A cluster to judge, simulated or drawn from recorded allocations; all times are ln of time."""
-
-    def allocations(self, count: int, launches: int, random: np.random.Generator, first: int = 0) -> Figures:
-        """Return [count × cases] for `count` allocations, the first of which has the number `first`."""
-
-    def pairs(self, count: int, pairs: int, random: np.random.Generator) -> Figures:
-        """Return [count × pairs × cases] new over old, for interleaved launches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +170,7 @@ class TrialSetting:
     paired                 whether an old and a new stack are compared, without a baseline
     """
 
-    draw: Callable[[np.random.Generator], Cases]
+    draw: Callable[[np.random.Generator], Cluster | NoiseRecord]
     scheme: Scheme
     allocations: int = ENOUGH
     launches: int = BASELINE_LAUNCHES
@@ -344,14 +331,23 @@ def recorded(baseline: Baseline) -> NoiseRecord:
             f"{FEWEST} are needed to see how they scatter; add good ones"
         )
     cases = baseline.cases
-    each = [np.log(seconds_of(allocation, cases)).T for allocation in scattered]
-    centres = np.array([known_median(times.T) for times in each])
+    by_allocation = [np.log(seconds_of(allocation, cases)).T for allocation in scattered]
+    centres = np.array([known_median(times.T) for times in by_allocation])
     enough = np.isfinite(centres).sum(axis=0) >= FEWEST
     if not enough.any():
         raise UsageError(f"--self-test: {baseline.path} has no case in {FEWEST} allocations: add good ones")
     scheme = scheme_of([case for case, is_in in zip(cases, enough, strict=True) if is_in])
-    launch = np.concatenate([_widened(times[:, enough]) for times in each])
-    return _made(scheme, launch, centres[:, enough], int(np.median([one.launches for one in scattered])), int((~enough).sum()))
+    launch = np.concatenate([_widened(times[:, enough]) for times in by_allocation])
+    launches = int(np.median([allocation.launches for allocation in scattered]))
+    # The scatter of allocations, less what their launches alone explain. That part is computed separately for all cases, for groups and
+    # for single ones: the scatter of single cases is not in the median of all.
+    lacking = ~np.isfinite(centres[:, enough])
+    off = np.nan_to_num(_widened(centres[:, enough]))
+    record = NoiseRecord(scheme, launch, np.zeros((1, len(scheme.of))), lacking, launches, int((~enough).sum()))
+    by_launches = np.nan_to_num(record._medians(_DRAWN, launches, np.random.default_rng(0)))
+    parts = zip(_apart(scheme, off), _apart(scheme, by_launches), strict=True)
+    own = sum((part * _left(scheme, part, explained) for part, explained in parts), np.zeros(off.shape))
+    return replace(record, allocation=np.where(lacking, 0.0, own / np.sqrt((~lacking).sum(axis=0))))
 
 
 def _widened(values: Figures) -> Figures:
@@ -361,22 +357,6 @@ def _widened(values: Figures) -> Figures:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(known, values, 0.0).sum(axis=0) / counts
         return np.where(known & (counts > 1), (values - mean) * np.sqrt(counts / (counts - 1)), np.nan)
-
-
-def _made(scheme: Scheme, launch: Figures, centres: Figures, launches: int, left_out: int) -> NoiseRecord:
-    """Return the record with the recorded scatter of allocations, less what their launches alone explain.
-
-    The part that launches explain is computed separately for all cases, for groups and for single ones: the scatter of single cases is
-    not in the median of all.
-    """
-    lacking = ~np.isfinite(centres)
-    counts = (~lacking).sum(axis=0)
-    off = np.nan_to_num(_widened(centres))
-    first = NoiseRecord(scheme, launch, np.zeros((1, len(scheme.of))), lacking, launches, left_out)
-    by_launches = np.nan_to_num(first._medians(_DRAWN, launches, np.random.default_rng(0)))
-    parts = zip(_apart(scheme, off), _apart(scheme, by_launches), strict=True)
-    own = sum((part * _left(scheme, part, explained) for part, explained in parts), np.zeros(off.shape))
-    return replace(first, allocation=np.where(lacking, 0.0, own / np.sqrt(counts)))
 
 
 def _apart(scheme: Scheme, values: Figures) -> tuple[Figures, Figures, Figures]:

@@ -15,8 +15,7 @@ from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
-from collbench.gating.plausible import CAUSES, PLAUSIBLE, LikelyCause, Plausible, StoredCause
-from collbench.gating.reasons import NOTES, REASONS, WAITING, rendered
+from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
 from collbench.reason import Fact, Text, as_json, decode
 from collbench.results.store import read_object
 
@@ -240,8 +239,9 @@ class Verdict(_VerdictPart, frozen=True):
         """Return verdict.json; verdict.schema.json describes it."""
         cause: Any = None
         if self.cause is not None:
-            fact = {} if isinstance(self.cause, StoredCause) else {"fact": as_json(self.cause)}
-            cause = {"kind": self.cause.cause, "sentence": self.cause.render(), **fact}
+            cause = {"kind": self.cause.cause, "sentence": self.cause.render()}
+            if not isinstance(self.cause, StoredCause):
+                cause["fact"] = as_json(self.cause)
         return {
             "schema": SCHEMA,
             "exit_code": self.exit_code,
@@ -261,13 +261,13 @@ def from_json(document: Mapping[str, Any]) -> Verdict:
 
     Raises msgspec.ValidationError for an object of another shape.
     """
-    others = {**document, "reasons": (), "notes": (), "cause": None, "changes": ()}
+    others, cause = {**document, "reasons": (), "notes": (), "cause": None, "changes": ()}, document["cause"]
     plain = msgspec.convert(others, Verdict, strict=False)  # 6.0 is an integer of the schema, too
     return replace(
         plain,
         reasons=_facts(document["reasons"], document.get("reason_facts"), REASONS),
         notes=_facts(document["notes"], document.get("note_facts"), NOTES),
-        cause=_cause(document["cause"]) if document["cause"] else None,
+        cause=_fact(cause.get("fact"), CAUSES, StoredCause(cause["kind"], cause["sentence"])) if cause else None,
         changes=tuple(map(_change, document["changes"])),
     )
 
@@ -275,27 +275,20 @@ def from_json(document: Mapping[str, Any]) -> Verdict:
 def _facts(texts: Sequence[str], facts: Sequence[Any] | None, kinds: Any) -> tuple[Fact, ...]:
     """Return a fact for each text: the stored one, or a `Text` if it is missing or from a later version."""
     stored = facts if facts is not None and len(facts) == len(texts) else [None] * len(texts)
-    return tuple(_fact(text, fact, kinds) for text, fact in zip(texts, stored, strict=True))
+    return tuple(_fact(fact, kinds, Text(text)) for text, fact in zip(texts, stored, strict=True))
 
 
-def _fact(text: str, fact: Any, kinds: Any) -> Any:
+def _fact(fact: Any, kinds: Any, otherwise: Fact) -> Any:
     try:
         return decode(fact, kinds)
     except msgspec.ValidationError:
-        return Text(text)
-
-
-def _cause(stored: Mapping[str, Any]) -> LikelyCause:
-    try:
-        found: LikelyCause = decode(stored.get("fact"), CAUSES)
-    except msgspec.ValidationError:
-        return StoredCause(stored["kind"], stored["sentence"])
-    return found
+        return otherwise
 
 
 def _change(stored: Mapping[str, Any]) -> Change:
     item = Item(stored["kind"], tuple(stored["path"])) if stored.get("path") else Item.of(stored["kind"], stored["what"])
-    plausible = _fact(stored["plausible"], stored.get("plausible_fact"), PLAUSIBLE) if stored["plausible"] else None
+    why = stored["plausible"]
+    plausible = _fact(stored.get("plausible_fact"), PLAUSIBLE, Text(why)) if why else None
     return replace(msgspec.convert({**stored, "item": item, "plausible": None}, Change, strict=False), plausible=plausible)
 
 
@@ -310,11 +303,9 @@ def exit_code(verdict: Verdict, style: str) -> int:
 
     collbench: its own codes; nagios: 0 ok, 1 warning, 2 critical, 3 unknown; prolog: 1 for confirmed or wrong, else 0.
     """
-    if style == NAGIOS:
-        return nagios_state(verdict)
     if style == PROLOG:
         return int(verdict.result in (REGRESSION, WRONG_DATA))
-    return verdict.exit_code
+    return nagios_state(verdict) if style == NAGIOS else verdict.exit_code
 
 
 def nagios_state(verdict: Verdict) -> int:

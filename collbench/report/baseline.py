@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import exp, isfinite, log
 from pathlib import Path
@@ -12,14 +12,12 @@ from shlex import quote
 from collbench.analysis.outcome import MARGIN, Outcome, count_outcomes
 from collbench.errors import UsageError
 from collbench.gating.allocation import COLUMNS, Allocation
-from collbench.gating.baseline import Baseline, scheme_of, times_of
-from collbench.gating.diff import BaselineDiff, Shift
-from collbench.gating.history import CASE, GROUP, WHOLE, CaseHistory, History, LevelChange
+from collbench.gating.baseline import Baseline
+from collbench.gating.history import CASE, GROUP, WHOLE, BaselineDiff, CaseHistory, History, LevelChange, SeriesSubject, Shift
 from collbench.gating.paired import PAIRS
 from collbench.gating.reasons import rendered
-from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learn
+from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learned_limits
 from collbench.gating.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
-from collbench.gating.state import filter_baseline
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
@@ -37,12 +35,14 @@ _MOST_SLOWDOWN = 10  # the allocations of the baseline differ so much that a lar
 def baseline_lines(baseline: Baseline, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the baseline in `format`, one of FORMATS, with the smallest detectable slowdown of each case; JSON has one object per case."""
     cases = baseline.cases
-    learned, left_out = filter_baseline(baseline)
-    limits = learn(times_of(learned.allocations, cases), scheme_of(cases))
+    learned, left_out, limits = learned_limits(baseline)
+    allocations, typical, visible = limits.allocations.tolist(), list(map(exp, limits.centre)), limits.visible().tolist()
     if format == "json":
-        yield from _json(cases, limits)
+        for case, count, time, factor in zip(cases, allocations, typical, visible, strict=True):
+            figures = {_key(case): time if isfinite(time) else None, "visible_slowdown": factor - 1 if isfinite(factor) else None}
+            yield Line(json.dumps({**case.named(), "allocations": count, **figures}))
         return
-    names, visible = _names(cases), limits.visible()
+    names = _names(cases)
     held: list[Column[Allocation]] = [
         Column("", "", lambda each: f"  {each.name}"),
         Column("", "", lambda each: each.began_utc[:16], drop=2),
@@ -51,9 +51,9 @@ def baseline_lines(baseline: Baseline, format: str, width: int | None = None) ->
     ]
     columns: list[Column[int]] = [
         Column("", "case", lambda number: names[number], cut=True),
-        Column("", "allocations", lambda number: str(int(limits.allocations[number])), right=True, drop=2),
-        Column("", "time µs", lambda number: _typical(cases[number], float(limits.centre[number])), right=True, drop=1),
-        Column("", "smallest slowdown visible", lambda number: _visible(float(visible[number])), right=True),
+        Column("", "allocations", lambda number: str(allocations[number]), right=True, drop=2),
+        Column("", "time µs", lambda number: _time(cases[number], typical[number]), right=True, drop=1),
+        Column("", "smallest slowdown visible", lambda number: _visible(visible[number]), right=True),
     ]
     title = f"{baseline.path}: {plural(len(baseline.allocations), 'allocation')}, {plural(len(cases), 'case')}"
     foot = [*rendered(left_out), *_sentences(baseline.path, len(learned.allocations), limits)]
@@ -71,17 +71,13 @@ def after_adding(path: Path, held: int) -> str:
     return f"{there}{few}; detectable slowdowns: collbench baseline show {folder}"
 
 
-def _what(case: CaseKey | None) -> str:
-    return "factor" if case is not None and case.mode == UNDER_LOAD else "time"
-
-
 def _key(case: CaseKey | None) -> str:
     """Return the key of the values in JSON: those of groups are factors, too."""
     return "time_s" if case is not None and case.mode != UNDER_LOAD else "factor"
 
 
-def _typical(case: CaseKey, centre: float) -> str:
-    return figure_text(case, exp(centre)) if isfinite(centre) else NOTHING
+def _time(case: CaseKey | None, time: float) -> str:
+    return figure_text(case, time) if case is not None and isfinite(time) else NOTHING
 
 
 def _visible(factor: float) -> str:
@@ -116,9 +112,8 @@ def _percent(share: float) -> str:
 
 def _names(cases: Sequence[CaseKey]) -> list[str]:
     """Return the name of each case: operation, size, backend, and all else that differs between the cases."""
-    differing = [place for place, name in enumerate(COLUMNS) if name not in _FIRST and len({case[place] for case in cases}) > 1]
-    shown = [*(COLUMNS.index(name) for name in _FIRST), *differing]
-    return [" ".join(_word(COLUMNS[place], case[place]) for place in shown) for case in cases]
+    differing = [name for name in COLUMNS if name not in _FIRST and len({getattr(case, name) for case in cases}) > 1]
+    return [" ".join(_word(name, getattr(case, name)) for name in (*_FIRST, *differing)) for case in cases]
 
 
 def _word(name: str, value: object) -> str:
@@ -129,18 +124,6 @@ def _word(name: str, value: object) -> str:
     return str(value) if name in _FIRST else f"{name} {NOTHING if value is None else value}"
 
 
-def _json(cases: Sequence[CaseKey], limits: BaselineLimits) -> Iterator[Line]:
-    visible = limits.visible()
-    for number, case in enumerate(cases):
-        centre, factor = float(limits.centre[number]), float(visible[number])
-        figures = {
-            "allocations": int(limits.allocations[number]),
-            _key(case): exp(centre) if isfinite(centre) else None,
-            "visible_slowdown": factor - 1 if isfinite(factor) else None,
-        }
-        yield Line(json.dumps({**case.named(), **figures}))
-
-
 # `collbench history`: a line for each group and each case with its course, then its steps, and other changes at the same time.
 #
 # A course has a character for each allocation: bars on a terminal, else digits from 0 (the fastest of the line) to 9.
@@ -149,7 +132,6 @@ BARS, FIGURES = "▁▂▃▄▅▆▇█", "0123456789"
 _UNKNOWN = {BARS: "·", FIGURES: "."}
 MOST_ALLOCATIONS, _MOST_CASES, _MOST_NAMED = 60, 60, 3
 _LEAST_COURSE = 12  # allocations
-_TWO_SIDED = 1.96  # standard errors to either side: 95 %
 
 
 def chosen(history: History, pattern: str) -> list[CaseHistory]:
@@ -173,50 +155,68 @@ def letters_for(encoding: str | None, painted: bool) -> str:
 
 
 def history_lines(history: History, format: str, pattern: str = "*", letters: str = FIGURES, width: int | None = None) -> Iterator[Line]:
-    """Yield the history in `format`, one of FORMATS; `letters` for courses: BARS or FIGURES. Raises UsageError as `chosen` does."""
+    """Yield the history in `format`, one of FORMATS; `letters` for courses: BARS or FIGURES. Raises UsageError as `chosen` does.
+
+    JSON has an object for each series: its subject, values by allocation, and steps.
+    """
     shown = chosen(history, pattern)
-    yield from _json_history(history, shown) if format == "json" else _table_history(history, shown, letters, width)
+    if format != "json":
+        yield from _table_history(history, shown, letters, width)
+        return
+    names = [allocation.name for allocation in history.allocations]
+    for series in shown:
+        subject = {"kind": series.about.kind, "name": series.about.name, "cell": _columns(series.about), "allocations": names}
+        values = [exp(value) if isfinite(value) else None for value in series.values.tolist()]
+        steps = [
+            {
+                "since": history.allocations[step.at].name, "began_utc": history.allocations[step.at].began_utc,
+                "last_before": history.allocations[step.before].name,
+                "factor": exp(step.change), "low": step.low, "high": step.high, "limit": exp(step.limit),
+                "state": history.state(step), "changes": [change.sentence() for change in history.between(step.before, step.at)],
+            }
+            for step in series.steps
+        ]  # fmt: skip
+        figures = {_key(series.about.case): values, "trend": series.trend, "steps": steps, "missing": history.missing(series)}
+        yield Line(json.dumps(plain({**subject, **figures}), allow_nan=False))
+
+
+def _columns(subject: SeriesSubject) -> dict[str, object]:
+    """Return the columns of a case by name; none of a group or the whole."""
+    return subject.case.named() if subject.case else {}
 
 
 def _table_history(history: History, shown: Sequence[CaseHistory], letters: str, width: int | None) -> Iterator[Line]:
-    repeated = [each for each in shown if len(each.known) > 1]  # a single allocation shows no course
-    cases, others = (by_step([each for each in repeated if (each.about.kind == CASE) == is_case]) for is_case in (True, False))
-    listed, allocations = [*others, *cases[:_MOST_CASES]], len(history.allocations)
+    groups, cases = by_step([series for series in shown if len(series.known) > 1])  # a single allocation shows no course
+    listed, allocations = [*groups, *cases[:_MOST_CASES]], len(history.allocations)
     columns: list[Column[CaseHistory]] = [
-        Column("", "", lambda each: each.about.name, cut=True),
-        Column("", "allocations", lambda each: f"{len(each.known)} of {allocations}", right=True, drop=2),
-        Column("", "time µs", _last_time, right=True, drop=1),
-        Column("", "trend", lambda each: NOTHING if each.trend is None else f"× {each.trend:.3f}", right=True),
+        Column("", "", lambda series: series.about.name, cut=True),
+        Column("", "allocations", lambda series: f"{len(series.known)} of {allocations}", right=True, drop=2),
+        Column("", "time µs", lambda series: _time(series.about.case, exp(series.levels[-1].value)), right=True, drop=1),
+        Column("", "trend", lambda series: NOTHING if series.trend is None else f"× {series.trend:.3f}", right=True),
     ]
     others_width = TextLayout(Frame(columns, listed), None if width is None else width - _LEAST_COURSE - len(GAP)).line_width + len(GAP)
     most = MOST_ALLOCATIONS if width is None else min(MOST_ALLOCATIONS, max(_LEAST_COURSE, width - others_width))
-    frame = Frame([*columns, Column("", "course", lambda each: course(each, letters, most))], listed)
+    frame = Frame([*columns, Column("", "course", lambda series: course(series, letters, most))], listed)
     layout = TextLayout(frame, width)
     head = [Line(f"{history.of}: {title(history)}", "head"), *(Line(note, "doubtful") for note in history.notes)]
-    last = f" (the last {most})" if allocations > most else ""
-    scale = f"{letters[0]}: fastest, {letters[-1]}: slowest of the line, the middle: no relevant difference"
-    course_of = f"course: one sign per allocation{last}; {scale}; {_UNKNOWN[letters]}: not measured"
-    head.append(Line(f"{course_of}. trend: the last level over the first", "foot"))
-    alone = sum(each.about.kind == CASE for each in shown) - len(cases)
-    if not repeated:
-        del head[-1]
+    if listed:
+        last = f" (the last {most})" if allocations > most else ""
+        scale = f"{letters[0]}: fastest, {letters[-1]}: slowest of the line, the middle: no relevant difference"
+        course_of = f"course: one sign per allocation{last}; {scale}; {_UNKNOWN[letters]}: not measured"
+        head.append(Line(f"{course_of}. trend: the last level over the first", "foot"))
+    alone = sum(series.about.kind == CASE for series in shown) - len(cases)
     if alone:
         what = f"not shown, since measured in one allocation only: {plural(alone, 'case')} (--format json has them)"
         head.append(Line(what, "foot"))
     yield from wrapped([Line(printable(line.text), line.style) for line in head], width)
-    if repeated:
+    if listed:
         yield Line(layout.heading(), "head")
-    for each in listed:
-        yield from (Line(line.text, "doubtful" if each.steps else "") for line in layout.lines(each))
-        yield from wrapped([Line(printable(f"    {sentence}")) for sentence in sentences(history, each)], width)
+    for series in listed:
+        yield from (Line(line.text, "doubtful" if series.steps else "") for line in layout.lines(series))
+        yield from wrapped([Line(printable(f"    {sentence}")) for sentence in sentences(history, series)], width)
     if len(cases) > _MOST_CASES:
         more = f"and {len(cases) - _MOST_CASES} more cases: ask for some with --only PATTERN, or for all with --format json"
         yield from wrapped([Line(more, "foot")], width)
-
-
-def _last_time(series: CaseHistory) -> str:
-    case = series.about.case
-    return figure_text(case, exp(series.levels[-1].value)) if case is not None and series.levels else NOTHING
 
 
 def title(history: History) -> str:
@@ -233,39 +233,34 @@ def extent(history: History) -> str:
     return f"{plural(len(began), 'allocation')} from {began[0]} to {began[-1]}, {plural(len(history.of_kind(CASE)), 'case')}"
 
 
-def by_step(series: Sequence[CaseHistory]) -> list[CaseHistory]:
-    """Return all cases together first, then the series with the largest step; series without one keep their order."""
-    return sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
+def by_step(series: Sequence[CaseHistory]) -> tuple[list[CaseHistory], list[CaseHistory]]:
+    """Return (all cases together and groups, cases), those with the largest step first; series without one keep their order."""
+    ordered = sorted(series, key=lambda each: (each.about.kind != WHOLE, -each.largest))
+    return [each for each in ordered if each.about.kind != CASE], [each for each in ordered if each.about.kind == CASE]
 
 
 def sentences(history: History, series: CaseHistory) -> Iterator[str]:
-    """Yield a sentence for each step, and one for the allocations in which it was not measured."""
-    yield from (describe_step(history, step) for step in series.steps)
+    """Yield a sentence for each step, and one for the allocations in which it was not measured.
+
+    A step: "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0".
+    """
+    for step in series.steps:
+        limit = exp(step.limit if step.change > 0 else -step.limit)
+        since = history.allocations[step.at]
+        way = "slower" if step.change > 0 else "faster"
+        numbers = f"{way} × {exp(step.change):.3f} ({step.low:.3f} to {step.high:.3f}; limit × {limit:.3f})"
+        yield f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
     if history.missing(series):
         yield history.missing(series)
 
 
-def describe_step(history: History, step: LevelChange) -> str:
-    """Return "slower × 1.050 (1.046 to 1.054; limit × 1.020) since night-11, 2026-11-11; with it: software mpi: 4.3 → 5.0"."""
-    low, high = interval(step)
-    limit = exp(step.limit if step.change > 0 else -step.limit)
-    since = history.allocations[step.at]
-    way = "slower" if step.change > 0 else "faster"
-    numbers = f"{way} × {exp(step.change):.3f} ({low:.3f} to {high:.3f}; limit × {limit:.3f})"
-    return f"{numbers} since {since.name}, {day(since.began_utc)}; with it: {with_it(history, step)}"
-
-
-def interval(step: LevelChange) -> tuple[float, float]:
-    """Return the step's 95 % interval as factors; slightly too far from 1, since the position of the largest change was chosen."""
-    return exp(step.change - _TWO_SIDED * step.error), exp(step.change + _TWO_SIDED * step.error)
-
-
 def with_it(history: History, step: LevelChange) -> str:
     """Return what else changed with a step: "software mpi: 4.3 → 5.0"."""
-    state = history.state(step)
-    found = [*([state] if state else []), *(each.sentence() for each in history.between(step.before, step.at))]
-    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
-    return "; ".join([*found[:_MOST_NAMED], *more]) or "no recorded change"
+    changes = [history.state(step), *(change.sentence() for change in history.between(step.before, step.at))]
+    texts = [text for text in changes if text]
+    if len(texts) > _MOST_NAMED:
+        texts[_MOST_NAMED:] = [f"and {len(texts) - _MOST_NAMED} more"]
+    return "; ".join(texts) or "no recorded change"
 
 
 def day(began_utc: str) -> str:
@@ -283,29 +278,6 @@ def course(series: CaseHistory, letters: str, most: int = MOST_ALLOCATIONS) -> s
     return "".join(letters[round(steps * ((each - middle) / span + 0.5))] if isfinite(each) else _UNKNOWN[letters] for each in values)
 
 
-def _json_history(history: History, shown: Sequence[CaseHistory]) -> Iterator[Line]:
-    """Yield an object for each series: its subject, values by allocation, and steps."""
-    names = [each.name for each in history.allocations]
-    for each in shown:
-        columns = each.about.case.named() if each.about.case else {}
-        found = {
-            "kind": each.about.kind, "name": each.about.name, "cell": columns, "allocations": names,
-            _key(each.about.case): [exp(value) if isfinite(value) else None for value in map(float, each.values)],
-            "trend": each.trend, "steps": [_step_json(history, step) for step in each.steps], "missing": history.missing(each),
-        }  # fmt: skip
-        yield Line(json.dumps(plain(found), allow_nan=False))
-
-
-def _step_json(history: History, step: LevelChange) -> dict[str, object]:
-    low, high = interval(step)
-    since = history.allocations[step.at]
-    return {
-        "since": since.name, "began_utc": since.began_utc, "last_before": history.allocations[step.before].name,
-        "factor": exp(step.change), "low": low, "high": high, "limit": exp(step.limit),
-        "state": history.state(step), "changes": [each.sentence() for each in history.between(step.before, step.at)],
-    }  # fmt: skip
-
-
 # `collbench baseline diff`: changes of software and machines, and cases that moved more than chance explains.
 
 _MOST, _DIFF_MOST_NAMED = 60, 8
@@ -314,61 +286,52 @@ _BY_CHANCE = "a comparison, not a gate: about one in 500 unchanged cases is beyo
 
 def diff_lines(moves: BaselineDiff, format: str, width: int | None = None) -> Iterator[Line]:
     """Yield the differences of two sides in `format`, one of FORMATS; JSON has one object."""
-    yield from _json_diff(moves) if format == "json" else wrapped(_table_diff(moves), width)
+    cases = [shift for shift in moves.moved if shift.about.kind == CASE]
+    counts = count_outcomes(shift.outcome for shift in cases)
+    if format != "json":
+        yield from wrapped(_table_diff(moves, cases, counts), width)
+        return
+    found = {
+        "old": moves.old, "new": moves.new, "allocations": [[allocation.name for allocation in side] for side in moves.sides],
+        "changes": [{"kind": change.kind, "what": change.what, "a": change.a, "b": change.b} for change in moves.changes],
+        "margin": MARGIN, "summary": {outcome.value.replace(" ", "_"): number for outcome, number in counts.items()},
+        "moved": [
+            {"kind": shift.about.kind, "name": shift.about.name, "cell": _columns(shift.about),
+             "factor": shift.factor, "limit": shift.limit, "beyond": shift.beyond, "outcome": shift.outcome.value}
+            for shift in moves.moved
+        ],
+        "only_old": [subject.name for subject in moves.only_old], "only_new": [subject.name for subject in moves.only_new],
+    }  # fmt: skip
+    yield Line(json.dumps(plain(found), allow_nan=False))
 
 
-def _table_diff(moves: BaselineDiff) -> Iterator[Line]:
-    beyond = worst_first([each for each in moves.moved if each.beyond])
-    cases = [each for each in moves.moved if each.about.kind == CASE]
+def _table_diff(moves: BaselineDiff, cases: Sequence[Shift], counts: Mapping[Outcome, int]) -> Iterator[Line]:
+    beyond = sorted((shift for shift in moves.moved if shift.beyond), key=lambda shift: -abs(log(shift.factor)))
     for name, side in zip((moves.old, moves.new), moves.sides, strict=True):
         last = side[-1]
         many = f"{plural(len(side), 'allocation')}, the last one {last.name} of " if len(side) > 1 else ""
         yield Line(printable(f"{name}: {many}{day(last.began_utc) or 'an unknown day'} on {hosts_of(last)}"), "head")
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(MARGIN)})"}
-    yield Line(f"{plural(len(cases), 'case')}: {count_text(count_outcomes(each.outcome for each in cases), notes)}", "head")
-    yield from (Line(printable(_describe_shift(each)), "doubtful") for each in beyond[:_MOST])
+    yield Line(f"{plural(len(cases), 'case')}: {count_text(counts, notes)}", "head")
+    for shift in beyond[:_MOST]:
+        limit = NOTHING
+        if shift.limit is not None:
+            limit = f"{100 * ((shift.limit if shift.factor > 1 else 1 / shift.limit) - 1):+.1f} %"
+        what = "factor" if shift.about.case is not None and shift.about.case.mode == UNDER_LOAD else "time"
+        change = f"{shift.about.name}: {100 * (shift.factor - 1):+.1f} % {what}"
+        yield Line(printable(f"  {shift.outcome}: {change}; noise limit {limit}"), "doubtful")
     if len(beyond) > _MOST:
         yield Line(f"and {len(beyond) - _MOST} more: see --format json", "foot")
-    yield from (Line(printable(each), "foot") for each in _feet(moves, cases))
-    yield Line("what changed besides:" if moves.changes else "no other recorded change", "head")
-    yield from (Line(printable(f"  {each.sentence()}")) for each in moves.changes)
-
-
-def worst_first(moved: Sequence[Shift]) -> list[Shift]:
-    """Return the largest changes first, slower or faster."""
-    return sorted(moved, key=lambda each: -abs(log(each.factor)))
-
-
-def _describe_shift(each: Shift) -> str:
-    limit = NOTHING if each.limit is None else f"{100 * ((each.limit if each.factor > 1 else 1 / each.limit) - 1):+.1f} %"
-    return f"  {each.outcome}: {each.about.name}: {100 * (each.factor - 1):+.1f} % {_what(each.about.case)}; noise limit {limit}"
-
-
-def _feet(moves: BaselineDiff, cases: Sequence[Shift]) -> Iterator[str]:
-    unknown = sum(each.limit is None for each in cases)
+    unknown = sum(shift.limit is None for shift in cases)
     if unknown:
-        yield f"of {plural(unknown, 'case')} the noise is unknown: too few allocations measured them"
+        yield Line(f"of {plural(unknown, 'case')} the noise is unknown: too few allocations measured them", "foot")
     if len(cases) > unknown:
-        yield _BY_CHANCE
+        yield Line(_BY_CHANCE, "foot")
     for name, only in ((moves.old, moves.only_old), (moves.new, moves.only_new)):
         if only:
-            yield f"only in {name}: {first_of((each.name for each in only), _DIFF_MOST_NAMED)}"
-
-
-def _json_diff(moves: BaselineDiff) -> Iterator[Line]:
-    counts = count_outcomes(each.outcome for each in moves.moved if each.about.kind == CASE)
-    found = {
-        "old": moves.old, "new": moves.new, "allocations": [[each.name for each in side] for side in moves.sides],
-        "changes": [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in moves.changes],
-        "margin": MARGIN, "summary": {each.value.replace(" ", "_"): number for each, number in counts.items()},
-        "moved": [
-            {"kind": each.about.kind, "name": each.about.name, "cell": each.about.case.named() if each.about.case else {},
-             "factor": each.factor, "limit": each.limit, "beyond": each.beyond, "outcome": each.outcome.value}
-            for each in moves.moved
-        ],
-        "only_old": [each.name for each in moves.only_old], "only_new": [each.name for each in moves.only_new],
-    }  # fmt: skip
-    yield Line(json.dumps(plain(found), allow_nan=False))
+            yield Line(printable(f"only in {name}: {first_of((subject.name for subject in only), _DIFF_MOST_NAMED)}"), "foot")
+    yield Line("what changed besides:" if moves.changes else "no other recorded change", "head")
+    yield from (Line(printable(f"  {change.sentence()}")) for change in moves.changes)
 
 
 # `collbench gate --self-test`: a line, or a JSON object, for each kind of slowdown of a simulated cluster.

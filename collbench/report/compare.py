@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from collbench.analysis.ceilings import CeilingDrops
-from collbench.analysis.compare import CaseRatio, Comparison, Summary, compare, largest_first
+from collbench.analysis.compare import CaseRatio, Comparison, compare, largest_first
 from collbench.analysis.differences import Difference
 from collbench.analysis.launches import Launches, case_of, figure_of, forced, sentence
 from collbench.analysis.outcome import MARGIN
@@ -60,7 +59,16 @@ def json_lines(found: Comparison) -> Iterator[Line]:
     """
     sides = {name: {"name": side.name, "launches": len(side.runs)} for name, side in (("a", found.a), ("b", found.b))}
     differences = [{"kind": each.kind, "what": each.what, "a": each.a, "b": each.b} for each in found.differences]
-    head = {"schema": 2, **sides, "margin": found.margin, "summary": _summary(found.summary), "fallen": _fallen(found.fallen)}
+    summary = {outcome.value.replace(" ", "_"): number for outcome, number in found.summary.outcomes.items()}
+    summary |= {name: getattr(found.summary, name) for name in ("one_run_each", "not_available", "wrong_data", "only_a", "only_b")}
+    links = [
+        {"host": link.host, "name": link.name, "before_bits_per_s": link.before, "after_bits_per_s": link.after}
+        for link in found.fallen.links
+    ]
+    names = {"before": "before_bytes_per_s", "after": "after_bytes_per_s"}
+    ceilings = [{names.get(name, name): value for name, value in vars(each).items()} for each in found.fallen.ceilings]
+    fallen = {"links": links, "ceilings": ceilings}
+    head = {"schema": 2, **sides, "margin": found.margin, "summary": summary, "fallen": fallen}
     page = to_page({**head, "cells": list(_records(found)), "differences": differences})
     yield from (Line(text) for text in page.splitlines())
 
@@ -71,20 +79,6 @@ def in_order(found: Comparison) -> list[CaseRatio]:
         return largest_first(found.cases)
     by_row = {id(case.a): case for case in found.cases}
     return [by_row[id(row)] for row in in_print_order(case.a for case in found.cases)]
-
-
-def _summary(summary: Summary) -> dict[str, int]:
-    others = {name: getattr(summary, name) for name in ("one_run_each", "not_available", "wrong_data", "only_a", "only_b")}
-    return {**{each.value.replace(" ", "_"): number for each, number in summary.outcomes.items()}, **others}
-
-
-def _fallen(fallen: CeilingDrops) -> dict[str, list[dict[str, Any]]]:
-    links = [
-        {"host": each.host, "name": each.name, "before_bits_per_s": each.before, "after_bits_per_s": each.after} for each in fallen.links
-    ]
-    names = {"before": "before_bytes_per_s", "after": "after_bytes_per_s"}
-    ceilings = [{names.get(name, name): value for name, value in vars(each).items()} for each in fallen.ceilings]
-    return {"links": links, "ceilings": ceilings}
 
 
 def _records(found: Comparison) -> Iterator[dict[str, Any]]:
@@ -167,15 +161,8 @@ def table_lines(found: Comparison, width: int | None = None) -> Iterator[Line]:
 def markdown_lines(found: Comparison) -> Iterator[Line]:
     """Yield the comparison as Markdown: a title, a table, the foot and the differences as lists."""
     frame = case_frame(in_order(found))
-    head = [
-        f"A: {side_title(found.a)} · B: {side_title(found.b)}",
-        "",
-        describe_comparison(found),
-        "",
-        *(line for text in found.fallen.sentences() for line in (text, "")),
-        frame.title,
-        "",
-    ]
+    title = f"A: {side_title(found.a)} · B: {side_title(found.b)}"
+    head = [line for text in (title, describe_comparison(found), *found.fallen.sentences(), frame.title) for line in (text, "")]
     rows = [line.text for line in markdown_of(replace(frame, title=""))]
     feet = [foot(found), [f"A → B: {each.sentence()}" for each in found.differences] or [NO_DIFFERENCE]]
     lists = [line for texts in feet for line in ("", *items(texts))]
@@ -184,11 +171,9 @@ def markdown_lines(found: Comparison) -> Iterator[Line]:
 
 def html_of_comparison(found: Comparison) -> str:
     """Return the comparison as HTML for a notebook: the summary, a line per case, the foot and the other differences."""
-    cases = in_order(found)
-    plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
     head = [f"A: {side_title(found.a)} · B: {side_title(found.b)}", describe_comparison(found), *found.fallen.sentences()]
-    columns = [*_identity_columns(plan), *_OUTCOME]
-    table = Frame(columns, cases, title=same_for_all(plan), head=head, foot=foot(found))
+    frame = case_frame(in_order(found))
+    table = Frame(frame.columns, frame.records, title=frame.title, head=head, foot=foot(found))
     return "\n".join((html_of(table), html_of(_differences(found))))
 
 
@@ -201,8 +186,12 @@ def side_title(side: Launches) -> str:
 def case_frame(cases: Sequence[CaseRatio]) -> Frame[CaseRatio]:
     """Return the table of cases: what distinguishes them, both times, and the outcome; its title is what is the same for all."""
     plan = PlanSummary.of([row for case in cases for row in (case.a, case.b)])
-    columns = [*_identity_columns(plan), *_OUTCOME]
-    return Frame(columns, cases, title=same_for_all(plan), style=_style, names_hidden=True)
+
+    def of_a(text: Callable[[Row], str]) -> Callable[[CaseRatio], str]:
+        return lambda case: text(case.a)
+
+    identity = [Column("", column.title, of_a(column.text), right=column.right) for column in shown_columns(plan) if not column.figure]
+    return Frame([*identity, *_OUTCOME], cases, title=same_for_all(plan), style=_style, names_hidden=True)
 
 
 def case_name(case: CaseRatio, frame: Frame[CaseRatio]) -> str:
@@ -225,13 +214,6 @@ def _case_lines(frame: Frame[CaseRatio], width: int | None) -> Iterator[Line]:
     columns = [*(each for each in identity if each.title == "size"), *_OUTCOME]
     for number, (title, those) in enumerate(blocks.items(), start=1):
         yield from text_of(Frame(columns, those, title=title, style=_style, names_hidden=number == len(blocks)), width)
-
-
-def _identity_columns(plan: PlanSummary) -> list[Column[CaseRatio]]:
-    def of_a(text: Callable[[Row], str]) -> Callable[[CaseRatio], str]:
-        return lambda case: text(case.a)
-
-    return [Column("", column.title, of_a(column.text), right=column.right) for column in shown_columns(plan) if not column.figure]
 
 
 def marked_outcome(case: CaseRatio) -> str:
@@ -296,18 +278,9 @@ def foot(found: Comparison) -> list[str]:
 
 
 def _name(row: Row) -> str:
-    parts = [
-        operation_name(row.operation),
-        format_size(row.size_bytes),
-        row.backend,
-        row.dtype,
-        row.redop,
-        row.mode,
-        row.buffers,
-        row.traffic,
-        forced(row),
-    ]
-    return " ".join([*(part for part in parts if part), plural(row.ranks, "rank")])
+    size, ranks = format_size(row.size_bytes), plural(row.ranks, "rank")
+    parts = (operation_name(row.operation), size, row.backend, row.dtype, row.redop, row.mode, row.buffers, row.traffic, forced(row), ranks)
+    return " ".join(filter(None, parts))
 
 
 def _figure(row: Row) -> str:

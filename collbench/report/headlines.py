@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from operator import itemgetter
@@ -36,6 +36,7 @@ from collbench.results.flags import flag_name
 from collbench.results.reader import Run
 from collbench.results.row import SERIES, Row
 from collbench.units import first_of, format_bytes, format_percent, format_rate, format_size, format_time, plural
+from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
@@ -60,11 +61,13 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
     `rows` are those shown (the combined ones of several launches), which are fitted. The ranks are those of the runs.
     `width`: of the terminal, None for a file.
     """
+    from collbench.report.expected_time import series_frame
+
     sections = {
         CHOICE_TITLE: sentences(choice_sentences(rows), width),
         "latency and bandwidth (α–β fit)": _fits(rows, width),
-        EXPECTED_TIME_TITLE: _expected_times(rows, width),
-        CONSISTENCY_TITLE: _consistency(rows, width),
+        EXPECTED_TIME_TITLE: _plain(series_frame(rows), width),
+        CONSISTENCY_TITLE: _plain(consistency_frame(rows), width),
         "ranks that end last": _slowest(runs, width),
     }
     return [line for title, texts in sections.items() if texts for line in (Line(""), Line(title, "head"), *texts)]
@@ -75,15 +78,8 @@ def sentences(texts: Iterable[str], width: int | None) -> list[Line]:
     return [line for text in texts for line in text_lines(text, width)]
 
 
-def _consistency(rows: Sequence[Row], width: int | None) -> list[Line]:
-    frame = consistency_frame(rows)
-    return [] if frame is None else [Line(line.text) for line in table_lines(frame, width)]
-
-
-def _expected_times(rows: Sequence[Row], width: int | None) -> list[Line]:
-    from collbench.report.expected_time import series_frame
-
-    frame = series_frame(rows)
+def _plain(frame: Frame[Any] | None, width: int | None) -> list[Line]:
+    """Return a table without styles; nothing without one."""
     return [] if frame is None else [Line(line.text) for line in table_lines(frame, width)]
 
 
@@ -98,19 +94,19 @@ def _fits(rows: Sequence[Row], width: int | None) -> list[Line]:
     off = ["more than 10 % off: possibly a bad choice of algorithm at that size"] if any(fit.fit.off for fit in fits) else []
     cases = [[*(value_of(fit.row, name) for name in varying), *fit_cases(fit)] for fit in fits]
     drops = {"sizes": 4, "of expected": 3, "n½": 5, "switches at": 6, "more than 10 % off": 7}
-    table = list(_table(titles, cases, drops, width))
+    table = _table(titles, cases, drops, width)
     if FIT_TITLES[-1] not in table[0].text:
         off = []
     return [*table, *sentences([*off, *left_out(fits)], width)]
 
 
-def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int], width: int | None) -> Iterator[Line]:
-    """Yield a table of texts without styles; columns in `drops` may be cut, and leave a narrow terminal."""
+def _table(titles: Sequence[str], cases: Sequence[Sequence[str]], drops: Mapping[str, int], width: int | None) -> list[Line]:
+    """Return a table of texts without styles; columns in `drops` may be cut, and leave a narrow terminal."""
     columns = [
         Column[Sequence[str]](title, title, itemgetter(place), drop=drops.get(title, 0), cut=title in drops)
         for place, title in enumerate(titles)
     ]
-    yield from (Line(line.text) for line in table_lines(Frame(without_empty(columns, cases), cases, names_hidden=True), width))
+    return _plain(Frame(without_empty(columns, cases), cases, names_hidden=True), width)
 
 
 def fit_cases(fit: LineFit) -> list[str]:
@@ -158,28 +154,18 @@ def left_out(fits: Iterable[LineFit]) -> list[str]:
 
 
 def _slowest(runs: Sequence[Run], width: int | None) -> list[Line]:
-    groups, found = _same_ranks(runs), list[Line]()
-    for group in groups:
-        head = sentences([f"{first_of((run.path.resolve().name for run in group), 1)}:"], width) if len(groups) > 1 else []
-        if texts := _ranks(group, width):
-            found += [line for line in (*head, *texts) if line.text]
-    return found
-
-
-def _same_ranks(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs in groups: launches of one allocation on the same hosts form one, since each rank runs on the same host there."""
-    from collbench.analysis.launches import allocation_of
+    """Return the lines for each group of runs: launches of one allocation on the same hosts, where each rank runs on the same host."""
+    from collbench.analysis.launches import allocation_of, grouped
     from collbench.analysis.stragglers import hosts_of
 
-    groups: list[list[Run]] = []
-    for run in runs:
-        own = allocation_of(run)
-        equal = (group for group in groups if own and allocation_of(group[0]) == own and hosts_of(group[0]) == hosts_of(run))
-        if group := next(equal, None):
-            group.append(run)
-        else:
-            groups.append([run])
-    return groups
+    groups = grouped(enumerate(runs), lambda run: (allocation_of(run[1]) or run[0], frozenset(hosts_of(run[1]).items())))
+    lines: list[Line] = []
+    for group in ([run for _, run in members] for members in groups.values()):
+        head = sentences([f"{first_of((run.path.resolve().name for run in group), 1)}:"], width) if len(groups) > 1 else []
+        texts = _ranks(group, width)
+        if texts:
+            lines += [line for line in (*head, *texts) if line.text]
+    return lines
 
 
 def _ranks(runs: Sequence[Run], width: int | None) -> list[Line]:
@@ -370,25 +356,23 @@ def _several(names: Sequence[str]) -> str:
 
 def _hosts(run: Run) -> str:
     """Return "2 hosts: node1, node2"."""
-    listed = run.info.get("hosts")
-    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    names = list_of(run.info.get("hosts"), str)
     return f"{plural(len(names), 'host')}: {first_of((short(name, 60) for name in names), _MOST_NAMES)}" if names else ""
 
 
 def _machine(run: Run) -> str:
     """Return "AMD EPYC, 2 CPUs, Debian GNU/Linux 12 (bookworm), kernel 6.1", the host that wrote the run."""
-    facts = run.info.get("host")
+    facts = dict_of(run.info.get("host"))
     patterns = {"cpu_model": "{}", "cpus_online": "{} CPUs", "system": "{}", "kernel": "kernel {}"}
-    known = {name: facts.get(name) for name in patterns} if isinstance(facts, dict) else {}
+    known = {name: facts.get(name) for name in patterns}
     return ", ".join(patterns[name].format(value) for name, value in known.items() if isinstance(value, str | int) and value)
 
 
 def _software(info: Mapping[str, Any]) -> str:
     """Return "mpi: MPICH 5.0.2", for each backend the first fact that it reports."""
-    backends = info.get("backends")
     first = {
         name: next(iter(facts.items()))
-        for name, facts in (backends.items() if isinstance(backends, dict) else ())
+        for name, facts in dict_of(info.get("backends")).items()
         if isinstance(facts, dict) and facts and "not measured" not in facts
     }
     return ", ".join(f"{name}: {key} {value}" if str(key) != name else f"{name}: {value}" for name, (key, value) in first.items())
@@ -396,9 +380,7 @@ def _software(info: Mapping[str, Any]) -> str:
 
 def _imported(run: Run) -> str:
     """Return "nccl-tests 2.17.6: allreduce.log, broadcast.log (a time is the mean over 20 iterations)", for each tool and statistic."""
-    imported = run.info.get("imported")
-    tables = imported.get("tables") if isinstance(imported, dict) else None
-    known = [table for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
+    known = list_of(dict_of(run.info.get("imported")).get("tables"), dict)
     files: dict[tuple[str, str], list[str]] = {}
     for table in known:
         file, tool, version, statistic = (short(value, 120) if isinstance(value := table.get(name), str) else "" for name in _IMPORTED)

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from collbench.analysis.health import (
-    Cause,
-    CheckOutcome,
-    CheckVerdict,
-    Evidence,
-    HiddenByNoise,
-    MissesExpected,
-    NothingMeasured,
-    NothingToCompareWith,
-    RunFailedEarly,
-    SevereProblem,
-)
+from collbench.analysis import health
+from collbench.analysis.health import CheckOutcome, CheckVerdict
 from collbench.errors import UsageError
 from collbench.launch.failed_start import BackendStartFailed
 from collbench.reason import as_json, decode
@@ -30,8 +20,8 @@ from collbench.results.store import read_object, to_page
 
 SCHEMA = 1
 _NEXT = {
-    RunFailedEarly: ("doctor", "--launch"), BackendStartFailed: ("doctor", "--launch"), NothingMeasured: ("backends",),
-    HiddenByNoise: ("check", "--total-time", "60"), NothingToCompareWith: ("probe",),
+    health.RunFailedEarly: ("doctor", "--launch"), BackendStartFailed: ("doctor", "--launch"), health.NothingMeasured: ("backends",),
+    health.HiddenByNoise: ("check", "--total-time", "60"), health.NothingToCompareWith: ("probe",),
 }  # fmt: skip
 _STYLES = {CheckOutcome.BROKEN: "wrong", CheckOutcome.SLOW: "wrong", CheckOutcome.INCONCLUSIVE: "doubtful", CheckOutcome.OK: "head"}
 
@@ -43,7 +33,9 @@ def write_check(
 
     quiet: without the line that has the exit code, the folder and the next command
     """
-    lines = [_json_line(verdict, run, nodes)] if format == "json" else _lines(verdict, run, nodes, width_of(stream), quiet)
+    lines: Iterable[Line] = [Line(json.dumps(_document(verdict, run, nodes), ensure_ascii=False))]
+    if format != "json":
+        lines = _lines(verdict, run, nodes, width_of(stream), quiet)
     print_lines(lines, stream, wants_color(stream, color))
     return verdict.outcome.exit_code
 
@@ -60,9 +52,9 @@ def _lines(verdict: CheckVerdict, run: Path | None, nodes: int, width: int | Non
 def next_command(verdict: CheckVerdict, run: Path | None, nodes: int) -> Sequence[str]:
     """Return the command that helps most after this verdict."""
     cause = verdict.causes[0]
-    if isinstance(cause, SevereProblem):
+    if isinstance(cause, health.SevereProblem):
         return ("collbench", "explain", cause.finding)
-    if isinstance(cause, MissesExpected):
+    if isinstance(cause, health.MissesExpected):
         return ("collbench", "hunt" if nodes > 2 else "pairs" if nodes > 1 else "doctor")
     return ("collbench", *_NEXT.get(type(cause), ("report", *([str(run)] if run else []))))
 
@@ -83,17 +75,13 @@ def read_check(run: Path) -> CheckVerdict | None:
         return None
     document = read_object(run / CHECK)
     try:
-        causes: tuple[Cause, ...] = decode(document.get("causes"), tuple[Cause, ...])
-        evidence: tuple[Evidence, ...] = decode(document.get("evidence"), tuple[Evidence, ...])
+        causes: tuple[health.Cause, ...] = decode(document.get("causes"), tuple[health.Cause, ...])
+        evidence: tuple[health.Evidence, ...] = decode(document.get("evidence"), tuple[health.Evidence, ...])
     except ValueError as error:
         raise UsageError(f"{run / CHECK} is not the verdict of a check ({error}): remove it to show the run without it") from error
     if not causes:
         raise UsageError(f"{run / CHECK} is not the verdict of a check (it has no cause): remove it to show the run without it")
     return CheckVerdict(causes, evidence)
-
-
-def _json_line(verdict: CheckVerdict, run: Path | None, nodes: int) -> Line:
-    return Line(json.dumps(_document(verdict, run, nodes), ensure_ascii=False))
 
 
 def _document(verdict: CheckVerdict, run: Path | None, nodes: int) -> dict[str, Any]:

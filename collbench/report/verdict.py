@@ -14,26 +14,12 @@ from shlex import quote
 from collbench.analysis.ceilings import ceiling_sentences
 from collbench.analysis.outcome import Outcome, count_outcomes
 from collbench.errors import UsageError
+from collbench.gating import verdict as verdicts
 from collbench.gating.confirm import HEADER
 from collbench.gating.paired import STACK
 from collbench.gating.reasons import LaunchesNeeded
 from collbench.gating.rule import CONFIRMATIONS, ENOUGH, FEWEST
-from collbench.gating.verdict import (
-    ACCEPTED,
-    CLEARED,
-    CONFIRMED,
-    PASSED,
-    REGRESSION,
-    SUSPECTED,
-    UNDECIDED,
-    WRONG_DATA,
-    Announcement,
-    Change,
-    FloorState,
-    GroupState,
-    Suspicion,
-    Verdict,
-)
+from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
 from collbench.reason import CommandText, Fact
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, Line, html_text, printable, table_lines
@@ -87,6 +73,7 @@ def check_suite_path(path: Path) -> None:
 
 LONGEST_NAME, _LONGEST = 120, 400
 _MOST_CANDIDATES, _MOST_FACTORS, _HUGE = 6, 8, 3.0
+Part = verdicts.Suspicion | verdicts.FloorState | verdicts.GroupState
 
 
 def headline(verdict: Verdict) -> str:
@@ -99,7 +86,12 @@ def headline(verdict: Verdict) -> str:
 
 def describe_counts(verdict: Verdict) -> str:
     """Return "1 confirmed, 2 suspected"; "" for none."""
-    return ", ".join(f"{number} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if (number := verdict.count(state)))
+    return ", ".join(f"{verdict.count(state)} {state}" for state in (CONFIRMED, SUSPECTED, ACCEPTED) if verdict.count(state))
+
+
+def likely_cause(verdict: Verdict) -> list[str]:
+    """Return "likely cause: the link: large messages are 1.1 times slower …" as the only sentence; none without a cause."""
+    return [] if verdict.cause is None else [f"likely cause: {short(verdict.cause.render())}"]
 
 
 def slower(factor: float | None) -> str:
@@ -114,32 +106,43 @@ def slower_in_each(factors: Sequence[float | None]) -> str:
     return first_of(map(slower, factors), _MOST_FACTORS)
 
 
-def name_of(part: Suspicion | FloorState | GroupState) -> str:
+def name_of(part: Part) -> str:
     """Return its name, printable and cut."""
     return short(part.name, LONGEST_NAME)
 
 
-def of_group(each: GroupState) -> str:
-    """Return "+3.0 % (limit +1.0 %); worst: allreduce 64 MiB mpi +12.0 % (limit +2.0 %); 3 of 10 cases missing"."""
-    judged = f"{slower_in_each(each.factors)} (limit {slower(each.limit)})" if each.limit is not None else "cases judged one by one"
-    worst = "" if each.worst is None else f"worst: {short(each.worst, LONGEST_NAME)} {slower(each.worst_factor)}"
-    limit = "" if each.worst is None or each.worst_limit is None else f" (limit {slower(each.worst_limit)})"
-    missing = f"{each.missing} of {plural(each.cases, 'case')} missing" if each.missing else ""
-    return "; ".join(text for text in (judged, f"{worst}{limit}", missing) if text)
+def of(part: Part) -> str:
+    """Return the figures: "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)", and the announcement.
+
+    Of a floor: "71.0 %, 70.5 % of ring (NIC 4×100 Gb/s), required: 80 % (ring:80@64M-)". Of a group:
+    "+3.0 % (limit +1.0 %); worst: allreduce 64 MiB mpi +12.0 % (limit +2.0 %); 3 of 10 cases missing".
+    """
+    if isinstance(part, verdicts.FloorState):
+        known = [f"{percent:.1f} %" if percent is not None else NOTHING for percent in part.percents[:_MOST_FACTORS]]
+        model = short(part.model, 40) if part.model is not None else "an unknown reference"
+        limit = f" ({short(part.limited_by, 80)})" if part.limited_by is not None else ""
+        return f"{', '.join(known)} of {model}{limit}, required: {part.wanted:g} % ({short(part.asked, 60)})"
+    figures = f"{slower_in_each(part.factors)} (limit {slower(part.limit)})"
+    if isinstance(part, verdicts.Suspicion):
+        return f"{figures}{_by(part.announced)}"
+    texts = [figures if part.limit is not None else "cases judged one by one"]
+    if part.worst is not None:
+        limit = "" if part.worst_limit is None else f" (limit {slower(part.worst_limit)})"
+        texts.append(f"worst: {short(part.worst, LONGEST_NAME)} {slower(part.worst_factor)}{limit}")
+    if part.missing:
+        texts.append(f"{part.missing} of {plural(part.cases, 'case')} missing")
+    return "; ".join(texts)
 
 
-def of_floor(each: FloorState) -> str:
-    """Return "71.0 %, 70.5 % of ring (NIC 4×100 Gb/s), required: 80 % (ring:80@64M-)"."""
-    known = [f"{percent:.1f} %" if percent is not None else NOTHING for percent in each.percents[:_MOST_FACTORS]]
-    of = short(each.model, 40) if each.model is not None else "an unknown reference"
-    limit = f" ({short(each.limited_by, 80)})" if each.limited_by is not None else ""
-    return f"{', '.join(known)} of {of}{limit}, required: {each.wanted:g} % ({short(each.asked, 60)})"
-
-
-def of_change(each: Change) -> str:
+def of_change(change: verdicts.Change) -> str:
     """Return "software mpi: MPICH 4.3 → MPICH 5.0: all slower cases use it; announced by …"."""
-    why = f": {short(each.plausible.render(), _LONGEST)}" if each.plausible is not None else ""
-    return f"{short(each.sentence(), _LONGEST)}{why}{_by(each.announced)}"
+    why = f": {short(change.plausible.render(), _LONGEST)}" if change.plausible is not None else ""
+    return f"{short(change.sentence(), _LONGEST)}{why}{_by(change.announced)}"
+
+
+def changes_title(verdict: Verdict) -> str:
+    """Return "changes since the last good allocation"; of paired stacks between the two."""
+    return "changes from the old stack to the new one" if verdict.mode == "paired" else "changes since the last good allocation"
 
 
 def describe_outcomes(verdict: Verdict) -> str:
@@ -147,7 +150,7 @@ def describe_outcomes(verdict: Verdict) -> str:
     if not verdict.outcomes:
         return ""
     notes = {Outcome.NO_CHANGE: f" (limit inside {format_margin(verdict.margin)})"}
-    groups = count_outcomes(Outcome(each.outcome) for each in verdict.groups if each.outcome)
+    groups = count_outcomes(Outcome(group.outcome) for group in verdict.groups if group.outcome)
     return f"cases: {count_text(verdict.outcomes, notes)}; groups: {count_text(groups, {})}"
 
 
@@ -159,12 +162,11 @@ def fallen(verdict: Verdict) -> list[str]:
 def judged(verdict: Verdict) -> str:
     """Return "judged: night-9; baseline good: 6 allocations, 336 cases"; for paired stacks the old stack."""
     names = first_of((short(name, 80) for name in verdict.candidates), _MOST_CANDIDATES)
-    thin = f" (thin: fewer than {ENOUGH})" if verdict.thin else ""
     if verdict.mode == "paired":
-        old = f"old stack {short(verdict.baseline, 200)}: {plural(verdict.cases, 'case')} of both"
-        return f"judged: {names}; {old}"
-    of = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cases, 'case')}"
-    return f"judged: {names}; baseline {short(verdict.baseline, 200)}: {of}"
+        return f"judged: {names}; old stack {short(verdict.baseline, 200)}: {plural(verdict.cases, 'case')} of both"
+    thin = f" (thin: fewer than {ENOUGH})" if verdict.thin else ""
+    held = f"{plural(verdict.allocations, 'allocation')}{thin}, {plural(verdict.cases, 'case')}"
+    return f"judged: {names}; baseline {short(verdict.baseline, 200)}: {held}"
 
 
 def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
@@ -173,53 +175,53 @@ def sentences(texts: Sequence[Fact | str], most: int) -> list[str]:
     return [*shown, f"and {len(texts) - most} more: see --out FILE"] if len(texts) > most else shown
 
 
-def open_ones(verdict: Verdict) -> Iterator[Suspicion | FloorState]:
+def open_ones(verdict: Verdict) -> Iterator[verdicts.Suspicion | verdicts.FloorState]:
     """Yield what is confirmed, suspected or accepted, in this order; all cases together before a part of them."""
     suspicions = sorted(verdict.suspicions, key=lambda each: each.kind != "whole")
-    parts: list[Suspicion | FloorState] = [*suspicions, *verdict.floors]
+    parts: list[verdicts.Suspicion | verdicts.FloorState] = [*suspicions, *verdict.floors]
     for state in (CONFIRMED, SUSPECTED, ACCEPTED):
-        yield from (each for each in parts if each.state == state)
+        yield from (part for part in parts if part.state == state)
 
 
-def worst_groups(groups: Sequence[GroupState]) -> list[GroupState]:
+def worst_groups(groups: Sequence[verdicts.GroupState]) -> list[verdicts.GroupState]:
     """Return confirmed groups first, then suspected and undecided ones, then those that passed; in each state the worst first."""
-    return sorted(groups, key=lambda each: (each.state == PASSED, each.state != CONFIRMED, -_beyond(each)))
+
+    def beyond(group: verdicts.GroupState) -> float:
+        """Return by what factor its median, or its worst case where cases are judged one by one, exceeds its limit; 0 if unknown."""
+        factor, limit = group.worst_factor, group.worst_limit
+        if group.limit:
+            factor, limit = group.factors[0] if group.factors else None, group.limit
+        return factor / limit if factor and limit else 0.0
+
+    return sorted(groups, key=lambda group: (group.state == PASSED, group.state != CONFIRMED, -beyond(group)))
 
 
-def _beyond(each: GroupState) -> float:
-    """Return by what factor its median, or its worst case where cases are judged one by one, exceeds its limit; 0 if unknown."""
-    factor, limit = (each.factors[0] if each.factors else None, each.limit) if each.limit else (each.worst_factor, each.worst_limit)
-    return factor / limit if factor and limit else 0.0
-
-
-def cleared(verdict: Verdict) -> list[Suspicion]:
+def cleared(verdict: Verdict) -> list[verdicts.Suspicion]:
     """Return what exceeded its limit at first, but not again."""
     return [each for each in verdict.suspicions if each.state == CLEARED]
 
 
-def of(each: Suspicion | FloorState) -> str:
-    """Return the figures: "+12.0 %, +11.0 %, +13.0 % (limit +2.0 %)", and the announcement; of a floor as `of_floor` does."""
-    if isinstance(each, FloorState):
-        return of_floor(each)
-    return f"{slower_in_each(each.factors)} (limit {slower(each.limit)}){_by(each.announced)}"
+def unknown_floors(verdict: Verdict) -> list[verdicts.FloorState]:
+    """Return the cases with an unknown share of the expected bandwidth."""
+    return [each for each in verdict.floors if each.state == UNDECIDED]
 
 
-def announced(by: Announcement | None) -> str:
+def announced(by: verdicts.Announcement | None) -> str:
     """Return "by A. Reviewer until 2027-01-31: fewer CTAs leave room for kernels"; "" without an announcement."""
     return "" if by is None else f"by {short(by.reviewer, 60)} until {short(by.expires, 10)}: {short(by.reason, 200)}"
 
 
-def _by(announcement: Announcement | None) -> str:
+def _by(announcement: verdicts.Announcement | None) -> str:
     return "" if announcement is None else f"; announced {announced(announcement)}"
 
 
 # The terminal output, on one screen: result, likely cause, suspects, changes, groups.
 
 _MOST_REASONS, _MOST_OPEN, _MOST_CHANGES, _MOST_GROUPS, _MOST_UNKNOWN, _MOST_NOTES = 8, 12, 6, 6, 4, 5
-_COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
-    Column("", "", lambda each: f"  {each[0]}"),
-    Column("", "", lambda each: each[1], cut=True),
-    Column("", "", lambda each: each[2], wrap=True),
+_COLUMNS: tuple[Column[Part], ...] = (
+    Column("", "", lambda part: f"  {part.state}"),
+    Column("", "", name_of, cut=True),
+    Column("", "", of, wrap=True),
 )
 
 
@@ -234,91 +236,69 @@ def lines(verdict: Verdict, width: int | None = None) -> Iterator[Line]:
 
 
 def _parts(verdict: Verdict, width: int | None) -> Iterator[Line]:
-    bad = verdict.result != PASSED
     yield Line(headline(verdict), "head")
     if describe_outcomes(verdict):
         yield Line(describe_outcomes(verdict), "head")
     yield from (Line(text, "wrong") for text in fallen(verdict)[:_MOST_REASONS])
-    if verdict.cause is not None:
-        yield Line(f"likely cause: {short(verdict.cause.render())}", "head")
-    yield from (Line(f"  {text}", "wrong" if bad else "") for text in sentences(verdict.reasons, _MOST_REASONS))
-    yield from _open(verdict, width)
-    yield from _changes(verdict)
-    yield from _groups(verdict, width)
+    yield from (Line(text, "head") for text in likely_cause(verdict))
+    style = "wrong" if verdict.result != PASSED else ""
+    yield from (Line(f"  {text}", style) for text in sentences(verdict.reasons, _MOST_REASONS))
+    not_passed = [group for group in verdict.groups if group.state != PASSED]  # below, with their worst cases
+    listed = {group.name for group in not_passed}
+    slow = [
+        part for part in open_ones(verdict)
+        if not (part.name in listed and isinstance(part, verdicts.Suspicion) and part.kind == "group" and part.announced is None)
+    ]  # fmt: skip
+    if slow:
+        yield Line("slower, by allocation, with the limit that chance explains; confirmed and worst first:", "head")
+        yield from _table(slow, _MOST_OPEN, width)
+    if cleared(verdict):
+        yield Line(f"  cleared (not slower again): {first_of(map(name_of, cleared(verdict)), 3)}")
+    yield from _table(unknown_floors(verdict), _MOST_UNKNOWN, width, " with an unknown percentage")
+    if verdict.changes:
+        yield Line(f"{changes_title(verdict)}, the most plausible cause first:", "head")
+        yield from (Line(f"  {of_change(change)}") for change in verdict.changes[:_MOST_CHANGES])
+        yield from _more(verdict.changes, _MOST_CHANGES)
+    if verdict.groups:
+        counts = Counter(group.state for group in verdict.groups)
+        yield Line(f"groups: {', '.join(f'{number} {short(state, 20)}' for state, number in counts.items())}", "head")
+        yield from _table(worst_groups(not_passed), _MOST_GROUPS, width)
     if verdict.reached:
         yield Line(f"--min-percent reached: {', '.join(sentences(verdict.reached, _MOST_NOTES))}")
     yield Line(judged(verdict), "foot")
     yield from (Line(f"note: {text}", "foot") for text in sentences(verdict.notes, _MOST_NOTES))
 
 
-def _open(verdict: Verdict, width: int | None) -> Iterator[Line]:
-    listed = {each.name for each in verdict.groups if each.state != PASSED}  # below, with their worst cases
-    parts = [
-        each
-        for each in open_ones(verdict)
-        if not (each.name in listed and isinstance(each, Suspicion) and each.kind == "group" and each.announced is None)
-    ]
-    if parts:
-        yield Line("slower, by allocation, with the limit that chance explains; confirmed and worst first:", "head")
-        yield from _records([(each.state, name_of(each), of(each)) for each in parts[:_MOST_OPEN]], width)
-    if len(parts) > _MOST_OPEN:
-        yield Line(f"  and {len(parts) - _MOST_OPEN} more: see --out FILE")
-    again = cleared(verdict)
-    if again:
-        yield Line(f"  cleared (not slower again): {first_of(map(name_of, again), 3)}")
-    unknown = [each for each in verdict.floors if each.state == UNDECIDED]  # their share of the expected bandwidth
-    yield from _records([(UNDECIDED, name_of(each), of_floor(each)) for each in unknown[:_MOST_UNKNOWN]], width)
-    if len(unknown) > _MOST_UNKNOWN:
-        yield Line(f"  and {len(unknown) - _MOST_UNKNOWN} more with an unknown percentage: see --out FILE")
+def _table(parts: Sequence[Part], most: int, width: int | None, what: str = "") -> Iterator[Line]:
+    """Yield the lines of the first parts, and how many more there are."""
+    yield from table_lines(Frame(_COLUMNS, parts[:most], style=lambda part: "wrong" if part.state == CONFIRMED else "doubtful"), width)
+    yield from _more(parts, most, what)
 
 
-def _changes(verdict: Verdict) -> Iterator[Line]:
-    if verdict.changes:
-        since = "changes from the old stack to the new one" if verdict.mode == "paired" else "changes since the last good allocation"
-        yield Line(f"{since}, the most plausible cause first:", "head")
-        yield from (Line(f"  {of_change(each)}") for each in verdict.changes[:_MOST_CHANGES])
-        if len(verdict.changes) > _MOST_CHANGES:
-            yield Line(f"  and {len(verdict.changes) - _MOST_CHANGES} more: see --out FILE")
-
-
-def _groups(verdict: Verdict, width: int | None) -> Iterator[Line]:
-    """Yield the number of groups in each state, and those that did not pass."""
-    if not verdict.groups:
-        return
-    counts = Counter(each.state for each in verdict.groups)
-    yield Line(f"groups: {', '.join(f'{number} {short(state, 20)}' for state, number in counts.items())}", "head")
-    found = worst_groups([each for each in verdict.groups if each.state != PASSED])
-    yield from _records([(each.state, name_of(each), of_group(each)) for each in found[:_MOST_GROUPS]], width)
-    if len(found) > _MOST_GROUPS:
-        yield Line(f"  and {len(found) - _MOST_GROUPS} more: see --out FILE")
-
-
-def _records(records: Sequence[tuple[str, str, str]], width: int | None) -> Iterator[Line]:
-    """Yield the lines of (state, name, figures)."""
-    return table_lines(Frame(_COLUMNS, records, style=lambda each: "wrong" if each[0] == CONFIRMED else "doubtful"), width)
+def _more(parts: Sequence[object], most: int, what: str = "") -> Iterator[Line]:
+    if len(parts) > most:
+        yield Line(f"  and {len(parts) - most} more{what}: see --out FILE")
 
 
 # The verdict in a notebook.
 
-_HTML_COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
-    Column("", "state", lambda each: each[0]),
-    Column("", "what", lambda each: each[1]),
-    Column("", "slower", lambda each: each[2]),
+_HTML_COLUMNS: tuple[Column[Part], ...] = (
+    Column("", "state", lambda part: part.state),
+    Column("", "what", name_of),
+    Column("", "slower", of),
 )
 
 
 def html_of_verdict(verdict: Verdict) -> str:
     """Return the verdict as HTML for a notebook: result and reasons, what is slower, the groups, and what changed."""
-    cause = [] if verdict.cause is None else [f"likely cause: {short(verdict.cause.render())}"]
-    reasons = [*fallen(verdict), *cause, *sentences(verdict.reasons, _MOST_REASONS)]
     head = [text for text in (headline(verdict), describe_outcomes(verdict)) if text]
-    slow = [(each.state, name_of(each), of(each)) for each in open_ones(verdict)]
-    groups = [(each.state, name_of(each), of_group(each)) for each in worst_groups(verdict.groups)]
-    changed = [f"change: {of_change(each)}" for each in verdict.changes[:_MOST_CHANGES]]
-    notes = [judged(verdict), *(f"note: {text}" for text in sentences(verdict.notes, _MOST_NOTES))]
-    tables = [
-        Frame(_HTML_COLUMNS, slow, head=[*head, *reasons]),
-        Frame(_HTML_COLUMNS, groups, title="groups" if groups else "", foot=[*changed, *notes]),
+    head += [*fallen(verdict), *likely_cause(verdict), *sentences(verdict.reasons, _MOST_REASONS)]
+    foot = [f"change: {of_change(change)}" for change in verdict.changes[:_MOST_CHANGES]]
+    foot += [judged(verdict), *(f"note: {text}" for text in sentences(verdict.notes, _MOST_NOTES))]
+    groups = worst_groups(verdict.groups)
+    tables: list[Frame[Part]] = [
+        Frame(_HTML_COLUMNS, list(open_ones(verdict)), head=head),
+        Frame(_HTML_COLUMNS, groups, title="groups" if groups else "", foot=foot),
     ]
     return "\n".join(map(html_text, tables))
 
@@ -375,22 +355,26 @@ def next_commands(verdict: Verdict, typed: GateCommand, width: int | None = None
             yield from wrapped([Line(short(text, 4000), "head")], width)
 
 
+def _step(what: str, *commands: str) -> list[str]:
+    """Return what the next commands do, and each command."""
+    return [f"{what}:", *(CommandText(f"  {command}") for command in commands)]
+
+
 def _texts(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     waiting = verdict.count(SUSPECTED) > 0 and len(verdict.candidates) < CONFIRMATIONS
     unexpected = unexpected_changes(verdict)
     if verdict.result == PASSED:
         if len(verdict.candidates) == 1 and not typed.slowed:  # the later ones of three may hold suspects alone
             why = f" (it has {verdict.allocations}, use at least {ENOUGH})" if verdict.thin else ""
-            yield f"next: add it to the baseline{why}:"
-            yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline), *map(str, typed.runs))}")
+            command = _command("baseline", "add", str(typed.baseline), *map(str, typed.runs))
+            yield from _step(f"next: add it to the baseline{why}", command)
     elif verdict.result == WRONG_DATA:
-        yield from ("next: show the cases with wrong data:", CommandText(f"  {_command('report', *map(str, typed.runs))}"))
+        yield from _step("next: show the cases with wrong data", _command("report", *map(str, typed.runs)))
     elif verdict.result == REGRESSION:
         if not typed.html:
-            yield from ("next: write it as a page:", CommandText(f"  {typed.judge('--html', 'gate.html')}"))
+            yield from _step("next: write it as a page", typed.judge("--html", "gate.html"))
     elif verdict.allocations < FEWEST:
-        yield "next: add more good allocations:"
-        yield CommandText(f"  {_command('baseline', 'add', str(typed.baseline))} RUN…")
+        yield from _step("next: add more good allocations", f"{_command('baseline', 'add', str(typed.baseline))} RUN…")
     elif unexpected:
         yield from _announcing(verdict, typed, unexpected)
         if waiting:
@@ -411,21 +395,20 @@ def arguments_of(options: Mapping[str, str]) -> list[str]:
 
 def _replacing(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     """Yield commands for launches that replace those in another machine state."""
-    lacking = [each for each in verdict.reasons if isinstance(each, LaunchesNeeded)]
-    known = [(each.allocation, each.more, typed.commands[each.allocation]) for each in lacking if typed.commands.get(each.allocation)]
-    if typed.slowed or not known:
+    lacking = [reason for reason in verdict.reasons if isinstance(reason, LaunchesNeeded) and typed.commands.get(reason.allocation)]
+    if typed.slowed or not lacking:
         return
     added: list[str] = []
-    for name, launches, words in known:
-        folder = _fresh_names(name, 1)[0]
-        added.append(folder)
+    for reason in lacking:
+        name, launches = reason.allocation, reason.more
+        added += _fresh_names(name, 1)
         while_it_runs = "" if typed.launcher in (None, "local") else ", in the same job"
-        yield f"next: measure {plural(launches, 'more launch')} in {name}{while_it_runs}:"
-        yield CommandText(f"  {_started([*words, '--allocation', name, '--quiet', '--out'], folder, launches, typed)}")
-    yield from ("and judge all together:", CommandText(f"  {typed.judge(*added)}"))
+        command = _started([*typed.commands[name], "--allocation", name, "--quiet", "--out"], added[-1], launches, typed)
+        yield from _step(f"next: measure {plural(launches, 'more launch')} in {name}{while_it_runs}", command)
+    yield from _step("and judge all together", typed.judge(*added))
 
 
-def unexpected_changes(verdict: Verdict) -> list[Change]:
+def unexpected_changes(verdict: Verdict) -> list[verdicts.Change]:
     """Return the changes without an announcement; of two stacks side by side only those that do not belong to the stacks."""
     stack = STACK if verdict.mode == "paired" else ()  # these may differ
     return [change for change in verdict.changes if change.announced is None and change.kind not in stack]
@@ -436,14 +419,11 @@ def expect_template(verdict: Verdict) -> str | None:
     unexpected = unexpected_changes(verdict)
     if not unexpected:
         return None
-    tables = []
-    for change in unexpected:
-        about = printable(change.sentence())
-        tables.append("\n".join([f"# {about}", *_announcement(verdict, change, reason="", reviewer="")]))
+    tables = ["\n".join([f"# {printable(change.sentence())}", *_announcement(verdict, change)]) for change in unexpected]
     return "\n\n".join([_ABOUT_TEMPLATE.rstrip(), *tables]) + "\n"
 
 
-def _announcement(verdict: Verdict, change: Change, reason: str, reviewer: str) -> list[str]:
+def _announcement(verdict: Verdict, change: verdicts.Change, reason: str = "", reviewer: str = "") -> list[str]:
     """Return the lines of a table [[change]]; kind and what are patterns, so special characters are escaped."""
     expires = date.fromisoformat(verdict.judged_on) + timedelta(_DAYS)
     texts = {"kind": change.kind.replace("[", "[[]"), "what": change.what.replace("[", "[[]"), "reason": reason, "reviewer": reviewer}
@@ -451,19 +431,18 @@ def _announcement(verdict: Verdict, change: Change, reason: str, reviewer: str) 
     return ["[[change]]", *lines, f"expires = {expires.isoformat()}"]
 
 
-def _announcing(verdict: Verdict, typed: GateCommand, unexpected: Sequence[Change]) -> Iterator[str]:
+def _announcing(verdict: Verdict, typed: GateCommand, unexpected: Sequence[verdicts.Change]) -> Iterator[str]:
     """Yield a table to edit, or the command that writes all of several tables."""
     is_first = "--expect" not in typed.besides
     if len(unexpected) == 1:
-        yield f"next: if the change is intended, announce it in {_EXPECT}:"
-        for line in _announcement(verdict, unexpected[0], "WHY IT IS EXPECTED", "YOUR NAME"):
-            yield CommandText(f"  {line}")
+        table = _announcement(verdict, unexpected[0], "WHY IT IS EXPECTED", "YOUR NAME")
+        yield from _step(f"next: if the change is intended, announce it in {_EXPECT}", *table)
     else:
         template = _EXPECT if is_first else _MORE
-        yield f"next: if the {len(unexpected)} changes are intended, write a table for each to {template}, and complete them:"
-        yield CommandText(f"  {typed.judge('--expect-template', template)}")
+        what = f"next: if the {len(unexpected)} changes are intended, write a table for each to {template}, and complete them"
+        yield from _step(what, typed.judge("--expect-template", template))
     if is_first:
-        yield from ("and judge again:", CommandText(f"  {typed.judge('--expect', _EXPECT)}"))
+        yield from _step("and judge again", typed.judge("--expect", _EXPECT))
 
 
 def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
@@ -471,14 +450,13 @@ def _again(verdict: Verdict, typed: GateCommand) -> Iterator[str]:
     if typed.imported or not typed.nameable:
         return
     if typed.suite is None:
-        yield from ("next: write a suite of the suspects:", CommandText(f"  {typed.judge('--confirm-suite', _SUITE)}"))
+        yield from _step("next: write a suite of the suspects", typed.judge("--confirm-suite", _SUITE))
         return
     more = CONFIRMATIONS - len(verdict.candidates)
     names = _fresh_names(verdict.candidates[0], more)
     where = "one more fresh allocation" if more == 1 else "two fresh allocations, one command in each"
-    yield f"next: measure the suspects again in {where}:"
-    yield from (CommandText(f"  {_measured(name, typed)}") for name in names)
-    yield from ("and judge all together:", CommandText(f"  {typed.judge(*names, '--confirm-suite', str(typed.suite))}"))
+    yield from _step(f"next: measure the suspects again in {where}", *(_measured(name, typed) for name in names))
+    yield from _step("and judge all together", typed.judge(*names, "--confirm-suite", str(typed.suite)))
 
 
 def _fresh_names(first: str, more: int) -> list[str]:

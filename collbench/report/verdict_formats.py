@@ -4,52 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import UsageError
+from collbench.gating import verdict as verdicts
 from collbench.gating.allocation import COLUMNS
 from collbench.gating.reasons import WAITING, rendered
-from collbench.gating.verdict import (
-    ACCEPTED,
-    CLEARED,
-    CONFIRMED,
-    EXIT_CODES,
-    NAGIOS,
-    PASSED,
-    REGRESSION,
-    SUSPECTED,
-    UNDECIDED,
-    WRONG_DATA,
-    FloorState,
-    GroupState,
-    Suspicion,
-    Verdict,
-    nagios_state,
-)
+from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, EXIT_CODES, PASSED, REGRESSION, SUSPECTED, UNDECIDED, WRONG_DATA, Verdict
+from collbench.report import verdict as texts
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Line, escaped, escaped_line, items, markdown_table
 from collbench.report.headlines import short
-from collbench.report.verdict import (
-    LONGEST_NAME,
-    cleared,
-    describe_outcomes,
-    fallen,
-    headline,
-    judged,
-    name_of,
-    of,
-    of_change,
-    of_floor,
-    of_group,
-    open_ones,
-    sentences,
-    worst_groups,
-)
+from collbench.report.verdict import Part, headline, judged, name_of, of, of_change, sentences
 from collbench.report.writers import STDOUT, Sample, exposed, write_whole
 from collbench.results.store import to_page
 from collbench.units import listed
@@ -65,38 +38,28 @@ _MOST = 10  # of a kind in a step; GitHub shows no more
 _ANNOTATIONS_LONGEST = 1000
 _KINDS = ("error", "warning", "notice")
 _OF_STATE = {CONFIRMED: "error", SUSPECTED: "warning", ACCEPTED: "notice"}
-_Annotation = tuple[str, str, str]  # kind, title, message
 
 
 def annotation_lines(verdict: Verdict) -> Iterator[Line]:
     """Yield the result, what is slower, what is undecided, and what changed: at most ten errors, warnings and notices each."""
-    annotations = list(_all(verdict))
-    for kind in _KINDS:
-        for _, title, message in islice((each for each in annotations if each[0] == kind), _MOST):
-            yield Line(f"::{kind} title={_property(title)}::{_data(message)}")
-
-
-def _all(verdict: Verdict) -> Iterator[_Annotation]:
-    """Yield the result first, so that it is never cut."""
     cause = [f"likely cause: {verdict.cause.render()}"] if verdict.cause is not None else []
     text = "; ".join([headline(verdict), *cause, *rendered(verdict.reasons[:3]), judged(verdict)])
-    yield ("notice" if verdict.result == PASSED else "error"), f"collbench gate: {verdict.result}", text
-    yield from ((_OF_STATE[each.state], f"{each.state}: {name_of(each)}", of(each)) for each in open_ones(verdict))
-    yield from (("warning", f"no verdict: {name_of(each)}", of_group(each)) for each in verdict.groups if each.state == UNDECIDED)
-    yield from (("warning", f"no verdict: {name_of(each)}", of_floor(each)) for each in verdict.floors if each.state == UNDECIDED)
-    yield from (("warning", "collbench gate: reason", reason) for reason in rendered(verdict.reasons))
-    yield from (("notice", "change since the last good allocation", of_change(each)) for each in verdict.changes)
-    yield from (("notice", "collbench gate: note", note) for note in rendered(verdict.notes))
+    annotations = [("notice" if verdict.result == PASSED else "error", f"collbench gate: {verdict.result}", text)]  # first: never cut
+    annotations += [(_OF_STATE[part.state], f"{part.state}: {name_of(part)}", of(part)) for part in texts.open_ones(verdict)]
+    undecided: list[Part] = [*(group for group in verdict.groups if group.state == UNDECIDED), *texts.unknown_floors(verdict)]
+    annotations += [("warning", f"no verdict: {name_of(part)}", of(part)) for part in undecided]
+    annotations += [("warning", "collbench gate: reason", reason) for reason in rendered(verdict.reasons)]
+    annotations += [("notice", "change since the last good allocation", of_change(change)) for change in verdict.changes]
+    annotations += [("notice", "collbench gate: note", note) for note in rendered(verdict.notes)]
+    for kind in _KINDS:
+        for _, title, message in islice((annotation for annotation in annotations if annotation[0] == kind), _MOST):
+            escaped_title = _data(title).replace(":", "%3A").replace(",", "%2C")
+            yield Line(f"::{kind} title={escaped_title}::{_data(message)}")
 
 
 def _data(text: str) -> str:
     """Return the text escaped for the message (toolkit/packages/core, escapeData); a newline could begin another command."""
     return short(text, _ANNOTATIONS_LONGEST).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    """Return the text escaped for `title=`."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 # All output files.
@@ -131,8 +94,15 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], base
         write_whole(files.out, to_page(verdict.as_json()), "--out")
     if files.junit:
         write_whole(files.junit, junit(verdict), "--junit")
-    if files.markdown:
-        _write_markdown(files.markdown, verdict)
+    if files.markdown and not is_summary(files.markdown):
+        write_whole(files.markdown, markdown(verdict), "--markdown")
+    elif files.markdown:
+        try:
+            with files.markdown.open("a", encoding="utf-8") as file:
+                file.write(markdown(verdict, LARGEST - file.tell()))
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"--markdown {files.markdown}: cannot write ({why}); choose another file") from error
     if files.openmetrics:
         write_whole(files.openmetrics, openmetrics(verdict), "--openmetrics")
     if files.html:
@@ -146,31 +116,20 @@ def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], base
 
 def verdict_lines(verdict: Verdict, format: str, style: str, width: int | None = None) -> Iterator[Line]:
     """Yield what is printed: a status line for `style` nagios, else the verdict in `format`: table, json or github."""
-    if style == NAGIOS:
+    if style == verdicts.NAGIOS:
         yield from status_lines(verdict)
     elif format == "github":
         yield from annotation_lines(verdict)
+    elif format == "json":
+        yield texts.json_line(verdict)
     else:
-        from collbench.report import verdict as terminal
-
-        yield from [terminal.json_line(verdict)] if format == "json" else terminal.lines(verdict, width)
+        yield from texts.lines(verdict, width)
 
 
 def is_summary(path: Path) -> bool:
     """Return whether it is the summary file of a GitHub step."""
     summary = os.environ.get(_SUMMARY)
     return bool(summary) and Path(summary or "").resolve() == path.resolve()
-
-
-def _write_markdown(path: Path, verdict: Verdict) -> None:
-    if not is_summary(path):
-        write_whole(path, markdown(verdict), "--markdown")
-        return
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(markdown(verdict, LARGEST - file.tell()))
-    except OSError as error:
-        raise UsageError(f"--markdown {path}: cannot write ({error.strerror or error}); choose another file") from error
 
 
 # Files of an earlier gate are removed before this one judges. After a failure Jenkins or a collector would read the old verdict as new.
@@ -191,30 +150,29 @@ def remove_earlier(files: OutputFiles, read: Path | None = None) -> None:
     Empty files, pipes and the summary of a GitHub step stay too. Raises UsageError, before anything is removed, for a file that no gate
     wrote.
     """
-    requested = {option: path for option, path in vars(files).items() if path is not None and not is_summary(path)}
-    found = [(option, path.resolve()) for option, path in requested.items() if _is_earlier(option, path)]
-    for option, target in found:
-        if read is not None and target == read.resolve():
+    earlier = []
+    for option, path in vars(files).items():
+        if path is None or is_summary(path):
             continue
+        try:
+            begins = b""
+            if path.is_file():
+                with open_file(path) as file:
+                    begins = file.read(_BEGINNING)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(f"--{option} {path}: cannot write ({why}); choose another file") from error
+        if begins and not _IS_OWN_FILE[option](begins.decode(errors="replace")):
+            raise UsageError(
+                f"--{option} {path} was not written by `collbench gate --{option}`, so it is not replaced: choose another file"
+            )
+        if begins and (read is None or path.resolve() != read.resolve()):
+            earlier.append((option, path, path.resolve()))
+    for option, path, target in earlier:
         try:
             target.unlink(missing_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"--{option} {requested[option]}: cannot remove the file of an earlier gate ({error.strerror}); remove it"
-            ) from error
-
-
-def _is_earlier(option: str, path: Path) -> bool:
-    try:
-        if not path.is_file():
-            return False
-        with open_file(path) as file:
-            begins = file.read(_BEGINNING).decode(errors="replace")
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
-        raise UsageError(f"--{option} {path}: cannot write ({getattr(error, 'strerror', None) or error}); choose another file") from error
-    if begins and not _IS_OWN_FILE[option](begins):
-        raise UsageError(f"--{option} {path} was not written by `collbench gate --{option}`, so it is not replaced: choose another file")
-    return bool(begins)
+            raise UsageError(f"--{option} {path}: cannot remove the file of an earlier gate ({error.strerror}); remove it") from error
 
 
 # JUnit XML for Jenkins and GitLab, in the form of Ant's schema (windyroad/JUnit-Schema): a test case for each group, each floor, and the
@@ -222,22 +180,6 @@ def _is_earlier(option: str, path: Path) -> bool:
 
 _MOST_LINES = 60
 _OPEN = (CONFIRMED, SUSPECTED, UNDECIDED)
-_NAMES = {
-    "verdict": "the verdict",
-    "comparable": "comparable: software, clocks, machine state",
-    "whole": "all cases",
-}
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A test case: its class and name, its state (PASSED: fine), a message and more lines."""
-
-    kind: str
-    name: str
-    state: str
-    why: str = ""
-    more: Sequence[str] = ()
 
 
 def junit(verdict: Verdict) -> str:
@@ -246,58 +188,55 @@ def junit(verdict: Verdict) -> str:
         from junitparser import SystemErr, SystemOut, TestSuite
     except ImportError as error:
         raise UsageError("--junit needs junitparser: pip install 'collbench[report]'") from error
+    slower = [f"{part.state}: {name_of(part)}: {of(part)}" for part in texts.open_ones(verdict)]
+    changes = [of_change(change) for change in verdict.changes[:_MOST_LINES]]
+    notes = [judged(verdict), *sentences(verdict.notes, 20)]
+    everything = [*texts.likely_cause(verdict), *sentences(verdict.reasons, 20), *sentences(slower, _MOST_LINES), *changes, *notes]
     suite: Any = TestSuite("collbench gate")
     suite.timestamp, suite.hostname = f"{verdict.judged_on[:10]}T00:00:00", "localhost"  # the runs are of many hosts
     suite.add_property("result", verdict.result)
     suite.add_property("baseline", short(verdict.baseline))
     suite.add_property("candidates", ", ".join(short(name, 80) for name in verdict.candidates[:6]))
     suite.add_property("collbench", short(verdict.collbench, 40))
-    suite.add_testcases([_written(case, verdict) for case in _cases(verdict)])
-    suite.append(SystemOut("\n".join(_everything(verdict))))
+    suite.add_testcases(list(_test_cases(verdict, everything, changes)))
+    suite.append(SystemOut("\n".join(everything)))
     suite.append(SystemErr(""))
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + str(suite.tostring(), "utf-8") + "\n"
 
 
-def _cases(verdict: Verdict) -> Iterator[_Case]:
-    yield _Case("verdict", _NAMES["verdict"], verdict.result, headline(verdict), _everything(verdict))
+def _test_cases(verdict: Verdict, everything: Sequence[str], changes: Sequence[str]) -> Iterator[TestCase]:
+    """Yield the test case of the verdict, of its reasons, of all cases together, of each group and of each floor."""
+    result_of = partial(_test_case, verdict.result)
+    yield result_of("verdict", "the verdict", verdict.result, headline(verdict), more=everything)
     open_reasons = [reason for reason in verdict.reasons if not isinstance(reason, WAITING)]
-    known = PASSED if not open_reasons else UNDECIDED
-    yield _Case("verdict", _NAMES["comparable"], known, "; ".join(sentences(open_reasons, 3)), sentences(open_reasons, _MOST_LINES))
-    whole = next((each for each in open_ones(verdict) if isinstance(each, Suspicion) and each.kind == "whole"), None)
-    yield _Case("verdict", _NAMES["whole"], whole.state if whole else PASSED, of(whole) if whole else "")
+    state, why = UNDECIDED if open_reasons else PASSED, "; ".join(sentences(open_reasons, 3))
+    yield result_of("verdict", "comparable: software, clocks, machine state", state, why, more=sentences(open_reasons, _MOST_LINES))
+    whole = next((part for part in texts.open_ones(verdict) if isinstance(part, verdicts.Suspicion) and part.kind == "whole"), None)
+    yield result_of("verdict", "all cases", whole.state if whole else PASSED, of(whole) if whole else "")
     for group in verdict.groups:
         own = [f"{each.state}: {of(each)}" for each in verdict.suspicions if each.kind == "group" and each.name == group.name]
-        more = [*own, *(of_change(each) for each in verdict.changes[:_MOST_LINES])]  # its cases are in the verdict's own case
-        yield _Case("groups", name_of(group), group.state, of_group(group), more)
-    for asked in dict.fromkeys([*verdict.asked, *(each.asked for each in verdict.floors)]):  # with the state of its worst case
-        cases = [each for each in verdict.floors if each.asked == asked and each.state in _OPEN]
-        state = next((state for state in _OPEN if state in {each.state for each in cases}), PASSED)
-        bad = [f"{each.state}: {name_of(each)}: {of_floor(each)}" for each in cases]
-        yield _Case("floors", short(asked, 60), state, bad[0] if bad else "", sentences(bad, _MOST_LINES))
+        yield result_of("groups", name_of(group), group.state, of(group), more=[*own, *changes])  # its cases are in the verdict's own case
+    for asked in dict.fromkeys([*verdict.asked, *(floor.asked for floor in verdict.floors)]):  # with the state of its worst case
+        cases = [floor for floor in verdict.floors if floor.asked == asked and floor.state in _OPEN]
+        state = next((state for state in _OPEN if state in {floor.state for floor in cases}), PASSED)
+        bad = [f"{floor.state}: {name_of(floor)}: {of(floor)}" for floor in cases]
+        yield result_of("floors", short(asked, 60), state, bad[0] if bad else "", more=sentences(bad, _MOST_LINES))
 
 
-def _everything(verdict: Verdict) -> list[str]:
-    cause = [f"likely cause: {short(verdict.cause.render())}"] if verdict.cause is not None else []
-    slower = [f"{each.state}: {name_of(each)}: {of(each)}" for each in open_ones(verdict)]
-    changes = [of_change(each) for each in verdict.changes[:_MOST_LINES]]
-    reasons, notes = sentences(verdict.reasons, 20), sentences(verdict.notes, 20)
-    return [*cause, *reasons, *sentences(slower, _MOST_LINES), *changes, judged(verdict), *notes]
-
-
-def _written(case: _Case, verdict: Verdict) -> TestCase:
-    """Return the JUnit test case. If the result is "no verdict", no case is a failure, even a slow one."""
+def _test_case(result: str, kind: str, name: str, state: str, why: str, *, more: Sequence[str] = ()) -> TestCase:
+    """Return a test case, without a failure if its state is fine. If the result is "no verdict", none is a failure, even a slow one."""
     from junitparser import Error, Failure, TestCase
 
-    written = TestCase(case.name, f"collbench.gate.{case.kind}", 0.0)
-    if case.state in (REGRESSION, WRONG_DATA) or (case.state == CONFIRMED and verdict.result in (REGRESSION, WRONG_DATA)):
-        result: Failure | Error = Failure(case.why, REGRESSION if case.state == CONFIRMED else case.state)
-    elif case.state in (UNDECIDED, SUSPECTED, CONFIRMED):
-        result = Error(case.why, case.state)
+    case = TestCase(name, f"collbench.gate.{kind}", 0.0)
+    if state in (REGRESSION, WRONG_DATA) or (state == CONFIRMED and result in (REGRESSION, WRONG_DATA)):
+        outcome: Failure | Error = Failure(why, REGRESSION if state == CONFIRMED else state)
+    elif state in (UNDECIDED, SUSPECTED, CONFIRMED):
+        outcome = Error(why, state)
     else:
-        return written
-    result.text = "\n".join(case.more)
-    written.result = result
-    return written
+        return case
+    outcome.text = "\n".join(more)
+    case.result = outcome
+    return case
 
 
 # One status line for Nagios (Monitoring Plugins Development Guidelines): the state, the text, then figures.
@@ -308,9 +247,10 @@ _STATUS_LONGEST = 400  # characters; old NRPE transfers 1,024 bytes
 
 def status_lines(verdict: Verdict) -> list[Line]:
     """Return "COLLBENCH CRITICAL - regression: 1 confirmed: allreduce 64 MiB mpi +12.0 % … | confirmed=1;;0;0 …"."""
-    worst = next(open_ones(verdict), None)
+    worst = next(texts.open_ones(verdict), None)
     first = [verdict.cause.render()] if verdict.cause is not None else []
-    first += [f"{name_of(worst)} {of(worst)}"] if worst is not None else []
+    if worst is not None:
+        first.append(f"{name_of(worst)} {of(worst)}")
     text = _plain("; ".join([headline(verdict), *first, *rendered(verdict.reasons)]))
     unknown = sum(each.state == UNDECIDED for each in verdict.groups)
     figures = {  # value;warning;critical;minimum
@@ -319,7 +259,7 @@ def status_lines(verdict: Verdict) -> list[Line]:
         "cells": f"{verdict.cases};;;0", "baseline_allocations": f"{verdict.allocations};;;0",
     }  # fmt: skip
     shown = " ".join(f"{name}={figure}" for name, figure in figures.items())
-    return [Line(f"COLLBENCH {_STATES[nagios_state(verdict)]} - {text} | {shown}")]
+    return [Line(f"COLLBENCH {_STATES[verdicts.nagios_state(verdict)]} - {text} | {shown}")]
 
 
 def of_failure(sentence: str) -> Line:
@@ -347,9 +287,14 @@ def markdown(verdict: Verdict, room: int = LARGEST) -> str:
     left_out = False
     for part in _folded(verdict):
         more = sum(map(_size, part))
-        fits = size + more <= room
-        lines, size, left_out = ([*lines, *part], size + more, left_out) if fits else (lines, size, True)
-    return "\n".join([*lines, *(["", _LEFT_OUT] if left_out else [])]) + "\n"
+        if size + more <= room:
+            lines += part
+            size += more
+        else:
+            left_out = True
+    if left_out:
+        lines += ["", _LEFT_OUT]
+    return "\n".join(lines) + "\n"
 
 
 def _size(line: str) -> int:
@@ -359,73 +304,60 @@ def _size(line: str) -> int:
 def _first(verdict: Verdict) -> Iterator[str]:
     """Yield the open part: result, reasons, what is slower, what changed."""
     yield f"## {_MARKS.get(verdict.result, '')} collbench gate: {escaped(headline(verdict))}"
-    if describe_outcomes(verdict):
-        yield from ("", escaped_line(describe_outcomes(verdict)))
+    if texts.describe_outcomes(verdict):
+        yield from ("", escaped_line(texts.describe_outcomes(verdict)))
     if verdict.ceilings:
-        yield from ("", *items(fallen(verdict)[:_MOST_REASONS]))
+        yield from ("", *items(texts.fallen(verdict)[:_MOST_REASONS]))
     if verdict.cause is not None:
         yield from ("", f"Likely cause: {escaped(short(verdict.cause.render()))}")
     if verdict.reasons:
         yield from ("", *items(sentences(verdict.reasons, _MOST_REASONS)))
-    found = list(open_ones(verdict))
-    if found:
-        yield from ("", *_table(found[:_MOST_ROWS]))
-    if len(found) > _MOST_ROWS:
-        yield from ("", f"The first {_MOST_ROWS} of {len(found)}, confirmed and worst first; all are below.")
+    slow = list(texts.open_ones(verdict))
+    if slow:
+        yield from ("", *_table(slow[:_MOST_ROWS]))
+    if len(slow) > _MOST_ROWS:
+        yield from ("", f"The first {_MOST_ROWS} of {len(slow)}, confirmed and worst first; all are below.")
     if verdict.changes:
-        since = "Changes from the old stack to the new one" if verdict.mode == "paired" else "Changes since the last good allocation"
-        yield from (
-            "",
-            f"**{since}**, the most plausible cause first:",
-            "",
-            *items(of_change(each) for each in verdict.changes[:_MOST_CHANGES]),
-        )
+        title = texts.changes_title(verdict)
+        yield from ("", f"**{title[:1].upper()}{title[1:]}**, the most plausible cause first:", "")
+        yield from items(of_change(change) for change in verdict.changes[:_MOST_CHANGES])
     yield from ("", escaped_line(judged(verdict)))
 
 
-def _table(found: Iterable[Suspicion | FloorState]) -> list[str]:
-    return markdown_table(("state", "what", "time, by allocation"), [(each.state, name_of(each), of(each)) for each in found], [False] * 3)
+def _table(parts: Iterable[Part]) -> list[str]:
+    rows = [(part.state, name_of(part), of(part)) for part in parts]
+    return markdown_table(("state", "what", "time, by allocation"), rows, [False] * 3)
 
 
 def _folded(verdict: Verdict) -> Iterator[list[str]]:
     """Yield the folded parts, each of which may be left out."""
-    found = list(open_ones(verdict))
-    above = {each.name for each in found}
-    groups = [each for each in verdict.groups if each.name not in above]
+    slow, again, unknown = list(texts.open_ones(verdict)), texts.cleared(verdict), texts.unknown_floors(verdict)
+    above = {part.name for part in slow}
+    groups = [group for group in verdict.groups if group.name not in above]
     if groups:
         other = "Groups" if len(groups) == len(verdict.groups) else "Other groups"
-        yield _details(f"{other} ({len(groups)})", _groups(groups), len(groups))
-    if len(found) > _MOST_ROWS:
-        yield _details("All slower cases and groups", _table(found[:_MOST_FOLDED]), len(found))
-    again = cleared(verdict)
+        rows = [  # those that did not pass first
+            (short(group.state, 20), group.outcome or NOTHING, name_of(group), str(group.cases), of(group))
+            for group in texts.worst_groups(groups)[:_MOST_FOLDED]
+        ]
+        titles = ("state", "outcome", "group", "cases", "time, by allocation")
+        yield _details(f"{other} ({len(groups)})", markdown_table(titles, rows, [False, False, False, True, False]), len(groups))
+    if len(slow) > _MOST_ROWS:
+        yield _details("All slower cases and groups", _table(slow[:_MOST_FOLDED]), len(slow))
     if again:
         yield _details(f"Cleared: not slower again ({len(again)})", _table(again[:_MOST_FOLDED]), len(again))
-    unknown = [each for each in verdict.floors if each.state == UNDECIDED]
     if unknown:
-        rows = [(name_of(each), of_floor(each)) for each in unknown[:_MOST_FOLDED]]
-        yield _details(
-            f"Percentage of the expected bandwidth unknown ({len(unknown)})",
-            markdown_table(("case", "percentage"), rows, [False] * 2),
-            len(unknown),
-        )
+        shares = [(name_of(floor), of(floor)) for floor in unknown[:_MOST_FOLDED]]
+        table = markdown_table(("case", "percentage"), shares, [False] * 2)
+        yield _details(f"Percentage of the expected bandwidth unknown ({len(unknown)})", table, len(unknown))
     if len(verdict.changes) > _MOST_CHANGES:
-        yield _details("All changes", items(of_change(each) for each in verdict.changes[:_MOST_FOLDED]), len(verdict.changes))
+        yield _details("All changes", items(of_change(change) for change in verdict.changes[:_MOST_FOLDED]), len(verdict.changes))
     if verdict.notes or len(verdict.reasons) > _MOST_REASONS:
         more = [*verdict.reasons[_MOST_REASONS:], *verdict.notes]
         yield _details(f"Notes ({len(more)})", items(sentences(more, _MOST_FOLDED)), len(more))
 
 
-def _groups(groups: Sequence[GroupState]) -> list[str]:
-    """Return the table of groups, those that did not pass first."""
-    order = worst_groups(groups)
-    rows = [
-        (short(each.state, 20), each.outcome or NOTHING, short(each.name, LONGEST_NAME), str(each.cases), of_group(each))
-        for each in order[:_MOST_FOLDED]
-    ]
-    return markdown_table(("state", "outcome", "group", "cases", "time, by allocation"), rows, [False, False, False, True, False])
-
-
-def _details(title: str, lines: Sequence[str], number: int) -> list[str]:
+def _details(title: str, lines: Iterable[str], number: int) -> list[str]:
     more = [] if number <= _MOST_FOLDED else ["", f"The first {_MOST_FOLDED} of {number}."]
     return ["", f"<details><summary>{title}</summary>", "", *lines, *more, "", "</details>"]
 
@@ -460,23 +392,27 @@ def openmetrics(verdict: Verdict) -> str:
 def gate_samples(verdict: Verdict) -> Iterator[Sample]:
     """Yield the metrics of a verdict (of `GATE_METRICS`)."""
     yield from _one_hot("gate_result", {}, "result", EXIT_CODES, verdict.result)
-    yield Sample("gate_judged_timestamp", {}, _seconds(verdict.judged_on))
+    day = None
+    with suppress(ValueError):
+        day = datetime.fromisoformat(verdict.judged_on).replace(tzinfo=UTC).timestamp()
+    yield Sample("gate_judged_timestamp", {}, day)
     yield Sample("gate_baseline_allocations", {}, verdict.allocations)
     yield Sample("gate_candidate_allocations", {}, len(verdict.candidates))
     yield Sample("gate_cells", {}, verdict.cases)
     for state in (CONFIRMED, SUSPECTED, ACCEPTED, CLEARED):
         yield Sample("gate_suspicions", {"state": state}, verdict.count(state))
-    yield Sample("gate_unannounced_changes", {}, sum(each.announced is None for each in verdict.changes))
+    yield Sample("gate_unannounced_changes", {}, sum(change.announced is None for change in verdict.changes))
     for group in verdict.groups:
         labels = {name: short(str(getattr(group, name)), _LONGEST) for name in ("backend", "operation", "size_class")}
         yield from _one_hot("gate_group_state", labels, "state", (PASSED, CONFIRMED, SUSPECTED, UNDECIDED), group.state)
         yield from _by_allocation("gate_group_time", labels, group.factors)
         yield Sample("gate_group_limit", labels, group.limit)
         yield Sample("gate_group_missing_cells", labels, group.missing)
-    for each in verdict.suspicions:
-        labels = {"kind": each.kind, "name": short(each.name, _LONGEST), "state": each.state, **_case(each)}
-        yield from _by_allocation("gate_suspicion_time", labels, each.factors)
-        yield Sample("gate_suspicion_limit", labels, each.limit)
+    for suspicion in verdict.suspicions:
+        name = short(suspicion.name, _LONGEST)
+        labels = {"kind": suspicion.kind, "name": name, "state": suspicion.state, **_case(suspicion)}
+        yield from _by_allocation("gate_suspicion_time", labels, suspicion.factors)
+        yield Sample("gate_suspicion_limit", labels, suspicion.limit)
     for floor in verdict.floors:
         known = {name: short(text, _LONGEST) for name in ("model", "limited_by") if (text := getattr(floor, name)) is not None}
         labels = {"name": short(floor.name, _LONGEST), "asked": short(floor.asked, _LONGEST), "state": floor.state, **known, **_case(floor)}
@@ -484,11 +420,12 @@ def gate_samples(verdict: Verdict) -> Iterator[Sample]:
         yield Sample("gate_of_ceiling_wanted", labels, floor.wanted / 100)
 
 
-def _case(each: Suspicion | FloorState) -> dict[str, str]:
+def _case(part: verdicts.Suspicion | verdicts.FloorState) -> dict[str, str]:
     """Return its columns as labels, as in the metrics of a report; other names in the file are ignored."""
-    known = {name: value for name in COLUMNS if (value := each.case.get(name)) is not None}
-    placing = {True: "in place", False: "out of place"}.get(known.pop("in_place", None))
-    labels = {**known, **({"placing": placing} if placing else {})}
+    labels = {name: part.case[name] for name in COLUMNS if part.case.get(name) is not None}
+    placing = {True: "in place", False: "out of place"}.get(labels.pop("in_place", None))
+    if placing:
+        labels["placing"] = placing
     return {name: short(str(value), _LONGEST) for name, value in labels.items()}
 
 
@@ -497,13 +434,6 @@ def _by_allocation(name: str, labels: _Labels, values: Sequence[float | None]) -
         yield Sample(name, {**labels, "strike": str(strike)}, value)
 
 
-def _one_hot(name: str, labels: _Labels, label: str, states: Sequence[str] | Mapping[str, int], state: str) -> Iterator[Sample]:
-    for each in states:
-        yield Sample(name, {**labels, label: each.replace(" ", "_")}, each == state)
-
-
-def _seconds(day: str) -> float | None:
-    try:
-        return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
+def _one_hot(name: str, labels: _Labels, label: str, states: Iterable[str], state: str) -> Iterator[Sample]:
+    for possible in states:
+        yield Sample(name, {**labels, label: possible.replace(" ", "_")}, possible == state)

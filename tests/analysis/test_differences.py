@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collbench.analysis.differences import KINDS, Difference, Facts, Item, differences, without_idle
 from collbench.gating.allocation import Allocation
-from collbench.gating.changes import changes
+from collbench.gating.conditions import changes
 from collbench.results.reader import Run
 from tests.results.rows import make_row
 

@@ -147,7 +147,7 @@ def test_a_defect_drains_no_node_and_is_unknown_to_a_monitor(good: Path, monkeyp
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("collbench.gating.judge.judge", broken)
+    monkeypatch.setattr("collbench.cli.judging.judge", broken)
     done = {style: gate(good, "--exit-style", style, night(good, "same")) for style in ("collbench", "nagios", "prolog")}
     assert {style: each.returncode for style, each in done.items()} == {"collbench": 4, "nagios": 3, "prolog": 0}
     assert done["nagios"].stdout == "COLLBENCH UNKNOWN - surprise\n"

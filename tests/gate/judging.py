@@ -11,8 +11,7 @@ from typing import Any
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import Baseline
-from collbench.gating.changes import ExpectedChange
-from collbench.gating.floors import Floor
+from collbench.gating.conditions import ExpectedChange, Floor
 from collbench.gating.judge import judge
 from collbench.gating.verdict import Verdict
 from collbench.results.row import CaseKey

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from collbench.analysis.differences import Difference, Item
 from collbench.gating.cause import cause_of, ranked
-from collbench.gating.changes import ExpectedChange
-from collbench.gating.plausible import (
+from collbench.gating.conditions import ExpectedChange
+from collbench.gating.reasons import (
     CarriesAll,
     CarriesNone,
     CarriesSome,

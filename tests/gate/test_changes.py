@@ -13,7 +13,7 @@ from collbench.analysis.differences import Difference, Item
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes
-from collbench.gating.changes import ExpectedChange, accepted, changes, expired, from_table, read_expected, unannounced
+from collbench.gating.conditions import ExpectedChange, accepted, changes, expired, from_table, read_expected, unannounced
 from collbench.gating.reasons import ExpiredAnnouncement
 from collbench.gating.verdict import Announcement, Suspicion
 from tests.gate.verdicts import suspicion

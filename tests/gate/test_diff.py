@@ -9,7 +9,7 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.gating.baseline import Baseline
-from collbench.gating.diff import BaselineDiff, between_allocations, between_baselines
+from collbench.gating.history import BaselineDiff, between_allocations, between_baselines
 from tests.gate.histories import case, nights, upgraded
 
 BASE = Baseline(Path("base"), upgraded(12, 6, by=1.1))

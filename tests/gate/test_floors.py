@@ -14,7 +14,7 @@ from collbench.analysis.ceilings import LinkCeiling
 from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures
-from collbench.gating.floors import Floor, floor_reasons, floor_states, read_floor
+from collbench.gating.conditions import Floor, floor_reasons, floor_states, read_floor
 from collbench.gating.reasons import CaseNames, FloorUnknown, SuspectedBelowFloor
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.results.row import CaseKey

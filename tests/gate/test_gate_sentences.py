@@ -15,8 +15,7 @@ from collbench.errors import UsageError
 from collbench.gating import reasons
 from collbench.gating.allocation import Allocation, CaseTimes, allocations_in
 from collbench.gating.baseline import Baseline, add_all, load
-from collbench.gating.changes import read_expected
-from collbench.gating.floors import floor_states, read_floor
+from collbench.gating.conditions import floor_states, read_expected, read_floor
 from collbench.gating.history import dated_in
 from collbench.gating.verdict import UNDECIDED, read_verdict
 from collbench.report.frame import Line

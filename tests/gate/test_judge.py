@@ -16,8 +16,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes, ShownFigures
 from collbench.gating.baseline import Baseline, scheme_of
-from collbench.gating.changes import ExpectedChange
-from collbench.gating.floors import read_floor
+from collbench.gating.conditions import ExpectedChange, read_floor
 from collbench.gating.judge import group_states, result_of
 from collbench.gating.reasons import (
     AnotherCluster,

@@ -18,7 +18,7 @@ from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import CaseGroup, Figures, Scheme, known_median
-from collbench.gating.changes import ExpectedChange
+from collbench.gating.conditions import ExpectedChange
 from collbench.gating.paired import SideBySide, Starts, decide, in_pairs, judge_paired, learn_pairs, side_by_side
 from collbench.gating.reasons import (
     CaseNames,

@@ -21,9 +21,8 @@ from collbench.gating.reasons import (
     StillSuspected,
     UnstableCases,
 )
-from collbench.gating.rule import learn
+from collbench.gating.rule import flipped, launch_limits, learn, typical_probe_s, unstable
 from collbench.gating.self_test import Cluster, Noise
-from collbench.gating.state import flipped, launch_limits, typical_probe_s, unstable
 from collbench.reason import Fact
 from collbench.results.row import CaseKey
 from tests.gate.judging import BASE, allocation, base, case, judged, slow, with_case

@@ -15,8 +15,16 @@ from msgspec.structs import replace
 
 from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
-from collbench.gating.plausible import StoredCause
-from collbench.gating.reasons import BeganInFuture, CaseNames, MissingCases, ShortBaseline, StillSuspected, SuspectedBelowFloor, WrongCases
+from collbench.gating.reasons import (
+    BeganInFuture,
+    CaseNames,
+    MissingCases,
+    ShortBaseline,
+    StillSuspected,
+    StoredCause,
+    SuspectedBelowFloor,
+    WrongCases,
+)
 from collbench.gating.verdict import EXIT_CODES, SCHEMA_FILE, STYLES, Verdict, code_of_failure, exit_code, from_json, read_verdict, schema
 from collbench.reason import Text
 from collbench.results.store import to_page

@@ -7,8 +7,7 @@ from typing import Any
 
 from collbench.analysis.differences import Item
 from collbench.analysis.launches import case_of
-from collbench.gating.plausible import LinkOfAll, SlowMessages
-from collbench.gating.reasons import CaseNames, LaunchesLeftOut, MissingCases
+from collbench.gating.reasons import CaseNames, LaunchesLeftOut, LinkOfAll, MissingCases, SlowMessages
 from collbench.gating.verdict import Announcement, Change, FloorState, GroupState, Suspicion, Verdict
 from tests.results.rows import make_row
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from collbench.gating.baseline import Baseline
-from collbench.gating.diff import between_allocations, between_baselines
+from collbench.gating.history import between_allocations, between_baselines
 from collbench.report.baseline import diff_lines
 from tests.gate.histories import case, nights, upgraded
 

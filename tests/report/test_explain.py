@@ -16,10 +16,10 @@ from collbench.analysis.outcome import Doubt, Outcome
 from collbench.analysis.stragglers import Role
 from collbench.backends.registry import backend_names
 from collbench.errors import UsageError
-from collbench.gating import plausible
+from collbench.gating import reasons
 from collbench.gating import verdict as gate
 from collbench.gating.baseline import CLASSES
-from collbench.gating.floors import MODELS
+from collbench.gating.conditions import MODELS
 from collbench.machine.distance import ORDER
 from collbench.machine.doctor.finding import pages as findings
 from collbench.operations.dtypes import DTYPES, REDOPS
@@ -84,7 +84,7 @@ VOCABULARY = {
     "fits and slow ranks": [*FIT_TITLES, "alpha", "α", "n1/2", *Role],
     "answers": [*CheckOutcome, *Reach, *Doubt, "doubtful", "thin", "exit-codes"],
     "distances": [*ORDER, "PCIE", "XGMI", "NV12"],
-    "gate": [*CLASSES, *MODELS, gate.SUSPECTED, gate.ACCEPTED, *get_args(plausible.PathCause), plausible.UNCLEAR],
+    "gate": [*CLASSES, *MODELS, gate.SUSPECTED, gate.ACCEPTED, *get_args(reasons.PathCause), reasons.UNCLEAR],
     "glossary": glossary(),
 }
 

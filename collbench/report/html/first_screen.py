@@ -232,7 +232,7 @@ def _with_latency(figures: Sequence[LargeFigure], latencies: Sequence[tuple[floa
 def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
     """Return the first screen of a history; `shown`: the chosen series."""
     from collbench.gating.history import CASE, GROUP, LEAST
-    from collbench.report.baseline import day, extent, interval, title, with_it
+    from collbench.report.baseline import day, extent, title, with_it
 
     line, count = short(f"history of {history.of}", 200), _count(len(history.allocations), "allocation")
     every = [(each, step) for each in shown for step in each.steps]
@@ -242,11 +242,11 @@ def of_history(history: History, shown: Sequence[CaseHistory]) -> FirstScreen:
         few = f"too few allocations to find a change: {extent(history)}"
         return FirstScreen(few, (DOUBT, "TOO FEW"), [count], line, [f"A change needs {LEAST} allocations before and after it."], "changes")
     series, step = max(every, key=lambda pair: (pair[1].change > 0, abs(pair[1].change)))
-    since, (low, high), name = history.allocations[step.at], interval(step), series.about.name
+    since, name = history.allocations[step.at], series.about.name
     percent = _percent(exp(step.change))
     way = f"{'slower' if step.change > 0 else 'faster'} ({percent} time)"
     sentence = f"{name} {way} since {day(since.began_utc)} ({since.name}); with it: {with_it(history, step)}"
-    figures = [LargeFigure(percent, f"time of {name} ({_percent(low)} to {_percent(high)})"), count]
+    figures = [LargeFigure(percent, f"time of {name} ({_percent(step.low)} to {_percent(step.high)})"), count]
     for kind, noun in ((GROUP, "group"), (CASE, "case")):
         number = sum(each.about.kind == kind and bool(each.steps) for each in shown)
         figures += [LargeFigure(str(number), f"{noun_of(number, noun)} changed")] if number else []

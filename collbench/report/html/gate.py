@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, GroupState, Suspicion, Verdict
+from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, PASSED, FloorState, Suspicion, Verdict
 from collbench.report import verdict as texts_of
 from collbench.report.cases import NOTHING
 from collbench.report.html.chart import Chart, Section, Table, marks_of
 from collbench.report.html.forest import SAME, SLOWER, ForestLine, ForestMark, forest
 from collbench.report.material import Material
-from collbench.report.verdict import of_group, slower, worst_groups
+from collbench.report.verdict import of, slower, worst_groups
 
 MOST_LINES = 60
 _LEAST = 1.03  # so that equal values look equal
@@ -70,8 +70,20 @@ def section(material: Material) -> Section | None:
     cases = [each for each in slow if each.kind == "cell"]
     groups = worst_groups(verdict.groups)
     of_cases = _figures([each for each in verdict.suspicions if each.kind == "cell"], _MOST_FOLDED)
-    of_groups = _chart("gate-groups", "Every group against its limit", list(map(_of_group, groups)), _group_table(groups))
-    drawn = _chart("gate-cells", "Cases that exceeded their limit", list(map(_of_case, cases)), of_cases)
+    group_lines = []  # of each group its own median where it is judged as one, else its worst case
+    for group in groups:
+        factors, limit = (group.factors, group.limit) if group.limit is not None else ((group.worst_factor,), group.worst_limit)
+        group_lines.append(JudgedLine(texts_of.name_of(group), factors, limit, group.state, f"{group.state}: {of(group)}"))
+    folded = groups[:_MOST_FOLDED]
+    rows = [[group.state, group.outcome or NOTHING, texts_of.name_of(group), str(group.cases), of(group)] for group in folded]
+    marks = marks_of(_mark(group.state) for group in folded)
+    group_table = Table(["state", "outcome", "group", "cases", "by allocation"], rows, frozenset({3}), marks)
+    of_groups = _chart("gate-groups", "Every group against its limit", group_lines, group_table)
+    case_lines = [
+        JudgedLine(texts_of.name_of(case), case.factors, case.limit, case.state, f"{case.state}: {texts_of.slower_in_each(case.factors)}")
+        for case in cases
+    ]
+    drawn = _chart("gate-cells", "Cases that exceeded their limit", case_lines, of_cases)
     parts = [each for each in slow if drawn is None or each.kind != "cell"]
     floors = sorted(verdict.floors, key=lambda each: (each.state == CLEARED, each.state != CONFIRMED))
     tables = [(_title("Slower, confirmed and worst first, cleared last", parts), _figures(parts)),
@@ -86,8 +98,7 @@ def _title(what: str, found: Sequence[object]) -> str:
 
 
 def _figures(found: Sequence[Suspicion | FloorState], most: int = _MOST_ROWS) -> Table:
-    of = [texts_of.of(each) if isinstance(each, Suspicion) else texts_of.of_floor(each) for each in found[:most]]
-    rows = [[each.state, texts_of.name_of(each), text] for each, text in zip(found, of, strict=False)]
+    rows = [[each.state, texts_of.name_of(each), of(each)] for each in found[:most]]
     return Table(["state", "what", "by allocation"], rows, marks=marks_of(_mark(each.state) for each in found[:most]))
 
 
@@ -111,24 +122,6 @@ def _chart(key: str, title: str, lines: Sequence[JudgedLine], table: Table) -> C
     again = f"; {first - always} only in the first one (largest point)" if first > always else ""
     caption = f"{always} of {len(shown)} exceed their limit (vertical mark) in every allocation{again}.{cut}"
     return Chart(key, title, caption, _METHOD, picture.markup(title), table, picture.tooltips, wide=True)
-
-
-def _of_group(each: GroupState) -> JudgedLine:
-    """Return its line: its own median where it is judged as one, else its worst case."""
-    factors, limit = (each.factors, each.limit) if each.limit is not None else ((each.worst_factor,), each.worst_limit)
-    return JudgedLine(texts_of.name_of(each), factors, limit, each.state, f"{each.state}: {of_group(each)}")
-
-
-def _of_case(each: Suspicion) -> JudgedLine:
-    tooltip = f"{each.state}: {texts_of.slower_in_each(each.factors)}"
-    return JudgedLine(texts_of.name_of(each), each.factors, each.limit, each.state, tooltip)
-
-
-def _group_table(groups: Sequence[GroupState]) -> Table:
-    shown = groups[:_MOST_FOLDED]
-    rows = [[each.state, each.outcome or NOTHING, texts_of.name_of(each), str(each.cases), of_group(each)] for each in shown]
-    head = ["state", "outcome", "group", "cases", "by allocation"]
-    return Table(head, rows, frozenset({3}), marks_of(_mark(each.state) for each in shown))
 
 
 def _mark(state: str) -> str:

@@ -8,8 +8,8 @@ from itertools import pairwise
 from math import copysign, exp, isfinite, nan
 from pathlib import Path
 
-from collbench.gating.history import CASE, KINDS, CaseHistory, History, LevelChange
-from collbench.report.baseline import by_step, chosen, day, hosts_of, interval, sentences, title, with_it
+from collbench.gating.history import KINDS, CaseHistory, History
+from collbench.report.baseline import by_step, chosen, day, hosts_of, sentences, title, with_it
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
@@ -38,18 +38,15 @@ def write_history(history: History, pattern: str, where: Path) -> None:
     write_page(where, of_history(history, shown), lambda: list(_sections(history, shown)))
 
 
-def _main(history: History, shown: Sequence[CaseHistory]) -> Iterator[Chart]:
-    """Yield the chart of the series that the first screen is about: the one with the largest slowdown, else improvement."""
-    changes = [max(((step.change > 0, abs(step.change)) for step in each.steps), default=(False, 0.0)) for each in shown]
-    wide = len(history.allocations) > _FEW
-    for at in sorted(range(len(shown)), key=changes.__getitem__, reverse=True)[:1]:
-        yield replace(_chart(history, shown[at], "history-main", _WIDEST if wide else _NARROW), wide=wide)
-
-
 def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Section]:
     notes = [f"{text}." for text in (title(history), *history.notes)]
-    yield Section("changes", "Changes", notes, _changes(history, shown), list(_main(history, shown)))
-    groups, cases = (by_step([each for each in shown if (each.about.kind == CASE) == is_case]) for is_case in (False, True))
+    # the chart of the series that the first screen is about: the one with the largest slowdown, else improvement
+    changes = [max(((step.change > 0, abs(step.change)) for step in series.steps), default=(False, 0.0)) for series in shown]
+    wide = len(history.allocations) > _FEW
+    largest = sorted(range(len(shown)), key=changes.__getitem__, reverse=True)[:1]
+    main = [replace(_chart(history, shown[at], "history-main", _WIDEST if wide else _NARROW), wide=wide) for at in largest]
+    yield Section("changes", "Changes", notes, _changes(history, shown), main)
+    groups, cases = by_step(shown)
     parts = (("group", "Groups", groups, _MOST_GROUPS, "groups"),
              ("cell", "Cases that changed", [each for each in cases if each.steps], _MOST_CASES, "cases that changed"))  # fmt: skip
     for key, name, found, most, what in parts:
@@ -57,7 +54,16 @@ def _sections(history: History, shown: Sequence[CaseHistory]) -> Iterator[Sectio
         charts = [_chart(history, each, f"{key}-{number}") for number, each in enumerate(found[:most])]
         if charts:
             yield Section(f"{key}s", name, less, (), charts)
-    yield Section("allocations", "Allocations", (), [_allocations(history)])
+    since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
+    rows = []
+    for each, changed in zip(history.allocations, since, strict=True):  # with its changes since the previous one
+        more = f"; and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+        texts = "; ".join(change.sentence() for change in changed[:_MOST_NAMED]) + more
+        rows.append([each.name, each.began_utc[:16], str(len(each.cases)), str(each.launches), hosts_of(each), texts or NOTHING])
+    head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
+    caption = f"{plural(len(rows), 'allocation')} in the order in which they began"
+    table = Table(head, rows, frozenset({2, 3}), marks_of("doubtful" if changed else "" for changed in since))
+    yield Section("allocations", "Allocations", (), [(caption, table)])
 
 
 def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, Table]]:
@@ -67,14 +73,13 @@ def _changes(history: History, shown: Sequence[CaseHistory]) -> list[tuple[str, 
     listed = every[:_MOST_LISTED]
     marks = marks_of("wrong" if step.change > 0 else "" for _, step in listed)
     more = f" ({_MOST_LISTED} of {len(every)})" if len(every) > _MOST_LISTED else ""
-    table = Table(_HEAD, [_change(history, *each) for each in listed], frozenset({3, 4, 5}), marks)
+    rows = []
+    for series, step in listed:
+        since = history.allocations[step.at]
+        figures = [f"{exp(step.change):.3f}", f"{step.low:.3f} to {step.high:.3f}", f"{exp(copysign(step.limit, step.change)):.3f}"]
+        rows.append([series.about.name, since.name, day(since.began_utc), *figures, with_it(history, step)])
+    table = Table(_HEAD, rows, frozenset({3, 4, 5}), marks)
     return [(f"What changed, when, and what else changed then{more}", table)] if every else []
-
-
-def _change(history: History, series: CaseHistory, step: LevelChange) -> list[str]:
-    since, (low, high) = history.allocations[step.at], interval(step)
-    figures = [f"{exp(step.change):.3f}", f"{low:.3f} to {high:.3f}", f"{exp(copysign(step.limit, step.change)):.3f}"]
-    return [series.about.name, since.name, day(since.began_utc), *figures, with_it(history, step)]
 
 
 def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH) -> Chart:
@@ -123,16 +128,3 @@ def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
     of_case = ["factor" if case.mode == UNDER_LOAD else "time µs"] if case is not None else []
     head = ("allocation", "began", f"{'factor' if of_case == ['factor'] else 'time'} / first level", *of_case)
     return Table(head, rows, frozenset(range(2, len(head))), dict.fromkeys((step.at for step in series.steps), "doubtful"))
-
-
-def _allocations(history: History) -> tuple[str, Table]:
-    """Return the allocations, each with its changes since the previous one."""
-    since = [[], *(history.between(*pair) for pair in pairwise(range(len(history.allocations))))]
-    rows = []
-    for each, changed in zip(history.allocations, since, strict=True):
-        more = f"; and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-        texts = "; ".join(one.sentence() for one in changed[:_MOST_NAMED]) + more
-        rows.append([each.name, each.began_utc[:16], str(len(each.cases)), str(each.launches), hosts_of(each), texts or NOTHING])
-    head = ("allocation", "began", "cells", "launches", "hosts", "changed since the one before")
-    caption = f"{plural(len(rows), 'allocation')} in the order in which they began"
-    return caption, Table(head, rows, frozenset({2, 3}), marks_of("doubtful" if each else "" for each in since))

@@ -12,7 +12,7 @@ from collbench.analysis.concerns import FINDING, Concern
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import allocations_in
 from collbench.gating.baseline import write
-from collbench.gating.plausible import LinkOfAll
+from collbench.gating.reasons import LinkOfAll
 from collbench.gating.verdict import Verdict
 from collbench.report.charts import size_charts
 from collbench.report.html.against import section as against

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from collbench.analysis.differences import Item
-from collbench.gating.plausible import StoredCause
+from collbench.gating.reasons import StoredCause
 from collbench.gating.verdict import Announcement, Change, FloorState, Verdict
 from collbench.reason import Text
 from tests.gate.verdicts import group, suspicion, verdict

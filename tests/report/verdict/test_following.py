@@ -12,7 +12,7 @@ import pytest
 
 from collbench.analysis.differences import Difference, Item
 from collbench.errors import UsageError
-from collbench.gating.changes import read_expected, unannounced
+from collbench.gating.conditions import read_expected, unannounced
 from collbench.gating.reasons import LaunchesNeeded, StillSuspected, UnexpectedChange
 from collbench.gating.verdict import Announcement, Change, Verdict
 from collbench.report.verdict import GateCommand, arguments_of, expect_template, next_commands

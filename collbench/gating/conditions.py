@@ -1,10 +1,14 @@
-"""Changes between the last good allocation and a candidate, and announced changes (`--expect`) with the slowdown that they allow."""
+"""The conditions of a comparison: changes since the last good allocation, announced ones (`--expect`) with the slowdown that they allow,
+and floors (`--min-percent`): a required share of the ceiling for given sizes and a given model, which needs no history.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from datetime import date
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -15,14 +19,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
 from collbench.errors import UsageError
-from collbench.gating.allocation import COLUMNS, Allocation
-from collbench.gating.baseline import Baseline, group_of_case, same
-from collbench.gating.floors import sizes_of
-from collbench.gating.reasons import AnotherCluster, ColumnDiffers, ExpiredAnnouncement, UnusedAnnouncement
-from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, Announcement, Suspicion
+from collbench.gating.allocation import COLUMNS, Allocation, ShownFigures, case_names, name_of
+from collbench.gating.baseline import Baseline, fresh, group_of_case, same
+from collbench.gating.reasons import (
+    AnotherCluster,
+    ColumnDiffers,
+    ExpiredAnnouncement,
+    FloorUnknown,
+    SuspectedBelowFloor,
+    UnusedAnnouncement,
+)
+from collbench.gating.rule import CONFIRMATIONS
+from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, Announcement, FloorState, Suspicion
+from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.row import CaseKey
+from collbench.units import parse_size
 from collbench.untrusted import parse_toml, read_file
 
 # Whether a baseline can judge a candidate: fresh allocations, the same cases, the same cluster.
@@ -124,11 +138,13 @@ class ExpectedChange:
         if today > self.expires or self.slower_percent is None or not cases:
             return False
         typical = median(factor for factor in suspicion.factors if factor is not None)
-        return typical <= 1 + self.slower_percent / 100 and all(map(self._meant, cases))
+        return typical <= 1 + self.slower_percent / 100 and all(_selects(self, case) for case in cases)
 
-    def _meant(self, case: CaseKey) -> bool:
-        fits = self.smallest <= case.size_bytes and (self.largest is None or case.size_bytes <= self.largest)
-        return fits and fnmatchcase(case.operation, self.operation) and fnmatchcase(case.backend, self.backend)
+
+def _selects(rule: ExpectedChange | Floor, case: CaseKey) -> bool:
+    """Return whether an announcement or a floor applies to a case of this size, operation and backend."""
+    fits = rule.smallest <= case.size_bytes and (rule.largest is None or case.size_bytes <= rule.largest)
+    return fits and fnmatchcase(case.operation, rule.operation) and fnmatchcase(case.backend, rule.backend)
 
 
 def changes(before: Allocation, after: Allocation) -> list[Difference]:
@@ -202,23 +218,6 @@ def read_expected(path: Path) -> list[ExpectedChange]:
 
 def from_table(table: Any, where: str) -> ExpectedChange:
     """Return the change of a [[change]] table. Raises UsageError that begins with `where`."""
-    _check_names(table, where)
-    for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
-        if name in table and (not isinstance(table[name], str) or not table[name].strip()):
-            raise UsageError(f"{where}: '{name}' is {repr(table[name])[:60]}, not a text")
-    if type(table["expires"]) is not date:
-        raise UsageError(f"{where}: 'expires' is {table['expires']}, not a valid date (write 2027-01-31, without quotes)")
-    kind = table.get("kind", "")
-    if kind and "*" not in kind and kind not in COMPARED:
-        raise UsageError(f"{where}: unknown kind '{kind}': choose from {', '.join(COMPARED)}")
-    plain = {name: table[name] for name in (*_ALWAYS, "operation", "backend") if name in table}
-    what = table.get("what", "")
-    if kind and not (kind + what).strip("*? "):
-        raise UsageError(f"{where}: kind '{kind}' and what '{what}' match every change: be more specific")
-    return ExpectedChange(kind=kind, what=what, **plain, **_slower(table, where))
-
-
-def _check_names(table: Any, where: str) -> None:
     names = set(table) if isinstance(table, dict) else set()
     slower = "slower_percent" in names
     needed = {*_ALWAYS, *(() if slower and not names & set(_DIFFERENCE) else _DIFFERENCE)}
@@ -227,14 +226,163 @@ def _check_names(table: Any, where: str) -> None:
         raise UsageError(f"{where}: required keys are {', '.join((*_DIFFERENCE, *_ALWAYS))}{more}")
     if names & set(_SLOWER) and not slower:
         raise UsageError(f"{where}: it selects cases, but slower_percent is missing")
+    for name in (*_DIFFERENCE, *_SLOWER[:3], "reason", "reviewer"):
+        if name in table and (not isinstance(table[name], str) or not table[name].strip()):
+            raise UsageError(f"{where}: '{name}' is {repr(table[name])[:60]}, not a text")
+    if type(table["expires"]) is not date:
+        raise UsageError(f"{where}: 'expires' is {table['expires']}, not a valid date (write 2027-01-31, without quotes)")
+    kind, what = table.get("kind", ""), table.get("what", "")
+    if kind and "*" not in kind and kind not in COMPARED:
+        raise UsageError(f"{where}: unknown kind '{kind}': choose from {', '.join(COMPARED)}")
+    if kind and not (kind + what).strip("*? "):
+        raise UsageError(f"{where}: kind '{kind}' and what '{what}' match every change: be more specific")
+    fields = {name: table[name] for name in (*_ALWAYS, "operation", "backend") if name in table}
+    if slower:
+        percent = table["slower_percent"]
+        if type(percent) not in (int, float) or not isfinite(percent) or not 0 < percent <= _MOST_PERCENT:
+            raise UsageError(
+                f"{where}: 'slower_percent' is {repr(percent)[:60]}, where a number above 0 and up to {_MOST_PERCENT} is wanted"
+            )
+        smallest, largest = sizes_of(table["sizes"], where) if "sizes" in table else (0, None)
+        fields |= {"slower_percent": float(percent), "smallest": smallest, "largest": largest}
+    return ExpectedChange(kind=kind, what=what, **fields)
 
 
-def _slower(table: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a slowdown; empty if the table has none."""
-    if "slower_percent" not in table:
-        return {}
-    percent = table["slower_percent"]
-    if type(percent) not in (int, float) or not isfinite(percent) or not 0 < percent <= _MOST_PERCENT:
-        raise UsageError(f"{where}: 'slower_percent' is {repr(percent)[:60]}, where a number above 0 and up to {_MOST_PERCENT} is wanted")
-    smallest, largest = sizes_of(table["sizes"], where) if "sizes" in table else (0, None)
-    return {"slower_percent": float(percent), "smallest": smallest, "largest": largest}
+# Floors. Each case has to reach its floor, not an average over sizes: 1 KiB never reaches 80 % of a link, and 1 GiB may hide that 64 MiB
+# does not. As in the rule, below in one allocation is suspected, and below in three is confirmed.
+
+HARD = "hard"
+MODELS = ("ring", HARD, "network", "measured", "given", "simulated")
+_FORM = re.compile(r"(?P<model>[^:@]+):(?P<percent>[^:@]+)@(?P<sizes>[^/+]+)(?:/(?P<operation>[^/+]+))?(?:\+(?P<backend>[^/+]+))?")
+_NUMBER = re.compile(r"\d{1,3}(\.\d{1,6})?", re.ASCII)
+_LONGEST_FLOOR = 200
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A required share of the ceiling.
+
+    asked    as it was typed: "ring:80@64M-"
+    model    "ring": the expected bandwidth by an algorithm; "hard": the hard limit; else the ceiling's kind, the source of its figure
+    percent  of the ceiling, at least
+    smallest, largest   the sizes it applies to, in bytes; None: unlimited
+    operation, backend  patterns (`*` is anything) of the cases it applies to
+    """
+
+    asked: str
+    model: str
+    percent: float
+    smallest: int
+    largest: int | None
+    operation: str = "*"
+    backend: str = "*"
+
+    def meant(self, case: CaseKey) -> bool:
+        """Return whether it applies to this case; never to one that moves no data."""
+        return case.size_bytes > 0 and _selects(self, case)
+
+
+def floor_states(
+    floors: Sequence[Floor], candidate: Sequence[Allocation], confirmations: int = CONFIRMATIONS, before: Sequence[LinkCeiling] = ()
+) -> list[FloorState]:
+    """Return the cases below a floor or with an unknown share, in the order of the first allocation's cases.
+
+    confirmations  the number of allocations below the floor that makes a case confirmed
+    before   the baseline's ceilings: where a ceiling fell since, the share is that of the old one, so that it shows a slower link
+
+    Raises UsageError if a floor applies to no case of the first allocation, since it could never fail.
+    """
+    idle = next((each.asked for each in floors if not any(map(each.meant, candidate[0].cases))), None)
+    if idle is not None:
+        raise UsageError(f"--min-percent {idle}: allocation {candidate[0].name} has no such case; measure those sizes, or change it")
+    were = {each.key: each for each in before}
+    states = (_state(floor, case, candidate, confirmations, were) for case in candidate[0].cases for floor in floors if floor.meant(case))
+    return [each for each in states if each is not None]
+
+
+def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | FloorUnknown]:
+    """Return why these states prevent a pass. A confirmed one has no reason here: it is a regression."""
+    reasons: list[SuspectedBelowFloor | FloorUnknown] = []
+    suspected = [each.name for each in states if each.state == SUSPECTED]
+    if suspected:
+        reasons.append(SuspectedBelowFloor(case_names(suspected)))
+    unknown = [each for each in states if each.state == UNDECIDED]
+    for text in dict.fromkeys(each.asked for each in unknown):
+        reasons.append(FloorUnknown(text, case_names(each.name for each in unknown if each.asked == text)))
+    return reasons
+
+
+def _state(
+    floor: Floor, case: CaseKey, candidate: Sequence[Allocation], confirmations: int, before: Mapping[tuple[Any, ...], LinkCeiling]
+) -> FloorState | None:
+    """Return the state of a case; None if the first allocation reaches the floor. Several allocations of one job count once."""
+    shares = [_share(floor, case, allocation.shown.get(case), before) for allocation in candidate]
+    percents = tuple(percent for percent, _ in shares)
+    first, ceiling = percents[0], next((found for _, found in shares if found is not None), None)
+    if first is not None and first >= floor.percent:
+        return None
+    below = sum(percent is not None and own for percent, own in zip(percents, fresh(candidate), strict=True))
+    state = CONFIRMED if below >= confirmations else SUSPECTED
+    if first is None:
+        state = UNDECIDED
+    elif any(percent is not None and percent >= floor.percent for percent in percents):
+        state = CLEARED
+    limited_by, model = (ceiling.limited_by, ceiling.model) if ceiling is not None else (None, None)
+    return FloorState(name_of(case), case.named(), floor.asked, floor.percent, percents, limited_by, model, state)
+
+
+def _share(
+    floor: Floor, case: CaseKey, shown: ShownFigures | None, before: Mapping[tuple[Any, ...], LinkCeiling]
+) -> tuple[float | None, Ceiling | None]:
+    """Return (percent, ceiling) for the floor's model; the ceiling alone where no valid share is known.
+
+    Where the baseline's ceiling is higher, it is the share of that one.
+    """
+    if shown is None or shown.ceiling is None or not shown.ceiling.bytes_per_s:
+        return None, None
+    percent, ceiling = shown.percent, shown.ceiling
+    if floor.model == HARD:
+        bound = shown.ceiling if shown.ceiling.model == "bound" else shown.bound
+        if bound is None or not bound.bytes_per_s:
+            return None, None
+        percent = None if shown.percent is None else shown.percent * shown.ceiling.bytes_per_s / bound.bytes_per_s
+        ceiling = bound
+    elif floor.model not in (ceiling.kind, "" if ceiling.model == "bound" else "ring"):
+        return None, None
+    if ceiling.kind not in OF_LINKS or not ceiling.bytes_per_s:
+        return percent, ceiling
+    was = before.get((case.operation, case.backend, case.group, case.ranks, case.nodes, case.traffic, ceiling.model, ceiling.constants))
+    if was is None or was.bytes_per_s <= ceiling.bytes_per_s:
+        return percent, ceiling
+    share = None if percent is None else percent * ceiling.bytes_per_s / was.bytes_per_s
+    return share, replaced(ceiling, bytes_per_s=was.bytes_per_s, limited_by=f"{was.limited_by}, the baseline's ceiling")
+
+
+def read_floor(text: str) -> Floor:
+    """Return the floor of a text such as "ring:80@64M-". Raises UsageError naming the invalid part."""
+    parts = _FORM.fullmatch(text) if len(text) <= _LONGEST_FLOOR else None
+    where = f"--min-percent {text[:_LONGEST_FLOOR]}"
+    if parts is None:
+        raise UsageError(f"{where}: not valid (use MODEL:PERCENT@SIZES, such as ring:75@1G- or hard:40@1G-/allreduce+nccl)")
+    if parts["model"] not in MODELS:
+        raise UsageError(f"{where}: unknown model '{parts['model']}': choose from {', '.join(MODELS)}")
+    if not _NUMBER.fullmatch(parts["percent"]) or not 0 < float(parts["percent"]) <= 100:
+        raise UsageError(f"{where}: '{parts['percent']}' is not a percentage above 0 and up to 100")
+    sizes = sizes_of(parts["sizes"], where)
+    return Floor(text, parts["model"], float(parts["percent"]), *sizes, parts["operation"] or "*", parts["backend"] or "*")
+
+
+def sizes_of(text: str, where: str) -> tuple[int, int | None]:
+    """Return (smallest, largest) in bytes of "64M", "64M-", "-1M" or "1M-16M"; None is unlimited.
+
+    Raises UsageError that begins with `where`.
+    """
+    low, dash, high = (part.strip() for part in text.partition("-"))
+    try:
+        smallest = parse_size(low) if low or not high else 1
+        largest = parse_size(high) if high else None if dash else smallest
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if largest is not None and largest < smallest:
+        raise UsageError(f"{where}: sizes '{text}' are in descending order: write the smaller one first")
+    return smallest, largest
