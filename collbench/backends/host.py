@@ -55,19 +55,15 @@ class AnyBuffers(Protocol):
 
     def send_at(self, driven: int, slot: int) -> int:
         """Return the address of a rank's send elements in a slot."""
-        ...
 
     def recv_at(self, driven: int, slot: int) -> int:
         """Return the address of a rank's receive elements in a slot."""
-        ...
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected."""
-        ...
 
     def check(self, slot: int) -> list[Mismatch | None]:
         """Return for each driven rank the errors in its received elements in a slot, or None."""
-        ...
 
 
 class HostMemory(Protocol):
@@ -76,11 +72,9 @@ class HostMemory(Protocol):
     @property
     def page_bytes(self) -> int:
         """The page size in bytes; 0 if the library allocates the memory."""
-        ...
 
     def slot(self, index: int) -> NDArray[np.uint8]:
         """Return the bytes of one slot."""
-        ...
 
 
 class Buffers:

@@ -29,15 +29,12 @@ class StartingBinding(Protocol):
 
     def start(self, name: str, *args: Any, **named: Any) -> Call | None:
         """Return the non-blocking variant of `call`; None if the library does not have it. `finish` waits for it."""
-        ...
 
     def begin(self) -> Call | None:
         """Return the call that begins the posted messages; None if posting begins them."""
-        ...
 
     def finish(self) -> Call:
         """Return a call that waits for everything started and posted."""
-        ...
 
 
 class _NotStartable(Exception):

@@ -30,19 +30,15 @@ class SocketHandler(Protocol):
     @property
     def sockets(self) -> Sequence[Any]:
         """Return the ZeroMQ sockets and file descriptors to poll."""
-        ...
 
     def read(self, ready: Any) -> None:
         """Handle a socket or descriptor that is ready."""
-        ...
 
     def tick(self, now: float) -> float:
         """Do the work that is due; return when to call again, on CLOCK_MONOTONIC."""
-        ...
 
     def close(self) -> None:
         """Close the sockets."""
-        ...
 
 
 class IOThread:

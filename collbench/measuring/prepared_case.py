@@ -37,15 +37,12 @@ class DataError(Protocol):
     @property
     def wrong(self) -> int:
         """The number of wrong elements, or ranks."""
-        ...
 
     def sentence(self) -> str:
         """Return the sentence for rows and errors."""
-        ...
 
     def as_json(self) -> dict[str, Any]:
         """Return the rank and its errors, JSON-ready, for a row's evidence."""
-        ...
 
 
 @dataclass(frozen=True)

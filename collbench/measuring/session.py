@@ -74,33 +74,27 @@ class ProgressListener(Protocol):
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Receive what will be measured, and the run's folder."""
-        ...
 
     def status(self, text: str, left_s: float | None = None) -> None:
         """Receive what happens before the first record, "measuring the references…", and the seconds left of a command with a limit."""
-        ...
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
         """Receive the start of a case or training, or the end of a round: its title, the counts, and the estimated remaining seconds.
 
         total is None while suspects are measured again.
         """
-        ...
 
     def record(self, record: Any, place: int | None) -> None:
         """Receive a row, a round, or the row of a training or of an external tool, once it is stored.
 
         Cases are measured in shuffled order; `place` is the case's index in the plan, from 0.
         """
-        ...
 
     def note(self, sentence: str) -> None:
         """Show a note once."""
-        ...
 
     def end(self) -> None:
         """Finish, at the end of the launch."""
-        ...
 
 
 class Task(Protocol):
@@ -119,7 +113,6 @@ class Task(Protocol):
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
-        ...
 
     def requested(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return the options for run.json's "asked", at rank 0. A run is resumed only if they are the same."""
@@ -130,7 +123,6 @@ class Task(Protocol):
 
         Raises UsageError for records that cannot be continued.
         """
-        ...
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Any, Case]]]:
         """Return the backends and the cases for which the references of the hosts are measured."""
@@ -138,7 +130,6 @@ class Task(Protocol):
 
     def measure(self, session: LaunchSession) -> None:
         """Measure, and store each record with `session.store`."""
-        ...
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return the entries of run.json that are known at the end, at rank 0."""
@@ -146,7 +137,6 @@ class Task(Protocol):
 
     def exit_code(self, records: Sequence[Any]) -> int:
         """Return the exit code that follows from the records, at rank 0."""
-        ...
 
     def act(self, session: LaunchSession, code: int) -> None:
         """Act on the result, at rank 0, when it is stored and all ranks still run."""
