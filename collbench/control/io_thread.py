@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -102,12 +103,9 @@ class IOThread:
         finally:
             self._part.close()
 
-    def _halt(self) -> None:
-        self._stop = True
-
     def close(self) -> None:
         """End the thread after all earlier actions; its messages are sent."""
-        self.do(self._halt)
+        self.do(partial(setattr, self, "_stop", True))
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             os.close(self._wake)
