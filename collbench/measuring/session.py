@@ -294,7 +294,12 @@ class LaunchSession:
         if self.request.evidence != "off":
             cuda = any(case.device == "cuda" for case in cases)
             self.instruments = Instruments.ready(self.world, cuda, self.request.telemetry_hz)
-        self.conditions = describe_conditions(self.world)
+        # governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks
+        everyone = self.world.allgather(settings(), "reading the CPUs' settings")
+        values = {name: sorted({str(of_rank[name]) for of_rank in everyone}) for name in everyone[0]}
+        same = {name: everyone[0][name] if len(texts) == 1 else texts for name, texts in values.items()}
+        cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in self.world.members]
+        self.conditions = {**same, "binding": binding(cpus)}
 
     def context_of(self, items: Sequence[Work], backend: Backend) -> BackendContext:
         """Return the state that the cases of one backend share. All ranks must call it.
@@ -555,15 +560,6 @@ def describe_run(request: Request, world: World, opened: list[OpenBackend], of_h
         **({"suite": dict(request.suite)} if request.suite else {}),
         **({"configuration": dict(request.configuration)} if request.configuration else {}),
     }
-
-
-def describe_conditions(world: World) -> dict[str, Any]:
-    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks."""
-    everyone = world.allgather(settings(), "reading the CPUs' settings")
-    found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
-    same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
-    cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in world.members]
-    return {**same, "binding": binding(cpus)}
 
 
 def _allocation(request: Request) -> str | None:
