@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
+from collbench.launch.software import version_of
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.case import Case
 from collbench.operations.dtypes import undefined_redop
@@ -89,12 +90,7 @@ class Group:
 
 def installed(package: str) -> str | None:
     """Return the version of a package from pip's metadata, without importing it; None if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # takes longer than most modules here
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return version_of(package) or None
 
 
 def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:

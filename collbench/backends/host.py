@@ -66,17 +66,6 @@ class AnyBuffers(Protocol):
         """Return for each driven rank the errors in its received elements in a slot, or None."""
 
 
-class HostMemory(Protocol):
-    """One rank's memory, for all slots."""
-
-    @property
-    def page_bytes(self) -> int:
-        """The page size in bytes; 0 if the library allocates the memory."""
-
-    def slot(self, index: int) -> NDArray[np.uint8]:
-        """Return the bytes of one slot."""
-
-
 class Buffers:
     """Buffers in host memory, of the ranks that this process drives. Attributes and methods: see `AnyBuffers`."""
 
@@ -89,7 +78,7 @@ class Buffers:
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
         self._first = 0  # the slot of the memory that is slot 0
 
-    def _block(self, bytes_per_slot: int) -> HostMemory:
+    def _block(self, bytes_per_slot: int) -> MappedBlock:
         """Return the memory of one driven rank. Raises MemoryError."""
         return MappedBlock(bytes_per_slot, self.slots)
 
