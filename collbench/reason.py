@@ -64,6 +64,11 @@ class _Template(Formatter):
 _TEMPLATE = _Template()
 
 
+def filled(template: str, fact: Any) -> str:
+    """Return a template with the fields of a fact."""
+    return _TEMPLATE.vformat(template, (fact,), {})
+
+
 class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
     """Base of all facts. The first line of a subclass's docstring explains the fact to users (`collbench explain CODE`)."""
 
@@ -76,7 +81,7 @@ class Fact(msgspec.Struct, frozen=True, tag_field="kind", tag=_code):
 
     def render(self) -> str:
         """Return the text for users: English, one sentence without a final period, or a few words for a table."""
-        return _TEMPLATE.vformat(self.text, (self,), {})
+        return filled(self.text, self)
 
     def __str__(self) -> str:
         return self.render()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from collbench.device.unavailable import Obstacle
 from collbench.errors import UsageError
+from collbench.launch.software import version_of
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.case import Case
 from collbench.operations.dtypes import undefined_redop
@@ -89,12 +90,7 @@ class Group:
 
 def installed(package: str) -> str | None:
     """Return the version of a package from pip's metadata, without importing it; None if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # takes longer than most modules here
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return version_of(package) or None
 
 
 def loaded(package: str, load: Callable[[], Any], remedy: str) -> Any:
@@ -241,18 +237,15 @@ class Backend(Protocol):
     @classmethod
     def probe(cls) -> Available | Unavailable:
         """Return whether the backend can be opened here. Must not raise, and must not import the library if that is slow."""
-        ...
 
     def open(self, world: World, settings: Settings) -> None:
         """Import and start the library, and set `ranks`. Raises UsageError or RunFailed with the remedy."""
-        ...
 
     def group(self, ranks: Sequence[int], tuning: Tuning | None = None) -> Group | None:
         """Return a group of these ranks of the job; None on ranks outside it. All ranks of the job must call it.
 
         `tuning` is None unless `takes_tuning`. Raises RunFailed on all ranks.
         """
-        ...
 
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return a group of two ranks of the job for messages between them; None on processes that drive neither.
@@ -260,57 +253,45 @@ class Backend(Protocol):
         Only these two ranks call it. `whole` is the group of all ranks, None if this process is in no group; most backends return
         a part of it.
         """
-        ...
 
     def release(self, group: Group) -> None:
         """Free a group that is no longer needed. The ranks of the group call it."""
-        ...
 
     def free_bytes(self, case: Case) -> int | None:
         """Return how many bytes each rank of this process can still allocate on the case's device. None: check the host's memory."""
-        ...
 
     def supports(self, operation: Operation, case: Case) -> Reason | None:
         """Return why the library cannot run this case (a text, or a fact of operations/unsupported.py), or None.
 
         `unsupported_reason` has checked before what applies to all backends: device, placement, redop and data type, options.
         """
-        ...
 
     def allocate(self, operation: Operation, case: Case, group: Group, slots: int) -> AnyBuffers:
         """Return send and receive buffers for the ranks that this process drives, `slots` of each. Raises MemoryError."""
-        ...
 
     def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
         """Return the program of one iteration on buffers from `allocate`. Raises UsageError or RunFailed.
 
         On host memory it must not wait for other ranks: a rank does not call it if its `allocate` failed.
         """
-        ...
 
     def sync(self, group: Group) -> Program | None:
         """Return the library's synchronization before each isolated sample. None: use collbench's, through shared memory and TCP."""
-        ...
 
     def clock(self) -> Clock | DeviceClock:
         """Return the clock for samples: a `Clock` if calls return when done, a `DeviceClock` if calls only enqueue work."""
-        ...
 
     def fence(self, deadline_s: float) -> None:
         """Wait until all calls issued so far have completed. Raises RunFailed after `deadline_s` seconds."""
-        ...
 
     def abort(self, why: str) -> None:
         """End the library's pending work, as far as it can. May be called on one rank only, while another call hangs."""
-        ...
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions of the loaded libraries, and the settings that affect speed; stored with the run."""
-        ...
 
     def close(self) -> None:
         """Shut the library down."""
-        ...
 
 
 @runtime_checkable
@@ -322,14 +303,12 @@ class NonBlockingBackend(Protocol):
 
     def bind_nonblocking(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> NonBlocking | Fact:
         """Return the two programs of one iteration on buffers from `allocate`, or why the library cannot start it without waiting."""
-        ...
 
     def compute(self, seconds: float) -> Call:
         """Return a call that computes for so long, on the core of the rank or, where calls only enqueue work, on its GPU's stream.
 
         Operations that were started go on, as far as the library makes progress without a call.
         """
-        ...
 
 
 @runtime_checkable
@@ -338,7 +317,6 @@ class ComputingBackend(Protocol):
 
     def computing_stream(self) -> tuple[OpenGpu, Stream]:
         """Return the rank's own GPU, and the stream of its calls."""
-        ...
 
 
 @runtime_checkable
@@ -350,7 +328,6 @@ class PersistentBackend(Protocol):
 
         All ranks of the group call it, in the same order, when all have buffers. Raises RunFailed.
         """
-        ...
 
 
 @runtime_checkable
@@ -363,11 +340,9 @@ class TestingBackend(Protocol):
     @property
     def progress(self) -> Literal["threads", "calls"]:
         """What moves the data while a rank computes."""
-        ...
 
     def test_calls(self, wait: Program) -> Program:
         """Return the calls that test for what `wait` of `bind_nonblocking` waits for, by slot: they make progress and do not wait."""
-        ...
 
 
 @runtime_checkable
@@ -376,7 +351,6 @@ class WitnessedBackend(Protocol):
 
     def witness(self, case: Case) -> AbstractContextManager[list[dict[str, Any]]]:
         """Return a context around untimed calls of a case. Its list has the choices of this rank's library when it ends; [] if unknown."""
-        ...
 
 
 @runtime_checkable
@@ -385,7 +359,6 @@ class CountingBackend(Protocol):
 
     def communicator_bytes(self, group: Group) -> tuple[int, str] | None:
         """Return the most GPU memory, in bytes, that a communicator of the group takes in this process, and how that is known; or None."""
-        ...
 
 
 class BackendBase:

@@ -102,11 +102,9 @@ class Clock(Protocol):
 
     def stamp(self) -> Any:
         """Return a time stamp at minimal cost: a number, or an event recorded on a stream."""
-        ...
 
     def elapsed(self, starts: Sequence[Any], ends: Sequence[Any]) -> NDArray[np.float64]:
         """Return the seconds between stamps, [ranks that this process drives × samples]."""
-        ...
 
 
 class MonotonicClock:

@@ -55,32 +55,15 @@ class AnyBuffers(Protocol):
 
     def send_at(self, driven: int, slot: int) -> int:
         """Return the address of a rank's send elements in a slot."""
-        ...
 
     def recv_at(self, driven: int, slot: int) -> int:
         """Return the address of a rank's receive elements in a slot."""
-        ...
 
     def fill(self, slot: int, for_check: bool) -> None:
         """Write the inputs of all driven ranks into a slot. For a check, first overwrite the slot, so that missing data is detected."""
-        ...
 
     def check(self, slot: int) -> list[Mismatch | None]:
         """Return for each driven rank the errors in its received elements in a slot, or None."""
-        ...
-
-
-class HostMemory(Protocol):
-    """One rank's memory, for all slots."""
-
-    @property
-    def page_bytes(self) -> int:
-        """The page size in bytes; 0 if the library allocates the memory."""
-        ...
-
-    def slot(self, index: int) -> NDArray[np.uint8]:
-        """Return the bytes of one slot."""
-        ...
 
 
 class Buffers:
@@ -95,7 +78,7 @@ class Buffers:
         self.page_bytes: int | None = max((memory.page_bytes for memory in self._memory), default=0)
         self._first = 0  # the slot of the memory that is slot 0
 
-    def _block(self, bytes_per_slot: int) -> HostMemory:
+    def _block(self, bytes_per_slot: int) -> MappedBlock:
         """Return the memory of one driven rank. Raises MemoryError."""
         return MappedBlock(bytes_per_slot, self.slots)
 

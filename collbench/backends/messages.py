@@ -21,7 +21,6 @@ class Messages(Protocol):
         (the same arguments) do not wait. "waitall" (no arguments) waits for all messages posted since the previous one, in both
         directions.
         """
-        ...
 
 
 class MessageSteps(ABC):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable, steps_of
 from collbench.backends.gpu_memory import HostOrGpuBackend
-from collbench.backends.host import Address, AnyBuffers, Buffers, HostMemory, NativeBinding, free_all
+from collbench.backends.host import Address, AnyBuffers, Buffers, MappedBlock, NativeBinding, free_all
 from collbench.backends.messages import MessageSteps
 from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, Misconfigured, NotInstalled
 from collbench.device.unavailable import Obstacle
@@ -36,7 +36,7 @@ from collbench.launch.mpi import (
 from collbench.operations.case import Case
 from collbench.operations.data import BufferExtent, Mismatch, bytes_needed, grows, stride_of
 from collbench.operations.groups import group_size, groups_of
-from collbench.operations.operation import Operation, Place, Reason
+from collbench.operations.operation import Operation, Reason
 from collbench.operations.program import Call, NativeCall, Program
 from collbench.operations.registry import every_operation
 from collbench.operations.unsupported import (
@@ -162,13 +162,6 @@ def _has_large(library: ctypes.CDLL) -> bool:
     return hasattr(library, "MPI_Allreduce_c")
 
 
-def _largest_argument(operation: Operation, case: Case, ranks: int) -> int:
-    """Return the largest count or displacement of a call. For messages and uneven parts it can be a whole buffer."""
-    if operation.uneven or "mpi" not in operation.steps:
-        return case.size_bytes // case.dtype.size
-    return operation.count(case, group_size(operation, case, ranks))
-
-
 def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, case: Case, ranks: int) -> Reason | None:
     """Return why the library cannot run a case, or None: averages, unsupported types, counts past 2^31 without the _c functions."""
     if case.redop and case.redop not in _REDOPS:
@@ -179,7 +172,10 @@ def misfit(mpi: Any, library: ctypes.CDLL, operation: Operation, case: Case, ran
         return VersionNeeded("MPI", "MPI_Session_init", "4.0", f"{'.'.join(map(str, mpi.Get_version()))} of {library_name(mpi)}")
     if getattr(mpi, _type_name(operation, case), mpi.DATATYPE_NULL) == mpi.DATATYPE_NULL:
         return DtypeUnsupported(library_name(mpi), case.dtype.name)
-    if _largest_argument(operation, case, ranks) >= _LARGE and not _has_large(library):
+    largest = case.size_bytes // case.dtype.size  # count or displacement: of messages and uneven parts it can be a whole buffer
+    if not operation.uneven and "mpi" in operation.steps:
+        largest = operation.count(case, group_size(operation, case, ranks))
+    if largest >= _LARGE and not _has_large(library):
         return LimitExceeded(library_name(mpi), "elements per call (it has no large-count functions)", _LARGE - 1)
     return None
 
@@ -202,21 +198,16 @@ _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA, MPICH's mpi.h
 
 def why_not_cuda(library: ctypes.CDLL, name: str) -> str | None:
     """Return why this library, `name`, does not support CUDA memory, with the remedy; None if it does. Call after MPI_Init."""
-    supported = _reported_cuda_support(library)
+    supported = None  # without a function of MPICH or Open MPI that reports it
+    if hasattr(library, "MPIX_GPU_query_support"):
+        answered = ctypes.c_int(0)
+        supported = library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(answered)) == 0 and bool(answered.value)
+    elif hasattr(library, "MPIX_Query_cuda_support"):
+        supported = bool(library.MPIX_Query_cuda_support())
     if supported:
         return None
     answer = "does not report whether it supports" if supported is None else "does not support"
     return f"{name} {answer} CUDA memory: load your site's CUDA-aware MPI (Open MPI or MPICH built with --with-cuda)"
-
-
-def _reported_cuda_support(library: ctypes.CDLL) -> bool | None:
-    """Return the library's own answer (MPICH's function first, then Open MPI's); None if it has neither function."""
-    if hasattr(library, "MPIX_GPU_query_support"):
-        supported = ctypes.c_int(0)
-        return library.MPIX_GPU_query_support(ctypes.c_int(_CUDA), ctypes.byref(supported)) == 0 and bool(supported.value)
-    if hasattr(library, "MPIX_Query_cuda_support"):
-        return bool(library.MPIX_Query_cuda_support())
-    return None
 
 
 # One-sided MPI: memory that rank 1 of a pair exposes in a window, and its address for rank 0.
@@ -260,7 +251,7 @@ class Window:
         self.comm.Free()
 
 
-class _Shown:
+class _Shown(MappedBlock):
     """Rank 1's memory in the window."""
 
     page_bytes = 0  # the library allocates the memory
@@ -281,7 +272,7 @@ class WindowBuffers(Buffers):
         self._window: Window = group.handle
         super().__init__(operation, case, group, slots)
 
-    def _block(self, bytes_per_slot: int) -> HostMemory:
+    def _block(self, bytes_per_slot: int) -> MappedBlock:
         shows = self.places[0].rank == 1
         self._window.show(stride_of(bytes_per_slot, self.slots, "cpu") * self.slots if shows else 0)
         return _Shown(self._window, bytes_per_slot, self.slots) if shows else super()._block(bytes_per_slot)
@@ -303,15 +294,12 @@ class WindowBuffers(Buffers):
         """
         super().fill(slot, for_check)
         if self.operation.reduces:
-            self._begin(self.places[0], slot, for_check)
+            send, redop = self.send(0, slot), self.case.redop
+            if not for_check and grows(self.case.placed(in_place=True)):
+                send[:] = 1 if redop == "prod" else 0
+            if self.places[0].rank == 1:
+                self.recv(0, slot)[:] = send
         self._window.sync()
-
-    def _begin(self, place: Place, slot: int, for_check: bool) -> None:
-        send = self.send(0, slot)
-        if not for_check and grows(place.case.placed(in_place=True)):
-            send[:] = 1 if place.case.redop == "prod" else 0
-        if place.rank == 1:
-            self.recv(0, slot)[:] = send
 
     def check(self, slot: int) -> list[Mismatch | None]:
         """Return the errors in the received elements in a slot, or None."""
@@ -359,13 +347,10 @@ def load_mpi() -> Any:
     except (ImportError, RuntimeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         problem = "; ".join(lines[:_MOST_LINES]) or type(error).__name__  # mpi4py lists every file name that it tried
-        raise MpiNotFound(_not_loaded(problem)) from error
-
-
-def _not_loaded(problem: str) -> Obstacle:
-    if setting := forced(os.environ):
-        return DoesNotLoad(setting, problem, "correct or unset it")
-    return LibraryNotFound("MPI", problem, "pip install 'collbench[mpich]', or load your site's MPI module")
+        if setting := forced(os.environ):
+            raise MpiNotFound(DoesNotLoad(setting, problem, "correct or unset it")) from error
+        remedy = "pip install 'collbench[mpich]', or load your site's MPI module"
+        raise MpiNotFound(LibraryNotFound("MPI", problem, remedy)) from error
 
 
 _PROGRESS = {"MPICH": "MPICH_ASYNC_PROGRESS", "Intel MPI": "I_MPI_ASYNC_PROGRESS"}
@@ -468,7 +453,7 @@ class MpiBackend(HostOrGpuBackend):
         """Return the binding with addresses and handles for one slot."""
         if isinstance(buffers, WindowBuffers):
             return WindowBinding(self._mpi, self._library, buffers, group, slot)
-        group = self._over_ring(group) if buffers.operation.neighbours else group
+        group = replace(group, handle=self._ring(group)) if buffers.operation.neighbours else group
         return MpiBinding(self._mpi, self._library, buffers, group, slot)
 
     def bind_persistent(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program | Fact:
@@ -479,7 +464,7 @@ class MpiBackend(HostOrGpuBackend):
             return PersistentUnsupported("MPI", operation.name)
         steps = steps_of(self, operation)
         assert steps is not None, "excluded by unsupported_reason"
-        group = self._over_ring(group) if operation.neighbours else group
+        group = replace(group, handle=self._ring(group)) if operation.neighbours else group
         bindings = [PersistentBinding(self._mpi, self._library, buffers, group, slot) for slot in range(buffers.slots)]
         free = partial(free_all, bindings)
         try:
@@ -491,9 +476,6 @@ class MpiBackend(HostOrGpuBackend):
             free()
             raise
         return Program(slots, keep=(buffers, bindings), explain=self.explain, free=free)
-
-    def _over_ring(self, group: Group) -> Group:
-        return replace(group, handle=self._ring(group))
 
     def _ring(self, group: Group) -> Any:
         """Return the group's periodic one-dimensional Cartesian communicator, in rank order. All its ranks must call it; created once."""

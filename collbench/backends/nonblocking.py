@@ -10,7 +10,7 @@ ping-pong) wait in between, and cannot be started.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from collbench.native.library import address, library
 from collbench.operations.operation import Operation, Steps
@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from collbench.backends.backend import Backend, Group
     from collbench.backends.host import AnyBuffers
     from collbench.operations.case import Case
-
-
-class StartingBinding(Protocol):
-    """What a binding (`operations.operation.Binding`) needs in addition, so that operations can be started."""
-
-    def start(self, name: str, *args: Any, **named: Any) -> Call | None:
-        """Return the non-blocking variant of `call`; None if the library does not have it. `finish` waits for it."""
-        ...
-
-    def begin(self) -> Call | None:
-        """Return the call that begins the posted messages; None if posting begins them."""
-        ...
-
-    def finish(self) -> Call:
-        """Return a call that waits for everything started and posted."""
-        ...
 
 
 class _NotStartable(Exception):
@@ -99,16 +83,16 @@ class _Starting:
         return call
 
 
-def _has_starts(binding: object) -> TypeGuard[StartingBinding]:
-    return all(hasattr(binding, name) for name in ("start", "begin", "finish"))
-
-
-def divided(steps: Steps, binding: object) -> tuple[tuple[Call, ...], tuple[Call, ...]] | None:
+def divided(steps: Steps, binding: Any) -> tuple[tuple[Call, ...], tuple[Call, ...]] | None:
     """Return (the calls that start, the calls that wait) of one iteration on one slot; None if it cannot be started.
 
-    A rank without calls has none in either.
+    A rank without calls has none in either. Beside the methods of `operations.operation.Binding`, the binding needs:
+
+    start    like `call`, returns the non-blocking variant of a function; None if the library does not have it
+    begin    returns the call that begins the posted messages; None if posting begins them
+    finish   returns a call that waits for everything started and posted
     """
-    if not _has_starts(binding):
+    if not all(hasattr(binding, name) for name in ("start", "begin", "finish")):
         return None
     starting = _Starting(binding)
     try:

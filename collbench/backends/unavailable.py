@@ -11,10 +11,7 @@ class BackendObstacle(Obstacle):
     """The base of these facts. fix: the command or change that makes the backend available."""
 
     __slots__ = ()
-    fix: str
-
-    def remedy(self) -> str:
-        return self.fix
+    REMEDY = "{fix}"
 
 
 class NotInstalled(BackendObstacle, Fact, frozen=True):
@@ -31,67 +28,55 @@ class NotInstalled(BackendObstacle, Fact, frozen=True):
 class UnknownVersion(BackendObstacle, Fact, frozen=True):
     """The installed version is not one that this backend supports."""
 
+    CAUSE = "{package} {version} is not supported (supported: {supported})"
     package: str
     version: str
     supported: str
     fix: str
 
-    def cause(self) -> str:
-        return f"{self.package} {self.version} is not supported (supported: {self.supported})"
-
 
 class DoesNotLoad(BackendObstacle, Fact, frozen=True):
     """A package or library is installed but cannot be loaded."""
 
+    CAUSE = "{package} does not load ({error})"
     package: str
     error: str
     fix: str
-
-    def cause(self) -> str:
-        return f"{self.package} does not load ({self.error})"
 
 
 class WrongBuild(BackendObstacle, Fact, frozen=True):
     """The installed build lacks a part that the backend needs, or was made for another version of it."""
 
+    CAUSE = "{package} {version} {defect}"
     package: str
     version: str
     defect: str
     fix: str
 
-    def cause(self) -> str:
-        return f"{self.package} {self.version} {self.defect}"
-
 
 class Misconfigured(BackendObstacle, Fact, frozen=True):
     """An environment variable has a value that this backend does not support."""
 
+    CAUSE = "{variable} {problem}"
     variable: str
     problem: str
     fix: str
-
-    def cause(self) -> str:
-        return f"{self.variable} {self.problem}"
 
 
 class LibraryNotFound(BackendObstacle, Fact, frozen=True):
     """No shared library of that name can be loaded."""
 
+    CAUSE = "no {library} library found ({error})"
     library: str
     error: str
     fix: str
-
-    def cause(self) -> str:
-        return f"no {self.library} library found ({self.error})"
 
 
 class BrokenPlugin(BackendObstacle, Fact, frozen=True):
     """The plug-in of the backend violates the contract."""
 
+    CAUSE = "plug-in '{plugin}' ({place}) {defect}"
     plugin: str
     place: str
     defect: str
     fix: str
-
-    def cause(self) -> str:
-        return f"plug-in '{self.plugin}' ({self.place}) {self.defect}"

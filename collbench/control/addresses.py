@@ -48,8 +48,10 @@ def with_meeting(info: LaunchInfo) -> LaunchInfo:
     disagrees = size_disagrees(MPI.COMM_WORLD.Get_size(), info)
     if disagrees:
         raise RunFailed(disagrees)
-    world, here = MPI.COMM_WORLD, socket.gethostname()
-    host, addresses, token = world.bcast((here, _candidates(here), secrets.token_hex(16)), root=0)
+    world, here, own = MPI.COMM_WORLD, socket.gethostname(), own_addresses()
+    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
+    likely = [address for address in (*resolve(here), *outwards) if address in own]  # those of its name, then those of its routes
+    host, addresses, token = world.bcast((here, list(dict.fromkeys([*likely, *own])), secrets.token_hex(16)), root=0)
     reached = world.allgather(None if here == host else [address for address in addresses if _reaches(address)])
     away = [each for each in reached if each is not None]
     common = [address for address in addresses if all(address in each for each in away)]
@@ -66,14 +68,6 @@ def finalise() -> None:
     from mpi4py import MPI
 
     mpi.finalise(MPI)
-
-
-def _candidates(name: str) -> list[str]:
-    """Return this host's addresses: those of its name first, then those of its routes to other networks. Loopback is excluded."""
-    own = own_addresses()
-    outwards = (route_to("192.0.2.1"), route_to("2001:db8::1"))  # documentation networks (RFC 5737, RFC 3849); no packet is sent
-    likely = [address for address in (*resolve(name), *outwards) if address in own]
-    return list(dict.fromkeys([*likely, *own]))
 
 
 def _reaches(address: str) -> bool:

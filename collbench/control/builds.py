@@ -75,11 +75,6 @@ class BuildRequest:
     build: Build | None
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def build_json(self) -> list[Any]:
-        """Return the build as datagrams carry it."""
-        return self.build.as_json() if self.build else []
-
 
 @dataclass(frozen=True)
 class BuildReply:
@@ -137,7 +132,7 @@ class BuildServer:
         if fresh and call.rank not in self._seen:
             self._seen.add(call.rank)
             self._take(BuildRequest(call.rank, call.host, read_build(call.build), call.about))
-        answer = _Answer(self._me.host, call.nonce, self._nonce, self._me.build_json, fresh)
+        answer = _Answer(self._me.host, call.nonce, self._nonce, (self._me.build.as_json() if self._me.build else []), fresh)
         return _sealed(answer, self._secret.derived(_ANSWER))
 
     def close(self) -> None:
@@ -159,7 +154,7 @@ def ask_rank_0(place: BuildAddresses, me: BuildRequest, stop: threading.Event, s
     Ends early when `stop` is set.
     """
     end, key = time.monotonic() + seconds, place.secret.derived(_ANSWER)
-    call = _Call(me.rank, me.host, secrets.token_hex(16), me.build_json, "", dict(me.about))
+    call = _Call(me.rank, me.host, secrets.token_hex(16), (me.build.as_json() if me.build else []), "", dict(me.about))
     last: BuildReply | None = None
     with ExitStack() as stack:
         open_at = {address: stack.enter_context(_udp_socket(address)) for address in place.addresses}

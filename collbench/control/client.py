@@ -62,6 +62,7 @@ class Uplink:
     place       the address that accepted this rank
     descriptor  of the most recent connection, -1 before there is one
     cut         when the connection was lost; None while it works. It is not restored, since messages in transit are lost
+    second      a second connection, once it was opened
     """
 
     def __init__(self, context: zmq.Context[Any], keys: Keys, places: Sequence[tuple[str, float]]) -> None:
@@ -76,23 +77,19 @@ class Uplink:
         self.cut: float | None = None
         self.descriptor = -1
         self.place = ""
-        self._second: zmq.Socket[Any] | None = None
+        self.second: zmq.Socket[Any] | None = None
 
     @property
     def sockets(self) -> list[Any]:
         """The sockets to poll."""
-        return [*self._saying_hello, *self._saying_hello.values(), *([self._second] if self._second else [])]
-
-    @property
-    def has_second(self) -> bool:
-        """Return whether a second connection was opened."""
-        return self._second is not None
+        sockets = [*self._saying_hello, *self._saying_hello.values()]
+        return [*sockets, self.second] if self.second else sockets
 
     def open_second(self, ranks: Sequence[int]) -> None:
         """Open one more connection to the same place, because a lost packet may block the first one."""
-        self._second = self._socket(self.place)
-        self._second.setsockopt(zmq.LINGER, 0)
-        self._second.connect(self.place)
+        self.second = self._socket(self.place)
+        self.second.setsockopt(zmq.LINGER, 0)
+        self.second.connect(self.place)
         self.send_second(wire.Aside(list(ranks)))
 
     def _socket(self, place: str) -> zmq.Socket[Any]:
@@ -103,8 +100,8 @@ class Uplink:
 
     def send_second(self, message: Message) -> None:
         """Send through the second connection, if there is one."""
-        if self._second:
-            self._second.send_multipart(frames(message), copy=False)
+        if self.second:
+            self.second.send_multipart(frames(message), copy=False)
 
     def send_hello(self, hello: wire.Hello, now: float) -> float:
         """Send `hello` to the addresses that are due. Return when to call again if this rank is not accepted by then."""
@@ -141,10 +138,10 @@ class Uplink:
                 self.refused.append(place)
                 self._drop(next(socket for socket, its in self._saying_hello.items() if its is ready), in_vain=True)
                 self._due[place] = time.monotonic() + _AFTER_REFUSAL_S * len(self.refused)
-        if ready is not self._second and ready not in self._saying_hello:
+        if ready is not self.second and ready not in self._saying_hello:
             return None
         pieces = ready.recv_multipart(copy=False)
-        if ready is not self._second:
+        if ready is not self.second:
             self.descriptor = pieces[0].get(zmq.SRCFD)
         try:
             message = parsed([piece.buffer for piece in pieces])
@@ -179,8 +176,8 @@ class Uplink:
         """Send the queued messages within one second, unless rank 0 has left, then close."""
         for each in list(self._saying_hello):
             self._drop(each, in_vain=in_vain or self.socket is None or self.cut is not None)
-        if self._second:
-            self._second.close()
+        if self.second:
+            self.second.close()
 
 
 _URGENT = (wire.Here, wire.Paths, wire.Stalled, wire.Where, wire.Stack, wire.Probed, wire.Abort)
@@ -273,7 +270,7 @@ class NodeAgent:
         unheard = self._queried_at is not None and now >= self._queried_at + _SECOND_S
         info = tcp_info(self.up.descriptor)
         self._queried_at = self._answered_at = None
-        if self.up.place.startswith("tcp://") and not self.up.has_second and (unheard or (info and info.unacked and info.retransmits)):
+        if self.up.place.startswith("tcp://") and not self.up.second and (unheard or (info and info.unacked and info.retransmits)):
             self.up.open_second([self.rank, *sorted(self._mates())])
             self._answer()
             self.up.send_second(wire.Where())
@@ -321,8 +318,10 @@ class NodeAgent:
                 self._answer()
             case wire.SendProbe():
                 self._probes.setdefault(message.address, Probe(message.address, message.port))
-            case wire.Grant():
-                self._granted(message.step)
+            case wire.Grant() if message.step in self._offered:
+                self.up.send(self._offered[message.step].popleft())
+                if not self._offered[message.step]:
+                    del self._offered[message.step]
             case wire.TakeStack():
                 self._stack(message)
             case wire.Abort():
@@ -330,13 +329,6 @@ class NodeAgent:
                 self.ending.begin(message.sentence, message.code, self.node)
             case wire.Bye():
                 self.farewell.set()
-
-    def _granted(self, step: int) -> None:
-        offered = self._offered.get(step)
-        if offered:
-            self.up.send(offered.popleft())
-        if not offered:
-            self._offered.pop(step, None)
 
     def _stack(self, request: wire.TakeStack) -> None:
         """Take the stack of a rank with a tool if there is one; otherwise the rank sends its Python stack.
@@ -541,9 +533,8 @@ class Client:
         self._me, self._hub, self._part.above = me, members[0], str(first)
         if me.host != members[0].host and first == members[0]:
             self._part.address = me.address
-        self._part.or_else = (
-            other_candidates.get(first.rank) if first.host != me.host else None
-        )  # this rank runs, so its host was not killed
+        if first.host != me.host:  # this rank runs, so its own host was not killed
+            self._part.or_else = other_candidates.get(first.rank)
 
     def join(self, me: Member, deadline_s: float) -> None:
         """Connect to rank 0 and send this rank's description.
@@ -605,8 +596,13 @@ class Client:
         the wait lasts until the deadline.
         """
         end = time.monotonic() + deadline_s
+        first_end = time.monotonic() + first_s
         try:
-            message = self._first(time.monotonic() + first_s)
+            try:
+                message = self._keeper.next(first_end - _QUERY_BEFORE_S)
+            except Empty:  # query rank 0 shortly before the end, so that a blocked path is detected by then
+                self._keeper.do(lambda: self._part.query(wire.Where()))
+                message = self._keeper.next(first_end)
         except Empty:
             message = self._later(what, end, deadline_s)
         if (message.step, message.what) != (step, what):
@@ -622,13 +618,6 @@ class Client:
     def has_message(self) -> bool:
         """Return whether `receive` would find a message of rank 0, or an error."""
         return not self._part.inbox.empty()
-
-    def _first(self, end: float) -> Any:
-        """Wait for a message. Query rank 0 shortly before the end, so that a blocked path is detected by then."""
-        with suppress(Empty):
-            return self._keeper.next(end - _QUERY_BEFORE_S)
-        self._keeper.do(lambda: self._part.query(wire.Where()))
-        return self._keeper.next(end)
 
     def _later(self, what: str, end: float, deadline_s: float) -> Any:
         """Query rank 0 repeatedly while waiting. Rank 0's own watchdog does not cover its work between two phases."""

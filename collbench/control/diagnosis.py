@@ -135,8 +135,11 @@ class HangDiagnosis(Fact, frozen=True):
             )
         if self.cause is HangCause.PATH and self.path:
             return f"hang: {self.phase}: {self.path.render()} (--timeout {self.timeout_s:g})"
-        evidence = f"; reported by {self.reporter}" if self.reporter else f"; {self._waiting}"
-        return f"hang: {self.phase}: {self._cause}{evidence}{f'; its innermost calls: {self.doing}' if self.doing else ''}"
+        wait = "wait" if self.waiting != 1 else "waits"
+        evidence = f"{self.waiting} of {self.members} ranks {wait} (--timeout {self.timeout_s:g})"
+        if self.reporter:
+            evidence = f"reported by {self.reporter}"
+        return f"hang: {self.phase}: {self._cause}; {evidence}{f'; its innermost calls: {self.doing}' if self.doing else ''}"
 
     @property
     def _cause(self) -> str:
@@ -162,10 +165,6 @@ class HangDiagnosis(Fact, frozen=True):
     @property
     def _named(self) -> str:
         return listed(self.names, _MOST_NAMED)
-
-    @property
-    def _waiting(self) -> str:
-        return f"{self.waiting} of {self.members} ranks {'wait' if self.waiting != 1 else 'waits'} (--timeout {self.timeout_s:g})"
 
 
 class RankPaused(Fact, frozen=True):
@@ -389,18 +388,12 @@ def is_stopped(pid: int) -> bool:
         if state != "t":
             return state == "T"
         tracer = int(_line_of(Path(f"/proc/{pid}/status"), "\n", "TracerPid:") or 0)
-        before = _state_before(pid, tracer)
-        if before:
+        examined, _, before = _line_of(Path(f"/proc/{tracer}/environ"), "\0", f"{_EXAMINED}=").partition(" ")
+        if before and examined == str(pid):  # the tracer is a tool of collbench, which was told the state before
             return before == _STOPPED
         if _stat(tracer):
             return True
     return True  # the debugger is outside this container
-
-
-def _state_before(pid: int, tool: int) -> str:
-    """Return the state of a process before a tool of collbench stopped it; "" if `tool` is another program."""
-    examined, _, state = _line_of(Path(f"/proc/{tool}/environ"), "\0", f"{_EXAMINED}=").partition(" ")
-    return state if examined == str(pid) else ""
 
 
 def _line_of(path: Path, separator: str, name: str) -> str:
@@ -537,8 +530,9 @@ def _of_path(seen: HangEvidence, path: PathFault) -> HangDiagnosis:
 def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
     cut = tuple(rank for rank in silent if rank in seen.unreachable)
     if cut and (address := next((seen.elsewhere[rank] for rank in cut if rank in seen.elsewhere), None)):
-        if seen.path and seen.path.target in {seen.hosts.get(rank) for rank in cut} and _more_than_control(seen.path):
-            return _of_path(seen, seen.path)
+        path = seen.path
+        if path and path.target in {seen.hosts.get(rank) for rank in cut} and (path.problem is not PathProblem.STALLED or path.stalled > 1):
+            return _of_path(seen, path)  # which loses measured data too, not only the control plane's packets
         return _hang(seen, HangCause.CONTROL_LOST, cut, detail=address)
     if cut:
         return _hang(seen, HangCause.HOST_SILENT, cut)
@@ -550,11 +544,6 @@ def _silent(seen: HangEvidence, silent: Sequence[int]) -> HangDiagnosis:
     if seen.path and seen.path.problem is PathProblem.LOSS and host in (seen.path.source, seen.path.target):
         return _of_path(seen, seen.path)
     return _hang(seen, HangCause.NO_ANSWER, ranks, source=host, target=here)
-
-
-def _more_than_control(path: PathFault) -> bool:
-    """Return whether the path loses measured data too, not only the control plane's packets."""
-    return path.problem is not PathProblem.STALLED or path.stalled > 1
 
 
 def paused_together_s(states: Collection[RankState], timeout_s: float) -> float:
@@ -573,22 +562,19 @@ def _behind(seen: HangEvidence) -> HangDiagnosis:
     if late and 2 * len(late) <= len(seen.answers):
         last = min(one.place for one in late.values())
         ranks = tuple(sorted(rank for rank, one in late.items() if one.place == last))
-        return _hang(seen, HangCause.BEHIND, ranks, where, **_how_late(seen.answers[ranks[0]], majority, where))
+        first = seen.answers[ranks[0]]
+        if first.phase == where and first.step == majority[0]:
+            return _hang(seen, HangCause.BEHIND, ranks, where, iteration=majority[1])
+        return _hang(seen, HangCause.BEHIND, ranks, where, detail=first.phase or _BETWEEN, iteration=first.iteration)
     odd = tuple(sorted(rank for rank, one in seen.answers.items() if one.place == majority and one.phase != where and not one.waits))
     if odd and 2 * len(odd) < len(seen.answers):
         return _hang(seen, HangCause.ELSEWHERE, odd, where, detail=seen.answers[odd[0]].phase or _BETWEEN)
-    apart = _apart(seen)
-    if apart:
-        return _hang(seen, HangCause.ELSEWHERE, apart, seen.answers[0].phase, detail=seen.answers[apart[0]].phase)
-    return _hang(seen, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(seen.answers), iteration=majority[1])
-
-
-def _apart(seen: HangEvidence) -> tuple[int, ...]:
-    """Return the ranks that wait for rank 0 in another phase than that in which rank 0 waits for them."""
     hub = seen.answers.get(0, RankState(0))
-    if not hub.waits:
-        return ()
-    return tuple(rank for rank, one in sorted(seen.answers.items()) if one.waits and one.step <= hub.step and one.phase != hub.phase)
+    waiting = [rank for rank, one in sorted(seen.answers.items()) if hub.waits and one.waits and one.step <= hub.step]
+    apart = tuple(rank for rank in waiting if seen.answers[rank].phase != hub.phase)  # they wait for rank 0, which waits in another phase
+    if apart:
+        return _hang(seen, HangCause.ELSEWHERE, apart, hub.phase, detail=seen.answers[apart[0]].phase)
+    return _hang(seen, HangCause.NOTHING_MOVES, (), where, waiting=0, members=len(seen.answers), iteration=majority[1])
 
 
 def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
@@ -597,12 +583,6 @@ def _majority(seen: HangEvidence) -> tuple[tuple[int, int], str]:
     place_of_most = max(places, key=lambda place: (places[place], place))
     phases = Counter(one.phase for one in seen.answers.values() if one.place == place_of_most)
     return place_of_most, max(phases, key=lambda phase: (phases[phase], phase))
-
-
-def _how_late(one: RankState, majority: tuple[int, int], where: str) -> dict[str, Any]:
-    if one.phase == where and one.step == majority[0]:
-        return {"iteration": majority[1]}
-    return {"detail": one.phase or _BETWEEN, "iteration": one.place[1]}
 
 
 def _where(seen: HangEvidence, ranks: Sequence[int]) -> str:

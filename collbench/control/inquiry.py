@@ -178,34 +178,28 @@ class HangInquiry:
             if not found.ranks:
                 self._look_at(self._own.rank)
         for inform in hub.informants:
-            self._help(partial(self._inform, inform))
+            self._help(inform, self._remarks.append)
 
     def _look_at(self, rank: int) -> None:
         if rank in self._unreachable:
-            self._help(partial(self._find_elsewhere, rank))
+            self._help(partial(answering, self._hub.members[rank].addresses, _PROBE_S), partial(self._elsewhere.__setitem__, rank))
         elif rank == self._own.rank:
-            self._take_stack(rank, own_stack())  # without a debugger, which would stop this process while the others wait for it
+            self.stacks[rank] = own_stack()  # without a debugger, which would stop this process while the others wait for it
         elif self._hub.node.has(rank) and tool_here():
-            self._help(lambda: self._take_stack(rank, self._hub.node.stack_of(rank)))
+            self._help(partial(self._hub.node.stack_of, rank), partial(self.stacks.__setitem__, rank))
         elif child := self._hub.down.with_rank(rank):
             self._hub.down.send(child, TakeStack(rank))
             self._stacks_requested.add(rank)
 
-    def _help(self, work: Callable[[], None]) -> None:
-        """Run slow work in a thread, so that the I/O thread continues to read."""
+    def _help(self, look: Callable[[], str | None], store: Callable[[str], None]) -> None:
+        """Store the result of a slow function, which runs in a thread, so that the I/O thread continues to read."""
+
+        def work() -> None:
+            if text := look():
+                store(text)
+
         self._helpers.append(threading.Thread(target=work, name="collbench-look", daemon=True))
         self._helpers[-1].start()
-
-    def _take_stack(self, rank: int, text: str) -> None:
-        self.stacks[rank] = text
-
-    def _find_elsewhere(self, rank: int) -> None:
-        if found := answering(self._hub.members[rank].addresses, _PROBE_S):
-            self._elsewhere[rank] = found
-
-    def _inform(self, inform: Callable[[], str | None]) -> None:
-        if remark := inform():
-            self._remarks.append(remark)
 
     def _probe_paths(self) -> None:
         """Request probes of several packet sizes on the paths where connections lose packets."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -30,19 +31,15 @@ class SocketHandler(Protocol):
     @property
     def sockets(self) -> Sequence[Any]:
         """Return the ZeroMQ sockets and file descriptors to poll."""
-        ...
 
     def read(self, ready: Any) -> None:
         """Handle a socket or descriptor that is ready."""
-        ...
 
     def tick(self, now: float) -> float:
         """Do the work that is due; return when to call again, on CLOCK_MONOTONIC."""
-        ...
 
     def close(self) -> None:
         """Close the sockets."""
-        ...
 
 
 class IOThread:
@@ -106,12 +103,9 @@ class IOThread:
         finally:
             self._part.close()
 
-    def _halt(self) -> None:
-        self._stop = True
-
     def close(self) -> None:
         """End the thread after all earlier actions; its messages are sent."""
-        self.do(self._halt)
+        self.do(partial(setattr, self, "_stop", True))
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
             os.close(self._wake)

@@ -72,25 +72,16 @@ def addressed(members: Sequence[Member]) -> list[Member]:
     Rank 0's address is the one that the other hosts use. Raises UsageError if the hosts have no family in common.
     """
     home = members[0].host
-    away = [member for member in members if member.host != home]
-    family = _common_family(away)
-    routes = {member.rank: _route_by_family(member)[family] for member in away}
-    hub = next((hub for _, hub in routes.values()), LOOPBACK)
-    return [replace(member, address=routes.get(member.rank, (hub, hub))[0], routes=()) for member in members]
-
-
-def _common_family(away: Sequence[Member]) -> Family:
+    away = {member: {family_of(hub): (own, hub) for own, hub in member.routes} for member in members if member.host != home}
     lacking = []
     for family in Family:
-        member = next((member for member in away if family not in _route_by_family(member)), None)
-        if member is None:
-            return family
-        lacking.append(f"{member} cannot reach rank 0 over {family.value}")
+        without = next((member for member, routes in away.items() if family not in routes), None)
+        if without is None:
+            of_family = {member.rank: routes[family] for member, routes in away.items()}
+            hub = next((hub for _, hub in of_family.values()), LOOPBACK)
+            return [replace(member, address=of_family.get(member.rank, (hub, hub))[0], routes=()) for member in members]
+        lacking.append(f"{without} cannot reach rank 0 over {family.value}")
     raise UsageError(f"the hosts have no address family in common: {', and '.join(lacking)}; give every host addresses of one family")
-
-
-def _route_by_family(member: Member) -> dict[Family, tuple[str, str]]:
-    return {family_of(hub): (own, hub) for own, hub in member.routes}
 
 
 class HostKilled(Fact, frozen=True):

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -114,8 +114,7 @@ class PathReport(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 def tcp_info(descriptor: int) -> TcpInfo | None:
     """Return the kernel's data about a connection; None if the descriptor is not a TCP connection."""
-    found = _read(descriptor)
-    return found[1] if found else None
+    return (_read(descriptor) or ("", None))[1]
 
 
 def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
@@ -125,15 +124,11 @@ def _read(descriptor: int) -> tuple[str, TcpInfo] | None:
         try:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
                 info = TcpInfo.parse(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
-                peer, own = _address(one.getpeername()), _address(one.getsockname())
+                peer, own = (str(name[0]).removeprefix("::ffff:").partition("%")[0] for name in (one.getpeername(), one.getsockname()))
                 return (peer, info) if info.state in _STATES and peer != own else None
         finally:
             one.detach()
     return None
-
-
-def _address(name: Any) -> str:
-    return str(name[0]).removeprefix("::ffff:").partition("%")[0]
 
 
 def own_connections() -> dict[str, tuple[str, TcpInfo]]:
@@ -153,17 +148,13 @@ def reports(now: Mapping[str, tuple[str, TcpInfo]], before: Mapping[str, tuple[s
     """Return one report per address, from two readings of the same process's connections."""
     by_peer: dict[str, list[PathReport]] = {}
     for name, (peer, info) in now.items():
-        by_peer.setdefault(peer, []).append(_report(peer, info, before.get(name, (peer, TcpInfo()))[1]))
+        old = before.get(name, (peer, TcpInfo()))[1]
+        lost = info.retransmitted - info.duplicates - (old.retransmitted - old.duplicates)
+        retransmits = info.retransmits if info.stalled else 0
+        sent = max(0, info.sent - old.sent)
+        report = PathReport(peer, int(info.stalled), retransmits, info.pmtu, max(0, lost), sent, info.last_received_ms)
+        by_peer.setdefault(peer, []).append(report)
     return [_combined(each) for each in list(by_peer.values())[:_MOST_PEERS]]
-
-
-def _report(peer: str, info: TcpInfo, old: TcpInfo) -> PathReport:
-    """Return the report about one connection."""
-    lost = info.retransmitted - info.duplicates - (old.retransmitted - old.duplicates)
-    return PathReport(
-        peer, int(info.stalled), info.retransmits if info.stalled else 0, info.pmtu, max(0, lost), max(0, info.sent - old.sent),
-        info.last_received_ms,
-    )  # fmt: skip
 
 
 class ConnectionMonitor:

@@ -72,7 +72,10 @@ def _base(info: LaunchInfo, env: Mapping[str, str]) -> tuple[bytes, str]:
         path = Path(env["COLLBENCH_SECRET_FILE"])
         return _read(path), str(path)
     try:
-        path = _users_own(env)
+        folder = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
+        if not folder.startswith("/"):
+            raise UsageError(f"HOME is not set, so the secret with which ranks join cannot be stored: {SECRET_REMEDY}")
+        path = Path(folder) / "collbench" / "secret"
         return _read(path) if os.path.lexists(path) else _made(path), str(path)  # symbolic links are followed there
     except UsageError:
         if info.local_ranks < info.ranks:
@@ -99,13 +102,6 @@ def _check_folder(path: Path, found: os.stat_result) -> None:
     """Raise UsageError unless `path` is a folder of this user that no other user can write."""
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise UsageError(f"{path} is not a folder that only its owner can write, so it cannot hold the secret: {SECRET_REMEDY}")
-
-
-def _users_own(env: Mapping[str, str]) -> Path:
-    folder = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
-    if not folder.startswith("/"):
-        raise UsageError(f"HOME is not set, so the secret with which ranks join cannot be stored: {SECRET_REMEDY}")
-    return Path(folder) / "collbench" / "secret"
 
 
 def _read(path: Path, folder: int | None = None) -> bytes:
@@ -307,20 +303,18 @@ class RejectedPeers:
     def note(self, address: str | None, port: int | None = None) -> None:
         """Count one more refused connection. Without an address, the sources of connections that are closing at `port` are stored."""
         self.count += 1
-        if len(self.addresses) < _MOST:
-            self.addresses |= dict.fromkeys([address] if address else self._closing(port))
+        if len(self.addresses) >= _MOST:
+            return
+        if address:
+            self.addresses[address] = None
+        elif port is not None and time.monotonic() >= self._look_at:  # at most once a second, since a flood makes the table long
+            self._look_at = time.monotonic() + _LOOK_S
+            self.addresses |= dict.fromkeys(closing(port))
 
     def note_slow(self, address: str) -> None:
         """Count one more connection that did not finish its handshake in time."""
         if len(self.slow) < _MOST or address in self.slow:
             self.slow[address] += 1
-
-    def _closing(self, port: int | None) -> list[str]:
-        """Return the sources of closing connections. Reads them at most once a second, since a flood makes the table long."""
-        if port is None or time.monotonic() < self._look_at:
-            return []
-        self._look_at = time.monotonic() + _LOOK_S
-        return closing(port)
 
     def flooded(self, waiting: int, descriptors: Iterable[int]) -> None:
         """Close the sockets `descriptors` to new connections in a flood. waiting: number of connections that are not identified yet."""
@@ -392,15 +386,11 @@ def closing(port: int) -> list[str]:
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
                 _, own, peer, state, *_ = line.split()
                 if state in _CLOSING and int(own.rpartition(":")[2], 16) == port:
-                    found[_address(peer.rpartition(":")[0])] = None
+                    text = peer.rpartition(":")[0]  # words of 32 bits, each in the machine's byte order
+                    words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+                    shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
+                    found[shown.removeprefix("::ffff:")] = None
     return list(found)
-
-
-def _address(text: str) -> str:
-    """Return an address from the kernel's text: words of 32 bits, each in the machine's byte order."""
-    words = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
-    shown = socket.inet_ntop(socket.AF_INET if len(words) == 4 else socket.AF_INET6, words)
-    return shown.removeprefix("::ffff:")
 
 
 class PendingConnections:

@@ -133,19 +133,11 @@ class Coordinator:
             case wire.Paths():
                 check_ranks([message.rank], child.ranks | child.also)
                 self.reported[message.rank] = message, time.monotonic()
-            case _:
-                self._of_an_end(child, message)
-
-    def _of_an_end(self, child: ChildConnection, message: Message) -> None:
-        match message:
             case wire.Gone():
                 check_ranks([message.rank], self.joined)
                 self._end_of(message.rank, message.end)
-            case wire.Bye():
-                check_ranks([message.rank], child.ranks)
-                self._bye(child, message.rank or 0)
-            case wire.Moved():
-                self._without(child, message.rank)
+            case wire.Bye() | wire.Moved():
+                self._leave(child, message)
             case wire.Abort():
                 self.inquiries.met(message.sentence, message.code)
 
@@ -231,15 +223,15 @@ class Coordinator:
         """Return whether the last message of an ended process, or a lost connection, may still arrive."""
         return bool(self._ended or self.down.cut)
 
-    def _bye(self, child: ChildConnection, rank: int) -> None:
-        self.left.add(rank)
-        self._ended.pop(rank, None)
-        self._forget_closed()
-        self.node.forget(rank)
-        self._without(child, rank)
-
-    def _without(self, child: ChildConnection, rank: int) -> None:
-        """Remove a rank from a connection that it does not use any longer."""
+    def _leave(self, child: ChildConnection, message: wire.Bye | wire.Moved) -> None:
+        """Remove a rank from a connection: it leaves in order, or uses another connection from now on."""
+        rank = message.rank or 0
+        if isinstance(message, wire.Bye):
+            check_ranks([message.rank], child.ranks)
+            self.left.add(rank)
+            self._ended.pop(rank, None)
+            self._forget_closed()
+            self.node.forget(rank)
         child.ranks.discard(rank)
         if not child.ranks:
             self.down.forget(child)
@@ -333,26 +325,30 @@ class Server:
                 self._listens = listen(down, info, secret)
             addresses = self._listens.listens if self._listens and self._listens.listens else addresses_of([down.endpoint])
             if info.local_ranks > 1:
-                _bind_here(down, node_place(info, secret))
+                down.bind(node_place(info, secret))
+        except zmq.ZMQError as error:
+            down.close()
+            self._context.term()
+            raise out_of_files(error) or UsageError(
+                f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
+                "wait for its end, or give this launch its own MASTER_PORT"
+            ) from error
         except BaseException:
             down.close()
             self._context.term()
             raise
         self.part = Coordinator(down, stand, ending, timeout_s)
         self._keeper = IOThread(self.part)
-        self._builds = self._build_server(info, secret, addresses) if self._build else None
+        self._builds: BuildServer | None = None
+        if self._build:  # until all ranks have joined
+            me = BuildRequest(0, socket.gethostname(), self._build)
+            self._builds = BuildServer(BuildAddresses(secret, info.port, addresses), me, self._compare)
         self._early: dict[int, list[wire.Values]] = {}
         self._why_ended: str | None = None
 
-    def _build_server(self, info: LaunchInfo, secret: Secret, addresses: Sequence[str]) -> BuildServer:
-        """Return the server that compares builds until all ranks have joined."""
-
-        def take(call: BuildRequest) -> None:
-            if call.build != self._build:
-                self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
-
-        me = BuildRequest(0, socket.gethostname(), self._build)
-        return BuildServer(BuildAddresses(secret, info.port, addresses), me, take)
+    def _compare(self, call: BuildRequest) -> None:
+        if call.build != self._build:
+            self.part.inbox.put(self._other_build(call.rank, call.host, call.build))
 
     def _other_build(self, rank: int, host: str, build: Build | None) -> UsageError:
         return UsageError(mismatch(rank, host, build, socket.gethostname(), self._build))
@@ -401,9 +397,11 @@ class Server:
                 f"rank 0 listens only at {self._listens.listens[0]}, a loopback address, which other hosts cannot reach: if ranks run on "
                 "other hosts, set MASTER_ADDR to an address of rank 0's host in the network between the hosts"
             )
-        rejected = self.part.down.rejected.fact()
-        why += [rejected.render()] if rejected else []
-        return "; ".join([*why, *([unreadable(self.part.unreadable)] if self.part.unreadable else [])])
+        if rejected := self.part.down.rejected.fact():
+            why.append(rejected.render())
+        if self.part.unreadable:
+            why.append(unreadable(self.part.unreadable))
+        return "; ".join(why)
 
     def expect(self, members: Sequence[Member], other_candidates: Mapping[int, HostKilled]) -> None:
         """Store the members, which inquiries cover from now on. beside: by rank the ranks that may have ended instead of it."""
@@ -519,18 +517,6 @@ class Server:
         self._keeper.do(self.part.see_off)
         self._keeper.close()
         self._context.term()
-
-
-def _bind_here(down: Downlinks, place: str) -> None:
-    try:
-        down.bind(place)
-    except zmq.ZMQError as error:
-        if limit := out_of_files(error):
-            raise limit from error
-        raise UsageError(
-            f"rank 0 cannot listen for the ranks of its own host ({error}): another launch with the same settings runs here; "
-            "wait for its end, or give this launch its own MASTER_PORT"
-        ) from None
 
 
 # Connections that have not proved that they belong to the launch. Their number is limited in all and per source address.

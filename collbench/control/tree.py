@@ -95,7 +95,10 @@ def allow_connections(count: int) -> int:
             f"rank 0 needs a connection to each of {count} nodes, but this host allows a process only {hard} open files: "
             "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service that starts the ranks)"
         )
-    return max(16, (soft - count - _open_now() - _RESERVE) // 2)  # half, since as many may wait in the kernel's queue
+    opened = _RESERVE
+    with suppress(OSError):
+        opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
+    return max(16, (soft - count - opened - _RESERVE) // 2)  # half, since as many may wait in the kernel's queue
 
 
 def out_of_files(error: BaseException) -> RunFailed | None:
@@ -114,12 +117,6 @@ def out_of_files(error: BaseException) -> RunFailed | None:
         f"this process has reached its limit of {limit} open files ({count} are connections): raise it (ulimit -n, or "
         "LimitNOFILE= of the service that starts the ranks); if other programs made the connections, find out which connect to this host"
     )
-
-
-def _open_now() -> int:
-    with suppress(OSError):
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names only
-    return _RESERVE
 
 
 _ZAP = "inproc://zeromq.zap.01"  # rfc.zeromq.org/spec/27

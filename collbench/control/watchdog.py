@@ -241,18 +241,10 @@ class Watchdog:
     def recently_paused_s(self) -> float:
         """Return for how many seconds the process could not run, in pauses that ended within the timeout or since the last progress."""
         now = time.monotonic()
-        return sum(seconds for end, seconds in self._pauses if self._is_recent(end, now)) + self._overdue_s(now)
+        return sum(seconds for _, seconds in self._recent_pauses(now)) + self._overdue_s(now)
 
-    def _is_recent(self, end: float, now: float) -> bool:
-        return end > min(self._since, now - self._timeout)
-
-    def _just_continued(self, now: float) -> bool:
-        """Return whether a pause has just ended. Ranks that were paused together do not continue at the same moment."""
-        return bool(self._pauses) and now - self._pauses[-1][0] < _CONTINUED_S
-
-    def _outlasted(self) -> bool:
-        """Return whether the kernel's timer has continued this process. Then it ends, since a scheduler may still count it as suspended."""
-        return any(seconds >= self._timeout + _CONTINUE_AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
+    def _recent_pauses(self, now: float) -> list[tuple[float, float]]:
+        return [pause for pause in self._pauses if pause[0] > min(self._since, now - self._timeout)]
 
     def _overdue_s(self, now: float) -> float:
         late = now - self._looked - self._pause
@@ -277,19 +269,27 @@ class Watchdog:
             now = time.monotonic()
             paused_s = self._overdue_s(now)
             if paused_s:
-                recent = [pause for pause in self._pauses if self._is_recent(pause[0], now)]
-                self._pauses = [*recent, (now, paused_s)]
+                self._pauses = [*self._recent_pauses(now), (now, paused_s)]
             self._paused_s, self._looked, self._queued = self._paused_s + paused_s, now, self._queued_s()
             self._arm(self._timeout + _CONTINUE_AFTER_S)
             stalls = self.still_s > self._timeout and self._phase is not None
-            if (stalls or self._outlasted()) and not self._just_continued(now):
-                self._give_up(self.stalled())
+            # once the kernel's timer has continued this process it ends, since a scheduler may still count it as suspended
+            outlasted = any(seconds >= self._timeout + _CONTINUE_AFTER_S - 2 * _LONGEST_PAUSE_S for _, seconds in self._pauses)
+            continued_s = now - self._pauses[-1][0] if self._pauses else math.inf
+            if (stalls or outlasted) and continued_s >= _CONTINUED_S:
+                self._give_up()
                 return
 
-    def _give_up(self, hang: Fact) -> None:
+    def _give_up(self) -> None:
+        """End this process. Other ranks are consulted twice, since the replying rank may stop before it has ended this process."""
+        stopped = tuple(self.suspects()) if self.suspects else ()
+        hang: Fact = RankStalled(self._phase or "", self._name, self._timeout, self.iteration, stopped)
         if self.consult:
             self._arm(_CONSULT_S + _LAST_S)
-            better = self._consulted(self.consult)
+            better = self.consult(self.at)
+            if better is None and not self._stop.wait(_CONSULT_S / 2):
+                better = self.consult(self.at)
+                self._stop.wait(0.0 if better else _CONSULT_S / 2)
             if better is None and self._stop.is_set():
                 return
             hang = better or hang
@@ -297,19 +297,6 @@ class Watchdog:
             with suppress(CollbenchError):
                 self.witness(hang)
         self._end(hang.render())
-
-    def _consulted(self, consult: Callable[[str], Fact | None]) -> Fact | None:
-        """Return the diagnosis of other ranks. Two attempts, since the replying rank may stop before it has ended this process."""
-        for _ in range(2):
-            better = consult(self.at)
-            if better is not None or self._stop.wait(_CONSULT_S / 2):
-                return better
-        return None
-
-    def stalled(self) -> RankStalled:
-        """Return the fact about a hang, as far as this rank alone can determine it."""
-        stopped = tuple(self.suspects()) if self.suspects else ()
-        return RankStalled(self._phase or "", self._name, self._timeout, self.iteration, stopped)
 
     def close(self) -> None:
         """End the thread."""

@@ -16,7 +16,7 @@ from msgspec import convert
 from collbench.addresses import is_loopback, own_addresses
 from collbench.control.addresses import await_name, routes_to
 from collbench.control.diagnosis import LONGEST_PHASE, RankState, began_of, is_stopped
-from collbench.control.members import HostKilled, Member, Members, addressed, other_candidates
+from collbench.control.members import Member, Members, addressed, other_candidates
 from collbench.control.security import secret_of
 from collbench.control.watchdog import EndProcess, Watchdog, end_process
 from collbench.errors import (
@@ -48,28 +48,67 @@ if TYPE_CHECKING:
     from collbench.control.server import Server
 
 
-# Data exchanged outside the measured path: values of all ranks gathered at rank 0, and rank 0's decisions.
-
 T = TypeVar("T")
 _INQUIRY_S = 10.0  # longer than rank 0 needs to query all ranks
 _LONGER = 1.5  # the other ranks wait longer by this factor, since only rank 0 can name the missing ranks
 
 
-class RankExchange(Members):
-    """Exchange of data between ranks. All ranks call each method, in the same order; every wait has a deadline.
+_MOST_REPORTERS = 8  # ranks that report at most if rank 0 cannot
+_SECONDARY_CODES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
+_UNHEARD_S = 2.5  # longer than rank 0 examines the rank that forwards this rank's messages
+_LEAVING_S = 2.0  # for the other ranks of a launch that ends early
+_NOTED_S = 5.0  # ranks that were started together have joined by then
+_OWN_NAME_S = 10.0  # if the name does not resolve by then, rank 0 listens at every address of its pod
+
+
+class World(Members):
+    """All ranks of one launch. They join, exchange data, and end together with one message that gives the reason.
+
+    All ranks call each method of an exchange, in the same order; every wait has a deadline.
 
     rank, size   this rank and the number of ranks
     timeout_s    the deadline of every wait
     watchdog     gets the phase in which this rank waits for others
+    kept         returns a text about the stored results: "12 of 40 cases: they are in runs/x"; None before there are any
+    ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
+    finish_off   makes the launcher kill the ranks that cannot end themselves; None if it does so without a request
     """
 
-    def __init__(self, me: Member, size: int, timeout_s: float, watchdog: Watchdog) -> None:
+    def __init__(self, info: LaunchInfo, timeout_s: float, finish_off: Callable[[], None] | None = None) -> None:
+        self.info = info
+        self.kept: Callable[[], str] | None = None
+        self.ending_code = FAILED
+        self._signal: Interrupted | None = None
+        self.finish_off = finish_off
+        self._reported = threading.Lock()
+        self._examined: BaseException | None = None
+        if info.local_rank == 0:
+            remove_abandoned()
+        cpus = tuple(sorted(os.sched_getaffinity(0)))
+        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
         super().__init__(me)
-        self.rank, self.size, self.timeout_s, self.watchdog = me.rank, size, timeout_s, watchdog
+        self.rank, self.size, self.timeout_s = info.rank, info.ranks, timeout_s
+        self.watchdog = Watchdog(timeout_s, str(me), self._end_alone)
         self._step = 0
         self._patience_s = 0.0
         self._hub: Server | None = None
         self._spoke: Client | None = None
+        self.watchdog.suspects = self._stopped
+        try:
+            if self.size > 1:
+                self._join()
+        except (CollbenchError, Interrupted) as caught:
+            error = self.explained(caught)
+            assert isinstance(error, CollbenchError | Interrupted)
+            if self.rank == 0:
+                self.report_error(str(error), error.exit_code)  # first: a launcher may kill rank 0 as soon as another rank has ended
+            error.reported = self.abort(error)  # type: ignore[union-attr]
+            self.close()
+            if error is caught:
+                raise
+            raise error from caught
+
+    # Data exchanged outside the measured path: values of all ranks gathered at rank 0, and rank 0's decisions.
 
     @property
     def longest_s(self) -> float:
@@ -96,9 +135,9 @@ class RankExchange(Members):
 
     def gather_array(self, array: NDArray[np.float64], what: str) -> list[NDArray[np.float64]] | None:
         """Return every rank's array (float64, any number of rows of equal length), by rank, at rank 0; None elsewhere."""
-        found = {self.rank: array}
-        self.gather_into(array, what, lambda rank, one: found.update({rank: one}))
-        return [found[rank] for rank in range(self.size)] if self.rank == 0 else None
+        arrays = {self.rank: array}
+        self.gather_into(array, what, lambda rank, other: arrays.update({rank: other}))
+        return [arrays[rank] for rank in range(self.size)] if self.rank == 0 else None
 
     def gather_into(self, array: NDArray[np.float64], what: str, take: Callable[[int, NDArray[np.float64]], None]) -> None:
         """Pass every other rank's array (float64) to `take` at rank 0, one by one as they arrive, without keeping them.
@@ -161,50 +200,7 @@ class RankExchange(Members):
         """Return at rank 0 the notes about connections: those refused, ranks started twice, an open listener."""
         return self._hub.remarks() if self._hub else []
 
-
-_MOST_REPORTERS = 8  # ranks that report at most if rank 0 cannot
-_SECONDARY_CODES = (FAILED, INTERRUPTED, TERMINATED)  # exit codes of errors that another rank may have caused
-_UNHEARD_S = 2.5  # longer than rank 0 examines the rank that forwards this rank's messages
-_LEAVING_S = 2.0  # for the other ranks of a launch that ends early
-_NOTED_S = 5.0  # ranks that were started together have joined by then
-_OWN_NAME_S = 10.0  # if the name does not resolve by then, rank 0 listens at every address of its pod
-
-
-class World(RankExchange):
-    """All ranks of one launch. They join, exchange data, and end together with one message that gives the reason.
-
-    kept         returns a text about the stored results: "12 of 40 cases: they are in runs/x"; None before there are any
-    ending_code  the exit code of a launch that `_end` ends: 4, or that of a signal
-    finish_off   makes the launcher kill the ranks that cannot end themselves; None if it does so without a request
-    """
-
-    def __init__(self, info: LaunchInfo, timeout_s: float, finish_off: Callable[[], None] | None = None) -> None:
-        self.info = info
-        self.kept: Callable[[], str] | None = None
-        self.ending_code = FAILED
-        self._signal: Interrupted | None = None
-        self.finish_off = finish_off
-        self._reported = threading.Lock()
-        self._examined: BaseException | None = None
-        if info.local_rank == 0:
-            remove_abandoned()
-        cpus = tuple(sorted(os.sched_getaffinity(0)))
-        me = Member(info.rank, socket.gethostname(), info.local_rank, os.getpid(), cpus, began=began_of(os.getpid()))
-        super().__init__(me, info.ranks, timeout_s, Watchdog(timeout_s, str(me), self._end_alone))
-        self.watchdog.suspects = self._stopped
-        try:
-            if self.size > 1:
-                self._join()
-        except (CollbenchError, Interrupted) as caught:
-            error = self.explained(caught)
-            assert isinstance(error, CollbenchError | Interrupted)
-            if self.rank == 0:
-                self.report_error(str(error), error.exit_code)  # first: a launcher may kill rank 0 as soon as another rank has ended
-            error.reported = self.abort(error)  # type: ignore[union-attr]
-            self.close()
-            if error is caught:
-                raise
-            raise error from caught
+    # How the ranks join.
 
     def _join(self) -> None:
         info = self.info
@@ -223,7 +219,7 @@ class World(RankExchange):
             with self.watchdog.elsewhere("joining"), self._waiting_for(self._hub.missing):
                 joined = self._hub.admit(self.timeout_s)
             self.members = tuple(addressed([self.me, *(joined[rank] for rank in range(1, self.size))]))
-            self._hub.expect(self.members, self._other_candidates())
+            self._hub.expect(self.members, other_candidates(self.members) if is_hydra(self.info) else {})
             self._hub.send(0, "joining", [asdict(member) for member in self.members])
         else:
             from collbench.control.client import Client
@@ -235,7 +231,7 @@ class World(RankExchange):
                 with self._waiting_for(lambda: "rank 0"):
                     self._spoke.join(replace(self.me, routes=routes, addresses=addresses), self.timeout_s)
                 self.members = convert(self._spoke.receive(0, "joining", self.timeout_s, self.longest_s), tuple[Member, ...])
-            self._spoke.set_members(self.members[info.rank], self.members, self._other_candidates())
+            self._spoke.set_members(self.members[info.rank], self.members, other_candidates(self.members) if is_hydra(self.info) else {})
         self.me = self.members[self.rank]
         self.watchdog.consult = (self._hub or self._spoke).stalled  # type: ignore[union-attr]
 
@@ -270,26 +266,11 @@ class World(RankExchange):
                     "headless Service with publishNotReadyAddresses, as `collbench emit kubernetes` does, or raise --timeout"
                 )
 
-    def _other_candidates(self) -> dict[int, HostKilled]:
-        """Return by rank the ranks that may have ended instead of it.
-
-        The mpiexec of MPICH or Intel MPI kills all ranks of a host within a millisecond of the end of one.
-        """
-        return other_candidates(self.members) if is_hydra(self.info) else {}
-
     def _standing(self) -> RankState:
         """Return this rank's state; called by the I/O thread."""
         dog = self.watchdog
-        return RankState(
-            self.rank,
-            dog.at[:LONGEST_PHASE],
-            dog.waits,
-            dog.iteration,
-            dog.still_s,
-            self._step,
-            dog.paused_s,
-            recently_paused_s=dog.recently_paused_s,
-        )
+        at, recent_s = dog.at[:LONGEST_PHASE], dog.recently_paused_s
+        return RankState(self.rank, at, dog.waits, dog.iteration, dog.still_s, self._step, dog.paused_s, recently_paused_s=recent_s)
 
     def _end(self, sentence: str, code: int) -> None:
         """End this process instead of its main thread; rank 0 has reported for all."""

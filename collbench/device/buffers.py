@@ -245,17 +245,15 @@ class DeviceBuffers:
             extent, width = self._extents[driven], self.case.dtype.size
             if for_check:
                 checker.poison(self._at(driven, slot, 0), extent.total * width)
-            table = _digits(seeded(place, slot), extent.send) if for_check else self._timed_table(driven, place, extent.send)
+            table = self._timed[driven]
+            if for_check:
+                table = _digits(seeded(place, slot), extent.send)
+            elif table is None:
+                grown = np.full(1, 1 if self.case.redop == "prod" else 0).astype(self.case.dtype.numpy)
+                table = self._timed[driven] = grown if grows(self.case) else _digits(place, extent.send)
             checker.fill(self.send_at(driven, slot), extent.send * width, table)
         for checker in self._checkers:
             checker.settle()
-
-    def _timed_table(self, driven: int, place: Place, count: int) -> NDArray[Any]:
-        table = self._timed[driven]
-        if table is None:
-            grown = np.full(1, 1 if self.case.redop == "prod" else 0).astype(self.case.dtype.numpy)
-            table = self._timed[driven] = grown if grows(self.case) else _digits(place, count)
-        return table
 
     def check(self, slot: int) -> list[Mismatch | None]:
         """Return for each driven rank the errors in its received elements in a slot, or None. Waits for the streams."""

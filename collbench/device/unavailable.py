@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 
 from collbench.device.present import COMPUTE_MODE, PROHIBITED, cupy_runtime, dotted_cuda
 from collbench.device.present import VARIABLE as _VARIABLE
-from collbench.reason import Fact
+from collbench.launch.software import version_of
+from collbench.reason import Fact, filled
 
 _EXTRA = "pip install 'collbench[cuda13]' (or 'collbench[cuda12]' for drivers older than 580)"
 PROHIBITED_REMEDY = "set the default compute mode with 'nvidia-smi -c DEFAULT'"
 
 
 class Obstacle:
-    """The base of facts about something unavailable: a cause and a remedy, which are constants unless they depend on fields."""
+    """The base of facts about something unavailable: the templates of a cause and a remedy (see `reason`)."""
 
     __slots__ = ()
     CAUSE: ClassVar[str]
@@ -25,11 +26,11 @@ class Obstacle:
 
     def cause(self) -> str:
         """Return what is wrong, without the remedy."""
-        return self.CAUSE
+        return filled(self.CAUSE, self)
 
     def remedy(self) -> str:
         """Return what the user can do."""
-        return self.REMEDY
+        return filled(self.REMEDY, self)
 
     def render(self) -> str:
         """Return "CAUSE: REMEDY"."""
@@ -39,24 +40,22 @@ class Obstacle:
 class NoDriver(Obstacle, Fact, frozen=True):
     """The NVIDIA driver library libcuda.so.1 is not on this host or in this container."""
 
-    CAUSE: ClassVar[str] = "no NVIDIA driver found (libcuda.so.1 does not load)"
-    REMEDY: ClassVar[str] = "install the driver, or start the container with GPU support"
+    CAUSE = "no NVIDIA driver found (libcuda.so.1 does not load)"
+    REMEDY = "install the driver, or start the container with GPU support"
 
 
 class NoCupy(Obstacle, Fact, frozen=True):
     """cupy, which collbench needs for GPU memory and kernels, is not installed."""
 
-    CAUSE: ClassVar[str] = "cupy is not installed"
-    REMEDY: ClassVar[str] = _EXTRA
+    CAUSE = "cupy is not installed"
+    REMEDY = _EXTRA
 
 
 class SeveralCupys(Obstacle, Fact, frozen=True):
     """Packages of cupy for different CUDA versions are installed and overwrite each other's files."""
 
+    CAUSE = "{packages:list} are both installed and overwrite each other"
     packages: tuple[str, ...]
-
-    def cause(self) -> str:
-        return f"{' and '.join(self.packages)} are both installed and overwrite each other"
 
     def remedy(self) -> str:
         return f"pip uninstall -y {' '.join(self.packages)}, then {_EXTRA}"
@@ -65,25 +64,23 @@ class SeveralCupys(Obstacle, Fact, frozen=True):
 class GpusHidden(Obstacle, Fact, frozen=True):
     """CUDA_VISIBLE_DEVICES is empty, which hides all GPUs."""
 
-    CAUSE: ClassVar[str] = f"{_VARIABLE} is empty, which hides all GPUs"
-    REMEDY: ClassVar[str] = "unset it, or list the GPUs to use"
+    CAUSE = f"{_VARIABLE} is empty, which hides all GPUs"
+    REMEDY = "unset it, or list the GPUs to use"
 
 
 class NoGpuFromSlurm(Obstacle, Fact, frozen=True):
     """Slurm gave this task no GPU."""
 
-    CAUSE: ClassVar[str] = f"Slurm gave this task no GPU ({_VARIABLE}=NoDevFiles)"
-    REMEDY: ClassVar[str] = "request GPUs with --gpus-per-node or --gpus-per-task"
+    CAUSE = f"Slurm gave this task no GPU ({_VARIABLE}=NoDevFiles)"
+    REMEDY = "request GPUs with --gpus-per-node or --gpus-per-task"
 
 
 class DriverTooOld(Obstacle, Fact, frozen=True):
     """The driver supports an older CUDA version than the one that cupy was built for."""
 
+    CAUSE = "the driver supports CUDA {driver_cuda}, but cupy is built for CUDA {cupy_cuda}"
     driver_cuda: str
     cupy_cuda: str
-
-    def cause(self) -> str:
-        return f"the driver supports CUDA {self.driver_cuda}, but cupy is built for CUDA {self.cupy_cuda}"
 
     def remedy(self) -> str:
         major = int(self.driver_cuda.partition(".")[0])
@@ -95,56 +92,47 @@ class DriverTooOld(Obstacle, Fact, frozen=True):
 class FabricManagerNotRunning(Obstacle, Fact, frozen=True):
     """The GPUs of an NVSwitch machine are not initialised: the fabric manager does not run."""
 
-    CAUSE: ClassVar[str] = "the GPUs are not ready: machines with NVSwitch need the fabric manager"
-    REMEDY: ClassVar[str] = "systemctl start nvidia-fabricmanager"
+    CAUSE = "the GPUs are not ready: machines with NVSwitch need the fabric manager"
+    REMEDY = "systemctl start nvidia-fabricmanager"
 
 
 class CudaFailed(Obstacle, Fact, frozen=True):
     """CUDA could not be initialised."""
 
+    CAUSE = "CUDA initialisation failed ({error})"
+    REMEDY = "run 'nvidia-smi' to check the driver"
     error: str
-
-    def cause(self) -> str:
-        return f"CUDA initialisation failed ({self.error})"
-
-    REMEDY: ClassVar[str] = "run 'nvidia-smi' to check the driver"
 
 
 class NoGpu(Obstacle, Fact, frozen=True):
     """CUDA is initialised but shows no GPU."""
 
-    CAUSE: ClassVar[str] = "CUDA shows no GPU"
-    REMEDY: ClassVar[str] = f"list the GPUs with 'nvidia-smi', check {_VARIABLE}, and start containers with GPU support"
+    CAUSE = "CUDA shows no GPU"
+    REMEDY = f"list the GPUs with 'nvidia-smi', check {_VARIABLE}, and start containers with GPU support"
 
 
 class GpuListedTwice(Obstacle, Fact, frozen=True):
     """CUDA_VISIBLE_DEVICES lists a GPU twice, so CUDA shows no GPU at all."""
 
+    CAUSE = f"{_VARIABLE}={{variable}} lists a GPU twice, so CUDA shows none"
+    REMEDY = "list each GPU once"
     variable: str
-
-    def cause(self) -> str:
-        return f"{_VARIABLE}={self.variable} lists a GPU twice, so CUDA shows none"
-
-    REMEDY: ClassVar[str] = "list each GPU once"
 
 
 class UnknownGpu(Obstacle, Fact, frozen=True):
     """CUDA_VISIBLE_DEVICES lists a GPU that does not exist."""
 
+    CAUSE = f"{_VARIABLE}={{variable}}: GPU '{{entry}}' does not exist"
+    REMEDY = "list the existing GPUs with 'nvidia-smi -L'"
     variable: str
     entry: str
-
-    def cause(self) -> str:
-        return f"{_VARIABLE}={self.variable}: GPU '{self.entry}' does not exist"
-
-    REMEDY: ClassVar[str] = "list the existing GPUs with 'nvidia-smi -L'"
 
 
 class GpusProhibited(Obstacle, Fact, frozen=True):
     """All visible GPUs are in compute mode "prohibited"."""
 
-    CAUSE: ClassVar[str] = "all visible GPUs are in compute mode 'prohibited'"
-    REMEDY: ClassVar[str] = PROHIBITED_REMEDY
+    CAUSE = "all visible GPUs are in compute mode 'prohibited'"
+    REMEDY = PROHIBITED_REMEDY
 
 
 # Which of these facts holds here. The cheapest checks come first.
@@ -167,23 +155,13 @@ def _missing_part(env: Mapping[str, str]) -> Obstacle | None:
         return NoDriver()
     if find_spec("cupy") is None:
         return NoCupy()
-    both = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if _installed(name))
+    both = tuple(name for name in ("cupy-cuda12x", "cupy-cuda13x") if version_of(name))
     if len(both) > 1:
         return SeveralCupys(both)
     entries = _entries(env)
     if entries == []:
         return GpusHidden()
     return NoGpuFromSlurm() if entries == ["NoDevFiles"] else None
-
-
-def _installed(name: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _entries(env: Mapping[str, str]) -> list[str] | None:

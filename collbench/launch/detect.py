@@ -165,23 +165,16 @@ def _info_mpirun(env: Mapping[str, str], names: tuple[str, str, str, str], famil
     host, port = master(env)
     one_host = local_ranks == ranks
     meeting = meeting_at(host or "127.0.0.1") if host or one_host else "mpi"
-    token, node = _token(env, one_host, ranks), _daemon() or ""
-    return LaunchInfo(
-        "mpirun", rank, ranks, local_rank, local_ranks, meeting, token, port, mpi=manager, node=node, facts={"mpirun": family}
-    )
-
-
-def _token(env: Mapping[str, str], one_host: bool, ranks: int) -> str:
+    daemon = next((f"{pid}@{began}" for pid, name, began in ancestors() if name.startswith(_DAEMONS)), "")
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("PMI_JOBID") or ""
     if one_host:
         parent = next((f"{pid}@{began}" for pid, _, began in ancestors()), f"{os.getppid()}@")
-        return f"mpirun:{os.getuid()}:{job or _daemon() or parent}:{ranks}"
-    # Across hosts hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT.
-    return f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
-
-
-def _daemon() -> str | None:
-    return next((f"{pid}@{began}" for pid, name, began in ancestors() if name.startswith(_DAEMONS)), None)
+        token = f"mpirun:{os.getuid()}:{job or daemon or parent}:{ranks}"
+    else:  # hydra passes no name of the job, so two jobs with one MASTER_ADDR need different values of MASTER_PORT
+        token = f"mpirun:{job}:{ranks}:{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
+    return LaunchInfo(
+        "mpirun", rank, ranks, local_rank, local_ranks, meeting, token, port, mpi=manager, node=daemon, facts={"mpirun": family}
+    )
 
 
 # torchrun, and other launchers that set its variables: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (Kubernetes, or by hand).
@@ -255,7 +248,12 @@ def detect(env: Mapping[str, str], request: LocalRequest | None = None) -> Launc
     if info is None:
         _refuse_unlaunched(env, request)
         return None
-    return _under_launcher(_completed(env, info), request)
+    info = _completed(env, info)
+    if request.ranks is None or request.ranks == info.ranks:
+        return info
+    if info.launcher in _OF_ONE_TASK and info.ranks == 1:
+        return None  # `srun --pty bash`, or a single pod: a local start in this shell
+    raise UsageError(f"--ranks {request.ranks} is for a start without a launcher, but {info.launcher} started {info.ranks}: drop --ranks")
 
 
 def _refuse_unlaunched(env: Mapping[str, str], request: LocalRequest) -> None:
@@ -283,11 +281,3 @@ def _completed(env: Mapping[str, str], info: LaunchInfo) -> LaunchInfo:
         raise UsageError(f"WORLD_SIZE={info.ranks}, but mpirun started {below.ranks} ranks: unset RANK and WORLD_SIZE")
     same = (below.rank, below.ranks) == (info.rank, info.ranks)
     return replace(info, mpi=below.mpi, hosts=below.hosts) if same else info
-
-
-def _under_launcher(info: LaunchInfo, request: LocalRequest) -> LaunchInfo | None:
-    if request.ranks is None or request.ranks == info.ranks:
-        return info
-    if info.launcher in _OF_ONE_TASK and info.ranks == 1:
-        return None  # `srun --pty bash`, or a single pod: a local start in this shell
-    raise UsageError(f"--ranks {request.ranks} is for a start without a launcher, but {info.launcher} started {info.ranks}: drop --ranks")

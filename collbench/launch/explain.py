@@ -25,6 +25,7 @@ from collbench.launch.mpi import CHOSEN, PMI_FLAGS, NotAnMpi, chosen_mpiexec, fo
 from collbench.launch.network import loopback_down, missing_interface
 from collbench.launch.software import difference, differing, version_of
 from collbench.plugin import commands as plugin_commands
+from collbench.units import plural
 from collbench.untrusted import parse_json
 
 Severity = Literal["severe", "warning", "note"]
@@ -182,9 +183,9 @@ class MpiLibrary:
         return managers(self.version_text) if self.version_text else frozenset()
 
     @property
-    def managers_of_slurm(self) -> frozenset[str]:
-        """The same in a step of Slurm."""
-        return managers(self.version_text, "srun") if self.version_text else frozenset()
+    def srun_flags(self) -> list[str]:
+        """The values of srun's --mpi= with which it can start in a step of Slurm; empty without a library."""
+        return [PMI_FLAGS[manager] for manager in sorted(managers(self.version_text, "srun"))] if self.version_text else []
 
 
 def library(env: Mapping[str, str]) -> MpiLibrary:
@@ -308,7 +309,14 @@ def _of_host_names(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapp
         usable = [tuple(address for address in addresses if address in own.reachable) for addresses in (resolved, known)]
         yield name_problem("own name is loopback", own, used=usable[0] or usable[1] or own.reachable)
     if info is not None and several and info.meeting.startswith("tcp://"):
-        yield from _of_meeting(info.meeting.removeprefix("tcp://").strip("[]"), own)
+        host = info.meeting.removeprefix("tcp://").strip("[]")
+        named = _other(host)
+        if not named.addresses:
+            yield name_problem("meeting does not resolve", named)
+        elif all(map(is_loopback, named.addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
+            yield name_problem("meeting is loopback", named)
+        elif not any(map(route_to, named.addresses)):
+            yield name_problem("no route to meeting", named)
     reachable = [host for host in hosts if host.reachable]
     ipv6_only = [host for host in reachable if host.families == {Family.IPV6}]
     ipv4_only = [host for host in reachable if host.families == {Family.IPV4}]
@@ -316,16 +324,6 @@ def _of_host_names(hosts: Sequence[HostName], info: LaunchInfo | None, env: Mapp
         yield name_problem("no common family", ipv4_only[0], ipv6_only[0])
     elif ipv6_only:
         yield name_problem("IPv6 only", *ipv6_only)
-
-
-def _of_meeting(host: str, own: HostName) -> Iterator[Problem]:
-    named = _other(host)
-    if not named.addresses:
-        yield name_problem("meeting does not resolve", named)
-    elif all(map(is_loopback, named.addresses)) and (is_numeric(host) or host.partition(".")[0] != own.name.partition(".")[0]):
-        yield name_problem("meeting is loopback", named)
-    elif not any(map(route_to, named.addresses)):
-        yield name_problem("no route to meeting", named)
 
 
 # The environment of this shell, by its variables: a launch, a Slurm job, a Kubernetes pod, or none of them.
@@ -409,7 +407,8 @@ def typed(
         yield from _by_mpirun(program, loaded, found)
     torchrun = next((each for each in found if each.name == "torchrun"), None)
     if torchrun and not launched:
-        words = [_spelled(torchrun), "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED, "--backend", "gloo"]
+        word = torchrun.name if torchrun.first else str(torchrun.path)
+        words = [word, "--standalone", "--nproc-per-node", "2", "--no-python", *program, *_MEASURED, "--backend", "gloo"]
         yield CommandLine("2 ranks on this host, started like a training", shlex.join(words))
     srun = next((each for each in found if each.name == "srun" and each.family), None)
     if srun:
@@ -422,11 +421,6 @@ def _by_job(purpose: str, program: list[str], kind: list[str]) -> Iterator[Comma
     """Yield the command that writes a job, if the plug-in that writes them is there."""
     if "emit" in plugin_commands():
         yield CommandLine(purpose, shlex.join([*program, "emit", *kind, "--", *_MEASURED]))
-
-
-def _spelled(launcher: LauncherProgram) -> str:
-    """Return the word that starts it in this shell."""
-    return launcher.name if launcher.first else str(launcher.path)
 
 
 def _program(env: Mapping[str, str]) -> list[str]:
@@ -442,7 +436,7 @@ def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherP
     if not fitting:
         return
     one = next((each for each in fitting if each.first), fitting[0])
-    words = [_spelled(one), "-n", "2", *program, *_MEASURED, "--backend", "mpi"]
+    words = [one.name if one.first else str(one.path), "-n", "2", *program, *_MEASURED, "--backend", "mpi"]
     yield CommandLine("2 ranks on this host, over MPI", shlex.join(words))
     if one.family in _EMITTED:
         kind = ["mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS"]
@@ -469,7 +463,7 @@ def srun_line(env: Mapping[str, str]) -> list[str] | None:
 
 def _flag(loaded: MpiLibrary, srun: LauncherProgram) -> str:
     """Return the --mpi= value that the library and this Slurm support. PMI-2 is preferred, as the simplest for both."""
-    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers_of_slurm)] or ["none"]
+    flags = loaded.srun_flags or ["none"]
     return next((flag for flag in flags if flag in srun.plugins), flags[0])
 
 
@@ -506,14 +500,11 @@ def with_hosts(explanation: Explanation, hosts: Sequence[Mapping[str, Any]], sil
     """Return the explanation with the software of the launch's hosts, of which `silent` did not reply."""
     problems = [Problem(_SEVERITY[name], difference(name, versions) + _REMEDY.get(name, "")) for name, versions in differing(hosts).items()]
     if silent:
-        those = "1 host of this launch" if silent == 1 else f"{silent} hosts of this launch"
-        problems.append(
-            Problem(
-                "warning",
-                f"{those} did not answer rank 0: their software is unknown; check that they reach rank 0's host by UDP, and whether "
-                "COLLBENCH_SECRET, or the secret in the home directory, is the same there",
-            )
+        what = (
+            f"{plural(silent, 'host')} of this launch did not answer rank 0: their software is unknown; check that they reach rank 0's "
+            "host by UDP, and whether COLLBENCH_SECRET, or the secret in the home directory, is the same there"
         )
+        problems.append(Problem("warning", what))
     return replace(explanation, hosts=tuple(hosts), problems=(*explanation.problems, *problems))
 
 
@@ -527,7 +518,12 @@ def explained(env: Mapping[str, str]) -> Explanation:
     """Return how a launch from this shell would work. It starts each launcher once for its version, and mpi4py in a separate process."""
     info, broken = launch_of(env)
     found, loaded, names = launchers(env), library(env), host_names(env)
-    of_launch = [*([Problem("severe", broken)] if broken else []), *_of_this_launch(info, loaded, env)]
+    of_launch = [Problem("severe", broken)] if broken else []
+    mismatch = mpi_mismatch(loaded.version_text, info, env) if info and loaded.version_text else None
+    if info and mismatch:  # its launcher cannot start this library
+        of_launch.append(Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch))
+    if info and info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
+        of_launch.append(Problem("note", "; ".join(info.advice)))
     problems = [*of_launch, *_of_host_names(names, info, env), *_of_mpirun(found, loaded), *_of_srun(found, loaded)]
     if wrong := missing_interface(env):
         problems.append(Problem("warning", wrong.render()))
@@ -544,17 +540,6 @@ def mixed_mpi(env: Mapping[str, str]) -> Problem | None:
     """Return the problem of an mpirun or mpiexec in PATH that is of another MPI than mpi4py's, or None. Runs only these programs."""
     found = launchers(env, MPI_NAMES)
     return next(_of_mpirun(found, library(env)), None) if any(each.first for each in found) else None
-
-
-def _of_this_launch(info: LaunchInfo | None, loaded: MpiLibrary, env: Mapping[str, str]) -> Iterator[Problem]:
-    """Return the problem of a launcher that started this process but cannot start this library, or None."""
-    if info is None:
-        return
-    mismatch = mpi_mismatch(loaded.version_text, info, env) if loaded.version_text else None
-    if mismatch:
-        yield Problem("severe" if info.launcher in _STARTS_MPI else "warning", mismatch)
-    if info.advice and info.ranks == 1:  # of several ranks srun does not show whether --kill-on-bad-exit is set
-        yield Problem("note", "; ".join(info.advice))
 
 
 def _of_mpirun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[Problem]:
@@ -578,7 +563,7 @@ def _of_srun(found: Sequence[LauncherProgram], loaded: MpiLibrary) -> Iterator[P
     srun = next((each for each in found if each.name == "srun"), None)
     if srun is None or not srun.plugins or not loaded.managers:
         return
-    flags = [PMI_FLAGS[manager] for manager in sorted(loaded.managers_of_slurm)]
+    flags = loaded.srun_flags
     if not any(plugin.partition("/")[0].startswith(flag) for plugin in srun.plugins for flag in flags):
         has = ", ".join(srun.plugins)
         yield Problem(

@@ -315,7 +315,8 @@ def _remedy(library: str, flag: str, info: LaunchInfo, env: Mapping[str, str]) -
             f"mpi ({library}) needs its own launcher to start each rank, not a task that becomes several (--ranks-per-node, or one per "
             f"GPU): use srun --ntasks-per-node={info.local_ranks} --mpi={flag}, or mpirun with {info.local_ranks} ranks per host"
         )
-    own_mpiexec = f"{_own_mpiexec(library, env)} -n {info.ranks}"
+    path = chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
+    own_mpiexec = f"{path if path and path.exists() else f'the mpiexec of {library}'} -n {info.ranks}"
     if info.launcher == "srun":
         serves = {None: "(--mpi=none) starts tasks without MPI", "pmi": "--mpi=pmi2 serves MPICH", "pmix": "--mpi=pmix serves Open MPI"}
         ranks = plural(info.ranks, "rank")
@@ -328,8 +329,3 @@ def _remedy(library: str, flag: str, info: LaunchInfo, env: Mapping[str, str]) -
     if info.launcher == "kubernetes":
         return f"a pod of this kind starts no MPI ({library}): take an MPIJob, `collbench emit kubernetes --kind mpijob`"
     return f"these ranks were not started by the mpiexec of {library}: use {own_mpiexec}, or srun --mpi={flag}"
-
-
-def _own_mpiexec(library: str, env: Mapping[str, str]) -> str:
-    path = chosen_mpiexec(env) if env.get(CHOSEN) else Path(sys.prefix) / "bin" / "mpiexec"
-    return str(path) if path and path.exists() else f"the mpiexec of {library}"

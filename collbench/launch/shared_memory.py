@@ -66,7 +66,7 @@ def remove_left(began_s: float, folder: str = _FOLDER) -> list[str]:
 
     Waits for up to 2 s until its last file is old enough, since another launch may have just made a file.
     """
-    mapped = _mapped_anywhere(folder)
+    mapped = {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
     times_s = [_made_s(f"{folder}/{name}") for name in _files(folder) if name not in mapped]
     made = [made_s for made_s in times_s if began_s <= made_s < math.inf]
     if made and _sees_all_processes():
@@ -76,10 +76,11 @@ def remove_left(began_s: float, folder: str = _FOLDER) -> list[str]:
 
 def remove_abandoned(folder: str = _FOLDER) -> list[str]:
     """Remove this user's files of libraries that no living process maps; return their names."""
-    old = [name for name in _files(folder) if _is_own_and_old(f"{folder}/{name}")]
+    least_s = _JUST_MADE_S if _sees_all_processes() else _UNSEEN_S
+    old = [name for name in _files(folder) if time.time() - _made_s(f"{folder}/{name}") > least_s]
     if not old:
         return []
-    mapped = _mapped_anywhere(folder)
+    mapped = {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
     return [name for name in old if name not in mapped and _remove(folder, name)]
 
 
@@ -90,11 +91,6 @@ def _files(folder: str) -> list[str]:
         return []
 
 
-def _is_own_and_old(path: str) -> bool:
-    least_s = _JUST_MADE_S if _sees_all_processes() else _UNSEEN_S
-    return time.time() - _made_s(path) > least_s
-
-
 def _made_s(path: str) -> float:
     """Return when a file of this user was made or last changed, as of time.time; infinity if it is missing, or another user's."""
     try:
@@ -102,10 +98,6 @@ def _made_s(path: str) -> float:
     except OSError:
         return math.inf
     return found.st_ctime if found.st_uid == os.geteuid() else math.inf
-
-
-def _mapped_anywhere(folder: str) -> set[str]:
-    return {name for path in Path("/proc").glob("[0-9]*") for name in _mapped(path.name, folder)}
 
 
 def _sees_all_processes() -> bool:

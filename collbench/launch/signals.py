@@ -70,7 +70,14 @@ def watch_signals(notify: Callable[[int], None]) -> Iterator[None]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=_read_signals, args=(reader, notify), name="collbench-signals", daemon=True)
+
+    def read() -> None:
+        while number := reader.recv(1):
+            if number[0] in _ALL:
+                notify(number[0])
+                return
+
+    thread = threading.Thread(target=read, name="collbench-signals", daemon=True)
     thread.start()
     try:
         yield
@@ -79,13 +86,6 @@ def watch_signals(notify: Callable[[int], None]) -> Iterator[None]:
         writer.close()
         thread.join(_JOIN_S)
         reader.close()
-
-
-def _read_signals(reader: socket.socket, notify: Callable[[int], None]) -> None:
-    while number := reader.recv(1):
-        if number[0] in _ALL:
-            notify(number[0])
-            return
 
 
 def _first(number: int, _frame: FrameType | None) -> None:

@@ -10,14 +10,10 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from collbench.addresses import LOOPBACK, is_loopback, is_numeric, resolve
 from collbench.errors import UsageError
 from collbench.launch.info import LaunchInfo, ancestors, master, meeting_at, number, place
-
-if TYPE_CHECKING:
-    pass
 
 SCONTROL_TIMEOUT_S, _SCANCEL_TIMEOUT_S = 10.0, 3.0
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: 4294967290 interactive, …291 batch, …292 extern
@@ -36,21 +32,14 @@ def detect(env: Mapping[str, str]) -> LaunchInfo | None:
     if ranks > local_ranks:
         _refuse_loopback(env, hosts, meets, "MASTER_ADDR" if host else "NodeAddr")
     token = f"slurm:{env.get('SLURM_CLUSTER_NAME', '')}:{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
-    return LaunchInfo(
-        "srun",
-        rank,
-        ranks,
-        local_rank,
-        local_ranks,
-        meeting_at(meets),
-        token,
-        port,
-        mpi=_manager(env),
-        hosts=hosts,
-        advice=_advice(env, ranks),
-        node=env.get("SLURM_NODEID", ""),
-        facts={"srun_mpi": env.get("SLURM_MPI_TYPE", "none")},
-    )
+    advice: tuple[str, ...] = ()
+    if ranks == 1:
+        advice = (SINGLE_TASK,)
+    elif env.get("SLURM_KILL_BAD_EXIT") != "1":
+        advice = (RANKS_NOT_ENDED,)
+    facts, node = {"srun_mpi": env.get("SLURM_MPI_TYPE", "none")}, env.get("SLURM_NODEID", "")
+    of_rank = (rank, ranks, local_rank, local_ranks)
+    return LaunchInfo("srun", *of_rank, meeting_at(meets), token, port, _manager(env), hosts, advice, node, facts=facts)
 
 
 def in_allocation(env: Mapping[str, str]) -> bool:
@@ -149,12 +138,6 @@ RANKS_NOT_ENDED = (  # a task cannot see srun's option, only its variable
     "without srun's --kill-on-bad-exit=1, Slurm does not end the other ranks when one fails (export SLURM_KILL_BAD_EXIT=1 has the same "
     "effect, and removes this note)"
 )
-
-
-def _advice(env: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    if ranks == 1:
-        return (SINGLE_TASK,)
-    return () if env.get("SLURM_KILL_BAD_EXIT") == "1" else (RANKS_NOT_ENDED,)
 
 
 def _first_host(env: Mapping[str, str], hosts: tuple[str, ...], ranks: int) -> str:

@@ -33,17 +33,13 @@ def find_mpiexec(env: Mapping[str, str]) -> Path | None:
 
     With COLLBENCH_MPI it is that of this installation, else the first in PATH. Raises NotAnMpi.
     """
+    own: Path | None = Path(sys.prefix) / "bin" / "mpiexec"
     if env.get(CHOSEN):
-        return chosen_mpiexec(env) or _in_path(env)
-    own = Path(sys.prefix) / "bin" / "mpiexec"
-    if os.access(own, os.X_OK):
+        own = chosen_mpiexec(env)
+    if own and os.access(own, os.X_OK):
         return own
-    return _in_path(env)
-
-
-def _in_path(env: Mapping[str, str]) -> Path | None:
-    found = shutil.which("mpiexec", path=env.get("PATH"))
-    return Path(found) if found else None
+    in_path = shutil.which("mpiexec", path=env.get("PATH"))
+    return Path(in_path) if in_path else None
 
 
 def mpiexec_family(mpiexec: Path) -> str:
@@ -290,11 +286,6 @@ def recorded_opening(backend: str, env: Mapping[str, str]) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def backend_in_opening(folder: Path) -> str | None:
-    """Return the backend that ranks opened when they ended; None if they did not open one."""
-    return next((path.read_text(encoding="utf-8") for path in sorted(folder.glob("opening-*"))), None)
-
-
 def await_exits(env: Mapping[str, str], within_s: float = 1.0) -> bool:
     """Wait until all ranks of a local start have recorded their exit codes, for at most `within_s`. Return whether they have."""
     folder, ranks = env.get("COLLBENCH_LOCAL"), env.get("COLLBENCH_RANKS", "")
@@ -376,8 +367,9 @@ def _through_mpiexec(command: Sequence[str], ranks: int, env: Mapping[str, str],
     family = mpiexec_family(Path(command[0]))
     meaning = exit_meaning(code, family, next(iter(supervisor.ends), ""))
     hint = shortage_behind(possible_signal(code, family))
-    if backend := backend_in_opening(folder):
-        raise crash_in_opening(backend, meaning, hint)
+    opening = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("opening-*"))]
+    if opening:  # ranks ended while they opened a backend
+        raise crash_in_opening(opening[0], meaning, hint)
     report_error(f"{meaning}; {hint or 'see what was printed above'}{_where_stored(folder)}")
     return FAILED
 

@@ -77,13 +77,21 @@ class Ceilings:
             return
         by_buffers: dict[tuple[str, str], dict[int, tuple[Case, set[HostPart]]]] = {}
         for backend in backends:
+            paths: tuple[HostPath, ...] = ()  # that the backend may take inside a host
+            if backend.local_path == "memory":
+                paths = SHARED_MEMORY, DIRECT_COPY
+            elif backend.local_path == "loopback" and len(self.world.hosts) == 1:
+                paths = (LOOPBACK_TCP,)
             for operation, case in cases:
-                if not self._stays_inside(operation, case, backend) or case.size_bytes < LEAST_BYTES:
+                if case.backend != backend.name or operation.is_barrier or case.size_bytes < LEAST_BYTES:
+                    continue
+                groups = groups_of(operation, case, backend.ranks)
+                if any(self._crosses(backend, group) for group in groups):
                     continue
                 by_size = by_buffers.setdefault((case.dtype.name, case.buffers), {})
                 _, parts = by_size.setdefault(case.size_bytes, (case, set()))
-                work = _work_of(operation, case, max(map(len, groups_of(operation, case, backend.ranks)), default=1))
-                parts.update(part for path in self._paths(backend) for recipe in recipes(path, work) for part, _ in recipe)
+                work = _work_of(operation, case, max(map(len, groups), default=1))
+                parts.update(part for path in paths for recipe in recipes(path, work) for part, _ in recipe)
         limit_s = MOST_TOTAL_S
         if self.ends_s is not None:
             limit_s = min(limit_s, _SHARE_OF_COMMAND * max(self.ends_s - time.monotonic(), 0.0))
@@ -92,18 +100,6 @@ class Ceilings:
             wanted = [(case, frozenset(parts)) for case, parts in by_size.values()]
             with self.world.watchdog.phase("measuring the references"):
                 self.rates[key] = measure_references(self.world, wanted, share_s, limit_s / len(by_buffers), self.status)
-
-    def _paths(self, backend: Backend) -> tuple[HostPath, ...]:
-        """Return the paths that a backend may take inside a host."""
-        if _in_memory(backend):
-            return SHARED_MEMORY, DIRECT_COPY
-        return (LOOPBACK_TCP,) if _on_loopback(backend) and len(self.world.hosts) == 1 else ()
-
-    def _stays_inside(self, operation: Operation, case: Case, backend: Backend) -> bool:
-        """Return whether a case of this backend moves data, but none between hosts."""
-        if case.backend != backend.name or operation.is_barrier:
-            return False
-        return not any(self._crosses(backend, group) for group in groups_of(operation, case, backend.ranks))
 
     def of(
         self, operation: Operation, case: Case, backend: Backend, groups: Sequence[Sequence[int]], directly: bool | None = True
@@ -136,7 +132,7 @@ class Ceilings:
             return no_ceiling(reason)
         rates = self.rates.get((case.dtype.name, case.buffers), {})
         work = _work_of(operation, case, n)
-        if _on_loopback(backend):
+        if backend.local_path == "loopback":
             return host_ceiling(LOOPBACK_TCP, work, case.size_bytes, rates)
         direct = host_ceiling(DIRECT_COPY, work, case.size_bytes, rates)
         if direct.kind == "measured" and directly is None:
@@ -160,26 +156,21 @@ class Ceilings:
 
         Of several groups those that cross hosts count, and on GPUs the others as well.
         """
-        from collbench.measuring.link_ceilings import RunningCase
+        from collbench.measuring.link_ceilings import GpuNodes, RunningCase, ceiling_of_gpu_pairs, ceiling_of_gpus
 
         crossing = tuple(group for group in groups if self._crosses(backend, group))
         host_of = self._host_of(backend)
         hosts = [[host_of[rank] for rank in group] for group in crossing]
         sharing = _sharing(operation, hosts) if operation.pair and crossing else 1
         running = RunningCase(operation, case, groups, host_of, {}, self.request.oversubscription)
-        if case.device == "cuda":
-            return self._of_gpus(running, backend, sharing, len(crossing))
-        return self._between_hosts(replace(running, groups=crossing), backend, sharing)
-
-    def _of_gpus(self, running: RunningCase, backend: Backend, sharing: int, crossing: int) -> CeilingPair:
-        from collbench.measuring.link_ceilings import GpuNodes, ceiling_of_gpu_pairs, ceiling_of_gpus
-
+        if case.device != "cuda":
+            return self._between_hosts(replace(running, groups=crossing), backend, sharing)
         if backend.name not in self._gpu_nodes:
-            hosts = ranks_by_host(backend, self.world)
-            self._gpu_nodes[backend.name] = GpuNodes(self.machines, backend.gpus, self.world.hosts, hosts)
+            ranks = ranks_by_host(backend, self.world)
+            self._gpu_nodes[backend.name] = GpuNodes(self.machines, backend.gpus, self.world.hosts, ranks)
         nodes = self._gpu_nodes[backend.name]
-        if running.operation.pair:
-            return ceiling_of_gpu_pairs(nodes, running.oversubscription, sharing, crossing > 0, crossing < len(running.groups))
+        if operation.pair:
+            return ceiling_of_gpu_pairs(nodes, running.oversubscription, sharing, len(crossing) > 0, len(crossing) < len(groups))
         return ceiling_of_gpus(nodes, running)
 
     def _between_hosts(self, running: RunningCase, backend: Backend, sharing: int) -> CeilingPair:
@@ -209,7 +200,8 @@ class Ceilings:
         from collbench.machine.peak.links import PcieTree, egress_of, tcp_link
 
         rdma = [[nic for nic in machine.nics if nic.rdma and nic.virtual is None] for machine in self.machines]
-        if _in_memory(backend) and rdma and all(any(port.rate_bits_per_s for nic in nics for port in nic.ports) for nics in rdma):
+        in_memory = backend.local_path == "memory"
+        if in_memory and rdma and all(any(port.rate_bits_per_s for nic in nics for port in nic.ports) for nics in rdma):
             links = [egress_of(machine, PcieTree(machine)).link for machine in self.machines]
             links = [
                 replace(link.without_constants(), source=f"{link.source}; assumes that {backend.name} uses these NICs") for link in links
@@ -266,11 +258,3 @@ def _work_of(operation: Operation, case: Case, n: int) -> HostWork:
         own = sum(from_itself) if len(from_itself) < len(blocks) else 0  # the root of a scatter copies while the others receive
     one_way = not operation.bidirectional if operation.pair else operation.rooted
     return HostWork(operation.cpu_model, n, operation.bus_factor(n), one_way, own * case.dtype.size / case.size_bytes)
-
-
-def _on_loopback(backend: Backend) -> bool:
-    return backend.local_path == "loopback"
-
-
-def _in_memory(backend: Backend) -> bool:
-    return backend.local_path == "memory"

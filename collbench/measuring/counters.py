@@ -161,7 +161,7 @@ def _table(path: str) -> dict[str, Counts]:
 def _leaves(folder: str) -> bool:
     there = entries(folder)
     lower = bisect_left(there, "lower_")  # the list is sorted, and long
-    stacked = there[lower : lower + 1] != [] and there[lower].startswith("lower_")
+    stacked = any(name.startswith("lower_") for name in there[lower : lower + 1])
     inner = "master" in there and "device" not in there
     return not stacked and not inner and word(f"{folder}/type") != _IP_OVER_INFINIBAND
 
@@ -272,6 +272,11 @@ class _Field:
     unit: int = 1
     scopes: Sequence[int] = (0,)
 
+    @property
+    def id_name(self) -> str:
+        """Return the name of the field's number in NVML."""
+        return f"NVML_FI_DEV_{self.constant}"
+
 
 # Of two fields with the same name the first one that the driver reports is used: NVLink 5 (Blackwell) counts by link, in its own fields.
 _FIELDS = (
@@ -317,10 +322,14 @@ class Gpus:
     @classmethod
     def open(cls, library: Any = None) -> Self | None:
         """Start NVML and return its GPUs, or None without a driver. `library` is pynvml, or a replacement for tests. Never raises."""
-        nvml = library or _pynvml()
-        if nvml is None:
-            return None
-        session = Session(nvml)
+        if library is None:
+            try:
+                ctypes.CDLL(_LIBRARY)  # first, to save hosts without the driver the time of the import
+                import pynvml
+            except (OSError, ImportError):
+                return None
+            library = pynvml
+        session = Session(library)
         return None if session.try_to("nvmlInit")[1] else cls(session)
 
     def read(self) -> tuple[dict[str, Counts], dict[str, dict[str, Any]]]:
@@ -329,7 +338,14 @@ class Gpus:
 
     def clocks(self) -> dict[str, dict[str, Any]]:
         """Return by PCI address temperature_c, slowed_by, power_w, sm_mhz and memory_mhz; None if NVML does not report a value."""
-        return {gpu.address: {**self._state(gpu.handle), **self._pace(gpu.handle)} for gpu in self._gpus}
+        clocks = {}
+        for gpu in self._gpus:
+            milliwatts = self._session.try_to("nvmlDeviceGetPowerUsage", gpu.handle)[0]
+            power_w = None if milliwatts is None else milliwatts / 1000
+            kinds = (1, 2)  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+            sm, memory = (self._session.try_to("nvmlDeviceGetClockInfo", gpu.handle, kind)[0] for kind in kinds)
+            clocks[gpu.address] = {**self._state(gpu.handle), "power_w": power_w, "sm_mhz": sm, "memory_mhz": memory}
+        return clocks
 
     def close(self) -> None:
         """Shut NVML down."""
@@ -340,7 +356,7 @@ class Gpus:
         info = self._session.try_to("nvmlDeviceGetPciInfo", handle)[0]
         bus = getattr(info, "busId", "")
         address = pci_address(bus.decode("ascii", errors="replace") if isinstance(bus, bytes) else str(bus)) or f"gpu{index}"
-        there = [one for one in _FIELDS if hasattr(self._session.nvml, _constant(one))]
+        there = [one for one in _FIELDS if hasattr(self._session.nvml, one.id_name)]
         answered = self._values(handle, there)
         first = {one.name: replace(one, scopes=tuple(values)) for one in reversed(there) if (values := answered[one.constant])}
         return _NvmlGpu(handle, address, tuple(first.values()))
@@ -354,50 +370,21 @@ class Gpus:
     def _values(self, handle: Any, fields: Iterable[_Field]) -> dict[str, dict[int, int]]:
         """Return NVML's values by field and scope, for the scopes that NVML reports."""
         queries = [(one, scope) for one in fields for scope in one.scopes]
-        ids = [(getattr(self._session.nvml, _constant(one)), scope) for one, scope in queries]
+        ids = [(getattr(self._session.nvml, one.id_name), scope) for one, scope in queries]
         found = self._session.try_to("nvmlDeviceGetFieldValues", handle, ids)[0] if ids else None
         values: dict[str, dict[int, int]] = {one.constant: {} for one, _ in queries}
         for (one, scope), value in zip(queries, found or (), strict=False):
-            number = None if _wraps(one, value) else _number(value)
-            if number is not None:
+            # in 32 bits a counter of bytes wraps several times a second, so that differences mean nothing
+            wraps = one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
+            member = _MEMBERS.get(value.valueType)
+            number = getattr(value.value, member) if value.nvmlReturn == 0 and member and not wraps else None
+            if isinstance(number, int) and number >= 0:
                 values[one.constant][scope] = number
         return values
 
     def _state(self, handle: Any) -> dict[str, Any]:
-        bits = self._first(handle, ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"))
+        functions = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        answers: Iterator[Any] = (self._session.try_to(function, handle)[0] for function in functions)
+        bits = next((answer for answer in answers if isinstance(answer, int)), None)
         slowed = None if bits is None else [word for bit, word in REASONS.items() if bits & bit]
         return {"temperature_c": self._session.try_to("nvmlDeviceGetTemperature", handle, _CORE)[0], "slowed_by": slowed}
-
-    def _pace(self, handle: Any) -> Mapping[str, Any]:
-        milliwatts = self._session.try_to("nvmlDeviceGetPowerUsage", handle)[0]
-        sm, memory = (self._session.try_to("nvmlDeviceGetClockInfo", handle, kind)[0] for kind in (1, 2))  # NVML_CLOCK_SM, NVML_CLOCK_MEM
-        return {"power_w": None if milliwatts is None else milliwatts / 1000, "sm_mhz": sm, "memory_mhz": memory}
-
-    def _first(self, handle: Any, functions: Iterable[str]) -> int | None:
-        answers: Iterator[Any] = (self._session.try_to(function, handle)[0] for function in functions)
-        return next((answer for answer in answers if isinstance(answer, int)), None)
-
-
-def _constant(one: _Field) -> str:
-    return f"NVML_FI_DEV_{one.constant}"
-
-
-def _wraps(one: _Field, value: Any) -> bool:
-    """Return whether a field counts bytes in 32 bits. Such a counter wraps several times a second, so differences mean nothing."""
-    return one.name.endswith("_bytes") and one.unit == 1 and value.valueType == _UNSIGNED_INT
-
-
-def _number(value: Any) -> int | None:
-    member = _MEMBERS.get(value.valueType)
-    number = getattr(value.value, member) if value.nvmlReturn == 0 and member else None
-    return number if isinstance(number, int) and number >= 0 else None
-
-
-def _pynvml() -> Any:
-    """Return the pynvml package. It is imported only if the driver's library exists, to save hosts without it the import time."""
-    try:
-        ctypes.CDLL(_LIBRARY)
-        import pynvml
-    except (OSError, ImportError):
-        return None
-    return pynvml

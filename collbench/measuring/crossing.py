@@ -247,8 +247,13 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
     why = _unknown(moved) if sends else None
     known: dict[str, Any] = {name: moved[name] for name in ("interfaces", "ports", "gpus") if moved[name]}
     for way, direction in _WAYS if any(must.values()) else ():
-        found = None if why else _crossed(moved, direction)
-        known[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": _share(found, must[way])}
+        found = None
+        if not why:  # over its interfaces, without TCP headers, and its RDMA ports
+            parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
+            parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
+            found = None if None in parts else sum(part for part in parts if part)
+        ratio = found / must[way] if found is not None and must[way] else None
+        known[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": ratio}
     packets = _packets(moved)
     known |= {"packets_out": packets} if sends and packets is not None else {}
     known |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
@@ -277,13 +282,6 @@ def _unknown(moved: dict[str, Any]) -> str | None:
     return None
 
 
-def _crossed(moved: dict[str, Any], direction: str) -> int | None:
-    """Return the bytes that left ("tx") or entered ("rx") a host: over its interfaces, without TCP headers, and its RDMA ports."""
-    parts = [counters.payload(moved["interfaces"].get(name, {}), direction) for name in moved["leaving"]]
-    parts += [counters.moved(counts, direction) for counts in moved["ports"].values()]
-    return None if None in parts else sum(part for part in parts if part)
-
-
 def _packets(moved: dict[str, Any]) -> int | None:
     """Return the packets that left a host; None if one of its ports does not count them."""
     interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
@@ -297,12 +295,16 @@ def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[st
     if len(set(ran.host_of.values())) != 1 or len(by_host) != 1:
         return None
     (moved,) = by_host.values()
-    bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
-    must = bound.total * ran.iterations
+    must = _between_ranks(ran)
     if not must:
         return None
     found = counters.payload(moved["interfaces"].get(counters.LOOPBACK, {}), "tx")
-    return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": _share(found, must)}
+    return {"loopback_bytes": found, "at_least_bytes": round(must), "ratio": found / must if found is not None else None}
+
+
+def _between_ranks(ran: CaseActivity) -> float:
+    """Return the bytes that must pass between the ranks, whichever host they are on."""
+    return least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of}).total * ran.iterations
 
 
 def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> bool | None:
@@ -313,9 +315,7 @@ def _copied_directly(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -
     pinned = [moved.get("pinned_bytes") for moved in by_host.values()]
     if None in pinned:
         return None
-    bound = least(ran.operation, ran.case, ran.groups, {rank: f"rank {rank}" for rank in ran.host_of})
-    count = sum(bytes_ for bytes_ in pinned if bytes_)
-    must = bound.total * ran.iterations
+    count, must = sum(bytes_ for bytes_ in pinned if bytes_), _between_ranks(ran)
     if not must:
         return None
     if count <= _OF_OTHERS * must:
@@ -341,30 +341,22 @@ def _path(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]], hosts: Mappi
 
 def _other_path(ran: CaseActivity, hosts: Mapping[str, dict[str, Any]]) -> OtherPath | None:
     """Return the other path at the host that shows it most clearly; None if no host shows one."""
-    shown = [host for host, known in hosts.items() if _too_few_bytes(known) or _too_few_packets(known, ran)]
+    shown = [host for host, known in hosts.items() if _ratio(known) < _FAR_LESS or _too_few_packets(known, ran)]
     if not shown:
         return None
     host = min(shown, key=lambda name: _ratio(hosts[name]))
     known, others = hosts[host], len(shown) - 1
     nvlink = _by_nvlink(known)
-    if not _too_few_bytes(known):
+    if _ratio(known) >= _FAR_LESS:
         packets, iterations = known["packets_out"], ran.iterations
         return OtherPath(ran.case.backend, host, "out", packets=packets, iterations=iterations, others=others, nvlink=nvlink)
-    way: Literal["out", "in"] = "out" if _falls_short(known["out"]) else "in"
+    way: Literal["out", "in"] = "out" if _ratio(known, ["out"]) < _FAR_LESS else "in"
     return OtherPath(ran.case.backend, host, way, known[way]["bytes"], known[way]["at_least_bytes"], others=others, nvlink=nvlink)
 
 
 def _by_nvlink(evidence: Mapping[str, Any]) -> bool:
     least_bytes = max((evidence[way]["at_least_bytes"] for way, _ in _WAYS if way in evidence), default=1)
     return sum(counts.get("nvlink_tx_bytes") or 0 for counts in evidence.get("gpus", {}).values()) >= least_bytes
-
-
-def _too_few_bytes(evidence: Mapping[str, Any]) -> bool:
-    return "out" in evidence and any(_falls_short(evidence[way]) for way, _ in _WAYS)
-
-
-def _falls_short(way: Mapping[str, Any]) -> bool:
-    return way["ratio"] is not None and way["ratio"] < _FAR_LESS
 
 
 def _too_few_packets(evidence: Mapping[str, Any], ran: CaseActivity) -> bool:
@@ -380,10 +372,6 @@ def _too_few_packets(evidence: Mapping[str, Any], ran: CaseActivity) -> bool:
     return bool(packets < _FAR_LESS * ran.iterations)
 
 
-def _ratio(evidence: Mapping[str, Any]) -> float:
-    """Return the smaller ratio of a host's two directions. A host without a ratio sorts last."""
-    return min((evidence[way]["ratio"] for way, _ in _WAYS if way in evidence and evidence[way]["ratio"] is not None), default=float("inf"))
-
-
-def _share(found: int | None, must: float) -> float | None:
-    return found / must if found is not None and must else None
+def _ratio(evidence: Mapping[str, Any], ways: Sequence[str] = ("out", "in")) -> float:
+    """Return the smallest ratio of a host's directions; infinity without one, so that the host sorts last."""
+    return min((evidence[way]["ratio"] for way in ways if way in evidence and evidence[way]["ratio"] is not None), default=float("inf"))

@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from collbench.measuring.counters import Counts, Gpus, entries
 from collbench.measuring.crossing import CaseActivity, evidence
 from collbench.measuring.prepared_case import PreparedCase
 from collbench.measuring.telemetry import Telemetry
-from collbench.operations.case import Case
 
 # The settings and disturbances of a rank's CPUs during a case. All files can be read without privileges on Linux.
 
@@ -68,10 +67,6 @@ class Span:
     working_s: float = 0.0
     seconds: float = 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values for JSON."""
-        return asdict(self)
-
 
 def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
     """Return the current counters; zeros where there is no /proc."""
@@ -82,13 +77,9 @@ def now(stat: Path = _STAT, tasks: str = _TASKS) -> CpuReading:
     ticks = sum(map(sum, counts))
     idle = sum(row[place] for row in counts for place in _IDLE_FIELDS if len(row) > place)
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    return CpuReading(stolen, ticks, preempted, ticks - idle - stolen, _run_ns(tasks), time.monotonic())
-
-
-def _run_ns(tasks: str) -> dict[str, int]:
-    """Return by thread of this process the nanoseconds for which it has run; nothing if the kernel does not count them."""
     texts = {name: counters.text(f"{tasks}/{name}/schedstat").split() for name in entries(tasks)}
-    return {name: int(words[0]) for name, words in texts.items() if words and words[0].isdecimal()}
+    run_ns = {name: int(words[0]) for name, words in texts.items() if words and words[0].isdecimal()}
+    return CpuReading(stolen, ticks, preempted, ticks - idle - stolen, run_ns, time.monotonic())
 
 
 def between(before: CpuReading, after: CpuReading) -> Span:
@@ -182,10 +173,7 @@ def _text(path: Path) -> str | None:
 # and so is one that only one of the readings has. An unknown value is never 0.
 
 Grown = dict[str, dict[str, int | None]]
-_VOLUME_COUNTERS = (
-    "tx_bytes",
-    "sent_pkts",
-)  # a port without either does not count its traffic; an interface carries what sent_pkts counts
+_VOLUME_COUNTERS = ("tx_bytes", "sent_pkts")  # a port without either does not count its traffic; an interface carries what sent_pkts counts
 # networks with their own devices (Slingshot, Aries, BXI); neither interfaces nor ports count their bytes
 _UNCOUNTED = ("cxi", "gni", "bxi")
 
@@ -299,13 +287,14 @@ class Instruments:
             self.telemetry.switch(ready.case.size_bytes >= _SMALL_BYTES)
         self._iterations = ready.loop.iterations_run
         if self.reads:
-            self._before = read(gpus=self._of(ready.case))
+            self._before = read(gpus=self.gpus if ready.case.device == "cuda" else None)
         if len(world.hosts) > 1:  # on one host only rank 0 reads
             world.gather(None, f"{ready.case.title()}: reading counters")  # the ranks wait for rank 0's word, and that for this
 
     def end(self, ready: PreparedCase) -> dict[str, Any]:
         """Read again and return what this process reports to rank 0, JSON-ready."""
-        own_moved = moved(self._before, read(gpus=self._of(ready.case))) if self.reads else None
+        gpus = self.gpus if ready.case.device == "cuda" else None
+        own_moved = moved(self._before, read(gpus=gpus)) if self.reads else None
         if self.telemetry:
             self.telemetry.switch(False)
         return {
@@ -320,9 +309,6 @@ class Instruments:
             self.telemetry.close()
         if self.gpus:
             self.gpus.close()
-
-    def _of(self, case: Case) -> Gpus | None:
-        return self.gpus if case.device == "cuda" else None
 
 
 def moved_evidence(ready: PreparedCase, world: World, everyone: list[dict[str, Any]]) -> dict[str, Any]:

@@ -93,35 +93,30 @@ def _of_neighbours(running: RunningCase) -> CeilingPair:
     """
     crossing = tuple(group for group in running.groups if running.crosses(group))
     shared = _Shared(running, tuple(running.least(group) for group in crossing))
-    bounds, messages = shared.bounds(), _messages_out(running, crossing)
+    # by host, how many messages of half a size its ranks send to neighbors on other hosts; as many come in
+    rings = [list(zip(group, [*group[1:], group[0]], strict=True)) for group in crossing]
+    ways = [way for ring in rings for a, b in ring for way in ((a, b), (b, a))]
+    messages = Counter(running.host_of[a] for a, b in ways if running.host_of[a] != running.host_of[b])
+    bounds = shared.bounds()
     if not bounds:
         return no_ceiling(f"the expected bandwidth of {running.operation.name} inside a host is unknown"), None
-    if silent := next((running.leaving[host].name for host in messages if running.leaving[host].bytes_per_s is None), None):
+    silent = next((running.leaving[host].name for host in messages if running.leaving[host].bytes_per_s is None), None)
+    if silent:
         return no_ceiling(f"the rate between nodes is unknown: {silent}"), None
     reached = [shared.of_ring(host, count / 2) for host, count in sorted(messages.items())]
     return _slowest(reached), _no_less(_slowest(bounds), _slowest(reached))
 
 
-def _messages_out(running: RunningCase, groups: Groups) -> Counter[str]:
-    """Return, by host, how many messages of half a size its ranks send to neighbors on other hosts. As many come in."""
-    rings = [list(zip(group, [*group[1:], group[0]], strict=True)) for group in groups]
-    ways = [way for ring in rings for a, b in ring for way in ((a, b), (b, a))]
-    return Counter(running.host_of[a] for a, b in ways if running.host_of[a] != running.host_of[b])
-
-
 def _job(running: RunningCase, group: tuple[int, ...], node_of: MakeNode) -> Job:
     layout = running.layout(group)
     nodes = joined_by_clique([node_of(host, ranks, group) for host, ranks in layout])
-    placement = _placement(group, layout, nodes) if running.operation.name == "hypercube" else None
+    placement = None
+    if running.operation.name == "hypercube":  # the index of the node of each rank, in the group's order
+        in_blocks = [index for index, node in enumerate(nodes) for _ in range(node.gpus)]
+        node_of_rank = dict(zip((rank for _, ranks in layout for rank in ranks), in_blocks, strict=True))
+        placement = tuple(node_of_rank[rank] for rank in group)
     traffic = _traffic(running, group, layout) if running.operation.uneven else None
     return Job(nodes, running.oversubscription, placement=placement, traffic=traffic)
-
-
-def _placement(group: Sequence[int], layout: Layout, nodes: Sequence[Node]) -> tuple[int, ...]:
-    """Return the index of the node of each rank of a group, in the group's order."""
-    in_blocks = [index for index, node in enumerate(nodes) for _ in range(node.gpus)]
-    node_of_rank = dict(zip((rank for _, ranks in layout for rank in ranks), in_blocks, strict=True))
-    return tuple(node_of_rank[rank] for rank in group)
 
 
 def _traffic(running: RunningCase, group: Sequence[int], layout: Layout) -> Sequence[Sequence[float]]:

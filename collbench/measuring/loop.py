@@ -224,11 +224,12 @@ class Loop:
         self.enqueue_s: float | None = None
         self.iterations_run = 0
         self._next = 0
-        self._meeting, self._parting = (_alone(timed, program) for program in (timed.meeting, timed.parting))
-        self._prepare()
-
-    def _prepare(self) -> None:
-        timed = self._timed
+        # the calls around a run's samples, on the same clock
+        around = [
+            Loop(replace(timed, program=program, sync=None, meeting=None, parting=None)) if program else None
+            for program in (timed.meeting, timed.parting)
+        ]
+        self._meeting, self._parting = around
         self._device = OnDevice(timed.clock, timed.program, timed.sync, timed.progress) if isinstance(timed.clock, DeviceClock) else None
         if self._device:
             return
@@ -331,11 +332,6 @@ class Loop:
         names = list(self._timed.program.calls())
         name = names[call] if 0 <= call < len(names) else "the synchronisation"
         return CallFailed(f"{name} failed in iteration {iteration}: {why}")
-
-
-def _alone(timed: Timed, program: Program | None) -> Loop | None:
-    """Return a loop over the calls around a run's samples, on the same clock."""
-    return Loop(replace(timed, program=program, sync=None, meeting=None, parting=None)) if program else None
 
 
 def exit_skew(starts_ns: NDArray[np.float64]) -> NDArray[np.float64]:

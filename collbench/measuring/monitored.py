@@ -170,7 +170,7 @@ def measure_monitored(
         began, paused_s = now(), world.watchdog.paused_s
         measured = time_case(ready, world, budget)
         span, after = between(began, now()), probe.measure() if probe else None
-        own = {"before": before, "after": after, **span.as_json(), "enqueue_s": ready.loop.enqueue_s,
+        own = {"before": before, "after": after, **asdict(span), "enqueue_s": ready.loop.enqueue_s,
                 "paused_s": world.watchdog.paused_s - paused_s}  # fmt: skip
         seen = instruments.end(ready) if instruments else {}
         all_ranks = world.gather({**own, **seen}, what)
@@ -206,8 +206,11 @@ def _with_evidence(
 
     It is computed when the ranks no longer wait for it.
     """
-    paused = {"paused_s": found.paused_s} if found.paused_s else {}
-    evidence = found.evidence | paused | ({"moved": moved_evidence(ready, world, all_ranks)} if instruments else {})
+    evidence = dict(found.evidence)
+    if found.paused_s:
+        evidence["paused_s"] = found.paused_s
+    if instruments:
+        evidence["moved"] = moved_evidence(ready, world, all_ranks)
     hosts, measured = [member.host for member in world.members], found.measured
     networks: tuple[HostNetwork, ...] = ()
     if len(world.hosts) > 1:  # on one host ranks need no network
@@ -215,8 +218,10 @@ def _with_evidence(
     series = slowest(measured.samples, ready.timed)
     median_s = float(np.median(series)) if len(series) else None
     long = stalls(measured.durations, median_s * measured.batch * measured.iterations) if networks and median_s is not None else []
-    evidence |= {"network": {one.host: one.as_json() for one in networks}} if networks else {}
-    evidence |= {"stalls": [one.as_json() for one in long]} if long else {}
+    if networks:
+        evidence["network"] = {network.host: network.as_json() for network in networks}
+    if long:
+        evidence["stalls"] = [stall.as_json() for stall in long]
     sharing = _sharing(world, all_ranks, series)
     if sharing is not None and sharing.threads > sharing.cores:
         evidence["threads"] = asdict(sharing)

@@ -37,15 +37,12 @@ class DataError(Protocol):
     @property
     def wrong(self) -> int:
         """The number of wrong elements, or ranks."""
-        ...
 
     def sentence(self) -> str:
         """Return the sentence for rows and errors."""
-        ...
 
     def as_json(self) -> dict[str, Any]:
         """Return the rank and its errors, JSON-ready, for a row's evidence."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -235,7 +232,8 @@ class Preparation:
     def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
         found = []
         for group in own_groups:
-            buffers = self.stage.backend.allocate(self.operation, replace(self.case, seed=_seed(self.case, group)), group, self.slots)
+            seed = self.case.seed + _BETWEEN_GROUPS * group.ranks[0]  # so that verification detects data of another group
+            buffers = self.stage.backend.allocate(self.operation, replace(self.case, seed=seed), group, self.slots)
             found.append(buffers)
         for each in found:
             for slot in range(self.slots):
@@ -286,11 +284,6 @@ def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tupl
 
 def _is_tuned(case: Case) -> bool:
     return bool(case.algorithm or case.protocol)
-
-
-def _seed(case: Case, group: Group) -> int:
-    """Return a seed that differs between groups, so that verification detects data of another group."""
-    return case.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:
@@ -424,32 +417,28 @@ def _late_ranks(ready: PreparedCase) -> list[int]:
 
 def _turn(ready: PreparedCase, world: World, late: int) -> tuple[bool, list[LeftEarly]]:
     """Return (whether every other rank reached the barrier in time, the ranks that left early), after three attempts at most."""
-    others, early = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly]()
+    others, early, what = sum(len(ranks) - 1 for ranks in ready.groups), list[LeftEarly](), f"{ready.case.title()}: verifying"
     for attempt in range(_ATTEMPTS):
-        delay_s = max(_meeting_s(ready, world) * _MEETINGS, _DELAY_S * _LONGER**attempt)
-        everyone = world.allgather(_attempt(ready, world, late, delay_s), _what(ready))
+        world.allgather(None, what)  # the ranks leave it nearly at the same time
+        began = time.monotonic()
+        world.allgather(None, what)
+        meeting_s = max(world.allgather(time.monotonic() - began, what))
+        delay_s = max(meeting_s * _MEETINGS, _DELAY_S * _LONGER**attempt)
+        everyone = world.allgather(_attempt(ready, world, late, delay_s, what), what)
         early += [LeftEarly(**one) for reply in everyone for one in reply["early"]]
         if early or not any(reply["late_itself"] for reply in everyone):
             return bool(early) or sum(reply["told"] for reply in everyone) == others, early
     return False, early
 
 
-def _meeting_s(ready: PreparedCase, world: World) -> float:
-    """Return the seconds of a meeting at the slowest rank, the same at all ranks, which leave it nearly at the same time."""
-    world.allgather(None, _what(ready))
-    began = time.monotonic()
-    world.allgather(None, _what(ready))
-    return max(world.allgather(time.monotonic() - began, _what(ready)))
-
-
-def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> dict[str, Any]:
+def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float, what: str) -> dict[str, Any]:
     """Run one barrier.
 
     Return which of this process's ranks left early, for how many that is known, and whether they came too late for it.
     """
     waits = any(late in group.driven for group in ready.own_groups)
     began = time.monotonic()
-    world.allgather(None, _what(ready))
+    world.allgather(None, what)
     if waits:
         time.sleep(delay_s)
     came_s = time.monotonic() - began
@@ -462,10 +451,6 @@ def _attempt(ready: PreparedCase, world: World, late: int, delay_s: float) -> di
         "told": len(others), "late_itself": bool(others) and came_s >= delay_s,
         "early": [LeftEarly(group.ranks[rank], group.ranks[late], left_s, delay_s).as_json() for group, rank in early],
     }  # fmt: skip
-
-
-def _what(ready: PreparedCase) -> str:
-    return f"{ready.case.title()}: verifying"
 
 
 # Wrong data between places, for launches that measure rounds.
@@ -481,17 +466,18 @@ def wrong_data(
     met: for each group its places, the number of wrong elements (None: not compared), and the errors of its first rank
     or None.
     """
-    bad = [_wrong_group([names[place] for place in places], wrong, detail or "") for places, wrong, detail in met if wrong]
+    bad = []
+    for places, wrong, detail in met:
+        if not wrong:
+            continue
+        listed = [names[place] for place in places]
+        where = f"between {' and '.join(listed)}" if len(listed) > 1 else f"inside {listed[0]}"
+        if len(listed) > _MOST_LISTED:
+            where = f"among {', '.join(listed[:_MOST_LISTED])} and {len(listed) - _MOST_LISTED} more"
+        differ = "differs" if wrong == 1 else "differ"
+        about = f" ({detail})" if detail else ""
+        bad.append(f"wrong data {where}: {plural(wrong, 'element')} {differ} from what was sent{about}")
     left = len(bad) - _MOST_LISTED
     if left > 0:
         bad[_MOST_LISTED:] = [f"wrong data in {plural(left, f'more {what}')}"]
     return bad
-
-
-def _wrong_group(places: Sequence[str], elements: int, detail: str) -> str:
-    if len(places) > _MOST_LISTED:
-        where = f"among {', '.join(places[:_MOST_LISTED])} and {len(places) - _MOST_LISTED} more"
-    else:
-        where = f"between {' and '.join(places)}" if len(places) > 1 else f"inside {places[0]}"
-    differ = "differs" if elements == 1 else "differ"
-    return f"wrong data {where}: {plural(elements, 'element')} {differ} from what was sent{f' ({detail})' if detail else ''}"

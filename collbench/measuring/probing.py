@@ -92,17 +92,13 @@ def probed(world: World) -> list[Machine] | None:
             own = _this_machine()
     if len(world.hosts) == 1:
         return [own] if own else None
-    return _gathered(world, own)
+    from collbench.machine.snapshot import from_json, to_json
+
+    known = world.gather(to_json(own) if own else None, "probing the hosts")
+    return None if known is None else [from_json(machine) for machine in known if machine is not None]
 
 
 def _this_machine() -> Machine:
     from collbench.machine.here import this_machine  # only ranks that read the machine import it
 
     return this_machine()
-
-
-def _gathered(world: World, own: Machine | None) -> list[Machine] | None:
-    from collbench.machine.snapshot import from_json, to_json
-
-    known = world.gather(to_json(own) if own else None, "probing the hosts")
-    return None if known is None else [from_json(machine) for machine in known if machine is not None]

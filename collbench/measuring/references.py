@@ -372,14 +372,11 @@ def _rates(partner: Partner, case: Case, parts: Sequence[HostPart], share: float
     own = []
     for part in parts:
         slots = [(partner.call(part, buffers, portion, there),) for portion in portions]
-        own.append(_rate(world, slots, at_once * case.dtype.size, share, idle=_is_idle(partner, part)))
+        # a rank without a partner has no rate of its own, nor has one for which its partner does the work
+        is_idle = part not in _LOCAL and (partner.rank is None or (part is HostPart.DIRECT_ONE_WAY and partner.sends_first))
+        own.append(_rate(world, slots, at_once * case.dtype.size, share, idle=is_idle))
     everyone = world.allgather([rate and [rate.value, rate.low, rate.high] for rate in own], _DOING)
     return [Rate(*min(rate for rate in rates if rate)) for rates in zip(*everyone, strict=True)]
-
-
-def _is_idle(partner: Partner, part: HostPart) -> bool:
-    """Return whether this rank has no rate of its own: it has no partner, or its partner does the work."""
-    return part not in _LOCAL and (partner.rank is None or (part is HostPart.DIRECT_ONE_WAY and partner.sends_first))
 
 
 def _rate(world: World, slots: Sequence[tuple[Call]], n_bytes: int, share: float, *, idle: bool) -> Rate | None:

@@ -113,7 +113,12 @@ def _changes(then: Iterable[tuple[str, str]], now: Iterable[tuple[str, str]]) ->
     found = []
     for name in dict.fromkeys([*after, *before]):
         if before.get(name) != after.get(name):
-            was, is_now = _shortened_alike(before.get(name, "not set"), after.get(name, "not set"))
+            texts = before.get(name, "not set"), after.get(name, "not set")
+            # long texts are cut to start shortly before the first difference
+            parting = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+            start = max(0, parting - _BEFORE) if max(map(len, texts)) > _SHOWN else 0
+            end = start + _SHOWN
+            was, is_now = (f"{'…' * (start > 0)}{text[start:end]}{'…' * (len(text) > end)}" for text in texts)
             found.append(f"{name} was {was} and is {is_now}")
     return found
 
@@ -206,14 +211,6 @@ def _text(value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
-def _shortened_alike(was: str, is_now: str) -> tuple[str, str]:
-    """Return both texts. Long ones are cut to start shortly before the first difference."""
-    parting = next((place for place, (a, b) in enumerate(zip(was, is_now, strict=False)) if a != b), min(len(was), len(is_now)))
-    start = max(0, parting - _BEFORE) if max(len(was), len(is_now)) > _SHOWN else 0
-    first, second = (f"{'…' * (start > 0)}{text[start : start + _SHOWN]}{'…' * (len(text) > start + _SHOWN)}" for text in (was, is_now))
-    return first, second
-
-
 def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return a difference between two contents of topology.json that changes the limits, as a clause; None without a known one."""
     interfaces = [
@@ -224,34 +221,30 @@ def topology_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str 
         changed = next((name for name in new if old.get(name) != new.get(name)), None)
         if changed:
             return f"the network interface's {changed} was {_text(old.get(changed))} and is {_text(new.get(changed))}"
-    return _of_machines(_machines(then), _machines(now))
-
-
-def _of_machines(then: Mapping[str, Machine], now: Mapping[str, Machine]) -> str | None:
     from collbench.machine.cluster import differences
 
-    for host in now:
-        if host in then:
-            found = differences([_steady(then[host], "then"), _steady(now[host], "now")])
-            if found:
-                return f"{host} is another machine: {found[0]}"
+    before = _machines(then, "then")
+    for host, machine in _machines(now, "now").items():
+        found = differences([before[host], machine]) if host in before else ()
+        if found:
+            return f"{host} is another machine: {found[0]}"
     return None
 
 
-def _steady(machine: Machine, name: str) -> Machine:
-    """Return the machine without virtual NICs, which containers add and remove. A NIC that carries the job is among `interfaces`."""
-    return replace(machine, hostname=name, nics=tuple(nic for nic in machine.nics if nic.virtual is None))
+def _machines(document: Mapping[str, Any], name: str) -> dict[str, Machine]:
+    """Return the machines by host name, with another name; empty if the document cannot be read.
 
-
-def _machines(document: Mapping[str, Any]) -> dict[str, Machine]:
-    """Return the machines by host name; empty if the document cannot be read."""
+    They have no virtual NICs, which containers add and remove. A NIC that carries the job is among `interfaces`.
+    """
     from collbench.machine.readers.text import Unreadable
     from collbench.machine.snapshot import machines_of
 
     try:
-        return {machine.hostname or "": machine for machine in machines_of(dict(document), "topology.json")}
+        machines = machines_of(dict(document), "topology.json")
     except Unreadable:
         return {}
+    real = [tuple(nic for nic in machine.nics if nic.virtual is None) for machine in machines]
+    return {machine.hostname or "": replace(machine, hostname=name, nics=nics) for machine, nics in zip(machines, real, strict=True)}
 
 
 def resumed_note(path: str, stored: int, cases: int | None, what: str = "case", complete: bool = False) -> str:
@@ -309,10 +302,18 @@ class Stored:
         if not self.resumed:
             self.folder.write_topology(topology)
             return
-        _check_topology(self.folder, topology)
-        self._change(self.folder)
-        if not (self.folder.path / TOPOLOGY).is_file():  # the run ended before it was written
+        path = self.folder.path / TOPOLOGY
+        if not path.is_file():  # the run ended before it was written
+            self._change(self.folder)
             self.folder.write_topology(topology)
+            return
+        try:
+            then = read_object(path)
+        except (OSError, ValueError) as error:
+            raise UsageError(refusal(self.folder.path, f"its {TOPOLOGY} cannot be read ({error})")) from error
+        if found := topology_difference(then, parse_object(to_line(topology).encode())):
+            raise UsageError(refusal(self.folder.path, found))
+        self._change(self.folder)
 
     def completed(self, code: int) -> RunFolder | None:
         """Return the folder of a run that gets no more records, if it does not yet record an end with this code; else None."""
@@ -363,19 +364,6 @@ def open_folder(request: Request, info: dict[str, Any], take_up: Callable[[Run],
         raise
     folder.rows = len(records) if str(folder.run.get("operation")) in record_files() else len(run.rows)
     return Stored(folder, info, records, complete=complete, resumed=True)
-
-
-def _check_topology(folder: RunFolder, topology: dict[str, Any]) -> None:
-    path = folder.path / TOPOLOGY
-    if not path.is_file():
-        return
-    try:
-        then = read_object(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(refusal(folder.path, f"its {TOPOLOGY} cannot be read ({error})")) from error
-    found = topology_difference(then, parse_object(to_line(topology).encode()))
-    if found:
-        raise UsageError(refusal(folder.path, found))
 
 
 def refusal(path: Path, why: str) -> str:

@@ -95,7 +95,9 @@ def make_row(
     operation, case, measured = ready.operation, ready.case, watched.measured
     usable = sound(measured.samples, ready.timed)
     samples = measured.samples[ready.timed][:, usable] / operation.moves(case)
-    figures, arrays, known = _figures(operation, case, samples, _places(ready))
+    place = {rank: index for index, rank in enumerate(ready.timed)}
+    places = [[place[rank] for rank in (group[:1] if operation.pair else group)] for group in ready.groups]
+    figures, arrays, known = _figures(operation, case, samples, places)
     bound = around.hard_bound.bytes_per_s if around.hard_bound else None
     percent, withholding = against_limits(figures.get("busbw_bytes_per_s"), around.ceiling, bound, around.withheld)
     ceiling = around.ceiling
@@ -106,9 +108,15 @@ def make_row(
         *case.flags, *around.flags, *withholding,
         *measured.flags, *watched.flags, *doubts(arrays.get("max_s", np.empty(0)), len(usable), skew, operation.moves(case), known),
     ))  # fmt: skip
-    seen = _seen(watched, skew, int(np.count_nonzero(~usable)), ready.loop.iterations)
-    if skew is not None and operation.moves(case) > 1:
-        seen["exit_skew_s"]["messages"] = operation.moves(case)  # that a sample has; the row's times are per message
+    seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * ready.loop.iterations,
+            "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
+    if skew is not None:
+        ordered = np.sort(skew)
+        seen["exit_skew_s"] = {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95)}
+        if operation.moves(case) > 1:
+            seen["exit_skew_s"]["messages"] = operation.moves(case)  # that a sample has; the row's times are per message
+    if len(unsound := usable[~usable]):
+        seen["unsound_samples"] = len(unsound)
     if known is not None and known.drift is not None:
         seen["drift"] = known.drift
     starts = _starts(measured, ready, around, usable) if "all_s" in arrays else None
@@ -124,12 +132,6 @@ def make_row(
         canary_s=watched.probe_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
     return row, arrays
-
-
-def _places(ready: PreparedCase) -> list[list[int]]:
-    """Return for each group the positions of its timed ranks among all timed ranks."""
-    place = {rank: index for index, rank in enumerate(ready.timed)}
-    return [[place[rank] for rank in (group[:1] if ready.operation.pair else group)] for group in ready.groups]
 
 
 def _figures(
@@ -223,17 +225,6 @@ def _starts(measured: Measurement, ready: PreparedCase, around: RowContext, usab
     starts: Samples = now_s - around.began_s - np.mod(now_s * 1e9 - stamps, WRAP_NS) * 1e-9
     starts[[rank not in here for rank in ready.timed]] = np.nan
     return starts if np.isfinite(starts).any() else None
-
-
-def _seen(watched: MonitoredMeasurement, skew: Samples | None, unsound: int, iterations: int) -> dict[str, Any]:
-    """Return the evidence of the measurement itself; iterations: how many one turn of the loop holds."""
-    measured = watched.measured
-    seen: dict[str, Any] = {"warmups": measured.warmups, "iterations_per_sample": measured.batch * iterations,
-            "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
-    if skew is not None:
-        ordered = np.sort(skew)
-        seen["exit_skew_s"] = {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95)}
-    return seen | ({"unsound_samples": unsound} if unsound else {})
 
 
 def check_fields(calls: int, mismatches: Sequence[DataError]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _warm_up(budget: Budget, once: float, timed: list[int], measured: Measuremen
     spent, before, each = once, None, once * measured.batch
     of_one = measured.batch * measured.iterations
     while measured.warmups < MOST_WARMUPS and spent < budget.max_time_s / 4:
-        window = _clamp(budget.max_time_s / (5 * each), 3, 20)
+        window = int(min(max(budget.max_time_s / (5 * each), 3), 20))
         if spent + window * each > budget.max_time_s / 2:
             break
         series = slowest((yield WarmUp((window, measured.batch))), timed)
@@ -222,10 +222,6 @@ def _judge(measured: Measurement) -> None:
         measured.flags.append("target_missed")
 
 
-def _clamp(value: float, low: int, high: int) -> int:
-    return int(min(max(value, low), high))
-
-
 # The plan of one of many short measurements: like `schedule`, but with few batches.
 #
 # Each batch needs a message from rank 0 to all ranks and a reply of each. With a thousand ranks, or few cores, that takes as long as all
@@ -255,8 +251,7 @@ def short_schedule(budget: Budget, size_bytes: int, mode: str, timed: list[int],
         if measured.warmups > 1:
             each = _seconds((yield WarmUp((measured.warmups - 1, 1))), timed)
         yield from _sample_short(budget, (began + budget.max_time_s - look_s, each), timed, measured, now)
-    n = measured.samples.shape[1]
-    measured.flags += [flag for flag, true in (("few_samples", n < FEW), ("target_missed", measured.reached is False)) if true]
+    _judge(measured)
     return measured
 
 

@@ -74,33 +74,27 @@ class ProgressListener(Protocol):
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Receive what will be measured, and the run's folder."""
-        ...
 
     def status(self, text: str, left_s: float | None = None) -> None:
         """Receive what happens before the first record, "measuring the references…", and the seconds left of a command with a limit."""
-        ...
 
     def progress(self, title: str, done: int, total: int | None, eta_s: float | None) -> None:
         """Receive the start of a case or training, or the end of a round: its title, the counts, and the estimated remaining seconds.
 
         total is None while suspects are measured again.
         """
-        ...
 
     def record(self, record: Any, place: int | None) -> None:
         """Receive a row, a round, or the row of a training or of an external tool, once it is stored.
 
         Cases are measured in shuffled order; `place` is the case's index in the plan, from 0.
         """
-        ...
 
     def note(self, sentence: str) -> None:
         """Show a note once."""
-        ...
 
     def end(self) -> None:
         """Finish, at the end of the launch."""
-        ...
 
 
 class Task(Protocol):
@@ -119,7 +113,6 @@ class Task(Protocol):
 
     def plan(self, session: LaunchSession) -> Plan:
         """Return the plan, once the backends are open. Raises UsageError, on all ranks, for a request that does not fit the launch."""
-        ...
 
     def requested(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return the options for run.json's "asked", at rank 0. A run is resumed only if they are the same."""
@@ -130,7 +123,6 @@ class Task(Protocol):
 
         Raises UsageError for records that cannot be continued.
         """
-        ...
 
     def references(self, session: LaunchSession) -> tuple[list[Backend], list[tuple[Any, Case]]]:
         """Return the backends and the cases for which the references of the hosts are measured."""
@@ -138,7 +130,6 @@ class Task(Protocol):
 
     def measure(self, session: LaunchSession) -> None:
         """Measure, and store each record with `session.store`."""
-        ...
 
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return the entries of run.json that are known at the end, at rank 0."""
@@ -146,7 +137,6 @@ class Task(Protocol):
 
     def exit_code(self, records: Sequence[Any]) -> int:
         """Return the exit code that follows from the records, at rank 0."""
-        ...
 
     def act(self, session: LaunchSession, code: int) -> None:
         """Act on the result, at rank 0, when it is stored and all ranks still run."""
@@ -304,7 +294,12 @@ class LaunchSession:
         if self.request.evidence != "off":
             cuda = any(case.device == "cuda" for case in cases)
             self.instruments = Instruments.ready(self.world, cuda, self.request.telemetry_hz)
-        self.conditions = describe_conditions(self.world)
+        # governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks
+        everyone = self.world.allgather(settings(), "reading the CPUs' settings")
+        values = {name: sorted({str(of_rank[name]) for of_rank in everyone}) for name in everyone[0]}
+        same = {name: everyone[0][name] if len(texts) == 1 else texts for name, texts in values.items()}
+        cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in self.world.members]
+        self.conditions = {**same, "binding": binding(cpus)}
 
     def context_of(self, items: Sequence[Work], backend: Backend) -> BackendContext:
         """Return the state that the cases of one backend share. All ranks must call it.
@@ -565,15 +560,6 @@ def describe_run(request: Request, world: World, opened: list[OpenBackend], of_h
         **({"suite": dict(request.suite)} if request.suite else {}),
         **({"configuration": dict(request.configuration)} if request.configuration else {}),
     }
-
-
-def describe_conditions(world: World) -> dict[str, Any]:
-    """Return for every row's evidence: governor, boost and huge pages of all ranks (a list where they differ), and the binding of ranks."""
-    everyone = world.allgather(settings(), "reading the CPUs' settings")
-    found = {name: sorted({str(one[name]) for one in everyone}) for name in everyone[0]}
-    same = {name: everyone[0][name] if len(values) == 1 else values for name, values in found.items()}
-    cpus = [[f"{member.host} {cpu}" for cpu in member.cpus] for member in world.members]
-    return {**same, "binding": binding(cpus)}
 
 
 def _allocation(request: Request) -> str | None:

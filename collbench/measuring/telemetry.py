@@ -17,18 +17,14 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collbench.measuring.counters import Gpus
 
 FASTEST_HZ = 5.0
 _ON, _OFF = b"1", b"0"
 _PATIENCE_S = 2.0
-
-
-class Gauges(Protocol):
-    """A source of samples."""
-
-    def clocks(self) -> dict[str, dict[str, Any]]:
-        """Return by GPU its clocks, power, temperature and slow-downs."""
 
 
 class Telemetry:
@@ -67,7 +63,7 @@ class Telemetry:
         self._lines.close()
 
 
-def sample(gauges: Gauges, hz: float, commands: int, lines: int) -> None:
+def sample(gauges: Gpus, hz: float, commands: int, lines: int) -> None:
     """Sample `hz` times a second while switched on; return when the descriptor `commands` ends.
 
     Lines of JSON go to the descriptor `lines`.

@@ -141,18 +141,9 @@ class Case:
     def title(self) -> str:
         """Return a short text for progress and errors: "allreduce 64 MiB on mpi (float32, sum)", "barrier on mpi"."""
         root = f"root {self.root}" if self.root is not None else None
-        words = [
-            self.dtype.name,
-            self.redop,
-            root,
-            self.algorithm,
-            self.protocol,
-            str(self.split or ""),
-            self.traffic and self.traffic.name,
-            self.call,
-            plural(self.pairs, "pair") if self.pairs else None,
-        ]
-        about = ", ".join(word for word in words if word)
+        pairs, traffic = plural(self.pairs, "pair") if self.pairs else None, self.traffic.name if self.traffic else None
+        words = [self.dtype.name, self.redop, root, self.algorithm, self.protocol, self.split, traffic, self.call, pairs]
+        about = ", ".join(str(word) for word in words if word)
         if not self.size_bytes:
             return f"{self.operation} on {self.backend}{f' ({self.call})' if self.call else ''}"
         return f"{self.operation} {format_size(self.size_bytes)} on {self.backend} ({about})"

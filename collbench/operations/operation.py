@@ -94,59 +94,45 @@ class Binding(Protocol):
 
     def call(self, name: str, *args: Any, **named: Any) -> Call:
         """Return a call of the library's function `name` with these arguments."""
-        ...
 
     def post(self, name: str, *args: Any, **named: Any) -> Call:
         """Return a call of a non-blocking function. The next `waitall` waits for its request."""
-        ...
 
     def waitall(self) -> Call:
         """Return a call that waits for everything posted since the previous `waitall`."""
-        ...
 
     def peer(self, rank: int) -> Any:
         """Return the library's number for rank `rank` of the group."""
-        ...
 
     def send_to(self, rank: int, part: Any, count: int) -> Call:
         """Return a call that sends `count` elements at `part` to a rank. It returns when `part` can be overwritten."""
-        ...
 
     def receive_from(self, rank: int, part: Any, count: int) -> Call:
         """Return a call that receives `count` elements from a rank into `part`."""
-        ...
 
     def together(self) -> Iterator[Call]:
         """Yield the call that begins messages that must overlap, `post_send` and `post_receive` up to the next `waitall`. Often none."""
-        ...
 
     def post_send(self, rank: int, part: Any, count: int) -> Call:
         """Return a non-blocking `send_to`."""
-        ...
 
     def post_receive(self, rank: int, part: Any, count: int) -> Call:
         """Return a non-blocking `receive_from`."""
-        ...
 
     def signal_to(self, rank: int) -> Call:
         """Return a call that sends one byte to a rank; the rank waits with `signal_from`."""
-        ...
 
     def signal_from(self, rank: int) -> Call:
         """Return a call that waits for one byte from a rank."""
-        ...
 
     def array(self, values: Sequence[int]) -> Any:
         """Return counts or displacements as an array in the library's integer type. It lives as long as the program."""
-        ...
 
     def unless_in_place(self, address: Any) -> Any:
         """Return `address`, or the library's in-place marker (MPI_IN_PLACE) when the case is in place."""
-        ...
 
     def has(self, name: str) -> bool:
         """Return whether the library has a function `name`."""
-        ...
 
 
 Steps = Callable[[Any], Iterable[Call]]  # a generator function, or a function that returns a list

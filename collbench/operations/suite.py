@@ -272,14 +272,12 @@ def _parsed(text: bytes, file: str) -> dict[str, Any]:
         line = text[: error.start].count(b"\n") + 1
         raise UsageError(f"suite {file}, line {line}: this is not UTF-8: save the file as UTF-8") from error
     except ValueError as error:
-        raise UsageError(_not_toml(str(error), file)) from error
-
-
-def _not_toml(message: str, file: str) -> str:
-    found = _WHERE.match(message)
-    what, line, column = found.groups() if found else (message, None, None)
-    where = f"line {line}, column {column}" if line else "at its end" if found else "somewhere"
-    return f"suite {file}, {where}: invalid TOML ({what[:1].lower()}{what[1:]})"
+        found = _WHERE.match(str(error))
+        what, row, column = found.groups() if found else (str(error), None, None)
+        where = "at its end" if found else "somewhere"
+        if row:
+            where = f"line {row}, column {column}"
+        raise UsageError(f"suite {file}, {where}: invalid TOML ({what[:1].lower()}{what[1:]})") from error
 
 
 def _sweeps_of(document: Mapping[str, Any], file: str, folder: Path) -> list[SuiteSweep]:

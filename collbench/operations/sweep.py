@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -123,7 +123,10 @@ class Sweep:
             calls = [None if call == CALLS[0] else call for call in self.calls]
             chosen = product(dtypes, redops, roots, self._tunings(default), calls, pairs)
             for dtype, redop, root, tuning, call, at_once in chosen:
-                for size, rounded in self._sizes(operation, backend, dtype, group):
+                sizes: Iterable[tuple[int, bool]] = [(0, False)]  # of an operation that moves no data
+                if not operation.is_barrier:
+                    sizes = whole_sizes(self.sizes_for(backend), dtype.size * operation.parts(group))
+                for size, rounded in sizes:
                     rough = operation.uneven and is_rough(self.traffic, group, size // dtype.size, operation.by_rank)
                     yield Case(
                         operation.name, backend, dtype, size, device, redop, root, self.mode or default.mode, self.in_place,
@@ -132,10 +135,6 @@ class Sweep:
                         traffic=(self.traffic or EVEN) if operation.uneven else None, streams=self._streams(operation, default),
                         call=call, pairs=at_once,
                     )  # fmt: skip
-
-    def _sizes(self, operation: Operation, backend: str, dtype: DType, n: int) -> Iterator[tuple[int, bool]]:
-        """Yield each size over a group of n ranks, and whether it was rounded; 0 for an operation that moves no data."""
-        return iter([(0, False)]) if operation.is_barrier else whole_sizes(self.sizes_for(backend), dtype.size * operation.parts(n))
 
     def sizes_for(self, backend: str) -> Sequence[int]:
         """Return the sizes of the sweep, else the backend's default sizes, in bytes."""

@@ -101,17 +101,32 @@ def skewed(skew: float) -> Traffic:
     return EVEN if skew == 1 else Traffic(f"skew {skew:g}", skew)
 
 
+@lru_cache(maxsize=64)
 def elements(traffic: Traffic | None, n: int, count: int) -> NDArray[np.int64]:
     """Return [n × n] elements by sending and receiving rank. The busiest rank sends or receives exactly `count`, no rank more.
 
     The array is read-only; for None the traffic is even. Raises UsageError as `weights` does.
     """
-    return _elements(traffic or EVEN, n, count)
+    import numpy as np
+
+    weights = (traffic or EVEN).weights(n).astype(np.int64)
+    weights //= np.gcd.reduce(weights, axis=None) or 1
+    across = weights.sum(axis=1).max() > weights.sum(axis=0).max()  # the busiest rank is a sender
+    parts = _rounded(weights.T if across else weights, count)
+    parts = np.ascontiguousarray(parts.T if across else parts)
+    parts.setflags(write=False)
+    return parts
 
 
+@lru_cache(maxsize=64)
 def elements_by_rank(traffic: Traffic | None, n: int, count: int) -> tuple[int, ...]:
-    """Return the elements of each rank's part, which add up to `count`. None: even. Raises UsageError as `weights_by_rank` does."""
-    return _by_rank(traffic or EVEN, n, count)
+    """Return the elements of each rank's part, which add up to `count`. None: even. Raises UsageError as `weights_by_rank` does.
+
+    The sums up to each rank are rounded instead of the parts, so that no element is lost.
+    """
+    weights = (traffic or EVEN).weights_by_rank(n)
+    sums = [total * count // sum(weights) for total in accumulate(weights, initial=0)]
+    return tuple(after - before for before, after in pairwise(sums))
 
 
 def is_rough(traffic: Traffic | None, n: int, count: int, by_rank: bool = False) -> bool:
@@ -132,27 +147,6 @@ def is_rough(traffic: Traffic | None, n: int, count: int, by_rank: bool = False)
 
 def _busiest(weights: NDArray[Any]) -> Any:
     return max(weights.sum(axis=0).max(), weights.sum(axis=1).max())
-
-
-@lru_cache(maxsize=64)
-def _by_rank(traffic: Traffic, n: int, count: int) -> tuple[int, ...]:
-    """Return the parts: the sums up to each rank are rounded instead of the parts, so that no element is lost."""
-    weights = traffic.weights_by_rank(n)
-    sums = [total * count // sum(weights) for total in accumulate(weights, initial=0)]
-    return tuple(after - before for before, after in pairwise(sums))
-
-
-@lru_cache(maxsize=64)
-def _elements(traffic: Traffic, n: int, count: int) -> NDArray[np.int64]:
-    import numpy as np
-
-    weights = traffic.weights(n).astype(np.int64)
-    weights //= np.gcd.reduce(weights, axis=None) or 1
-    across = weights.sum(axis=1).max() > weights.sum(axis=0).max()  # the busiest rank is a sender
-    parts = _rounded(weights.T if across else weights, count)
-    parts = np.ascontiguousarray(parts.T if across else parts)
-    parts.setflags(write=False)
-    return parts
 
 
 def _rounded(weights: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -84,21 +84,16 @@ def _look(world: World, k: int, load: Load, platform: GpuPlatform) -> tuple[Nccl
     """Return the library, the indices of this process's GPUs, and the reply for the other ranks. Never raises, since they wait for it."""
     try:
         library = load(os.environ)
-        indices, place = _our_place(world, k, platform)
+        found, (shares, host_id), info = platform.identities(), may_share(os.environ), world.info
+        indices = chosen_gpus(info.local_rank, info.local_ranks, k, len(found), shares or bool(host_id))
     except Exception as error:
         why = str(error) if isinstance(error, CollbenchError) else f"{platform.name} does not start ({type(error).__name__}: {error})"
         return None, [], {"wrong": f"{world.me}: {why}" if world.size > 1 else why}
-    return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
-
-
-def _our_place(world: World, k: int, platform: GpuPlatform) -> tuple[list[int], ProcessPlace]:
-    found, (shares, host_id) = platform.identities(), may_share(os.environ)
-    info = world.info
-    indices = chosen_gpus(info.local_rank, info.local_ranks, k, len(found), shares or bool(host_id))
     driven = [found[index] for index in indices]
     alone = tuple(gpu.bus_id for gpu in driven if gpu.exclusive)
     visible = tuple(gpu.bus_id for gpu in found)
-    return indices, ProcessPlace(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
+    place = ProcessPlace(world.me.host, visible, tuple(gpu.bus_id for gpu in driven), alone, shares, host_id)
+    return library, indices, {"place": asdict(place), "version": dotted(library.version), "who": str(world.me), "path": library.path}
 
 
 def _versions_differ(all_ranks: Sequence[Mapping[str, Any]], library: str) -> str | None:

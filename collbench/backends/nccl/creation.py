@@ -91,11 +91,12 @@ class GroupCreation:
         """Yield the calls that free what was made: a process with several ranks leaves the first one, which waits, to the second."""
         if self._library.has("ncclCommFinalize") and len(self._ranks) == 1:
             yield PythonCall("ncclCommFinalize", lambda: self._communicators.finalize([comm for _, comm in self._made]))
-        yield PythonCall("ncclCommDestroy", self._destroy)
+
+        def destroy() -> None:
+            made, self._made = self._made, []
+            self._communicators.destroy([comm for _, comm in made])
+
+        yield PythonCall("ncclCommDestroy", destroy)
 
     def _keep(self, ranks: Sequence[RankGpu], comms: Sequence[int]) -> None:
         self._made = list(zip(ranks, comms, strict=True))
-
-    def _destroy(self) -> None:
-        made, self._made = self._made, []
-        self._communicators.destroy([comm for _, comm in made])

@@ -109,7 +109,8 @@ class CasesTask(Task):
         if session.ends_s is not None and session.world.broadcast(is_late, "deciding whether time is left"):  # small cases still fit
             order.sort(key=lambda place: self.work[place][1].size_bytes)
             measurable.sort(key=lambda place: self.work[place][1].size_bytes)
-        elif measurable and self._is_shown(session):  # rows are printed in order, so that the first one appears soon
+        elif measurable and self._is_shown(session):
+            # rows are printed in order, so that the first one appears soon
             first = min(measurable)
             for places in (order, measurable):
                 places.remove(first)
