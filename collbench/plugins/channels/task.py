@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.addresses import LOOPBACK
 from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
@@ -36,9 +34,8 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.program import NativeCall, Program
-from collbench.plugins.channels import tcp_streams
 from collbench.plugins.channels.records import WRONG, Channel
-from collbench.plugins.channels.tcp_streams import COUNTED, HostPair, in_turn, pairs, patience, run_streams
+from collbench.plugins.channels.tcp_streams import COUNTED, TcpStream, run_streams
 from collbench.plugins.channels.wire_tools import (
     BANDWIDTH,
     FLAGS,
@@ -47,14 +44,11 @@ from collbench.plugins.channels.wire_tools import (
     ToolPair,
     ToolRequest,
     Tools,
-    ToolServer,
     WireTool,
-    Writes,
-    free_port,
+    between_devices,
     installed_tools,
     run_tool,
     why_not,
-    write_to,
 )
 from collbench.reason import Fact
 from collbench.stats.median import median
@@ -457,6 +451,7 @@ def _rdma(machine: Machine | None) -> Link | None:
 
 # The channels of RDMA devices, measured with perftest from host memory and GPU memory: to the next host, or back into the same device.
 
+_WRITE_BYTES, _WRITES, _MOST_RUNS = 65536, 5000, 24  # bytes of a write, writes of a run
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
 _UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare the received data
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
@@ -473,9 +468,10 @@ class RdmaDevice:
     software: bool = False
     gpu: int | None = None
 
-    def writes(self, gpu: int | None = None) -> Writes:
-        """Return the parameters of a perftest run."""
-        return Writes(self.name, self.port, gpu, _SOFTWARE_WRITES if self.software else Writes.iterations)
+    def words(self, gpu: int | None = None) -> list[str]:
+        """Return perftest's options: the device, and the GPU whose memory it uses; None: host memory."""
+        words = ["-d", self.name, "-i", str(self.port)]
+        return words if gpu is None else [*words, f"--use_cuda={gpu}"]
 
 
 def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
@@ -492,6 +488,12 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
             link = egress_of(replace(machine, nics=(nic,)), PcieTree(machine)).link
             found.append(RdmaDevice(nic.name, up[0].number, replace(link, part=None), nic.virtual is not None, near.get(nic.key)))
     return found
+
+
+def pairs(world: World) -> list[ToolPair]:
+    """Return the first ranks of each host and the next one, the last to the first; of a single host the same rank twice."""
+    leaders = [world.on_host(host)[0] for host in world.hosts]
+    return [ToolPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
 
 
 def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], seconds: float) -> list[Channel]:
@@ -512,7 +514,7 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
 
 
 def _of_pair(
-    pair: HostPair, rails: list[tuple[RdmaDevice, RdmaDevice]], lacking: list[str | None], world: World, seconds: float
+    pair: ToolPair, rails: list[tuple[RdmaDevice, RdmaDevice]], lacking: list[str | None], world: World, seconds: float
 ) -> list[Channel]:
     if not rails:
         why = "no RDMA device with a port that is up"
@@ -521,23 +523,23 @@ def _of_pair(
     for source, target in rails:
         rows.append(_row(HOST_MEMORY, pair, (source, target), lacking[0], None))
         if rows[-1].na is None:
-            rows[-1] = _written(rows[-1], pair, (source.writes(), target.writes()), world, seconds)
+            rows[-1] = _written(rows[-1], pair, (source, target), world, seconds)
         rows += _from_gpu(pair, (source, target), lacking[1], world, seconds)
     return rows
 
 
-def _from_gpu(pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
+def _from_gpu(pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
     """Measure GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU memory."""
     source, target = rail
     near = source.gpu is not None and target.gpu is not None
     none = None if near else "CUDA shows no GPU near this NIC"
     on = _row(GDR_ON, pair, rail, none or lacking, source.gpu)
     if on.na is None:
-        on = _written(on, pair, (source.writes(source.gpu), target.writes(target.gpu)), world, seconds)
+        on = _written(on, pair, rail, world, seconds, on_gpus=True)
     return [on, _row(GDR_OFF, pair, rail, none or _NO_OFF, source.gpu)]
 
 
-def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
+def _row(name: str, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
     source, target = rail
     memory = "" if gpu is None else f"/gpu{gpu}"
     row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
@@ -547,32 +549,29 @@ def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: st
     return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
-def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
-    """Measure one row: the server on the target host waits, then the source host writes."""
-    address, waits = LOOPBACK if pair.inside else pair.target.address, patience(world)
-    writes, reads = (replace(end, ipv6=":" in address) for end in ends)
-    if writes.ipv6 and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
+def _written(
+    row: Channel, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], world: World, seconds: float, *, on_gpus: bool = False
+) -> Channel:
+    """Measure one row: runs of perftest one after the other, of which the first is warm-up."""
+    if ":" in pair.address and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
         return replace(row, na=lacking, flags=())
-    offer = in_turn(world, pair.target.rank, "starting perftest", partial(free_port, address), 0.0)
-    if "value" not in offer:
-        return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
-    write = partial(_write, address, writes, offer["value"], (seconds, waits))
-    with ToolServer(reads, offer["value"]) if world.rank == pair.target.rank else nullcontext():
-        reply = in_turn(world, pair.source.rank, "writing with perftest", write, seconds + 3 * waits)
-    if "value" not in reply:
-        return replace(row, na=reply.get("why", "perftest printed nothing"), flags=())
-    rates, sent = reply["value"]
-    if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
+    source, target = rail
+    tool = between_devices(source.words(source.gpu if on_gpus else None), target.words(target.gpu if on_gpus else None))
+    writes = _SOFTWARE_WRITES if source.software or target.software else _WRITES
+    request = ToolRequest(BANDWIDTH, _WRITE_BYTES, seconds, writes)
+    rates: list[float] = []
+    before, end = counters.read_infiniband(), time.monotonic() + seconds
+    while len(rates) <= _MOST_RUNS and (not rates or world.broadcast(time.monotonic() < end, "timing perftest")):
+        (ran,) = run_tool(world, tool, request, [pair], [""] * world.size)
+        if ran.figure is None:
+            return replace(row, na=ran.why, flags=())
+        rates.append(request.size_bytes / ran.figure.time_s)
+    counted = grown(before, counters.read_infiniband()).get(f"{source.name}/{source.port}", {})
+    sent = counters.moved(counted, "tx") if "tx_bytes" in counted else None
+    sent = world.allgather(sent, "reading the counters of the RDMA devices")[pair.source.rank]
+    if sent is not None and sent < COUNTED * len(rates) * writes * _WRITE_BYTES:
         row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     return from_rates(row, np.array(rates[1:] or rates))
-
-
-def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
-    """Return (the rate of each run, the bytes that the device's port counted during them, or None without a counter)."""
-    before = counters.read_infiniband()
-    rates = write_to(address, writes, port, *times)
-    counted = grown(before, counters.read_infiniband()).get(f"{writes.device}/{writes.port}", {})
-    return rates.tolist(), counters.moved(counted, "tx") if "tx_bytes" in counted else None
 
 
 def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[RdmaDevice, RdmaDevice]]:
@@ -593,15 +592,14 @@ def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[C
     return [_tcp_channel(pair, count, world, links, seconds) for pair in pairs(world) for count in STREAMS]
 
 
-def _tcp_channel(pair: HostPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
+def _tcp_channel(pair: ToolPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
     """Measure one row. An error of either end is the row's reason."""
-    address = LOOPBACK if pair.inside else pair.target.address
-    (report,) = run_streams(world, [tcp_streams.TcpStream(pair.source, pair.target, address, count=count)], seconds)
+    (report,) = run_streams(world, [TcpStream(pair.source, pair.target, pair.address, count=count)], seconds)
     row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
     return replace(row, na=report.why) if report.why else from_rates(row, report.rates, report.wrong)
 
 
-def _between_interfaces(row: Channel, pair: HostPair, links: dict[str, Link]) -> Channel:
+def _between_interfaces(row: Channel, pair: ToolPair, links: dict[str, Link]) -> Channel:
     """Return the row with the slower of the two hosts' interfaces as its link."""
     if pair.inside:
         return replace(row, limited_by=_INSIDE)
@@ -645,12 +643,12 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
 
 
 def _tool_channel(
-    world: World, tool: WireTool, pair: HostPair, links: dict[str, Link], seconds: float, *, versions: Sequence[str]
+    world: World, tool: WireTool, pair: ToolPair, links: dict[str, Link], seconds: float, *, versions: Sequence[str]
 ) -> Channel:
     """Measure one row. TCP tools use the interface between the hosts; other libraries choose their interface."""
     operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
     request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
-    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], versions)
+    (ran,) = run_tool(world, tool, request, [pair], versions)
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
     on_tcp = tool.api == _TCP or pair.inside
     row = _between_interfaces(row, pair, links) if on_tcp else replace(row, limited_by=_UNKNOWN.format(tool.api))

@@ -24,30 +24,11 @@ from collbench.measuring import counters
 from collbench.measuring.references import PATTERN, PERIOD
 from collbench.measuring.sync import at_once
 
-# Common parts of the channels between two hosts: the pairs of hosts, and work of both ends at the same time.
+# Common parts of the channels between two hosts.
 
 PATIENCE_S = 15.0  # for a connection; a blocked one is reported
 COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
 Reply = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class HostPair:
-    """The first ranks of two hosts, or the same rank twice if there is only one host."""
-
-    source: Member
-    target: Member
-
-    @property
-    def inside(self) -> bool:
-        """Return whether both ends are one process."""
-        return self.source == self.target
-
-
-def pairs(world: World) -> list[HostPair]:
-    """Return the pairs: each host to the next one, the last to the first; a single host to itself."""
-    leaders = [world.on_host(host)[0] for host in world.hosts]
-    return [HostPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
 
 
 def patience(world: World) -> float:
@@ -63,16 +44,6 @@ def attempt(task: Callable[[], Any]) -> Reply:
         return {"why": str(error)}
     except OSError as error:
         return {"why": error.strerror or str(error) or type(error).__name__}
-
-
-def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Reply:
-    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks must call it.
-
-    honest_s: the seconds that the task may take beyond the usual deadline.
-    """
-    with world.extend_timeout(honest_s):
-        own = attempt(task) if rank == world.rank else None
-        return world.allgather(own, what)[rank] or {}
 
 
 KEY_BYTES = 16

@@ -23,6 +23,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
 from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
+from collbench.plugins.store.schema import FIGURES
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
@@ -205,6 +206,8 @@ def is_small(text: str) -> bool:
 
 
 _DRIFT, _SKEW, _ITERATIONS = "drift", "exit_skew_s", "iterations_per_sample"
+_SHARED = ("api", "na", "na_fact", "flags", "stopped", "target", "reached", "launches", "count")  # fields that many rows have in common
+_RARE = ("modes", "groups", "message_rate", "interference", "wrong_detail")
 
 
 def result_of(row: Row, started_s: float | None = None) -> Result:
@@ -212,38 +215,26 @@ def result_of(row: Row, started_s: float | None = None) -> Result:
 
     started_s: when its run began, in seconds since 1970; None: unknown.
     """
-    quality, times = quality_of(row), row.time_s
+    quality = quality_of(row)
     span = row.evidence.get("at_s")
     until_s = _finite(span[1]) if isinstance(span, list) and len(span) == 2 else None
-    remark = {
-        "api": row.api, "na": row.na, "na_fact": row.na_fact, "flags": list(row.flags), "stopped": row.stopped, "target": row.target,
-        "reached": row.reached, "quality": quality and quality.word, "launches": row.launches,
-        "count": row.count,
-    }  # fmt: skip
+    remark = {name: getattr(row, name) for name in _SHARED} | {"quality": quality and quality.word}
     kept = {
         name: row.evidence[name]
         for name, is_needed in ((_DRIFT, "drift" in row.flags), (_SKEW, "skew_limited" in row.flags), (_ITERATIONS, True))
         if is_needed and row.evidence.get(name) not in (None, 1)
     }  # what `quality_of` reads
-    detail = {
-        "modes": row.modes,
-        "groups": row.groups,
-        "message_rate": row.message_rate,
-        "interference": row.interference,
-        "wrong_detail": row.wrong_detail,
-        "evidence": kept,
-    }
-    detail = {name: value for name, value in detail.items() if value}
-    figures = {
-        "n": row.n, "n_eff": row.n_eff, "algbw_bytes_per_s": row.algbw_bytes_per_s, "busbw_bytes_per_s": row.busbw_bytes_per_s,
-        "percent_of_ceiling": row.percent_of_ceiling, "wrong": row.wrong, "checked": row.checked,
-        "time_rank_mean_s": row.time_rank_mean_s, "probe_before_s": _number(row.canary_s.get("before")),
-        "probe_after_s": _number(row.canary_s.get("after")), "ceiling_bytes_per_s": row.ceiling and row.ceiling.bytes_per_s,
-        "hard_bound_bytes_per_s": row.hard_bound and row.hard_bound.bytes_per_s, "detail": as_json(detail) if detail else None,
+    rare = {name: getattr(row, name) for name in _RARE} | {"evidence": kept}
+    detail = {name: value for name, value in rare.items() if value}
+    figures = {value.name: value.value(row) for value in FIGURES}
+    figures |= {
+        "probe_before_s": _number(row.canary_s.get("before")),
+        "probe_after_s": _number(row.canary_s.get("after")),
         "ended_s": None if started_s is None or until_s is None else started_s + until_s,
-        "stolen": _finite(row.evidence.get("stolen")), "preempted": count_of(row.evidence.get("preempted")),
-        **({f"time_{name}_s": value for name, value in vars(times).items()} if times else {}),
-    }  # fmt: skip
+        "stolen": _finite(row.evidence.get("stolen")),
+        "preempted": count_of(row.evidence.get("preempted")),
+        "detail": as_json(detail) if detail else None,
+    }
     return Result(as_json(case_of(row).stored()), as_json(remark), _origin(row.ceiling), _origin(row.hard_bound), figures)
 
 

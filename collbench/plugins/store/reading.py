@@ -20,7 +20,7 @@ from collbench.machine.peak.limits import limit_parts
 from collbench.machine.readers.text import printable
 from collbench.plugins.store.database import Database, Record
 from collbench.plugins.store.folders import fingerprint_of, stored_path
-from collbench.plugins.store.schema import RESULTS, column_of
+from collbench.plugins.store.schema import RESULTS
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row, Times
 from collbench.untrusted import parse_json
@@ -141,10 +141,10 @@ def _of(database: Database, sql: str, numbers: Iterable[int]) -> list[Record]:
     return [row for piece in pieces for row in database.rows(sql.format(_marks(piece)), piece)]
 
 
-_CASE = tuple(map(column_of, CaseKey._fields))
 _FIGURES = tuple(each.name for each in RESULTS.columns[3:])
 _RESULTS = f"SELECT case_id, {', '.join(_FIGURES)} FROM {RESULTS.name} WHERE run_id = ? ORDER BY number"
 _TIMES = tuple((name, f"time_{name}_s") for name in Times.__dataclass_fields__)
+_PLAIN = tuple(name for name in _FIGURES if name in Row.__dataclass_fields__)
 
 
 class _Loader:
@@ -193,13 +193,12 @@ class _Loader:
         probes = {when: figures[f"probe_{when}_s"] for when in ("before", "after")}
         case = dict(zip(CaseKey._fields, self.known["cases"][figures["case_id"]], strict=False))
         shared = {"api": case["backend"], "count": 0, **remark}
-        plain = ("n_eff", "algbw_bytes_per_s", "busbw_bytes_per_s", "percent_of_ceiling", "wrong", "time_rank_mean_s")
         return Row(
-            **case, **shared, **detail, flags=flags, n=figures["n"] or 0, checked=figures["checked"] or 0,
+            **case, **shared, **detail, flags=flags,
             time_s=None if times["p50"] is None else Times(**times), canary_s=probes if any(probes.values()) else {},
             ceiling=self._ceiling(figures["ceiling_id"], figures["ceiling_bytes_per_s"]),
             hard_bound=self._ceiling(figures["hard_bound_id"], figures["hard_bound_bytes_per_s"]),
-            **{name: figures[name] for name in plain},
+            **{name: figures[name] for name in _PLAIN if figures[name] is not None},
         )  # fmt: skip
 
     def _ceiling(self, number: int | None, rate: float | None) -> Ceiling | None:

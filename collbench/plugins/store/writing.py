@@ -324,7 +324,7 @@ def removable(database: Database, before_s: float | None, missing: bool) -> list
 def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
     """Remove these runs and verdicts, all or none, and the documents that no other has. Their folders are not touched."""
     with database.transaction():
-        database.exclude_writers()
+        database.exclude("writers")
         for table, parts in ((RUNS, (*_OF_RUN, LABELS)), (VERDICTS, (VERDICT_GROUPS,))):
             number = table.columns[0].name
             ids = [(each,) for name, each, _ in found if name == table.name]
