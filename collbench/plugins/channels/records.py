@@ -1,11 +1,18 @@
-"""The measured rate of a channel in a node, or between two hosts: a row of `collbench probe --measure`."""
+"""The measured rate of a channel in a node, or between two hosts: a row of `collbench probe --measure`, and its table and JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
+
+from collbench.report.cases import NOTHING
+from collbench.report.frame import Column, Frame, Line, table_lines
+from collbench.report.screen import check_format, print_lines, wants_color, width_of
+from collbench.results.flags import DOUBTFUL, explain, flag_names
+from collbench.units import format_percent, format_rate
 
 SCHEMA = 1
 WRONG = "wrong_data"
@@ -64,3 +71,99 @@ def document(channels: Sequence[Channel]) -> dict[str, Any]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+FORMATS = ("table", "json")
+_NAMES = {
+    "host_memory": "host memory, copy",
+    "h2d": "host to GPU",
+    "d2h": "GPU to host",
+    "h2d_d2h": "host and GPU, both ways",
+    "gpu_peer": "GPU to GPU",
+    "nic_host_memory_perftest": "NIC from host memory (perftest)",
+    "nic_host_memory_mpi": "NIC from host memory (MPI)",
+    "nic_gpu_memory_mpi": "NIC from GPU memory (MPI)",
+    "nic_gpu_memory_gdr_on": "NIC from GPU memory, GPUDirect RDMA on",
+    "iperf3": "TCP, 1 stream (iperf3)",
+    "fi_pingpong": "libfabric, 1 message at a time (fi_pingpong)",
+    "ucx_perftest": "UCX (ucx_perftest)",
+    "storage_1m": "storage, reads of 1 MiB",
+    "storage_128k": "storage, reads of 128 KiB",
+    "storage_4k_random": "storage, random reads of 4 KiB",
+    "storage_gpu_cufile": "storage to GPU (cuFile)",
+    "storage_gpu_staged": "storage to GPU through host memory",
+    "nic_gpu_memory_gdr_off": "NIC from GPU memory, GPUDirect RDMA off",
+}
+_UNIT = "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median"
+
+
+def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, color: str = "auto") -> None:
+    """Print the channels in one of FORMATS on `stream`; `color` is auto, always or never. Raises UsageError for another format."""
+    check_format(format, FORMATS)
+    as_json = [Line(json.dumps(document(channels), indent=2, allow_nan=False))] if format == "json" else None
+    print_lines(as_json or table_lines(frame(channels), width_of(stream)), stream, wants_color(stream, color))
+
+
+def frame(channels: Sequence[Channel]) -> Frame[Channel]:
+    """Return the table, and what its flags mean. Hosts are named if there are several."""
+    hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
+    columns: list[Column[Channel]] = [
+        Column("", "channel", name),
+        Column("", "from", lambda each: _place(each.source, len(hosts) < 2), cut=True),
+        Column("", "to", lambda each: _place(each.target, len(hosts) < 2), cut=True),
+        Column("", "GB/s", rate, right=True),
+        Column("", "95 % interval", interval, right=True, drop=2),
+        Column("", "limited by", _limit, drop=1, cut=True),
+    ]
+    return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
+
+
+def _why(channel: Channel) -> str | None:
+    """Return why the rate is missing; None if it is known."""
+    if channel.bytes_per_s is not None:
+        return None
+    why = channel.na or "not measured"
+    return why if WRONG in channel.flags else f"n/a ({why})"
+
+
+def rate(channel: Channel) -> str:
+    """Return the rate and the link's rate: "42.0 of 50.0 (84 %)"; the rate alone where no percentage is valid."""
+    if channel.bytes_per_s is None:
+        return NOTHING
+    measured = format_rate(channel.bytes_per_s)
+    if channel.of_bytes_per_s is None:
+        return measured
+    of = f"{measured} of {format_rate(channel.of_bytes_per_s)}"
+    return of if channel.percent is None else f"{of} ({format_percent(channel.percent)})"
+
+
+def interval(channel: Channel) -> str:
+    """Return the interval of the median in GB/s: "41.8–42.3"; "? 41.8–42.3" if a flag makes it doubtful."""
+    if channel.ci_low is None or channel.ci_high is None:
+        return NOTHING
+    doubt = "? " if DOUBTFUL & set(channel.flags) else ""
+    return f"{doubt}{format_rate(channel.ci_low)}–{format_rate(channel.ci_high)}"
+
+
+def name(channel: Channel) -> str:
+    """Return the channel in words."""
+    kind, _, streams = channel.channel.partition("_")
+    if kind == "tcp":
+        return f"TCP, {streams} stream{'' if streams == '1' else 's'}"
+    return _NAMES.get(channel.channel, channel.channel)
+
+
+def _place(place: str, only: bool) -> str:
+    """Return a place, without the host's name if there is only one host."""
+    host, _, part = place.partition("/")
+    return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
+
+
+def _limit(channel: Channel) -> str:
+    return " · ".join([channel.limited_by or NOTHING, *([", ".join(flag_names(channel.flags))] if channel.flags else [])])
+
+
+def _style(channel: Channel) -> str:
+    if WRONG in channel.flags or channel.bytes_per_s is None:
+        return "wrong" if WRONG in channel.flags else "na"
+    return "doubtful" if (DOUBTFUL | {"above_bound"}) & set(channel.flags) else ""

@@ -56,7 +56,7 @@ from collbench.stats.median import median
 if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu, Stream
     from collbench.machine.model import Machine, NumaNode
-    from collbench.plugins.channels.storage_task import Scratch
+    from collbench.plugins.channels.storage import Scratch
 
 
 # From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
@@ -743,7 +743,7 @@ def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
 
 def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch | None) -> list[Channel]:
     """Return the rows inside all hosts at rank 0; empty elsewhere."""
-    from collbench.plugins.channels.storage_task import storage_jobs
+    from collbench.plugins.channels.storage import storage_jobs
 
     jobs = []
     if host:

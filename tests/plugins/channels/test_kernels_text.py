@@ -11,8 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.plugins.channels.bandwidth import KernelFigure
-from collbench.plugins.channels.text import KernelsWriter, kernel_frame, record
+from collbench.plugins.channels.kernels import KernelFigure, KernelsWriter, kernel_frame, record
 from collbench.report.frame import table_lines
 from collbench.report.screen import PlainScreen
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.channels.records import Channel
-from collbench.plugins.channels.text import channels_text, frame, interval, name, rate
+from collbench.plugins.channels.records import Channel, channels_text, frame, interval, name, rate
 from collbench.report.frame import table_lines
 from collbench.results.flags import explain
 
