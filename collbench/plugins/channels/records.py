@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
-from collbench.report.cases import NOTHING
+from msgspec import field
+
+from collbench.columns import FLAGS, NOTHING, PERCENT, RATE, column, figure, value_columns
+from collbench.records import Record
 from collbench.report.frame import Column, Frame, Line, table_lines
 from collbench.report.screen import check_format, print_lines, wants_color, width_of
 from collbench.results.flags import DOUBTFUL, explain, flag_names
@@ -18,37 +20,40 @@ SCHEMA = 1
 WRONG = "wrong_data"
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(Record, frozen=True, kw_only=False):
     """A row of `collbench probe --measure`; rates in bytes per second of one direction.
 
-    channel         "host_memory", "h2d", "d2h", "h2d_d2h", "gpu_peer", "nic_host_memory_perftest", "nic_host_memory_mpi",
-                    "nic_gpu_memory_mpi", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (number of streams),
-                    "iperf3", "fi_pingpong", "ucx_perftest" (external tools), "storage_1m", "storage_128k", "storage_4k_random",
-                    "storage_gpu_cufile", "storage_gpu_staged"
-    source, target  the places that the bytes leave and reach: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
-    bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
-    of_bytes_per_s  the rate of the limiting link, None if no such figure is valid
-    limited_by      that link with the source of its rate; without a rate, the kind of figure
-    tool            for an external tool: its request, version, commands and statistic; else empty
-    details         for storage: file system, device, file and block size, reads at once, what the page cache had; else empty
-    flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
+    channel is "host_memory", "h2d", "d2h", "h2d_d2h", "gpu_peer", "nic_host_memory_perftest", "nic_host_memory_mpi", "nic_gpu_memory_mpi",
+    "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (number of streams), "iperf3", "fi_pingpong", "ucx_perftest"
+    (external tools), "storage_1m", "storage_128k", "storage_4k_random", "storage_gpu_cufile" or "storage_gpu_staged". With the flag WRONG
+    received data differs from sent data, `na` has the place, and there is no rate.
     """
 
-    channel: str
-    source: str
-    target: str
-    bytes_per_s: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-    of_bytes_per_s: float | None = None
-    limited_by: str = ""
-    na: str | None = None
-    flags: tuple[str, ...] = ()
-    tool: dict[str, Any] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
+    channel: Annotated[str, column("What was measured.")]
+    source: Annotated[str, column("The place that the bytes leave: node1/numa0, node1/gpu3, node1/mlx5_0 or node1.", key="from")]
+    target: Annotated[str, column("The place that they reach.", key="to")]
+    bytes_per_s: Annotated[float | None, column("The median rate.")] = None
+    ci_low: Annotated[float | None, column("The lower end of its 95 % confidence interval.", unit=RATE)] = None
+    ci_high: Annotated[float | None, column("The upper end.", unit=RATE)] = None
+    of_bytes_per_s: Annotated[float | None, column("The rate of the limiting link; missing where no such figure is valid.")] = None
+    limited_by: Annotated[
+        str,
+        column(
+            "That link with the source of its rate; without a rate, the kind of figure.", value=lambda channel: channel.limited_by or None
+        ),
+    ] = ""
+    na: Annotated[str | None, column("Why nothing was measured.")] = None
+    flags: Annotated[tuple[str, ...], column("Words that `collbench explain` explains.", unit=FLAGS)] = ()
+    tool: Annotated[dict[str, Any], column("Of an external tool: its request, version, commands and statistic.")] = field(
+        default_factory=dict
+    )
+    details: Annotated[
+        dict[str, Any],
+        column("Of storage: the file system, the device, the sizes of file and block, reads at once, and what the page cache had."),
+    ] = field(default_factory=dict)
 
     @property
+    @figure("The rate as a share of that of the limiting link.", after="of_bytes_per_s", unit=PERCENT)
     def percent(self) -> float | None:
         """Return the percentage of the link's rate; None if the measured rate exceeds it."""
         if not self.bytes_per_s or not self.of_bytes_per_s or "above_bound" in self.flags:
@@ -56,21 +61,16 @@ class Channel:
         return 100 * self.bytes_per_s / self.of_bytes_per_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as in `--format json`; NaN and infinities are null."""
-        numbers = {name: _finite(getattr(self, name)) for name in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent")}
-        words = {"limited_by": self.limited_by or None, "na": self.na, "flags": list(self.flags)}
-        theirs = {"tool": self.tool} if self.tool else {}
-        own = {"details": self.details} if self.details else {}
-        return {"channel": self.channel, "from": self.source, "to": self.target, **numbers, **words, **theirs, **own}
+        """Return it as in `--format json`: its columns, without empty objects; NaN and infinities are null."""
+        values = {value.name: value.value(self) for value in value_columns(Channel)}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items() if value != {}
+        }
 
 
 def document(channels: Sequence[Channel]) -> dict[str, Any]:
     """Return the JSON document of all channels."""
     return {"schema": SCHEMA, "channels": [channel.to_json() for channel in channels]}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 FORMATS = ("table", "json")
@@ -107,13 +107,20 @@ def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, colo
 def frame(channels: Sequence[Channel]) -> Frame[Channel]:
     """Return the table, and what its flags mean. Hosts are named if there are several."""
     hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
+
+    def limit(channel: Channel) -> str:
+        words = [channel.limited_by or NOTHING]
+        if channel.flags:
+            words.append(", ".join(flag_names(channel.flags)))
+        return " · ".join(words)
+
     columns: list[Column[Channel]] = [
         Column("", "channel", name),
         Column("", "from", lambda each: _place(each.source, len(hosts) < 2), cut=True),
         Column("", "to", lambda each: _place(each.target, len(hosts) < 2), cut=True),
         Column("", "GB/s", rate, right=True),
         Column("", "95 % interval", interval, right=True, drop=2),
-        Column("", "limited by", _limit, drop=1, cut=True),
+        Column("", "limited by", limit, drop=1, cut=True),
     ]
     return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
 
@@ -157,10 +164,6 @@ def _place(place: str, only: bool) -> str:
     """Return a place, without the host's name if there is only one host."""
     host, _, part = place.partition("/")
     return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
-
-
-def _limit(channel: Channel) -> str:
-    return " · ".join([channel.limited_by or NOTHING, *([", ".join(flag_names(channel.flags))] if channel.flags else [])])
 
 
 def _style(channel: Channel) -> str:

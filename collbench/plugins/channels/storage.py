@@ -399,27 +399,27 @@ def _job(row: Channel, shared: _SharedFile, plan: ReadPlan, gpu: OpenGpu | None)
 
 def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, found: ReadResult, *, way: str = "") -> Channel:
     """Return the row with its rate, its link and the evidence. If the device counted fewer bytes, the path is unproven."""
-    row = replace(row, source=f"{row.source}/{storage.device or storage.family}")
+    row = row.replace(source=f"{row.source}/{storage.device or storage.family}")
     details = {
         "file_system": storage.kind, "mounted": storage.mounted, "device": storage.device, "network_file_system": storage.is_network,
         "file_bytes": file_bytes, "block_bytes": plan.block_bytes, "reads_at_once": plan.depth,
         "order": "random" if plan.is_random else "sequential",
         "reads": found.n_reads, "cached_bytes": found.cached_bytes, "device_read_bytes": found.device_bytes,
     }  # fmt: skip
-    row = against(replace(row, details=details), storage.link)
+    row = against(row.replace(details=details), storage.link)
     payload = found.n_reads * plan.block_bytes
     if found.device_bytes is not None and found.device_bytes < COUNTED * payload:
-        row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
+        row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     if plan.depth == 1:
         done = from_times(row, found.latencies_s, plan.block_bytes, found.wrong)
         middle = float(np.median(found.latencies_s)) if len(found.latencies_s) else None
         how = f"1 read at a time, {format_time(middle)} µs each" if middle else "1 read at a time"
-        done = replace(done, of_bytes_per_s=None, details={**details, "latency_s": middle})  # a latency, which the link does not limit
+        done = done.replace(of_bytes_per_s=None, details={**details, "latency_s": middle})  # a latency, which the link does not limit
         link = ""
     else:
         done, how, link = from_rates(row, found.rates, found.wrong), f"{plan.depth} reads at once", f"{row.limited_by}; "
     about = [f"{link}{storage.describe()}", how, f"file of {format_size(file_bytes)}", way]
-    return replace(done, limited_by="; ".join(filter(None, about)))
+    return done.replace(limited_by="; ".join(filter(None, about)))
 
 
 # Readers of one thread that end in GPU memory.

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,6 +44,7 @@ from collbench.plugins.channels.wire_tools import (
     LATENCY,
     ToolPair,
     ToolRequest,
+    ToolResult,
     Tools,
     WireTool,
     between_devices,
@@ -83,15 +85,15 @@ class ChannelJob:
         try:
             return self.measure()
         except (CollbenchError, MemoryError) as error:
-            return replace(self.channel, na=str(error) or "not enough memory")
+            return self.channel.replace(na=str(error) or "not enough memory")
         except Exception as error:
-            return replace(self.channel, na=f"{type(error).__name__}: {error}")
+            return self.channel.replace(na=f"{type(error).__name__}: {error}")
 
 
 def against(channel: Channel, link: Link) -> Channel:
     """Return the channel with the link that limits it, or with the reason if that link is unknown."""
     name = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
-    return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=name)
+    return channel.replace(of_bytes_per_s=link.bytes_per_s, limited_by=name)
 
 
 def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
@@ -110,16 +112,16 @@ def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Cha
 def _settled(channel: Channel, rates: tuple[float | None, float | None, float | None], series: Values, wrong: str | None) -> Channel:
     value, low, high = rates
     if wrong:
-        return replace(channel, na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
+        return channel.replace(na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
     if not value:
-        return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
+        return channel.replace(na="too few bytes arrived within --max-time for a rate: increase it")
     above = channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s
     flags = [
         *doubts(series, len(series), None, 1),
         *(["no_interval"] if len(series) < _ENOUGH else []),
         *(["above_bound"] if above else []),
     ]
-    return replace(channel, bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
+    return channel.replace(bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
 
 
 # The channels of a host's own memory: a copy by the CPUs of each NUMA node, and one by all CPUs.
@@ -137,7 +139,7 @@ def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float
         place, own = f"{host}/numa{node.id}", node_cpus(node, cpus)
         row = Channel("host_memory", place, place)
         why = "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
-        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(replace(row, na=why)))
+        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(row.replace(na=why)))
     return [*jobs, _memory_job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
 
 
@@ -152,7 +154,7 @@ def _memory_job(channel: Channel, cpus: Sequence[int], seconds: float, patience_
     about = (
         f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
-    row = replace(channel, limited_by=about)
+    row = channel.replace(limited_by=about)
 
     def measure() -> Channel:
         import psutil
@@ -221,11 +223,6 @@ def numbers_of_gpus(machine: Machine, gpus: Sequence[OpenGpu]) -> dict[str, int]
     return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
 
 
-def no_gpu(host: str, why: str) -> list[ChannelJob]:
-    """Return the rows of a host without usable GPUs."""
-    return [ChannelJob(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
-
-
 def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
     """Return the GPU channels: per GPU and NUMA node each direction and both at once; per pair of GPUs each direction."""
     pinned = Pinned(machine, cpus)
@@ -244,7 +241,7 @@ def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pi
     known = next((each for each in pinned.machine.gpus if each.address == gpu.bus_id), None)
     row = against(row, PcieTree(pinned.machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}"))
     if kind == "h2d_d2h":
-        row = replace(row, limited_by=f"{row.limited_by}; per direction, both at once")
+        row = row.replace(limited_by=f"{row.limited_by}; per direction, both at once")
 
     def measure() -> Channel:
         with bound(pinned.cpus_of(node)), gpu.use():
@@ -264,7 +261,7 @@ def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: floa
         from collbench.device.gpu import open_peer
 
         direct = open_peer(a, b)
-        described = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
+        described = row if direct else row.replace(limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
         with a.use():
             return _measured(described, [_across(a, b)], seconds)
 
@@ -356,7 +353,7 @@ def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, second
     why = _misfit(world)
     backend, why = (None, why) if why else _opened(world)
     if backend is None:
-        return [replace(row, na=why) for row in rows]
+        return [row.replace(na=why) for row in rows]
     try:
         return [_measured_mpi(row, world, backend, seconds, (_rdma(machine), tcp)) for row in rows]
     finally:
@@ -390,12 +387,12 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     case = Case("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
     why = world.first_error(can_do(backend, P2P_BANDWIDTH, case), f"asking mpi for {device}")
     if why:
-        return replace(row, na=why)
+        return row.replace(na=why)
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
     ready = prepare(P2P_BANDWIDTH, case, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, Fact):
-        return replace(row, na=ready.render())
+        return row.replace(na=ready.render())
     before, already = read(), ready.loop.iterations_run
     measured = time_case(ready, world, Budget(seconds))
     way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))
@@ -404,7 +401,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
         return row
     row = _with_path(row, way, links, backend)
     if device == "cuda":
-        row = replace(row, limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
+        row = row.replace(limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)
 
 
@@ -421,9 +418,9 @@ def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | No
         row = against(row, rdma)
     elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
         row = against(row, tcp)
-        row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
+        row = row.replace(limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
     else:
-        row = replace(row, limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
+        row = row.replace(limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
     return row
 
 
@@ -507,36 +504,30 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
     rows: list[Channel] = []
     for pair in pairs(world):
         (sources, why), (targets, other) = replies[pair.source.rank], replies[pair.target.rank]
-        ends = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
+        rails = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
         lacking = [first or second for first, second in zip(why, other, strict=True)]
-        rows += _of_pair(pair, ends, lacking, world, seconds)
+        if not rails:
+            why = "no RDMA device with a port that is up"
+            rows += [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
+        for rail in rails:
+            rows += _of_rail(pair, rail, lacking, world, seconds)
     return rows
 
 
-def _of_pair(
-    pair: ToolPair, rails: list[tuple[RdmaDevice, RdmaDevice]], lacking: list[str | None], world: World, seconds: float
-) -> list[Channel]:
-    if not rails:
-        why = "no RDMA device with a port that is up"
-        return [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
-    rows = []
-    for source, target in rails:
-        rows.append(_row(HOST_MEMORY, pair, (source, target), lacking[0], None))
-        if rows[-1].na is None:
-            rows[-1] = _written(rows[-1], pair, (source, target), world, seconds)
-        rows += _from_gpu(pair, (source, target), lacking[1], world, seconds)
-    return rows
+def _of_rail(pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: list[str | None], world: World, seconds: float) -> list[Channel]:
+    """Measure from host memory, and GPUDirect RDMA from the GPU near one device to the GPU near the other.
 
-
-def _from_gpu(pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
-    """Measure GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU memory."""
+    lacking: why perftest cannot be used, at all and on GPU memory, for which it needs GPUDirect RDMA.
+    """
     source, target = rail
-    near = source.gpu is not None and target.gpu is not None
-    none = None if near else "CUDA shows no GPU near this NIC"
-    on = _row(GDR_ON, pair, rail, none or lacking, source.gpu)
+    host = _row(HOST_MEMORY, pair, rail, lacking[0], None)
+    if host.na is None:
+        host = _written(host, pair, rail, world, seconds)
+    far = "CUDA shows no GPU near this NIC" if source.gpu is None or target.gpu is None else None
+    on = _row(GDR_ON, pair, rail, far or lacking[1], source.gpu)
     if on.na is None:
         on = _written(on, pair, rail, world, seconds, on_gpus=True)
-    return [on, _row(GDR_OFF, pair, rail, none or _NO_OFF, source.gpu)]
+    return [host, on, _row(GDR_OFF, pair, rail, far or _NO_OFF, source.gpu)]
 
 
 def _row(name: str, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
@@ -544,9 +535,9 @@ def _row(name: str, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], why: st
     memory = "" if gpu is None else f"/gpu{gpu}"
     row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
     if why:
-        return replace(row, flags=())
+        return row.replace(flags=())
     row = against(row, min((source.link, target.link), key=lambda link: link.known))
-    return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
+    return row.replace(limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
 def _written(
@@ -554,7 +545,7 @@ def _written(
 ) -> Channel:
     """Measure one row: runs of perftest one after the other, of which the first is warm-up."""
     if ":" in pair.address and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
-        return replace(row, na=lacking, flags=())
+        return row.replace(na=lacking, flags=())
     source, target = rail
     tool = between_devices(source.words(source.gpu if on_gpus else None), target.words(target.gpu if on_gpus else None))
     writes = _SOFTWARE_WRITES if source.software or target.software else _WRITES
@@ -564,13 +555,13 @@ def _written(
     while len(rates) <= _MOST_RUNS and (not rates or world.broadcast(time.monotonic() < end, "timing perftest")):
         (ran,) = run_tool(world, tool, request, [pair], [""] * world.size)
         if ran.figure is None:
-            return replace(row, na=ran.why, flags=())
+            return row.replace(na=ran.why, flags=())
         rates.append(request.size_bytes / ran.figure.time_s)
     counted = grown(before, counters.read_infiniband()).get(f"{source.name}/{source.port}", {})
     sent = counters.moved(counted, "tx") if "tx_bytes" in counted else None
     sent = world.allgather(sent, "reading the counters of the RDMA devices")[pair.source.rank]
     if sent is not None and sent < COUNTED * len(rates) * writes * _WRITE_BYTES:
-        row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
+        row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     return from_rates(row, np.array(rates[1:] or rates))
 
 
@@ -589,20 +580,20 @@ _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
     """Measure TCP streams between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`."""
-    return [_tcp_channel(pair, count, world, links, seconds) for pair in pairs(world) for count in STREAMS]
-
-
-def _tcp_channel(pair: ToolPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
-    """Measure one row. An error of either end is the row's reason."""
-    (report,) = run_streams(world, [TcpStream(pair.source, pair.target, pair.address, count=count)], seconds)
-    row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
-    return replace(row, na=report.why) if report.why else from_rates(row, report.rates, report.wrong)
+    rows = []
+    for pair in pairs(world):
+        for count in STREAMS:
+            (report,) = run_streams(world, [TcpStream(pair.source, pair.target, pair.address, count=count)], seconds)
+            row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
+            # an error of either end is the row's reason
+            rows.append(row.replace(na=report.why) if report.why else from_rates(row, report.rates, report.wrong))
+    return rows
 
 
 def _between_interfaces(row: Channel, pair: ToolPair, links: dict[str, Link]) -> Channel:
     """Return the row with the slower of the two hosts' interfaces as its link."""
     if pair.inside:
-        return replace(row, limited_by=_INSIDE)
+        return row.replace(limited_by=_INSIDE)
     ends = [links[pair.source.host], links[pair.target.host]]
     unclear = next((link for link in ends if link.bytes_per_s is None), None)
     return against(row, unclear or min(ends, key=lambda link: link.known))
@@ -638,25 +629,23 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
     for pair in pairs(world):
         for tool in tools.tools:
             if tool is not IB_WRITE_BW:
-                rows.append(_tool_channel(world, tool, pair, links, seconds, versions=tools.versions[tool.name]))
+                operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
+                request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
+                (ran,) = run_tool(world, tool, request, [pair], tools.versions[tool.name])
+                rows.append(_of_tool(tool, pair, request, ran, links))
     return rows
 
 
-def _tool_channel(
-    world: World, tool: WireTool, pair: ToolPair, links: dict[str, Link], seconds: float, *, versions: Sequence[str]
-) -> Channel:
-    """Measure one row. TCP tools use the interface between the hosts; other libraries choose their interface."""
-    operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
-    request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
-    (ran,) = run_tool(world, tool, request, [pair], versions)
+def _of_tool(tool: WireTool, pair: ToolPair, request: ToolRequest, ran: ToolResult, links: dict[str, Link]) -> Channel:
+    """Return the row of a run. TCP tools use the interface between the hosts; other libraries choose their interface."""
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
     on_tcp = tool.api == _TCP or pair.inside
-    row = _between_interfaces(row, pair, links) if on_tcp else replace(row, limited_by=_UNKNOWN.format(tool.api))
-    row = replace(row, tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
+    row = _between_interfaces(row, pair, links) if on_tcp else row.replace(limited_by=_UNKNOWN.format(tool.api))
+    row = row.replace(tool={"operation": request.operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
     if ran.figure is None:
-        return replace(row, na=ran.why, flags=FLAGS[:1])
-    row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "other_path")) if ran.other_path else row
-    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s)
+        return row.replace(na=ran.why, flags=FLAGS[:1])
+    row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "other_path")) if ran.other_path else row
+    return row.replace(bytes_per_s=request.size_bytes / ran.figure.time_s)
 
 
 _AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
@@ -690,7 +679,12 @@ def measure_channels(
         _check_scratch(world, scratch)
         others = installed_tools(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
-        rows = [*_inside(world, host, seconds, scratch), *_between(world, host, others, seconds)]
+        rows = _inside(world, host, seconds, scratch)
+        links = links_of(world)
+        machine = host.machine if host else None
+        rows += nic_channels(world, machine, numbers_of_gpus(host.machine, host.gpus) if host else {}, seconds)
+        tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
+        rows += [*mpi_channels(world, machine, links.get(world.hosts[0]), seconds), *tcp]
         if world.rank == 0:
             report(rows)
         return world.broadcast(exit_code(rows), "sending the results")
@@ -716,29 +710,21 @@ def exit_code(rows: Sequence[Channel]) -> int:
 
 
 def _this_host(world: World, env: Mapping[str, str]) -> _Host:
+    from collbench.device.unavailable import gpu_obstacle
     from collbench.machine.here import this_machine
 
     with world.watchdog.phase("probing this host"):
         machine = this_machine()
         cpus = sorted({cpu for member in world.on_host() for cpu in member.cpus})
-        gpus, why = _gpus(env)
-    return _Host(machine, cpus, gpus, why)
+        why = gpu_obstacle(env)
+        if why:
+            return _Host(machine, cpus, [], why.render())
+        from collbench.device.gpu import OpenGpu, gpu_count
 
-
-def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
-    """Return (the GPUs that CUDA shows, the reason why none can be used or "")."""
-    from collbench.device.unavailable import gpu_obstacle
-
-    why = gpu_obstacle(env)
-    if why:
-        return [], why.render()
-    from collbench.device.gpu import OpenGpu, gpu_count
-    from collbench.errors import CollbenchError
-
-    try:
-        return [OpenGpu(index) for index in range(gpu_count())], ""
-    except CollbenchError as error:
-        return [], str(error)
+        try:
+            return _Host(machine, cpus, [OpenGpu(index) for index in range(gpu_count())], "")
+        except CollbenchError as error:
+            return _Host(machine, cpus, [], str(error))
 
 
 def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch | None) -> list[Channel]:
@@ -748,30 +734,19 @@ def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch |
     jobs = []
     if host:
         name = world.me.host
-        gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu)
+        gpus = [ChannelJob(Channel(kind, name, name, na=host.no_gpu)) for kind in (*KINDS, PEER)]
+        if host.gpus:
+            gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds)
         jobs = [*memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s), *gpus]
         jobs += storage_jobs(name, scratch, host.gpus, host.no_gpu, seconds)
     own_s = sum(_AROUND_S + (seconds if job.about_s is None else job.about_s) for job in jobs)
+    rows: list[dict[str, Any]] = []
     with world.extend_timeout(max(world.allgather(own_s, "counting the channels"))):
-        own = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
-        replies = world.gather(own, "measuring the hosts")
-    return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in replies or [] for row in rows]
-
-
-def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:
-    row = job.channel
-    what = f"measuring {row.channel} {row.source} -> {row.target}"
-    if job.measure and world.rank == 0 and seconds >= 1:
-        report_error(f"{what}, {place} channels of this host")
-    with world.watchdog.phase(what):
-        return job.run()
-
-
-def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
-    """Return the rows between hosts, or of a single host's NICs and loopback. Rank 0 has all figures. All ranks must call it."""
-
-    links = links_of(world)
-    numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}
-    nics = nic_channels(world, host.machine if host else None, numbers, seconds)
-    tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
-    return [*nics, *mpi_channels(world, host.machine if host else None, links.get(world.hosts[0]), seconds), *tcp]
+        for place, job in enumerate(jobs, 1):
+            what = f"measuring {job.channel.channel} {job.channel.source} -> {job.channel.target}"
+            if job.measure and world.rank == 0 and seconds >= 1:
+                report_error(f"{what}, {place} of {len(jobs)} channels of this host")
+            with world.watchdog.phase(what):
+                rows.append(job.run().as_json())
+        replies = world.gather(rows, "measuring the hosts")
+    return [msgspec.convert(row, Channel) for rows in replies or [] for row in rows]
