@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.control.world import World
 from collbench.device.buffers import checker_of, kernels_of, prove
 from collbench.device.gpu import OpenGpu, Stream, gpu_count, open_peer
 from collbench.device.kernels import Kernels
@@ -29,9 +28,6 @@ from collbench.report.frame import Column, Frame, Line, TextLayout
 from collbench.report.screen import PlainScreen, wrapped
 from collbench.stats.median import Median, median
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time
-
-if TYPE_CHECKING:
-    from collbench.machine.peak.links import Link
 
 # Timing of short work on a GPU by events, in batches that a latch holds until the whole batch is queued.
 #
@@ -407,34 +403,29 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: KernelsWrite
     RunFailed if the result of a kernel is wrong.
     """
     with together_or_alone(env, _TIMEOUT_S) as world:
-        if world.rank:
-            return _wait(world)
+        if world.rank:  # the other ranks wait, since they must not disturb the GPUs
+            while (code := world.broadcast(FINE, _WHAT)) == _GOING_ON:
+                pass
+            return code
+        wrong: list[KernelFigure] = []
         try:
-            wrong = _measured(_open(env), size, show, world)
+            gpus = _open(env)
+            fitting = fitting_size(gpus, size)
+            show.start(gpus, fitting)
+            for figure in figures(gpus, fitting):
+                show.figure(figure)
+                wrong += [figure] if figure.wrong else []
+                world.broadcast(_GOING_ON, _WHAT)
+            show.end()
         except MemoryError as error:
             raise UsageError(f"{error}: use a smaller --size, or free memory of the GPU") from error
         if wrong:
-            raise RunFailed(_wrong(wrong[0]))
+            where = " and ".join(map(str, wrong[0].gpus))
+            raise RunFailed(
+                f"{wrong[0].kernel} on GPU {where}: {wrong[0].wrong} elements are wrong: the GPU, its memory or the link is faulty "
+                "(see 'nvidia-smi -q' for ECC errors, 'dmesg' for Xid errors)"
+            )
         return world.broadcast(FINE, _WHAT)
-
-
-def _measured(gpus: Sequence[OpenGpu], size: int | None, show: KernelsWriter, world: World) -> list[KernelFigure]:
-    """Show all figures; return the ones with wrong results."""
-    wrong, fitting = [], fitting_size(gpus, size)
-    show.start(gpus, fitting)
-    for figure in figures(gpus, fitting):
-        show.figure(figure)
-        wrong += [figure] if figure.wrong else []
-        world.broadcast(_GOING_ON, _WHAT)
-    show.end()
-    return wrong
-
-
-def _wait(world: World) -> int:
-    """Wait for rank 0. The other ranks call it, since they must not disturb the GPUs."""
-    while (code := world.broadcast(FINE, _WHAT)) == _GOING_ON:
-        pass
-    return code
 
 
 def _open(env: Mapping[str, str]) -> list[OpenGpu]:
@@ -452,32 +443,15 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
     if len(arrays) < 2:
         yield from without_peer("needs a second GPU, but one is visible", (gpus[0].index,))
         return
-    link = _links()
-    for x, y in zip(arrays, arrays[1:] + arrays[:1] * (len(arrays) > 2), strict=False):
-        between = link(x.gpu, y.gpu)
-        for figure in peer_figures(x, y):
-            yield figure if figure.kernel in _NOT_OVER_LINKS else _against(figure, between)
-
-
-def _links() -> Callable[[OpenGpu, OpenGpu], Link]:
-    """Return a function for the link between two GPUs of this machine, which is probed only once."""
     from collbench.machine.here import this_machine
 
     machine = this_machine()
-    return lambda x, y: link_between(machine, x.bus_id, y.bus_id)
-
-
-def _against(figure: KernelFigure, link: Link) -> KernelFigure:
-    words = f"{link.name} ({link.source})" if link.source else link.name
-    return replace(figure, floor_bytes_per_s=link.bytes_per_s, floor=words)
-
-
-def _wrong(figure: KernelFigure) -> str:
-    where = " and ".join(map(str, figure.gpus))
-    return (
-        f"{figure.kernel} on GPU {where}: {figure.wrong} elements are wrong: the GPU, its memory or the link is faulty "
-        "(see 'nvidia-smi -q' for ECC errors, 'dmesg' for Xid errors)"
-    )
+    for x, y in zip(arrays, arrays[1:] + arrays[:1] * (len(arrays) > 2), strict=False):
+        link = link_between(machine, x.gpu.bus_id, y.gpu.bus_id)
+        floor = f"{link.name} ({link.source})" if link.source else link.name
+        for figure in peer_figures(x, y):
+            over_link = figure.kernel not in _NOT_OVER_LINKS
+            yield replace(figure, floor_bytes_per_s=link.bytes_per_s, floor=floor) if over_link else figure
 
 
 # `collbench kernels`: a line per kernel as soon as it is measured, or one JSON object per line.

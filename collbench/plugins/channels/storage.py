@@ -11,13 +11,14 @@ import mmap
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,20 +150,22 @@ class ScratchFile:
 # The reads: each thread has one read in flight, so that the number of threads is the queue depth.
 
 
-class StorageReader(Protocol):
-    """One thread's way to read: `read` returns when `n_bytes` of the file have arrived; `arrived` returns those bytes."""
+class StorageReader(ABC):
+    """One thread's way to read, and the bytes of its last read."""
 
+    @abstractmethod
     def read(self, offset: int, n_bytes: int) -> None:
         """Read, and return when all bytes are at their target. Raises OSError, RunFailed."""
 
+    @abstractmethod
     def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return the bytes of the last read."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - memory of GPUs goes with its object
         """Free what the reader has."""
 
 
-class HostReader:
+class HostReader(StorageReader):
     """Reads into aligned host memory."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:
@@ -228,7 +231,9 @@ def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageRea
     Raises RunFailed if the file is in the page cache, WaitExpired if reads do not end, and OSError.
     """
     blocks, logs = file.n_bytes // plan.block_bytes, [_ReadLog() for _ in range(plan.depth)]
-    places = _places(blocks, plan)
+    places: Iterator[int] = map(blocks.__rmod__, count())  # one step of the interpreter, so that threads can share it
+    if plan.is_random:
+        places = iter(np.random.default_rng(1).integers(0, blocks, _MOST_READS).tolist())
     before = read_bytes(file.storage)
     end, failed = time.monotonic() + plan.seconds, threading.Event()
 
@@ -284,13 +289,6 @@ def rates_of(ends: Sequence[Sequence[float]], block_bytes: int) -> NDArray[np.fl
     marks = done[::size]
     spans = np.diff(marks)
     return size * block_bytes / spans[spans > 0]
-
-
-def _places(blocks: int, plan: ReadPlan) -> Iterator[int]:
-    """Return the numbers of the blocks to read; `next` of it is one step of the interpreter, so that threads can share it."""
-    if plan.is_random:
-        return iter(np.random.default_rng(1).integers(0, blocks, _MOST_READS).tolist())
-    return map(blocks.__rmod__, count())
 
 
 def _difference(arrived: NDArray[np.uint8], written: NDArray[np.uint8]) -> str | None:
@@ -425,15 +423,26 @@ def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, fo
 # Readers of one thread that end in GPU memory.
 
 
-class StagedReader:
+class GpuReader(StorageReader):
+    """Reads into the memory of a GPU."""
+
+    def __init__(self, gpu: OpenGpu, n_bytes: int) -> None:
+        self._gpu, self._target = gpu, gpu.allocate(n_bytes)
+
+    def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Return what is in GPU memory."""
+        return self._gpu.download(self._target.address, n_bytes)
+
+
+class StagedReader(GpuReader):
     """Reads into pinned host memory, copies to the GPU, and waits for the copy."""
 
     def __init__(self, gpu: OpenGpu, fd: int, n_bytes: int) -> None:
-        self._gpu, self._fd = gpu, fd
         whole = gpu.pinned(n_bytes + mmap.PAGESIZE)
         start = -whole.ctypes.data % mmap.PAGESIZE
-        self._host = whole[start : start + n_bytes]
-        self._target, self._stream = gpu.allocate(n_bytes), gpu.stream()
+        self._fd, self._host = fd, whole[start : start + n_bytes]
+        super().__init__(gpu, n_bytes)
+        self._stream = gpu.stream()
 
     def read(self, offset: int, n_bytes: int) -> None:
         """Read and copy. Raises OSError, RunFailed."""
@@ -441,28 +450,15 @@ class StagedReader:
             raise RunFailed(f"the file ended early at {offset} bytes")
         self._gpu.upload(self._target.address, self._host, self._stream)
 
-    def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Return what is in GPU memory."""
-        return self._gpu.download(self._target.address, n_bytes)
 
-    def close(self) -> None:
-        """Do nothing: the memory goes with this object."""
-
-
-class CuFileReader:
+class CuFileReader(GpuReader):
     """Reads into GPU memory with cuFile."""
 
     def __init__(self, gpu: OpenGpu, library: CuFile, n_bytes: int) -> None:
-        self._gpu, self._library, self._target = gpu, library, gpu.allocate(n_bytes)
+        super().__init__(gpu, n_bytes)
+        self._library = library
 
     def read(self, offset: int, n_bytes: int) -> None:
         """Read into GPU memory. Raises RunFailed."""
         with self._gpu.use():
             self._library.read(self._target.address, n_bytes, offset)
-
-    def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Return what is in GPU memory."""
-        return self._gpu.download(self._target.address, n_bytes)
-
-    def close(self) -> None:
-        """Do nothing: the memory goes with this object."""

@@ -370,17 +370,15 @@ class Tool:
                 if left <= 0:
                     return None
                 for key, _ in waiting.select(left):
-                    self._take(waiting, key.fd, parts)
+                    chunk = os.read(key.fd, _CHUNK)
+                    if not chunk:
+                        waiting.unregister(key.fd)
+                    parts[key.fd] += chunk
+                    if len(parts[key.fd]) > _MOST_BYTES:
+                        most = f"{_MOST_BYTES >> 20} MiB"
+                        raise RunFailed(f"{self._command[0]} printed more than {most}, which is not a valid result")
         out, err = (bytes(part).decode(errors="replace") for part in parts.values())
         return out, err
-
-    def _take(self, waiting: selectors.BaseSelector, fd: int, parts: dict[int, bytearray]) -> None:
-        chunk = os.read(fd, _CHUNK)
-        if not chunk:
-            waiting.unregister(fd)
-        parts[fd] += chunk
-        if len(parts[fd]) > _MOST_BYTES:
-            raise RunFailed(f"{self._command[0]} printed more than {_MOST_BYTES >> 20} MiB, which is not a valid result")
 
 
 def once(command: Sequence[str], limit_s: float) -> ToolExit:
@@ -615,26 +613,24 @@ def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequen
 
 
 def _client(tool: WireTool, request: ToolRequest, course: ToolPair, port: int, limit_s: float) -> dict[str, object]:
-    """Run the client to its end. Return its figure, and the bytes that left this host meanwhile. Raises RunFailed if it fails."""
+    """Run the client to its end. Return its figure, and the payload that left this host by its NICs; None if these do not count it.
+
+    Raises RunFailed if it fails.
+    """
     before = instruments.read()
     done = once(tool.client(request, course.address, port), limit_s)
-    left = _left(before, instruments.read())
+    after = instruments.read()
     if done.code and not done.out:
         raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
     figure = tool.parse(request, done.out)
     if done.code:
         raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
+    seen, left = instruments.moved(before, after), None
+    if not (seen["silent"] or seen["came_or_went"]) and (seen["leaving"] or after.ports):
+        parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
+        parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
+        left = None if None in parts else sum(part for part in parts if part)
     return {"figure": asdict(figure), "left": left}
-
-
-def _left(before: instruments.Counters, after: instruments.Counters) -> int | None:
-    """Return the payload bytes that left this host by its NICs; None if these do not count them."""
-    seen = instruments.moved(before, after)
-    if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
-        return None
-    parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
-    parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
-    return None if None in parts else sum(part for part in parts if part)
 
 
 def requested_tools(arguments: Namespace) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ _CONNECT_S = 10  # for a server that does not answer, unless the URL has connect
 _MAGIC = b"SQLite format 3\0"
 _URL = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRETS = ("password", "sslpassword")
+_AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
 _PIECE = 2000  # records of a query that are in memory at a time
 
 
@@ -52,6 +53,15 @@ class Database(ABC):
         with self._errors():
             cursor = self._connection.execute(*self._query(sql, values))
             return cursor.fetchall() if cursor.description else []
+
+    def rows_among(self, sql: str, values: Iterable[Any]) -> list[Record]:
+        """Return the records of a query with "IN ({})" for these values, which it gets in pieces that databases accept."""
+        ordered = sorted(set(values))
+        records: list[Record] = []
+        for start in range(0, len(ordered), _AT_ONCE):
+            piece = ordered[start : start + _AT_ONCE]
+            records += self.rows(sql.format(marks(piece)), piece)
+        return records
 
     @abstractmethod
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
@@ -89,6 +99,11 @@ class Database(ABC):
     @abstractmethod
     def _sentence(self, error: Any) -> str:
         """Return what an error means."""
+
+
+def marks(values: Sized) -> str:
+    """Return the places of values in a list of SQL."""
+    return ", ".join("?" * len(values))
 
 
 def is_url(name: str) -> bool:

@@ -99,6 +99,11 @@ class StoreTable:
         """Return the names of its columns, without a number that the database assigns."""
         return tuple(each.name for each in (self.columns if self.key else self.columns[1:]))
 
+    def insertion(self) -> str:
+        """Return the statement that inserts a record with these columns."""
+        names = self.names()
+        return f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+
     def create(self, dialect: Dialect) -> Iterator[str]:
         """Yield the statements that create it with its indexes."""
         parts = [column.sql(dialect) for column in self.columns]
