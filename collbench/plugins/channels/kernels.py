@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.columns import NOTHING, PERCENT, RATE, column, figure, value_columns
 from collbench.device.buffers import checker_of, kernels_of, prove
 from collbench.device.gpu import OpenGpu, Stream, gpu_count, open_peer
 from collbench.device.kernels import Kernels
@@ -23,7 +24,7 @@ from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.measuring.link_ceilings import link_between
 from collbench.measuring.probing import together_or_alone
 from collbench.operations.data import PERIOD
-from collbench.report.cases import NOTHING
+from collbench.records import Record
 from collbench.report.frame import Column, Frame, Line, TextLayout
 from collbench.report.screen import PlainScreen, wrapped
 from collbench.stats.median import Median, median
@@ -141,32 +142,87 @@ def fitting_size(gpus: Sequence[OpenGpu], requested: int | None) -> int:
     return size
 
 
-# The result of a kernel on one GPU, or between two GPUs. It has the samples without statistics.
+# The result of a kernel on one GPU, or between two GPUs: the samples, and the figures that follow from them.
+
+ABOVE = "above_bound"
 
 
-@dataclass(frozen=True)
-class KernelFigure:
-    """The result of one kernel of cuda_kernels/, timed and checked.
+class KernelFigure(Record, frozen=True, kw_only=False):
+    """The result of one kernel of cuda_kernels/, timed and checked."""
 
-    kernel              its name: "copy", "peer_read"; "copy_engine" is the driver's own copy between two GPUs
-    gpus                the GPUs by CUDA's index: the GPU that runs the kernel, then the GPU with the memory that it accesses
-    size_bytes          N of cuda_kernels/README.md; 0 for a latency
-    moved_bytes         bytes moved per run: read plus written, or over the link in one direction; 0 for a latency
-    seconds             of one run, one round trip or one load, in the order measured; empty: not measured, for the reason in `why`
-    floor_bytes_per_s   the rate that the hardware allows; None if unknown or not applicable
-    floor               the name and source of that rate, or why there is none
-    wrong               number of wrong elements (of `read_memory`: sums; of a chase: ends); None: not checked
-    """
+    kernel: Annotated[str, column('Its name: copy, peer_read; "copy_engine" is the driver\'s own copy between two GPUs.')]
+    gpus: Annotated[
+        tuple[int, ...], column("The GPUs by CUDA's index: the one that runs the kernel, then the one with the memory that it accesses.")
+    ]
+    size_bytes: Annotated[int, column("N of cuda_kernels/README.md; 0 for a latency.")] = 0
+    moved_bytes: Annotated[int, column("What a run moves: read plus written, or over the link in one direction; 0 for a latency.")] = 0
+    seconds: Annotated[
+        tuple[float, ...],
+        column("Of one run, one round trip or one load, in the order measured; empty: see `why`.", key="samples_s"),
+    ] = ()
+    floor_bytes_per_s: Annotated[float | None, column("The rate that the hardware allows; missing if unknown or not applicable.")] = None
+    floor: Annotated[str, column("The name and source of that rate, or why there is none.")] = ""
+    wrong: Annotated[int | None, column("Wrong elements (of `read_memory`: sums; of a chase: ends); missing: not checked.")] = None
+    why: Annotated[str | None, column("Why it was not measured.")] = None
 
-    kernel: str
-    gpus: tuple[int, ...]
-    size_bytes: int = 0
-    moved_bytes: int = 0
-    seconds: tuple[float, ...] = ()
-    floor_bytes_per_s: float | None = None
-    floor: str = ""
-    wrong: int | None = None
-    why: str | None = None
+    @property
+    def median(self) -> Median:
+        """Return the median time in seconds."""
+        return median(np.array(self.seconds))
+
+    @property
+    @figure("The number of samples.", after="moved_bytes")
+    def n(self) -> int:
+        """Return the number of samples."""
+        return self.median.n
+
+    @property
+    @figure("How many independent samples they are worth.", after="n")
+    def n_eff(self) -> float | None:
+        """Return how many independent samples they are worth."""
+        return self.median.n_eff
+
+    @property
+    @figure("The median time with its 95 % confidence interval.", after="n_eff")
+    def time_s(self) -> dict[str, float | None] | None:
+        """Return the median time with its interval; None without samples."""
+        middle = self.median
+        return {"p50": middle.value, "ci_low": middle.ci_low, "ci_high": middle.ci_high} if middle.n else None
+
+    @property
+    @figure("The median rate.", after="seconds")
+    def bytes_per_s(self) -> float | None:
+        """Return the median rate; None for a kernel that moves nothing, or without samples."""
+        return self.moved_bytes / self.median.value if self.moved_bytes and self.median.value else None
+
+    @property
+    @figure("Its 95 % confidence interval.", after="bytes_per_s", unit=RATE)
+    def bytes_per_s_ci(self) -> list[float | None] | None:
+        """Return the interval of the rate; None without a rate."""
+        return list(self.interval) if self.bytes_per_s else None
+
+    @property
+    @figure("The rate as a share of that floor.", after="floor", unit=PERCENT)
+    def percent_of_floor(self) -> float | None:
+        """Return the percentage of the floor; None if the kernel is faster than the floor allows."""
+        return 100 * self.bytes_per_s / self.floor_bytes_per_s if self.bytes_per_s and self.floor_bytes_per_s and not self.flags else None
+
+    @property
+    @figure("above_bound: faster than the floor allows.", after="percent_of_floor")
+    def flags(self) -> list[str]:
+        """Return the flags of the figure."""
+        rate, limit = self.bytes_per_s, self.floor_bytes_per_s
+        return [ABOVE] if rate and limit and rate > TOLERANCE * limit else []
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Return the interval in the unit of the figure: bytes per second, or seconds."""
+        low, high = self.median.ci_low, self.median.ci_high
+        return (self.moved_bytes / high, self.moved_bytes / low) if low and high and self.moved_bytes else (low, high)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figure for programs: rates in bytes per second, times in seconds of one run; unknown values are null."""
+        return {value.name: value.value(self) for value in value_columns(KernelFigure)}
 
 
 # The latency of memory: a chain of indices, and loads that follow it one after the other.
@@ -412,9 +468,9 @@ def measure_kernels(env: Mapping[str, str], size: int | None, show: KernelsWrite
             gpus = _open(env)
             fitting = fitting_size(gpus, size)
             show.start(gpus, fitting)
-            for figure in figures(gpus, fitting):
-                show.figure(figure)
-                wrong += [figure] if figure.wrong else []
+            for result in figures(gpus, fitting):
+                show.figure(result)
+                wrong += [result] if result.wrong else []
                 world.broadcast(_GOING_ON, _WHAT)
             show.end()
         except MemoryError as error:
@@ -449,14 +505,12 @@ def figures(gpus: Sequence[OpenGpu], size: int) -> Iterator[KernelFigure]:
     for x, y in zip(arrays, arrays[1:] + arrays[:1] * (len(arrays) > 2), strict=False):
         link = link_between(machine, x.gpu.bus_id, y.gpu.bus_id)
         floor = f"{link.name} ({link.source})" if link.source else link.name
-        for figure in peer_figures(x, y):
-            over_link = figure.kernel not in _NOT_OVER_LINKS
-            yield replace(figure, floor_bytes_per_s=link.bytes_per_s, floor=floor) if over_link else figure
+        for result in peer_figures(x, y):
+            over_link = result.kernel not in _NOT_OVER_LINKS
+            yield result.replace(floor_bytes_per_s=link.bytes_per_s, floor=floor) if over_link else result
 
 
 # `collbench kernels`: a line per kernel as soon as it is measured, or one JSON object per line.
-
-ABOVE = "above_bound"
 
 
 class KernelsWriter:
@@ -482,10 +536,10 @@ class KernelsWriter:
     def figure(self, figure: KernelFigure) -> None:
         """Write the line of a figure."""
         if self._format == "json":
-            found = {**record(figure), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}
+            found = {**figure.as_json(), "gpu_names": [self._names[gpu] for gpu in figure.gpus]}
             self._screen.data(Line(json.dumps(found, ensure_ascii=False, allow_nan=False)))
             return
-        self._above |= _is_above(figure)
+        self._above |= bool(figure.flags)
         for line in self._layout.lines(figure):
             self._screen.data(line)
 
@@ -510,47 +564,27 @@ def kernel_frame(figures: Sequence[KernelFigure]) -> Frame[KernelFigure]:
 
 
 def _kernel_style(figure: KernelFigure) -> str:
-    return "na" if figure.why else "wrong" if figure.wrong else "doubtful" if _is_above(figure) else ""
-
-
-def _median(figure: KernelFigure) -> Median:
-    return median(np.array(figure.seconds))
-
-
-def _rate(figure: KernelFigure) -> float | None:
-    """Return the median rate in bytes per second; None for a kernel that moves nothing, or without samples."""
-    seconds = _median(figure).value
-    return figure.moved_bytes / seconds if figure.moved_bytes and seconds else None
-
-
-def _is_above(figure: KernelFigure) -> bool:
-    """Return whether the kernel is faster than the floor allows."""
-    rate, limit = _rate(figure), figure.floor_bytes_per_s
-    return bool(rate and limit and rate > TOLERANCE * limit)
-
-
-def _interval(figure: KernelFigure) -> tuple[float | None, float | None]:
-    """Return the interval in the unit of the figure: bytes per second, or seconds."""
-    known = _median(figure)
-    if not known.ci_low or not known.ci_high or not figure.moved_bytes:
-        return known.ci_low, known.ci_high
-    return figure.moved_bytes / known.ci_high, figure.moved_bytes / known.ci_low
+    if figure.why:
+        return "na"
+    if figure.wrong:
+        return "wrong"
+    return "doubtful" if figure.flags else ""
 
 
 def _kernel_value(figure: KernelFigure) -> str:
     """Return "4380 of 4800 GB/s (91 %)", or the time in µs of a kernel that moves nothing."""
     if not figure.moved_bytes:
-        return f"{format_time(_median(figure).value)} µs"
-    rate = _rate(figure)
+        return f"{format_time(figure.median.value)} µs"
+    rate = figure.bytes_per_s
     if figure.floor_bytes_per_s is None or rate is None:
         return f"{format_rate(rate or 0.0)} GB/s"
     of = f"{format_rate(rate)} of {format_rate(figure.floor_bytes_per_s)} GB/s"
-    return f"{of} {ABOVE}" if _is_above(figure) else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
+    return f"{of} {ABOVE}" if figure.flags else f"{of} ({format_percent(100 * rate / figure.floor_bytes_per_s)})"
 
 
 def _kernel_interval(figure: KernelFigure) -> str:
     shown = format_rate if figure.moved_bytes else format_time
-    low, high = _interval(figure)
+    low, high = figure.interval
     return NOTHING if low is None or high is None else f"{shown(low)}–{shown(high)}"
 
 
@@ -564,17 +598,3 @@ _KERNELS: tuple[Column[KernelFigure], ...] = (
     Column("", "wrong", lambda figure: NOTHING if figure.wrong is None else str(figure.wrong), drop=2, least=5),
     Column("", "floor", lambda figure: figure.floor, drop=4),
 )
-
-
-def record(figure: KernelFigure) -> dict[str, Any]:
-    """Return the figure for programs: rates in bytes per second, times in seconds of one run; unknown values are null."""
-    known, rate, above = _median(figure), _rate(figure), _is_above(figure)
-    percent = 100 * rate / figure.floor_bytes_per_s if rate and figure.floor_bytes_per_s and not above else None
-    time_s = {"p50": known.value, "ci_low": known.ci_low, "ci_high": known.ci_high} if known.n else None
-    return {
-        "kernel": figure.kernel, "gpus": list(figure.gpus), "size_bytes": figure.size_bytes, "moved_bytes": figure.moved_bytes,
-        "n": known.n, "n_eff": known.n_eff, "time_s": time_s, "samples_s": list(figure.seconds),
-        "bytes_per_s": rate, "bytes_per_s_ci": list(_interval(figure)) if rate else None,
-        "floor_bytes_per_s": figure.floor_bytes_per_s, "floor": figure.floor, "percent_of_floor": percent,
-        "flags": [ABOVE] if above else [], "wrong": figure.wrong, "why": figure.why,
-    }  # fmt: skip
