@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collbench.device.unavailable import Obstacle
+from collbench.errors import RunFailed
 from collbench.reason import Fact
 
 
@@ -95,3 +96,11 @@ class BrokenPlugin(BackendObstacle, Fact, frozen=True):
 
     def cause(self) -> str:
         return f"plug-in '{self.plugin}' ({self.place}) {self.defect}"
+
+
+class LibraryUnusable(RunFailed):
+    """A library of this host cannot be used, for the reason in `obstacle`."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.render())
+        self.obstacle = obstacle

@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -192,23 +192,18 @@ class Copy:
     arrived: Callable[[], NDArray[np.uint8]]
 
 
-@dataclass
 class Pinned:
-    """Pinned memory per NUMA node, kept until the last job: cupy's pool would reuse returned memory for any node."""
+    """Pinned memory per NUMA node, kept until the last job: cupy's pool would reuse returned memory for any node.
 
-    machine: Machine
-    cpus: Sequence[int]
-    _made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+    cpus   by NUMA node with CPUs that this host's ranks may use these CPUs; {None: all} if no source lists nodes
+    """
 
-    @property
-    def nodes(self) -> list[int | None]:
-        """Return the NUMA nodes with CPUs that this host's ranks may use; [None] if no source lists nodes."""
-        known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
-        return [*known] or [None]
-
-    def cpus_of(self, node: int | None) -> Sequence[int]:
-        """Return the node's CPUs among those of this host's ranks."""
-        return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
+    def __init__(self, machine: Machine, cpus: Sequence[int]) -> None:
+        self.machine = machine
+        cpus_of = {node.id: node_cpus(node, cpus) for node in machine.numa_nodes if node.cpus}
+        usable: dict[int | None, Sequence[int]] = {node: own for node, own in cpus_of.items() if own}
+        self.cpus = usable or {None: cpus}
+        self._made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = {}
 
     def pair(self, node: int | None, gpu: OpenGpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return two pinned arrays on the node (source and target of copies). The caller must run on the node's CPUs."""
@@ -226,7 +221,7 @@ def numbers_of_gpus(machine: Machine, gpus: Sequence[OpenGpu]) -> dict[str, int]
 def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
     """Return the GPU channels: per GPU and NUMA node each direction and both at once; per pair of GPUs each direction."""
     pinned = Pinned(machine, cpus)
-    jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
+    jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.cpus for kind in KINDS]
     if len(gpus) < 2:
         return [*jobs, ChannelJob(Channel(PEER, host, host, na="CUDA shows one GPU here"))]
     return [*jobs, *(_peer_job(host, machine, a, b, seconds) for a, b in permutations(gpus, 2))]
@@ -244,7 +239,7 @@ def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pi
         row = row.replace(limited_by=f"{row.limited_by}; per direction, both at once")
 
     def measure() -> Channel:
-        with bound(pinned.cpus_of(node)), gpu.use():
+        with bound(pinned.cpus[node]), gpu.use():
             source, target = pinned.pair(node, gpu)
             copies = {"h2d": [_up(gpu, source)], "d2h": [_down(gpu, target)], "h2d_d2h": [_up(gpu, source), _down(gpu, target)]}[kind]
             return _measured(row, copies, seconds)

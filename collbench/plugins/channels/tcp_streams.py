@@ -69,14 +69,21 @@ class _Arrivals:
 
 
 @dataclass(frozen=True)
-class StreamResult:
-    """Bytes per second of all streams together, in equal consecutive windows of time; `wrong` describes a wrong byte."""
+class StreamReport:
+    """The result of streams, or why there is none.
 
-    rates: NDArray[np.float64]
+    rates        bytes per second of all streams together, in equal consecutive windows of time; wrong: describes a wrong byte
+    left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
+    """
+
+    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     wrong: str | None = None
+    left: int | None = None
+    came: int | None = None
+    why: str | None = None
 
 
-def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamResult:
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamReport:
     """Receive `streams` streams that send the key, for so many seconds.
 
     Raises OSError when they do not arrive within `patience_s`, or end early. The windows include the pauses of a
@@ -87,7 +94,8 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
         arrivals = [_Arrivals() for _ in connections]
         drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
         at_once(drains, "receiving TCP streams")
-    return StreamResult(_rates(arrivals), _wrong(arrivals))
+    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
+    return StreamReport(_rates(arrivals), None if at is None else f"byte {at} of a TCP stream is not the one that was sent")
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
@@ -162,11 +170,6 @@ def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
         into.wrong = at + int(np.argmax(differ))
 
 
-def _wrong(arrivals: Sequence[_Arrivals]) -> str | None:
-    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
-    return None if at is None else f"byte {at} of a TCP stream is not the one that was sent"
-
-
 def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
     """Return rates in windows from the last stream's end of warm-up to the first stream's end.
 
@@ -214,20 +217,6 @@ class TcpStream:
                 (target, f"nothing arrived at {self.target.host} ({self.address})"))  # fmt: skip
         failed = next(((reply, what) for reply, what in ends if "value" not in reply), None)
         return failed and f"{failed[1]}: {failed[0].get('why', 'no reason was reported')}"
-
-
-@dataclass(frozen=True)
-class StreamReport:
-    """The result of a stream: its rates and wrong data, or why it has none.
-
-    left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
-    """
-
-    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    wrong: str | None = None
-    left: int | None = None
-    came: int | None = None
-    why: str | None = None
 
 
 def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> list[StreamReport]:

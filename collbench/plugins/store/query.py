@@ -54,7 +54,7 @@ def _columns_of(source: str) -> dict[str, StoreColumn]:
     for name, sql in _OF_VIEWS[source].columns:
         owner, _, column = sql.partition(".")
         known = _ALL.get((owner, column))
-        found[name] = known or StoreColumn(name, "text", "when the run began (UTC)")
+        found[name] = known or StoreColumn(name, "when the run began (UTC)")
     return found
 
 

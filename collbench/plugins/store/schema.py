@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from collbench.columns import value_columns
@@ -65,11 +66,11 @@ POSTGRESQL = Dialect(
 
 @dataclass(frozen=True)
 class StoreColumn:
-    """A column: its name, type, meaning, and whether it may be NULL."""
+    """A column: its name, meaning, type, and whether it may be NULL."""
 
     name: str
-    kind: Kind
     about: str
+    kind: Kind = "text"
     null: bool = True
 
     def sql(self, dialect: Dialect) -> str:
@@ -116,22 +117,9 @@ class StoreTable:
             yield f"CREATE INDEX {self.name}_by_{'_'.join(columns)} ON {self.name} ({', '.join(columns)})"
 
 
-def _id(name: str, about: str) -> StoreColumn:
-    return StoreColumn(name, "id", about, null=False)
-
-
-def _text(name: str, about: str) -> StoreColumn:
-    return StoreColumn(name, "text", about)
-
-
-def _integer(name: str, about: str) -> StoreColumn:
-    return StoreColumn(name, "integer", about)
-
-
-def _real(name: str, about: str) -> StoreColumn:
-    return StoreColumn(name, "real", about)
-
-
+_text, _required = StoreColumn, partial(StoreColumn, null=False)
+_integer, _real = partial(StoreColumn, kind="integer"), partial(StoreColumn, kind="real")
+_id = partial(StoreColumn, kind="id", null=False)
 _OF_ROWS = {value.name: value for value in value_columns(Row)}
 _KINDS: dict[type, Kind] = {str: "text", int: "integer", bool: "integer", float: "real"}
 _RENAMED = {"group": "ranks_group", "window": "window_size", "call": "call_form"}  # GROUP, WINDOW and CALL are words of SQL
@@ -144,19 +132,19 @@ def column_of(name: str) -> str:
 
 def _of_rows(*names: str) -> list[StoreColumn]:
     """Return columns of rows of cases, with the same meaning."""
-    return [StoreColumn(column_of(name), _KINDS[_OF_ROWS[name].type], _OF_ROWS[name].about) for name in names]
+    return [StoreColumn(column_of(name), _OF_ROWS[name].about, _KINDS[_OF_ROWS[name].type]) for name in names]
 
 
 STORE = StoreTable(
     "store", "A property of the store: its schema version.",
-    (StoreColumn("key", "text", "name", null=False), StoreColumn("value", "text", "value", null=False)),
+    (_required("key", "name"), _required("value", "value")),
     key=("key",),
 )  # fmt: skip
 RUNS = StoreTable(
     "runs", "A run folder: one launch.",
     (
         _id("run_id", "number in this store"),
-        StoreColumn("path", "text", "absolute path of the folder", null=False),
+        _required("path", "absolute path of the folder"),
         _text("name", "name of the folder"),
         _text("operation", "of the command: allreduce, pairs, hunt, run-quick"),
         _real("started_s", "start, seconds since 1970 (UTC)"),
@@ -165,7 +153,7 @@ RUNS = StoreTable(
         _integer("ranks", "ranks"),
         _integer("nodes", "hosts"),
         _integer("results", "rows of the folder"),
-        StoreColumn("fingerprint", "text", "sizes and times of its files when it was read; empty: read it again", null=False),
+        _required("fingerprint", "sizes and times of its files when it was read; empty: read it again"),
         _text("command", "command line as typed"),
         _text("allocation", "name of the allocation"),
         _integer("launch_index", "number of the launch in its allocation, from 0"),
@@ -184,7 +172,7 @@ CASES = StoreTable(
     "cases", "A test case: what was measured.",
     (
         _id("case_id", "number in this store"),
-        StoreColumn("content", "text", "its columns as a JSON list", null=False),
+        _required("content", "its columns as a JSON list"),
         *_of_rows(*CaseKey._fields),
     ),
     unique=("content",), indexes=(("operation", "backend", "size_bytes"),),
@@ -194,7 +182,7 @@ RESULTS = StoreTable(
     (
         _id("case_id", "case"),
         _id("run_id", "run"),
-        StoreColumn("number", "integer", "place among the run's rows, from 0", null=False),
+        _required("number", "place among the run's rows, from 0", "integer"),
         *_of_rows("n", "time_p50_s", "time_ci_low_s", "time_ci_high_s", "algbw_bytes_per_s", "busbw_bytes_per_s"),
         *_of_rows("percent_of_ceiling", "wrong"),
         _integer("remark_id", "remarks of the row"),
@@ -217,7 +205,7 @@ REMARKS = StoreTable(
     "remarks", "What rows have in common besides figures.",
     (
         _id("remark_id", "number in this store"),
-        StoreColumn("content", "text", "all of it as JSON", null=False),
+        _required("content", "all of it as JSON"),
         _text("quality", "ok, noisy or unreliable; NULL: not measured"),
         _text("flags", "flags, separated by blanks"),
         _text("na", "why the case was not measured; NULL: it was"),
@@ -229,7 +217,7 @@ CEILINGS = StoreTable(
     "ceilings", "Where an expected bandwidth or a hard limit comes from.",
     (
         _id("ceiling_id", "number in this store"),
-        StoreColumn("content", "text", "all of it as JSON", null=False),
+        _required("content", "all of it as JSON"),
         _text("kind", "measured, network, topology, given, simulated or none"),
         _text("model", "algorithm, or bound"),
         _text("limited_by", "limiting link or copy"),
@@ -241,15 +229,15 @@ DOCUMENTS = StoreTable(
     "documents", "A part of run.json, facts of a run or a verdict, once for all that have it.",
     (
         _id("document_id", "number in this store"),
-        StoreColumn("digest", "text", "SHA-256 of the JSON", null=False),
-        StoreColumn("content", "bytes", "JSON, compressed with zlib", null=False),
+        _required("digest", "SHA-256 of the JSON"),
+        _required("content", "JSON, compressed with zlib", "bytes"),
     ),
     unique=("digest",),
 )  # fmt: skip
 NODES = StoreTable(
     "nodes",
     "A host.",
-    (_id("node_id", "number in this store"), StoreColumn("name", "text", "host name", null=False)),
+    (_id("node_id", "number in this store"), _required("name", "host name")),
     unique=("name",),
 )
 RUN_NODES = StoreTable(
@@ -257,7 +245,7 @@ RUN_NODES = StoreTable(
     key=("run_id", "node_id"), indexes=(("node_id", "run_id"),),
 )  # fmt: skip
 LABELS = StoreTable(
-    "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), StoreColumn("label", "text", "label", null=False)),
+    "labels", "A label of a run (`store add --label`).", (_id("run_id", "run"), _required("label", "label")),
     key=("run_id", "label"), indexes=(("label",),),
 )  # fmt: skip
 HUNTS = StoreTable(
@@ -280,7 +268,7 @@ SUSPECTS = StoreTable(
     "suspects", "A host in a suspect of a hunt or a pairs run.",
     (
         _id("run_id", "run"),
-        StoreColumn("number", "integer", "place among the run's suspects, from 0", null=False),
+        _required("number", "place among the run's suspects, from 0", "integer"),
         _id("node_id", "node"),
         _text("kind", "node, link, NIC, …"),
         _text("part", "the part that is slow"),
@@ -295,7 +283,7 @@ NODE_PAIRS = StoreTable(
     "node_pairs", "The pairs of one place in a pairs run: medians over its partners.",
     (
         _id("run_id", "run"),
-        StoreColumn("place", "integer", "number of the place, from 0", null=False),
+        _required("place", "number of the place, from 0", "integer"),
         _id("node_id", "node"),
         _text("name", "name of the place"),
         _integer("partners", "partners measured"),
@@ -310,9 +298,9 @@ TELEMETRY = StoreTable(
     "telemetry", "A GPU during one case of a run (`--telemetry`): its samples summarized.",
     (
         _id("run_id", "run"),
-        StoreColumn("number", "integer", "place among the run's events with telemetry, from 0", null=False),
+        _required("number", "place among the run's events with telemetry, from 0", "integer"),
         _id("node_id", "node"),
-        StoreColumn("gpu", "text", "PCI address", null=False),
+        _required("gpu", "PCI address"),
         _real("ended_s", "end of the case, seconds since 1970 (UTC)"),
         _integer("samples", "samples"),
         _real("sm_mhz", "median SM clock in MHz"),
@@ -326,8 +314,8 @@ VERDICTS = StoreTable(
     "verdicts", "A verdict of `collbench gate` (verdict.json).",
     (
         _id("verdict_id", "number in this store"),
-        StoreColumn("path", "text", "absolute path of the file", null=False),
-        StoreColumn("fingerprint", "text", "size and time of the file when it was read", null=False),
+        _required("path", "absolute path of the file"),
+        _required("fingerprint", "size and time of the file when it was read"),
         _text("result", "passed, regression, no verdict or wrong data"),
         _text("mode", "baseline or paired"),
         _text("baseline", "folder of the baseline"),
@@ -351,7 +339,7 @@ VERDICT_GROUPS = StoreTable(
     "verdict_groups", "A group of cases in a verdict.",
     (
         _id("verdict_id", "verdict"),
-        StoreColumn("number", "integer", "place in the verdict, from 0", null=False),
+        _required("number", "place in the verdict, from 0", "integer"),
         _text("operation", "operation"),
         _text("backend", "backend"),
         _text("size_class", "small, mid or large"),
@@ -389,55 +377,55 @@ class StoreView:
         return sql.replace("{moment}", dialect.moment.format("runs.started_s"))
 
 
-_CASE_COLUMNS = tuple((column_of(name), f"cases.{column_of(name)}") for name in CaseKey._fields)
-_FIGURES = tuple(
-    (each.name, f"results.{each.name}")
-    for each in RESULTS.columns
-    if each.name not in ("case_id", "run_id", "number", "remark_id", "ceiling_id", "hard_bound_id", "detail")
-)
+def _of(table: str, *names: str) -> tuple[tuple[str, str], ...]:
+    """Return columns of a view with the names that they have in a table."""
+    return tuple((name, f"{table}.{name}") for name in names)
+
+
+_INNER = ("case_id", "run_id", "number", "remark_id", "ceiling_id", "hard_bound_id", "detail")
+_FIGURES = (each.name for each in RESULTS.columns if each.name not in _INNER)
+_RUN, _STARTED, _NODE = ("run", "runs.name"), (("started", "{moment}"), ("started_s", "runs.started_s")), ("node", "nodes.name")
 _HISTORY = (
-    ("run_id", "results.run_id"), ("case_id", "results.case_id"), ("run", "runs.name"), ("path", "runs.path"),
-    ("started", "{moment}"), ("started_s", "runs.started_s"), ("allocation", "runs.allocation"), ("version", "runs.version"),
-    *_CASE_COLUMNS, *_FIGURES, ("limited_by", "ceilings.limited_by"),
-    ("quality", "remarks.quality"), ("flags", "remarks.flags"), ("na", "remarks.na"),
+    *_of("results", "run_id", "case_id"), _RUN, *_of("runs", "path"), *_STARTED, *_of("runs", "allocation", "version"),
+    *_of("cases", *map(column_of, CaseKey._fields)), *_of("results", *_FIGURES), *_of("ceilings", "limited_by"),
+    *_of("remarks", "quality", "flags", "na"),
 )  # fmt: skip
 _JOINED = (
     "results JOIN runs ON runs.run_id = results.run_id JOIN cases ON cases.case_id = results.case_id "
     "LEFT JOIN remarks ON remarks.remark_id = results.remark_id LEFT JOIN ceilings ON ceilings.ceiling_id = results.ceiling_id"
 )
+
+
+def _joined_to_nodes(table: str) -> str:
+    return f"{table} JOIN runs ON runs.run_id = {table}.run_id JOIN nodes ON nodes.node_id = {table}.node_id"
+
+
 VIEWS = (
     StoreView("history", "Every result with its run and its case.", _HISTORY, _JOINED),
     StoreView(
-        "node_history", "As `history`, once for each host of the run (`node`).", (("node", "nodes.name"), *_HISTORY),
+        "node_history", "As `history`, once for each host of the run (`node`).", (_NODE, *_HISTORY),
         f"{_JOINED} JOIN run_nodes ON run_nodes.run_id = results.run_id JOIN nodes ON nodes.node_id = run_nodes.node_id",
     ),
     StoreView(
         "suspect_history", "Every suspect of hunts and pairs runs, with its host and run.",
-        (
-            ("run_id", "suspects.run_id"), ("run", "runs.name"), ("started", "{moment}"), ("started_s", "runs.started_s"),
-            ("node", "nodes.name"), ("kind", "suspects.kind"), ("part", "suspects.part"), ("state", "suspects.state"),
-            ("ratio", "suspects.ratio"),
-        ),
-        "suspects JOIN runs ON runs.run_id = suspects.run_id JOIN nodes ON nodes.node_id = suspects.node_id",
+        (*_of("suspects", "run_id"), _RUN, *_STARTED, _NODE, *_of("suspects", "kind", "part", "state", "ratio")),
+        _joined_to_nodes("suspects"),
     ),
     StoreView(
         "pair_history", "The median rates of every host in pairs runs.",
         (
-            ("run_id", "node_pairs.run_id"), ("run", "runs.name"), ("started", "{moment}"), ("started_s", "runs.started_s"),
-            ("node", "nodes.name"), ("place", "node_pairs.name"), ("partners", "node_pairs.partners"),
-            ("sent_bytes_per_s", "node_pairs.sent_bytes_per_s"), ("received_bytes_per_s", "node_pairs.received_bytes_per_s"),
-            ("latency_s", "node_pairs.latency_s"), ("wrong", "node_pairs.wrong"),
+            *_of("node_pairs", "run_id"), _RUN, *_STARTED, _NODE, ("place", "node_pairs.name"),
+            *_of("node_pairs", "partners", "sent_bytes_per_s", "received_bytes_per_s", "latency_s", "wrong"),
         ),
-        "node_pairs JOIN runs ON runs.run_id = node_pairs.run_id JOIN nodes ON nodes.node_id = node_pairs.node_id",
+        _joined_to_nodes("node_pairs"),
     ),
     StoreView(
         "telemetry_history", "The GPUs of every host during each case.",
         (
-            ("run_id", "telemetry.run_id"), ("number", "telemetry.number"), ("run", "runs.name"), ("started", "{moment}"),
-            ("started_s", "runs.started_s"), ("node", "nodes.name"),
-            *((name, f"telemetry.{name}") for name in ("gpu", "ended_s", "samples", "sm_mhz", "power_w", "temperature_c", "throttled")),
+            *_of("telemetry", "run_id", "number"), _RUN, *_STARTED, _NODE,
+            *_of("telemetry", "gpu", "ended_s", "samples", "sm_mhz", "power_w", "temperature_c", "throttled"),
         ),
-        "telemetry JOIN runs ON runs.run_id = telemetry.run_id JOIN nodes ON nodes.node_id = telemetry.node_id",
+        _joined_to_nodes("telemetry"),
     ),
 )  # fmt: skip
 
