@@ -505,8 +505,8 @@ def _interval(row: Row) -> tuple[float | None, float | None]:
         return None, None
     fast = comparison.ceiling.high_bytes_per_s or comparison.expected_bytes_per_s
     slow = comparison.ceiling.low_bytes_per_s or comparison.expected_bytes_per_s
-    rate = comparison.percent * times.p50 * comparison.expected_bytes_per_s
-    return rate / times.ci_high / fast, rate / times.ci_low / slow
+    percent, expected = comparison.percent * times.p50, comparison.expected_bytes_per_s
+    return percent / times.ci_high * expected / fast, percent / times.ci_low * expected / slow
 
 
 def _described(row: Row, reach: Reach) -> SeriesCheck:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collbench.device.unavailable import Obstacle
+from collbench.errors import RunFailed
 from collbench.reason import Fact
 
 
@@ -80,3 +81,11 @@ class BrokenPlugin(BackendObstacle, Fact, frozen=True):
     place: str
     defect: str
     fix: str
+
+
+class LibraryUnusable(RunFailed):
+    """A library of this host cannot be used, for the reason in `obstacle`."""
+
+    def __init__(self, obstacle: Obstacle) -> None:
+        super().__init__(obstacle.render())
+        self.obstacle = obstacle

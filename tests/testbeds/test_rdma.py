@@ -47,7 +47,7 @@ with subprocess.Popen(pingpong, stdout=subprocess.DEVNULL) as server:
 moved = counters.moved(before, counters.read())
 channels, theirs = [], {}
 if "channels" in plugins():
-    from collbench.machine.sources import this_machine
+    from collbench.machine.here import this_machine
     from collbench.measuring.probing import together_or_alone
     from collbench.plugins.channels.records import document
     from collbench.plugins.channels.task import nic_channels

@@ -42,8 +42,7 @@ def _add_kernels_options(parser: Parser) -> None:
 
 def call_kernels(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure and print; return 0. Raises UsageError without a GPU, RunFailed if a kernel's result is wrong."""
-    from collbench.plugins.channels.kernels import measure_kernels
-    from collbench.plugins.channels.text import KernelsWriter
+    from collbench.plugins.channels.kernels import KernelsWriter, measure_kernels
     from collbench.report.screen import PlainScreen, wants_color, width_of
 
     size = None if arguments.size is None else parse_size(arguments.size)

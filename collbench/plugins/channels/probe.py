@@ -60,7 +60,7 @@ def probe(arguments: argparse.Namespace) -> int | None:
                 name = f"--{option.replace('_', '-')}"
                 raise UsageError(f"{name} is for --measure: add it, or leave out {name}")
         return None
-    from collbench.plugins.channels.storage_task import Scratch
+    from collbench.plugins.channels.storage import Scratch
     from collbench.plugins.channels.task import measure_channels
     from collbench.plugins.channels.wire_tools import requested_tools
 
@@ -73,7 +73,7 @@ def probe(arguments: argparse.Namespace) -> int | None:
         )
 
     def show(channels: Sequence[Channel]) -> None:
-        from collbench.plugins.channels.text import channels_text
+        from collbench.plugins.channels.records import channels_text
 
         channels_text(channels, arguments.format, sys.stdout, arguments.color)
 

@@ -1,47 +1,59 @@
-"""The measured rate of a channel in a node, or between two hosts: a row of `collbench probe --measure`."""
+"""The measured rate of a channel in a node, or between two hosts: a row of `collbench probe --measure`, and its table and JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TextIO
+
+from msgspec import field
+
+from collbench.columns import FLAGS, NOTHING, PERCENT, RATE, column, figure, value_columns
+from collbench.records import Record
+from collbench.report.frame import Column, Frame, Line, table_lines
+from collbench.report.screen import check_format, print_lines, wants_color, width_of
+from collbench.results.flags import DOUBTFUL, explain, flag_names
+from collbench.units import format_percent, format_rate
 
 SCHEMA = 1
 WRONG = "wrong_data"
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(Record, frozen=True, kw_only=False):
     """A row of `collbench probe --measure`; rates in bytes per second of one direction.
 
-    channel         "host_memory", "h2d", "d2h", "h2d_d2h", "gpu_peer", "nic_host_memory_perftest", "nic_host_memory_mpi",
-                    "nic_gpu_memory_mpi", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (number of streams),
-                    "iperf3", "fi_pingpong", "ucx_perftest" (external tools), "storage_1m", "storage_128k", "storage_4k_random",
-                    "storage_gpu_cufile", "storage_gpu_staged"
-    source, target  the places that the bytes leave and reach: "node1/numa0", "node1/gpu3", "node1/mlx5_0", "node1"
-    bytes_per_s     the median, with its 95 % interval; None if nothing was measured: `na` has the reason
-    of_bytes_per_s  the rate of the limiting link, None if no such figure is valid
-    limited_by      that link with the source of its rate; without a rate, the kind of figure
-    tool            for an external tool: its request, version, commands and statistic; else empty
-    details         for storage: file system, device, file and block size, reads at once, what the page cache had; else empty
-    flags           words that `results.flags` explains; WRONG: received data differs from sent data, `na` has the place, the rate is None
+    channel is "host_memory", "h2d", "d2h", "h2d_d2h", "gpu_peer", "nic_host_memory_perftest", "nic_host_memory_mpi", "nic_gpu_memory_mpi",
+    "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off", "tcp_1", "tcp_8" (number of streams), "iperf3", "fi_pingpong", "ucx_perftest"
+    (external tools), "storage_1m", "storage_128k", "storage_4k_random", "storage_gpu_cufile" or "storage_gpu_staged". With the flag WRONG
+    received data differs from sent data, `na` has the place, and there is no rate.
     """
 
-    channel: str
-    source: str
-    target: str
-    bytes_per_s: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-    of_bytes_per_s: float | None = None
-    limited_by: str = ""
-    na: str | None = None
-    flags: tuple[str, ...] = ()
-    tool: dict[str, Any] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
+    channel: Annotated[str, column("What was measured.")]
+    source: Annotated[str, column("The place that the bytes leave: node1/numa0, node1/gpu3, node1/mlx5_0 or node1.", key="from")]
+    target: Annotated[str, column("The place that they reach.", key="to")]
+    bytes_per_s: Annotated[float | None, column("The median rate.")] = None
+    ci_low: Annotated[float | None, column("The lower end of its 95 % confidence interval.", unit=RATE)] = None
+    ci_high: Annotated[float | None, column("The upper end.", unit=RATE)] = None
+    of_bytes_per_s: Annotated[float | None, column("The rate of the limiting link; missing where no such figure is valid.")] = None
+    limited_by: Annotated[
+        str,
+        column(
+            "That link with the source of its rate; without a rate, the kind of figure.", value=lambda channel: channel.limited_by or None
+        ),
+    ] = ""
+    na: Annotated[str | None, column("Why nothing was measured.")] = None
+    flags: Annotated[tuple[str, ...], column("Words that `collbench explain` explains.", unit=FLAGS)] = ()
+    tool: Annotated[dict[str, Any], column("Of an external tool: its request, version, commands and statistic.")] = field(
+        default_factory=dict
+    )
+    details: Annotated[
+        dict[str, Any],
+        column("Of storage: the file system, the device, the sizes of file and block, reads at once, and what the page cache had."),
+    ] = field(default_factory=dict)
 
     @property
+    @figure("The rate as a share of that of the limiting link.", after="of_bytes_per_s", unit=PERCENT)
     def percent(self) -> float | None:
         """Return the percentage of the link's rate; None if the measured rate exceeds it."""
         if not self.bytes_per_s or not self.of_bytes_per_s or "above_bound" in self.flags:
@@ -49,12 +61,11 @@ class Channel:
         return 100 * self.bytes_per_s / self.of_bytes_per_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as in `--format json`; NaN and infinities are null."""
-        numbers = {name: _finite(getattr(self, name)) for name in ("bytes_per_s", "ci_low", "ci_high", "of_bytes_per_s", "percent")}
-        words = {"limited_by": self.limited_by or None, "na": self.na, "flags": list(self.flags)}
-        theirs = {"tool": self.tool} if self.tool else {}
-        own = {"details": self.details} if self.details else {}
-        return {"channel": self.channel, "from": self.source, "to": self.target, **numbers, **words, **theirs, **own}
+        """Return it as in `--format json`: its columns, without empty objects; NaN and infinities are null."""
+        values = {value.name: value.value(self) for value in value_columns(Channel)}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items() if value != {}
+        }
 
 
 def document(channels: Sequence[Channel]) -> dict[str, Any]:
@@ -62,5 +73,100 @@ def document(channels: Sequence[Channel]) -> dict[str, Any]:
     return {"schema": SCHEMA, "channels": [channel.to_json() for channel in channels]}
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+FORMATS = ("table", "json")
+_NAMES = {
+    "host_memory": "host memory, copy",
+    "h2d": "host to GPU",
+    "d2h": "GPU to host",
+    "h2d_d2h": "host and GPU, both ways",
+    "gpu_peer": "GPU to GPU",
+    "nic_host_memory_perftest": "NIC from host memory (perftest)",
+    "nic_host_memory_mpi": "NIC from host memory (MPI)",
+    "nic_gpu_memory_mpi": "NIC from GPU memory (MPI)",
+    "nic_gpu_memory_gdr_on": "NIC from GPU memory, GPUDirect RDMA on",
+    "iperf3": "TCP, 1 stream (iperf3)",
+    "fi_pingpong": "libfabric, 1 message at a time (fi_pingpong)",
+    "ucx_perftest": "UCX (ucx_perftest)",
+    "storage_1m": "storage, reads of 1 MiB",
+    "storage_128k": "storage, reads of 128 KiB",
+    "storage_4k_random": "storage, random reads of 4 KiB",
+    "storage_gpu_cufile": "storage to GPU (cuFile)",
+    "storage_gpu_staged": "storage to GPU through host memory",
+    "nic_gpu_memory_gdr_off": "NIC from GPU memory, GPUDirect RDMA off",
+}
+_UNIT = "GB/s: 1e9 bytes per second in one direction; medians of one launch, and intervals of the median"
+
+
+def channels_text(channels: Sequence[Channel], format: str, stream: TextIO, color: str = "auto") -> None:
+    """Print the channels in one of FORMATS on `stream`; `color` is auto, always or never. Raises UsageError for another format."""
+    check_format(format, FORMATS)
+    as_json = [Line(json.dumps(document(channels), indent=2, allow_nan=False))] if format == "json" else None
+    print_lines(as_json or table_lines(frame(channels), width_of(stream)), stream, wants_color(stream, color))
+
+
+def frame(channels: Sequence[Channel]) -> Frame[Channel]:
+    """Return the table, and what its flags mean. Hosts are named if there are several."""
+    hosts = {place.partition("/")[0] for each in channels for place in (each.source, each.target)}
+
+    def limit(channel: Channel) -> str:
+        words = [channel.limited_by or NOTHING]
+        if channel.flags:
+            words.append(", ".join(flag_names(channel.flags)))
+        return " · ".join(words)
+
+    columns: list[Column[Channel]] = [
+        Column("", "channel", name),
+        Column("", "from", lambda each: _place(each.source, len(hosts) < 2), cut=True),
+        Column("", "to", lambda each: _place(each.target, len(hosts) < 2), cut=True),
+        Column("", "GB/s", rate, right=True),
+        Column("", "95 % interval", interval, right=True, drop=2),
+        Column("", "limited by", limit, drop=1, cut=True),
+    ]
+    return Frame(columns, channels, foot=[_UNIT, *explain(flag for each in channels for flag in each.flags)], style=_style, instead=_why)
+
+
+def _why(channel: Channel) -> str | None:
+    """Return why the rate is missing; None if it is known."""
+    if channel.bytes_per_s is not None:
+        return None
+    why = channel.na or "not measured"
+    return why if WRONG in channel.flags else f"n/a ({why})"
+
+
+def rate(channel: Channel) -> str:
+    """Return the rate and the link's rate: "42.0 of 50.0 (84 %)"; the rate alone where no percentage is valid."""
+    if channel.bytes_per_s is None:
+        return NOTHING
+    measured = format_rate(channel.bytes_per_s)
+    if channel.of_bytes_per_s is None:
+        return measured
+    of = f"{measured} of {format_rate(channel.of_bytes_per_s)}"
+    return of if channel.percent is None else f"{of} ({format_percent(channel.percent)})"
+
+
+def interval(channel: Channel) -> str:
+    """Return the interval of the median in GB/s: "41.8–42.3"; "? 41.8–42.3" if a flag makes it doubtful."""
+    if channel.ci_low is None or channel.ci_high is None:
+        return NOTHING
+    doubt = "? " if DOUBTFUL & set(channel.flags) else ""
+    return f"{doubt}{format_rate(channel.ci_low)}–{format_rate(channel.ci_high)}"
+
+
+def name(channel: Channel) -> str:
+    """Return the channel in words."""
+    kind, _, streams = channel.channel.partition("_")
+    if kind == "tcp":
+        return f"TCP, {streams} stream{'' if streams == '1' else 's'}"
+    return _NAMES.get(channel.channel, channel.channel)
+
+
+def _place(place: str, only: bool) -> str:
+    """Return a place, without the host's name if there is only one host."""
+    host, _, part = place.partition("/")
+    return part.replace("/", " ") if only and part else f"{host} {part}".strip().replace("/", " ")
+
+
+def _style(channel: Channel) -> str:
+    if WRONG in channel.flags or channel.bytes_per_s is None:
+        return "wrong" if WRONG in channel.flags else "na"
+    return "doubtful" if (DOUBTFUL | {"above_bound"}) & set(channel.flags) else ""

@@ -1,4 +1,7 @@
-"""Direct reads from a file of collbench's own: the file, the reads by several threads, and the proof that no page cache took part."""
+"""The storage channels of `collbench probe --measure --scratch DIR`: direct reads of a file to host memory and to each GPU.
+
+The file is collbench's own; several threads read it, with a proof that no page cache took part.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,29 @@ import mmap
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collbench.errors import RunFailed
 from collbench.measuring.sync import at_once
-from collbench.plugins.channels.storage_devices import IN_MEMORY, OWN_CACHE, read_bytes, storage_of
-from collbench.units import format_bytes
+from collbench.plugins.channels.records import Channel
+from collbench.plugins.channels.storage_devices import IN_MEMORY, OWN_CACHE, Storage, read_bytes, storage_of
+from collbench.plugins.channels.task import ChannelJob, against, from_rates, from_times
+from collbench.plugins.channels.tcp_streams import COUNTED
+from collbench.units import format_bytes, format_size, format_time
+
+if TYPE_CHECKING:
+    from collbench.device.gpu import OpenGpu
+    from collbench.plugins.channels.cufile import CuFile
 
 # The file. It has no name from the moment it is open, so that the kernel removes it however the process ends.
 
@@ -139,20 +150,22 @@ class ScratchFile:
 # The reads: each thread has one read in flight, so that the number of threads is the queue depth.
 
 
-class StorageReader(Protocol):
-    """One thread's way to read: `read` returns when `n_bytes` of the file have arrived; `arrived` returns those bytes."""
+class StorageReader(ABC):
+    """One thread's way to read, and the bytes of its last read."""
 
+    @abstractmethod
     def read(self, offset: int, n_bytes: int) -> None:
         """Read, and return when all bytes are at their target. Raises OSError, RunFailed."""
 
+    @abstractmethod
     def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return the bytes of the last read."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - memory of GPUs goes with its object
         """Free what the reader has."""
 
 
-class HostReader:
+class HostReader(StorageReader):
     """Reads into aligned host memory."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:
@@ -218,7 +231,9 @@ def read_file(file: ScratchFile, plan: ReadPlan, reader: Callable[[], StorageRea
     Raises RunFailed if the file is in the page cache, WaitExpired if reads do not end, and OSError.
     """
     blocks, logs = file.n_bytes // plan.block_bytes, [_ReadLog() for _ in range(plan.depth)]
-    places = _places(blocks, plan)
+    places: Iterator[int] = map(blocks.__rmod__, count())  # one step of the interpreter, so that threads can share it
+    if plan.is_random:
+        places = iter(np.random.default_rng(1).integers(0, blocks, _MOST_READS).tolist())
     before = read_bytes(file.storage)
     end, failed = time.monotonic() + plan.seconds, threading.Event()
 
@@ -276,13 +291,174 @@ def rates_of(ends: Sequence[Sequence[float]], block_bytes: int) -> NDArray[np.fl
     return size * block_bytes / spans[spans > 0]
 
 
-def _places(blocks: int, plan: ReadPlan) -> Iterator[int]:
-    """Return the numbers of the blocks to read; `next` of it is one step of the interpreter, so that threads can share it."""
-    if plan.is_random:
-        return iter(np.random.default_rng(1).integers(0, blocks, _MOST_READS).tolist())
-    return map(blocks.__rmod__, count())
-
-
 def _difference(arrived: NDArray[np.uint8], written: NDArray[np.uint8]) -> str | None:
     wrong = np.flatnonzero(arrived != written)
     return None if not len(wrong) else f"{len(wrong)} of {len(written)} bytes differ from those that were written, the first at {wrong[0]}"
+
+
+# The channels.
+
+SEQUENTIAL = {"storage_1m": (2**20, 8), "storage_128k": (128 * 2**10, 32)}  # block size, reads at once
+RANDOM = "storage_4k_random"
+CUFILE, STAGED = "storage_gpu_cufile", "storage_gpu_staged"
+_RANDOM_BYTES = 4096
+_NO_FOLDER = "add `--scratch DIR`, a folder on the disk to measure: collbench writes a file there and removes it"
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Where to write the file, and how many bytes at most."""
+
+    folder: Path
+    most_bytes: int
+
+
+class _SharedFile:
+    """The file that all storage jobs of this host read: the first job writes it, the last one removes it."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._file: ScratchFile | None = None
+        self._why = ""
+
+    def open(self) -> ScratchFile:
+        """Return the file. Raises RunFailed with the same reason for every job."""
+        if self._file is None and not self._why:
+            try:
+                self._file = ScratchFile(self._scratch.folder, self._scratch.most_bytes)
+            except RunFailed as error:
+                self._why = str(error)
+        if self._file is None:
+            raise RunFailed(self._why)
+        return self._file
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def storage_jobs(host: str, scratch: Scratch | None, gpus: Sequence[OpenGpu], no_gpu: str, seconds: float) -> list[ChannelJob]:
+    """Return the storage channels of this host: to its memory, and to each GPU with cuFile and through host memory.
+
+    Without `scratch` there is one row with the remedy. `no_gpu`: why no GPU can be used. The jobs share one file: run them in order.
+    """
+    if scratch is None:
+        return [ChannelJob(Channel("storage_1m", host, host, na=_NO_FOLDER))]
+    file = _SharedFile(scratch)
+    plans = {name: ReadPlan(block, depth, seconds) for name, (block, depth) in SEQUENTIAL.items()}
+    plans[RANDOM] = ReadPlan(_RANDOM_BYTES, 1, seconds, is_random=True)
+    jobs = [_job(Channel(name, host, host), file, plan, None) for name, plan in plans.items()]
+    block, depth = SEQUENTIAL["storage_1m"]
+    for gpu in gpus:
+        for name in (CUFILE, STAGED):
+            jobs.append(_job(Channel(name, host, f"{host}/gpu{gpu.index}"), file, ReadPlan(block, depth, seconds), gpu))
+    if not gpus:
+        jobs += [ChannelJob(Channel(name, host, host, na=no_gpu)) for name in (CUFILE, STAGED)]
+    last = max(place for place, job in enumerate(jobs) if job.measure)
+    jobs[0] = replace(jobs[0], about_s=seconds + WRITE_S)
+    jobs[last] = replace(jobs[last], measure=_closing(jobs[last].measure, file))
+    return jobs
+
+
+def _closing(measure: Callable[[], Channel] | None, file: _SharedFile) -> Callable[[], Channel] | None:
+    def run() -> Channel:
+        assert measure is not None
+        try:
+            return measure()
+        finally:
+            file.close()
+
+    return run if measure else None
+
+
+def _job(row: Channel, shared: _SharedFile, plan: ReadPlan, gpu: OpenGpu | None) -> ChannelJob:
+    def measure() -> Channel:
+        file = shared.open()
+        if gpu is None:
+            return finished(
+                row, file.storage, file.n_bytes, plan, read_file(file, plan, lambda: HostReader(file.fd, plan.block_bytes), WRITE_S)
+            )
+        if row.channel == STAGED:
+            found = read_file(file, plan, lambda: StagedReader(gpu, file.fd, plan.block_bytes), WRITE_S)
+            return finished(row, file.storage, file.n_bytes, plan, found, way="read to pinned host memory, then copied to the GPU")
+        from collbench.plugins.channels.cufile import CuFile, direct_path
+
+        with gpu.use():
+            library = CuFile(file.fd)
+            try:
+                found = read_file(file, plan, lambda: CuFileReader(gpu, library, plan.block_bytes), WRITE_S)
+            finally:
+                library.close()
+        return finished(row, file.storage, file.n_bytes, plan, found, way=direct_path())
+
+    return ChannelJob(row, measure)
+
+
+def finished(row: Channel, storage: Storage, file_bytes: int, plan: ReadPlan, found: ReadResult, *, way: str = "") -> Channel:
+    """Return the row with its rate, its link and the evidence. If the device counted fewer bytes, the path is unproven."""
+    row = row.replace(source=f"{row.source}/{storage.device or storage.family}")
+    details = {
+        "file_system": storage.kind, "mounted": storage.mounted, "device": storage.device, "network_file_system": storage.is_network,
+        "file_bytes": file_bytes, "block_bytes": plan.block_bytes, "reads_at_once": plan.depth,
+        "order": "random" if plan.is_random else "sequential",
+        "reads": found.n_reads, "cached_bytes": found.cached_bytes, "device_read_bytes": found.device_bytes,
+    }  # fmt: skip
+    row = against(row.replace(details=details), storage.link)
+    payload = found.n_reads * plan.block_bytes
+    if found.device_bytes is not None and found.device_bytes < COUNTED * payload:
+        row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
+    if plan.depth == 1:
+        done = from_times(row, found.latencies_s, plan.block_bytes, found.wrong)
+        middle = float(np.median(found.latencies_s)) if len(found.latencies_s) else None
+        how = f"1 read at a time, {format_time(middle)} µs each" if middle else "1 read at a time"
+        done = done.replace(of_bytes_per_s=None, details={**details, "latency_s": middle})  # a latency, which the link does not limit
+        link = ""
+    else:
+        done, how, link = from_rates(row, found.rates, found.wrong), f"{plan.depth} reads at once", f"{row.limited_by}; "
+    about = [f"{link}{storage.describe()}", how, f"file of {format_size(file_bytes)}", way]
+    return done.replace(limited_by="; ".join(filter(None, about)))
+
+
+# Readers of one thread that end in GPU memory.
+
+
+class GpuReader(StorageReader):
+    """Reads into the memory of a GPU."""
+
+    def __init__(self, gpu: OpenGpu, n_bytes: int) -> None:
+        self._gpu, self._target = gpu, gpu.allocate(n_bytes)
+
+    def arrived(self, n_bytes: int) -> NDArray[np.uint8]:
+        """Return what is in GPU memory."""
+        return self._gpu.download(self._target.address, n_bytes)
+
+
+class StagedReader(GpuReader):
+    """Reads into pinned host memory, copies to the GPU, and waits for the copy."""
+
+    def __init__(self, gpu: OpenGpu, fd: int, n_bytes: int) -> None:
+        whole = gpu.pinned(n_bytes + mmap.PAGESIZE)
+        start = -whole.ctypes.data % mmap.PAGESIZE
+        self._fd, self._host = fd, whole[start : start + n_bytes]
+        super().__init__(gpu, n_bytes)
+        self._stream = gpu.stream()
+
+    def read(self, offset: int, n_bytes: int) -> None:
+        """Read and copy. Raises OSError, RunFailed."""
+        if os.preadv(self._fd, [self._host.data], offset) != n_bytes:
+            raise RunFailed(f"the file ended early at {offset} bytes")
+        self._gpu.upload(self._target.address, self._host, self._stream)
+
+
+class CuFileReader(GpuReader):
+    """Reads into GPU memory with cuFile."""
+
+    def __init__(self, gpu: OpenGpu, library: CuFile, n_bytes: int) -> None:
+        super().__init__(gpu, n_bytes)
+        self._library = library
+
+    def read(self, offset: int, n_bytes: int) -> None:
+        """Read into GPU memory. Raises RunFailed."""
+        with self._gpu.use():
+            self._library.read(self._target.address, n_bytes, offset)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from collbench.addresses import LOOPBACK
 from collbench.backends.backend import Backend, Settings, can_do
 from collbench.backends.clock import MonotonicClock
 from collbench.backends.registry import backend_class
@@ -36,9 +35,8 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
 from collbench.operations.dtypes import dtype_named
 from collbench.operations.program import NativeCall, Program
-from collbench.plugins.channels import tcp_streams
 from collbench.plugins.channels.records import WRONG, Channel
-from collbench.plugins.channels.tcp_streams import COUNTED, HostPair, in_turn, pairs, patience, run_streams
+from collbench.plugins.channels.tcp_streams import COUNTED, TcpStream, run_streams
 from collbench.plugins.channels.wire_tools import (
     BANDWIDTH,
     FLAGS,
@@ -46,15 +44,13 @@ from collbench.plugins.channels.wire_tools import (
     LATENCY,
     ToolPair,
     ToolRequest,
+    ToolResult,
     Tools,
-    ToolServer,
     WireTool,
-    Writes,
-    free_port,
+    between_devices,
     installed_tools,
     run_tool,
     why_not,
-    write_to,
 )
 from collbench.reason import Fact
 from collbench.stats.median import median
@@ -62,7 +58,7 @@ from collbench.stats.median import median
 if TYPE_CHECKING:
     from collbench.device.gpu import OpenGpu, Stream
     from collbench.machine.model import Machine, NumaNode
-    from collbench.plugins.channels.storage_task import Scratch
+    from collbench.plugins.channels.storage import Scratch
 
 
 # From samples to a channel's row: the median, its interval, the percentage of the limiting link, and the quality flags.
@@ -89,15 +85,15 @@ class ChannelJob:
         try:
             return self.measure()
         except (CollbenchError, MemoryError) as error:
-            return replace(self.channel, na=str(error) or "not enough memory")
+            return self.channel.replace(na=str(error) or "not enough memory")
         except Exception as error:
-            return replace(self.channel, na=f"{type(error).__name__}: {error}")
+            return self.channel.replace(na=f"{type(error).__name__}: {error}")
 
 
 def against(channel: Channel, link: Link) -> Channel:
     """Return the channel with the link that limits it, or with the reason if that link is unknown."""
     name = link.name if link.bytes_per_s is None else f"{link.name} ({link.source})"
-    return replace(channel, of_bytes_per_s=link.bytes_per_s, limited_by=name)
+    return channel.replace(of_bytes_per_s=link.bytes_per_s, limited_by=name)
 
 
 def from_times(channel: Channel, seconds: Values, n_bytes: float, wrong: str | None = None) -> Channel:
@@ -116,16 +112,16 @@ def from_rates(channel: Channel, rates: Values, wrong: str | None = None) -> Cha
 def _settled(channel: Channel, rates: tuple[float | None, float | None, float | None], series: Values, wrong: str | None) -> Channel:
     value, low, high = rates
     if wrong:
-        return replace(channel, na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
+        return channel.replace(na=f"WRONG: {wrong}", flags=(*channel.flags, WRONG))
     if not value:
-        return replace(channel, na="too few bytes arrived within --max-time for a rate: increase it")
+        return channel.replace(na="too few bytes arrived within --max-time for a rate: increase it")
     above = channel.of_bytes_per_s is not None and value > TOLERANCE * channel.of_bytes_per_s
     flags = [
         *doubts(series, len(series), None, 1),
         *(["no_interval"] if len(series) < _ENOUGH else []),
         *(["above_bound"] if above else []),
     ]
-    return replace(channel, bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
+    return channel.replace(bytes_per_s=value, ci_low=low, ci_high=high, flags=(*channel.flags, *flags))
 
 
 # The channels of a host's own memory: a copy by the CPUs of each NUMA node, and one by all CPUs.
@@ -143,7 +139,7 @@ def memory_jobs(host: str, machine: Machine, cpus: Sequence[int], seconds: float
         place, own = f"{host}/numa{node.id}", node_cpus(node, cpus)
         row = Channel("host_memory", place, place)
         why = "the ranks of this host may use no CPU of this NUMA node: request all CPUs from the launcher"
-        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(replace(row, na=why)))
+        jobs.append(_memory_job(row, own, seconds, patience_s) if own else ChannelJob(row.replace(na=why)))
     return [*jobs, _memory_job(Channel("host_memory", host, host), cpus, seconds, patience_s)]
 
 
@@ -158,7 +154,7 @@ def _memory_job(channel: Channel, cpus: Sequence[int], seconds: float, patience_
     about = (
         f"memory copy by {len(cpus)} CPU{'s' if len(cpus) > 1 else ''}, each byte read and written once; the rate of the DIMMs is unknown"
     )
-    row = replace(channel, limited_by=about)
+    row = channel.replace(limited_by=about)
 
     def measure() -> Channel:
         import psutil
@@ -196,23 +192,18 @@ class Copy:
     arrived: Callable[[], NDArray[np.uint8]]
 
 
-@dataclass
 class Pinned:
-    """Pinned memory per NUMA node, kept until the last job: cupy's pool would reuse returned memory for any node."""
+    """Pinned memory per NUMA node, kept until the last job: cupy's pool would reuse returned memory for any node.
 
-    machine: Machine
-    cpus: Sequence[int]
-    _made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+    cpus   by NUMA node with CPUs that this host's ranks may use these CPUs; {None: all} if no source lists nodes
+    """
 
-    @property
-    def nodes(self) -> list[int | None]:
-        """Return the NUMA nodes with CPUs that this host's ranks may use; [None] if no source lists nodes."""
-        known = [node.id for node in self.machine.numa_nodes if node.cpus and node_cpus(node, self.cpus)]
-        return [*known] or [None]
-
-    def cpus_of(self, node: int | None) -> Sequence[int]:
-        """Return the node's CPUs among those of this host's ranks."""
-        return next((node_cpus(each, self.cpus) for each in self.machine.numa_nodes if each.id == node), self.cpus)
+    def __init__(self, machine: Machine, cpus: Sequence[int]) -> None:
+        self.machine = machine
+        cpus_of = {node.id: node_cpus(node, cpus) for node in machine.numa_nodes if node.cpus}
+        usable: dict[int | None, Sequence[int]] = {node: own for node, own in cpus_of.items() if own}
+        self.cpus = usable or {None: cpus}
+        self._made: dict[int | None, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = {}
 
     def pair(self, node: int | None, gpu: OpenGpu) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return two pinned arrays on the node (source and target of copies). The caller must run on the node's CPUs."""
@@ -227,15 +218,10 @@ def numbers_of_gpus(machine: Machine, gpus: Sequence[OpenGpu]) -> dict[str, int]
     return {by_address[gpu.bus_id]: gpu.index for gpu in gpus if gpu.bus_id in by_address}
 
 
-def no_gpu(host: str, why: str) -> list[ChannelJob]:
-    """Return the rows of a host without usable GPUs."""
-    return [ChannelJob(Channel(kind, host, host, na=why)) for kind in (*KINDS, PEER)]
-
-
 def gpu_jobs(host: str, machine: Machine, gpus: Sequence[OpenGpu], cpus: Sequence[int], seconds: float) -> list[ChannelJob]:
     """Return the GPU channels: per GPU and NUMA node each direction and both at once; per pair of GPUs each direction."""
     pinned = Pinned(machine, cpus)
-    jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.nodes for kind in KINDS]
+    jobs = [_host_job(kind, host, (gpu, node), pinned, seconds) for gpu in gpus for node in pinned.cpus for kind in KINDS]
     if len(gpus) < 2:
         return [*jobs, ChannelJob(Channel(PEER, host, host, na="CUDA shows one GPU here"))]
     return [*jobs, *(_peer_job(host, machine, a, b, seconds) for a, b in permutations(gpus, 2))]
@@ -250,10 +236,10 @@ def _host_job(kind: str, host: str, ends: tuple[OpenGpu, int | None], pinned: Pi
     known = next((each for each in pinned.machine.gpus if each.address == gpu.bus_id), None)
     row = against(row, PcieTree(pinned.machine).of_gpu(known) if known else unknown(f"no source has {gpu.name} at {gpu.bus_id}"))
     if kind == "h2d_d2h":
-        row = replace(row, limited_by=f"{row.limited_by}; per direction, both at once")
+        row = row.replace(limited_by=f"{row.limited_by}; per direction, both at once")
 
     def measure() -> Channel:
-        with bound(pinned.cpus_of(node)), gpu.use():
+        with bound(pinned.cpus[node]), gpu.use():
             source, target = pinned.pair(node, gpu)
             copies = {"h2d": [_up(gpu, source)], "d2h": [_down(gpu, target)], "h2d_d2h": [_up(gpu, source), _down(gpu, target)]}[kind]
             return _measured(row, copies, seconds)
@@ -270,7 +256,7 @@ def _peer_job(host: str, machine: Machine, a: OpenGpu, b: OpenGpu, seconds: floa
         from collbench.device.gpu import open_peer
 
         direct = open_peer(a, b)
-        described = row if direct else replace(row, limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
+        described = row if direct else row.replace(limited_by="through host memory: the driver refuses peer access", of_bytes_per_s=None)
         with a.use():
             return _measured(described, [_across(a, b)], seconds)
 
@@ -362,7 +348,7 @@ def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, second
     why = _misfit(world)
     backend, why = (None, why) if why else _opened(world)
     if backend is None:
-        return [replace(row, na=why) for row in rows]
+        return [row.replace(na=why) for row in rows]
     try:
         return [_measured_mpi(row, world, backend, seconds, (_rdma(machine), tcp)) for row in rows]
     finally:
@@ -396,12 +382,12 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
     case = Case("p2p_bandwidth", "mpi", dtype_named("uint8"), _SIZE_BYTES, device=device, in_place=False, window=_WINDOW)
     why = world.first_error(can_do(backend, P2P_BANDWIDTH, case), f"asking mpi for {device}")
     if why:
-        return replace(row, na=why)
+        return row.replace(na=why)
     members = make_groups(backend, [], world)
     whole = members[tuple(range(world.size))]
     ready = prepare(P2P_BANDWIDTH, case, BackendContext(backend, members, backend.sync(whole) if whole else None), world)
     if isinstance(ready, Fact):
-        return replace(row, na=ready.render())
+        return row.replace(na=ready.render())
     before, already = read(), ready.loop.iterations_run
     measured = time_case(ready, world, Budget(seconds))
     way = _way(moved(before, read()), (ready.loop.iterations_run - already) * _bytes_each(ready))
@@ -410,7 +396,7 @@ def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, 
         return row
     row = _with_path(row, way, links, backend)
     if device == "cuda":
-        row = replace(row, limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
+        row = row.replace(limited_by=f"{row.limited_by}; MPI does not report whether it uses GPUDirect RDMA")
     return from_times(row, measured.samples[ready.timed].max(axis=0), _bytes_each(ready), wrong[0].sentence() if wrong else None)
 
 
@@ -427,9 +413,9 @@ def _with_path(row: Channel, way: PathBytes, links: tuple[Link | None, Link | No
         row = against(row, rdma)
     elif tcp and way.interfaces is not None and way.interfaces >= COUNTED * way.payload:
         row = against(row, tcp)
-        row = replace(row, limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
+        row = row.replace(limited_by=f"{row.limited_by}; {library} did not use RDMA" if rdma else row.limited_by)
     else:
-        row = replace(row, limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
+        row = row.replace(limited_by=f"the counters of {row.source} do not show the path that {library} took", flags=("path_unproven",))
     return row
 
 
@@ -457,6 +443,7 @@ def _rdma(machine: Machine | None) -> Link | None:
 
 # The channels of RDMA devices, measured with perftest from host memory and GPU memory: to the next host, or back into the same device.
 
+_WRITE_BYTES, _WRITES, _MOST_RUNS = 65536, 5000, 24  # bytes of a write, writes of a run
 _SOFTWARE_WRITES = 50  # of an emulated device, which is thousands of times slower
 _UNVERIFIED = ("unverified", "their_tool")  # perftest does not compare the received data
 HOST_MEMORY, GDR_ON, GDR_OFF = "nic_host_memory_perftest", "nic_gpu_memory_gdr_on", "nic_gpu_memory_gdr_off"
@@ -473,9 +460,10 @@ class RdmaDevice:
     software: bool = False
     gpu: int | None = None
 
-    def writes(self, gpu: int | None = None) -> Writes:
-        """Return the parameters of a perftest run."""
-        return Writes(self.name, self.port, gpu, _SOFTWARE_WRITES if self.software else Writes.iterations)
+    def words(self, gpu: int | None = None) -> list[str]:
+        """Return perftest's options: the device, and the GPU whose memory it uses; None: host memory."""
+        words = ["-d", self.name, "-i", str(self.port)]
+        return words if gpu is None else [*words, f"--use_cuda={gpu}"]
 
 
 def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
@@ -494,6 +482,12 @@ def devices_of(machine: Machine, gpus: dict[str, int]) -> list[RdmaDevice]:
     return found
 
 
+def pairs(world: World) -> list[ToolPair]:
+    """Return the first ranks of each host and the next one, the last to the first; of a single host the same rank twice."""
+    leaders = [world.on_host(host)[0] for host in world.hosts]
+    return [ToolPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
+
+
 def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], seconds: float) -> list[Channel]:
     """Measure the RDMA devices with perftest; return the rows at all ranks. All ranks must call it.
 
@@ -505,74 +499,65 @@ def nic_channels(world: World, machine: Machine | None, gpus: dict[str, int], se
     rows: list[Channel] = []
     for pair in pairs(world):
         (sources, why), (targets, other) = replies[pair.source.rank], replies[pair.target.rank]
-        ends = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
+        rails = _rails(*([RdmaDevice(**{**each, "link": Link(**each["link"])}) for each in own] for own in (sources, targets)))
         lacking = [first or second for first, second in zip(why, other, strict=True)]
-        rows += _of_pair(pair, ends, lacking, world, seconds)
+        if not rails:
+            why = "no RDMA device with a port that is up"
+            rows += [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
+        for rail in rails:
+            rows += _of_rail(pair, rail, lacking, world, seconds)
     return rows
 
 
-def _of_pair(
-    pair: HostPair, rails: list[tuple[RdmaDevice, RdmaDevice]], lacking: list[str | None], world: World, seconds: float
-) -> list[Channel]:
-    if not rails:
-        why = "no RDMA device with a port that is up"
-        return [Channel(name, pair.source.host, pair.target.host, na=why) for name in (HOST_MEMORY, GDR_ON, GDR_OFF)]
-    rows = []
-    for source, target in rails:
-        rows.append(_row(HOST_MEMORY, pair, (source, target), lacking[0], None))
-        if rows[-1].na is None:
-            rows[-1] = _written(rows[-1], pair, (source.writes(), target.writes()), world, seconds)
-        rows += _from_gpu(pair, (source, target), lacking[1], world, seconds)
-    return rows
+def _of_rail(pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: list[str | None], world: World, seconds: float) -> list[Channel]:
+    """Measure from host memory, and GPUDirect RDMA from the GPU near one device to the GPU near the other.
 
-
-def _from_gpu(pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], lacking: str | None, world: World, seconds: float) -> list[Channel]:
-    """Measure GPUDirect RDMA, from the GPU near one device to the GPU near the other. perftest needs it for GPU memory."""
+    lacking: why perftest cannot be used, at all and on GPU memory, for which it needs GPUDirect RDMA.
+    """
     source, target = rail
-    near = source.gpu is not None and target.gpu is not None
-    none = None if near else "CUDA shows no GPU near this NIC"
-    on = _row(GDR_ON, pair, rail, none or lacking, source.gpu)
+    host = _row(HOST_MEMORY, pair, rail, lacking[0], None)
+    if host.na is None:
+        host = _written(host, pair, rail, world, seconds)
+    far = "CUDA shows no GPU near this NIC" if source.gpu is None or target.gpu is None else None
+    on = _row(GDR_ON, pair, rail, far or lacking[1], source.gpu)
     if on.na is None:
-        on = _written(on, pair, (source.writes(source.gpu), target.writes(target.gpu)), world, seconds)
-    return [on, _row(GDR_OFF, pair, rail, none or _NO_OFF, source.gpu)]
+        on = _written(on, pair, rail, world, seconds, on_gpus=True)
+    return [host, on, _row(GDR_OFF, pair, rail, far or _NO_OFF, source.gpu)]
 
 
-def _row(name: str, pair: HostPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
+def _row(name: str, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], why: str | None, gpu: int | None) -> Channel:
     source, target = rail
     memory = "" if gpu is None else f"/gpu{gpu}"
     row = Channel(name, f"{pair.source.host}{memory}/{source.name}", f"{pair.target.host}/{target.name}", na=why, flags=_UNVERIFIED)
     if why:
-        return replace(row, flags=())
+        return row.replace(flags=())
     row = against(row, min((source.link, target.link), key=lambda link: link.known))
-    return replace(row, limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
+    return row.replace(limited_by=f"{row.limited_by}; back to the same device, without a cable") if pair.inside else row
 
 
-def _written(row: Channel, pair: HostPair, ends: tuple[Writes, Writes], world: World, seconds: float) -> Channel:
-    """Measure one row: the server on the target host waits, then the source host writes."""
-    address, waits = LOOPBACK if pair.inside else pair.target.address, patience(world)
-    writes, reads = (replace(end, ipv6=":" in address) for end in ends)
-    if writes.ipv6 and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
-        return replace(row, na=lacking, flags=())
-    offer = in_turn(world, pair.target.rank, "starting perftest", partial(free_port, address), 0.0)
-    if "value" not in offer:
-        return replace(row, na=f"{pair.target.host}: {offer.get('why')}", flags=())
-    write = partial(_write, address, writes, offer["value"], (seconds, waits))
-    with ToolServer(reads, offer["value"]) if world.rank == pair.target.rank else nullcontext():
-        reply = in_turn(world, pair.source.rank, "writing with perftest", write, seconds + 3 * waits)
-    if "value" not in reply:
-        return replace(row, na=reply.get("why", "perftest printed nothing"), flags=())
-    rates, sent = reply["value"]
-    if sent is not None and sent < COUNTED * len(rates) * writes.n_bytes:
-        row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
+def _written(
+    row: Channel, pair: ToolPair, rail: tuple[RdmaDevice, RdmaDevice], world: World, seconds: float, *, on_gpus: bool = False
+) -> Channel:
+    """Measure one row: runs of perftest one after the other, of which the first is warm-up."""
+    if ":" in pair.address and (lacking := world.first_error(why_not(ipv6=True), "asking perftest for IPv6")):
+        return row.replace(na=lacking, flags=())
+    source, target = rail
+    tool = between_devices(source.words(source.gpu if on_gpus else None), target.words(target.gpu if on_gpus else None))
+    writes = _SOFTWARE_WRITES if source.software or target.software else _WRITES
+    request = ToolRequest(BANDWIDTH, _WRITE_BYTES, seconds, writes)
+    rates: list[float] = []
+    before, end = counters.read_infiniband(), time.monotonic() + seconds
+    while len(rates) <= _MOST_RUNS and (not rates or world.broadcast(time.monotonic() < end, "timing perftest")):
+        (ran,) = run_tool(world, tool, request, [pair], [""] * world.size)
+        if ran.figure is None:
+            return row.replace(na=ran.why, flags=())
+        rates.append(request.size_bytes / ran.figure.time_s)
+    counted = grown(before, counters.read_infiniband()).get(f"{source.name}/{source.port}", {})
+    sent = counters.moved(counted, "tx") if "tx_bytes" in counted else None
+    sent = world.allgather(sent, "reading the counters of the RDMA devices")[pair.source.rank]
+    if sent is not None and sent < COUNTED * len(rates) * writes * _WRITE_BYTES:
+        row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "path_unproven"))
     return from_rates(row, np.array(rates[1:] or rates))
-
-
-def _write(address: str, writes: Writes, port: int, times: tuple[float, float]) -> tuple[list[float], int | None]:
-    """Return (the rate of each run, the bytes that the device's port counted during them, or None without a counter)."""
-    before = counters.read_infiniband()
-    rates = write_to(address, writes, port, *times)
-    counted = grown(before, counters.read_infiniband()).get(f"{writes.device}/{writes.port}", {})
-    return rates.tolist(), counters.moved(counted, "tx") if "tx_bytes" in counted else None
 
 
 def _rails(sources: list[RdmaDevice], targets: list[RdmaDevice]) -> list[tuple[RdmaDevice, RdmaDevice]]:
@@ -590,21 +575,20 @@ _INSIDE = "loopback: uses no link; the CPUs limit it"
 
 def tcp_channels(world: World, links: dict[str, Link], seconds: float) -> list[Channel]:
     """Measure TCP streams between the hosts; return the rows at all ranks. All ranks must call it. links: from `links_of`."""
-    return [_tcp_channel(pair, count, world, links, seconds) for pair in pairs(world) for count in STREAMS]
+    rows = []
+    for pair in pairs(world):
+        for count in STREAMS:
+            (report,) = run_streams(world, [TcpStream(pair.source, pair.target, pair.address, count=count)], seconds)
+            row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
+            # an error of either end is the row's reason
+            rows.append(row.replace(na=report.why) if report.why else from_rates(row, report.rates, report.wrong))
+    return rows
 
 
-def _tcp_channel(pair: HostPair, count: int, world: World, links: dict[str, Link], seconds: float) -> Channel:
-    """Measure one row. An error of either end is the row's reason."""
-    address = LOOPBACK if pair.inside else pair.target.address
-    (report,) = run_streams(world, [tcp_streams.TcpStream(pair.source, pair.target, address, count=count)], seconds)
-    row = _between_interfaces(Channel(f"tcp_{count}", pair.source.host, pair.target.host), pair, links)
-    return replace(row, na=report.why) if report.why else from_rates(row, report.rates, report.wrong)
-
-
-def _between_interfaces(row: Channel, pair: HostPair, links: dict[str, Link]) -> Channel:
+def _between_interfaces(row: Channel, pair: ToolPair, links: dict[str, Link]) -> Channel:
     """Return the row with the slower of the two hosts' interfaces as its link."""
     if pair.inside:
-        return replace(row, limited_by=_INSIDE)
+        return row.replace(limited_by=_INSIDE)
     ends = [links[pair.source.host], links[pair.target.host]]
     unclear = next((link for link in ends if link.bytes_per_s is None), None)
     return against(row, unclear or min(ends, key=lambda link: link.known))
@@ -640,25 +624,23 @@ def tool_channels(world: World, tools: Tools, links: dict[str, Link], seconds: f
     for pair in pairs(world):
         for tool in tools.tools:
             if tool is not IB_WRITE_BW:
-                rows.append(_tool_channel(world, tool, pair, links, seconds, versions=tools.versions[tool.name]))
+                operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
+                request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
+                (ran,) = run_tool(world, tool, request, [pair], tools.versions[tool.name])
+                rows.append(_of_tool(tool, pair, request, ran, links))
     return rows
 
 
-def _tool_channel(
-    world: World, tool: WireTool, pair: HostPair, links: dict[str, Link], seconds: float, *, versions: Sequence[str]
-) -> Channel:
-    """Measure one row. TCP tools use the interface between the hosts; other libraries choose their interface."""
-    operation = BANDWIDTH if BANDWIDTH in tool.operations else LATENCY  # latency then means one message at a time
-    request = ToolRequest(operation, _TOOLS_SIZE_BYTES, seconds)
-    (ran,) = run_tool(world, tool, request, [ToolPair(pair.source, pair.target)], versions)
+def _of_tool(tool: WireTool, pair: ToolPair, request: ToolRequest, ran: ToolResult, links: dict[str, Link]) -> Channel:
+    """Return the row of a run. TCP tools use the interface between the hosts; other libraries choose their interface."""
     row = Channel(tool.name, pair.source.host, pair.target.host, flags=FLAGS)
     on_tcp = tool.api == _TCP or pair.inside
-    row = _between_interfaces(row, pair, links) if on_tcp else replace(row, limited_by=_UNKNOWN.format(tool.api))
-    row = replace(row, tool={"operation": operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
+    row = _between_interfaces(row, pair, links) if on_tcp else row.replace(limited_by=_UNKNOWN.format(tool.api))
+    row = row.replace(tool={"operation": request.operation, "size_bytes": request.size_bytes, **ran.evidence(tool)})
     if ran.figure is None:
-        return replace(row, na=ran.why, flags=FLAGS[:1])
-    row = replace(row, of_bytes_per_s=None, flags=(*row.flags, "other_path")) if ran.other_path else row
-    return replace(row, bytes_per_s=request.size_bytes / ran.figure.time_s)
+        return row.replace(na=ran.why, flags=FLAGS[:1])
+    row = row.replace(of_bytes_per_s=None, flags=(*row.flags, "other_path")) if ran.other_path else row
+    return row.replace(bytes_per_s=request.size_bytes / ran.figure.time_s)
 
 
 _AROUND_S = 2.0  # per channel, to allocate and compare while other ranks wait
@@ -692,7 +674,12 @@ def measure_channels(
         _check_scratch(world, scratch)
         others = installed_tools(world, tools)
         host = _this_host(world, env) if world.on_host()[0] == world.me else None
-        rows = [*_inside(world, host, seconds, scratch), *_between(world, host, others, seconds)]
+        rows = _inside(world, host, seconds, scratch)
+        links = links_of(world)
+        machine = host.machine if host else None
+        rows += nic_channels(world, machine, numbers_of_gpus(host.machine, host.gpus) if host else {}, seconds)
+        tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
+        rows += [*mpi_channels(world, machine, links.get(world.hosts[0]), seconds), *tcp]
         if world.rank == 0:
             report(rows)
         return world.broadcast(exit_code(rows), "sending the results")
@@ -718,62 +705,43 @@ def exit_code(rows: Sequence[Channel]) -> int:
 
 
 def _this_host(world: World, env: Mapping[str, str]) -> _Host:
+    from collbench.device.unavailable import gpu_obstacle
     from collbench.machine.here import this_machine
 
     with world.watchdog.phase("probing this host"):
         machine = this_machine()
         cpus = sorted({cpu for member in world.on_host() for cpu in member.cpus})
-        gpus, why = _gpus(env)
-    return _Host(machine, cpus, gpus, why)
+        why = gpu_obstacle(env)
+        if why:
+            return _Host(machine, cpus, [], why.render())
+        from collbench.device.gpu import OpenGpu, gpu_count
 
-
-def _gpus(env: Mapping[str, str]) -> tuple[list[OpenGpu], str]:
-    """Return (the GPUs that CUDA shows, the reason why none can be used or "")."""
-    from collbench.device.unavailable import gpu_obstacle
-
-    why = gpu_obstacle(env)
-    if why:
-        return [], why.render()
-    from collbench.device.gpu import OpenGpu, gpu_count
-    from collbench.errors import CollbenchError
-
-    try:
-        return [OpenGpu(index) for index in range(gpu_count())], ""
-    except CollbenchError as error:
-        return [], str(error)
+        try:
+            return _Host(machine, cpus, [OpenGpu(index) for index in range(gpu_count())], "")
+        except CollbenchError as error:
+            return _Host(machine, cpus, [], str(error))
 
 
 def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch | None) -> list[Channel]:
     """Return the rows inside all hosts at rank 0; empty elsewhere."""
-    from collbench.plugins.channels.storage_task import storage_jobs
+    from collbench.plugins.channels.storage import storage_jobs
 
     jobs = []
     if host:
         name = world.me.host
-        gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds) if host.gpus else no_gpu(name, host.no_gpu)
+        gpus = [ChannelJob(Channel(kind, name, name, na=host.no_gpu)) for kind in (*KINDS, PEER)]
+        if host.gpus:
+            gpus = gpu_jobs(name, host.machine, host.gpus, host.cpus, seconds)
         jobs = [*memory_jobs(name, host.machine, host.cpus, seconds, world.timeout_s), *gpus]
         jobs += storage_jobs(name, scratch, host.gpus, host.no_gpu, seconds)
     own_s = sum(_AROUND_S + (seconds if job.about_s is None else job.about_s) for job in jobs)
+    rows: list[dict[str, Any]] = []
     with world.extend_timeout(max(world.allgather(own_s, "counting the channels"))):
-        own = [asdict(_run(job, world, f"{place} of {len(jobs)}", seconds)) for place, job in enumerate(jobs, 1)]
-        replies = world.gather(own, "measuring the hosts")
-    return [Channel(**{**row, "flags": tuple(row["flags"])}) for rows in replies or [] for row in rows]
-
-
-def _run(job: ChannelJob, world: World, place: str, seconds: float) -> Channel:
-    row = job.channel
-    what = f"measuring {row.channel} {row.source} -> {row.target}"
-    if job.measure and world.rank == 0 and seconds >= 1:
-        report_error(f"{what}, {place} channels of this host")
-    with world.watchdog.phase(what):
-        return job.run()
-
-
-def _between(world: World, host: _Host | None, others: Tools, seconds: float) -> list[Channel]:
-    """Return the rows between hosts, or of a single host's NICs and loopback. Rank 0 has all figures. All ranks must call it."""
-
-    links = links_of(world)
-    numbers = numbers_of_gpus(host.machine, host.gpus) if host else {}
-    nics = nic_channels(world, host.machine if host else None, numbers, seconds)
-    tcp = [*tcp_channels(world, links, seconds), *tool_channels(world, others, links, seconds)]
-    return [*nics, *mpi_channels(world, host.machine if host else None, links.get(world.hosts[0]), seconds), *tcp]
+        for place, job in enumerate(jobs, 1):
+            what = f"measuring {job.channel.channel} {job.channel.source} -> {job.channel.target}"
+            if job.measure and world.rank == 0 and seconds >= 1:
+                report_error(f"{what}, {place} of {len(jobs)} channels of this host")
+            with world.watchdog.phase(what):
+                rows.append(job.run().as_json())
+        replies = world.gather(rows, "measuring the hosts")
+    return [msgspec.convert(row, Channel) for rows in replies or [] for row in rows]

@@ -24,30 +24,11 @@ from collbench.measuring import counters
 from collbench.measuring.references import PATTERN, PERIOD
 from collbench.measuring.sync import at_once
 
-# Common parts of the channels between two hosts: the pairs of hosts, and work of both ends at the same time.
+# Common parts of the channels between two hosts.
 
 PATIENCE_S = 15.0  # for a connection; a blocked one is reported
 COUNTED = 0.9  # of the payload: a port or an interface carried it if it counted that much
 Reply = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class HostPair:
-    """The first ranks of two hosts, or the same rank twice if there is only one host."""
-
-    source: Member
-    target: Member
-
-    @property
-    def inside(self) -> bool:
-        """Return whether both ends are one process."""
-        return self.source == self.target
-
-
-def pairs(world: World) -> list[HostPair]:
-    """Return the pairs: each host to the next one, the last to the first; a single host to itself."""
-    leaders = [world.on_host(host)[0] for host in world.hosts]
-    return [HostPair(leader, leaders[(place + 1) % len(leaders)]) for place, leader in enumerate(leaders)]
 
 
 def patience(world: World) -> float:
@@ -63,16 +44,6 @@ def attempt(task: Callable[[], Any]) -> Reply:
         return {"why": str(error)}
     except OSError as error:
         return {"why": error.strerror or str(error) or type(error).__name__}
-
-
-def in_turn(world: World, rank: int, what: str, task: Callable[[], Any], honest_s: float) -> Reply:
-    """Run a task on one rank and return its result or error (see `attempt`) on all ranks. All ranks must call it.
-
-    honest_s: the seconds that the task may take beyond the usual deadline.
-    """
-    with world.extend_timeout(honest_s):
-        own = attempt(task) if rank == world.rank else None
-        return world.allgather(own, what)[rank] or {}
 
 
 KEY_BYTES = 16
@@ -98,14 +69,21 @@ class _Arrivals:
 
 
 @dataclass(frozen=True)
-class StreamResult:
-    """Bytes per second of all streams together, in equal consecutive windows of time; `wrong` describes a wrong byte."""
+class StreamReport:
+    """The result of streams, or why there is none.
 
-    rates: NDArray[np.float64]
+    rates        bytes per second of all streams together, in equal consecutive windows of time; wrong: describes a wrong byte
+    left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
+    """
+
+    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     wrong: str | None = None
+    left: int | None = None
+    came: int | None = None
+    why: str | None = None
 
 
-def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamResult:
+def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, patience_s: float) -> StreamReport:
     """Receive `streams` streams that send the key, for so many seconds.
 
     Raises OSError when they do not arrive within `patience_s`, or end early. The windows include the pauses of a
@@ -116,7 +94,8 @@ def receive(listener: socket.socket, key: bytes, streams: int, seconds: float, p
         arrivals = [_Arrivals() for _ in connections]
         drains = [partial(_drain, each, into, (seconds, patience_s)) for each, into in zip(connections, arrivals, strict=True)]
         at_once(drains, "receiving TCP streams")
-    return StreamResult(_rates(arrivals), _wrong(arrivals))
+    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
+    return StreamReport(_rates(arrivals), None if at is None else f"byte {at} of a TCP stream is not the one that was sent")
 
 
 def send(place: tuple[str, int], key: bytes, streams: int, times: tuple[float, float], source: str = "") -> None:
@@ -191,11 +170,6 @@ def _compare(arrived: NDArray[np.uint8], at: int, into: _Arrivals) -> None:
         into.wrong = at + int(np.argmax(differ))
 
 
-def _wrong(arrivals: Sequence[_Arrivals]) -> str | None:
-    at = next((each.wrong for each in arrivals if each.wrong is not None), None)
-    return None if at is None else f"byte {at} of a TCP stream is not the one that was sent"
-
-
 def _rates(arrivals: Sequence[_Arrivals]) -> NDArray[np.float64]:
     """Return rates in windows from the last stream's end of warm-up to the first stream's end.
 
@@ -243,20 +217,6 @@ class TcpStream:
                 (target, f"nothing arrived at {self.target.host} ({self.address})"))  # fmt: skip
         failed = next(((reply, what) for reply, what in ends if "value" not in reply), None)
         return failed and f"{failed[1]}: {failed[0].get('why', 'no reason was reported')}"
-
-
-@dataclass(frozen=True)
-class StreamReport:
-    """The result of a stream: its rates and wrong data, or why it has none.
-
-    left, came   the bytes that the interfaces at the source and at the target counted meanwhile; None: not known
-    """
-
-    rates: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    wrong: str | None = None
-    left: int | None = None
-    came: int | None = None
-    why: str | None = None
 
 
 def run_streams(world: World, streams: Sequence[TcpStream], seconds: float) -> list[StreamReport]:

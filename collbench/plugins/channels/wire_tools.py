@@ -10,20 +10,16 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from collbench.addresses import LOOPBACK, listen_at
 from collbench.control.members import Member
@@ -46,16 +42,20 @@ _FEWEST, _MOST = 20, 5000
 
 @dataclass(frozen=True)
 class ToolRequest:
-    """One run of a tool: LATENCY or BANDWIDTH of messages of so many bytes. Tools that run by time run for about `seconds`."""
+    """One run of a tool: LATENCY or BANDWIDTH of messages of so many bytes. Tools that run by time run for about `seconds`.
+
+    count   the number of messages, for tools that run by number; None: by their size
+    """
 
     operation: str
     size_bytes: int
     seconds: float = 1.0
+    count: int | None = None
 
     @property
     def messages(self) -> int:
         """The number of messages, for tools that run by number."""
-        return max(_FEWEST, min(_MOST, _WINDOW_BYTES // self.size_bytes))
+        return self.count or max(_FEWEST, min(_MOST, _WINDOW_BYTES // self.size_bytes))
 
 
 @dataclass(frozen=True)
@@ -173,59 +173,19 @@ FI_PINGPONG = WireTool(  # reliable datagrams over libfabric's first provider; F
 )  # fmt: skip
 
 
-# RDMA writes between two NICs by perftest's ib_write_bw, if it is installed (https://github.com/linux-rdma/perftest).
+# ib_write_bw of perftest (https://github.com/linux-rdma/perftest): RDMA writes between two NICs, by default the first device of each host.
 #
 # It does not compare the received data; its rows have a flag for that.
 
-_TOOL = "ib_write_bw"
 _IPV6 = "--ipv6-addr"  # both ends exchange their parameters over IPv6; versions without it know IPv4 only
-_SIZE_BYTES = 65536
-_NOT_YET = "Couldn't connect"
-_PAUSE_S = 0.05
-_LONGEST_SERVER_S = 3600  # then it is started again
-_MOST_RUNS = 24
 # " 65536      5000             97.62              97.61              0.186174": size, iterations, peak, average, messages
 _FIGURES = re.compile(r"^\s*\d+\s+\d+\s+(?:\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)\s+\d+(?:\.\d+)?\s*$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Writes:
-    """The parameters of a perftest run. Both ends start with the same ones.
-
-    device, port   the RDMA device and its port (from 1)
-    gpu            write from the memory of this GPU, by CUDA's number; None: from host memory
-    iterations     writes of 64 KiB per run
-    ipv6           whether the two ends exchange their parameters over IPv6
-    """
-
-    device: str
-    port: int = 1
-    gpu: int | None = None
-    iterations: int = 5000
-    ipv6: bool = False
-
-    @property
-    def n_bytes(self) -> int:
-        """Return the bytes that one run writes."""
-        return self.iterations * _SIZE_BYTES
-
-    def command(self, tcp_port: int) -> list[str]:
-        """Return the command of the waiting end. With that end's address appended it is the command of the writing end."""
-        words = _ib_write_bw_command(_SIZE_BYTES, self.iterations, self.ipv6, tcp_port)
-        words += ["-d", self.device, "-i", str(self.port)]
-        if self.gpu is not None:
-            words.append(f"--use_cuda={self.gpu}")
-        return words
-
-
-def _ib_write_bw_command(size_bytes: int, iterations: int, ipv6: bool, tcp_port: int) -> list[str]:
-    family = [_IPV6] if ipv6 else []
-    return [_TOOL, "-s", str(size_bytes), "-n", str(iterations), "-F", "--report_gbits", *family, "-p", str(tcp_port)]
+_DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})\s", re.MULTILINE)
 
 
 def why_not(cuda: bool = False, ipv6: bool = False) -> str | None:
     """Return why perftest cannot be used here, not on GPU memory, or not between IPv6 addresses; None when it can."""
-    if shutil.which(_TOOL) is None:
+    if shutil.which("ib_write_bw") is None:
         return "perftest (ib_write_bw) is not installed: apt-get install perftest, or your distribution's"
     if cuda and "--use_cuda" not in _help():
         return "the perftest installed here was built without CUDA"
@@ -240,77 +200,18 @@ def rate_in(output: str) -> float | None:
     return float(found[1]) * 1e9 / 8 if found else None
 
 
-def complaint(output: str) -> str:
-    """Return the last line in which perftest gives the reason of a failure."""
-    lines = [line.strip() for line in output.splitlines() if line.strip(" -*\t")]
-    return f"perftest: {lines[-1]}" if lines else "perftest failed without a message"
-
-
-class ToolServer:
-    """A perftest server that is restarted after each run, until the `with` block ends."""
-
-    def __init__(self, writes: Writes, tcp_port: int) -> None:
-        self._command = writes.command(tcp_port)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-
-    def __enter__(self) -> ToolServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while not self._over.is_set():
-            with suppress(RunFailed), Tool(self._command, _LONGEST_SERVER_S) as server:
-                while server.code() is None and not self._over.wait(_PROCESS_PAUSE_S):
-                    pass
-            self._over.wait(_PAUSE_S)
-
-
-def write_to(address: str, writes: Writes, tcp_port: int, seconds: float, patience_s: float) -> NDArray[np.float64]:
-    """Return the bytes per second of each run to the server at `address`: at least one run, and as many as fit into `seconds`.
-
-    The first run is warm-up. Raises RunFailed with perftest's message if it fails, or if the server cannot be
-    reached within `patience_s`.
-    """
-    rates: list[float] = []
-    end = time.monotonic() + seconds
-    while len(rates) <= _MOST_RUNS and (not rates or time.monotonic() < end):
-        rates.append(_one(address, writes, tcp_port, patience_s))
-    return np.array(rates)
-
-
-def _one(address: str, writes: Writes, tcp_port: int, patience_s: float) -> float:
-    end = time.monotonic() + patience_s
-    while True:
-        done = once([*writes.command(tcp_port), address], max(end - time.monotonic(), _PAUSE_S))
-        printed = f"{done.out}\n{done.err}"
-        rate = rate_in(printed)
-        if rate is not None:
-            return rate
-        if _NOT_YET not in printed or time.monotonic() >= end:
-            raise RunFailed(complaint(printed))
-        time.sleep(_PAUSE_S)
-
-
 @cache
 def _help() -> str:
     with suppress(RunFailed):
-        done = once([_TOOL, "--help"], 10)
+        done = once(["ib_write_bw", "--help"], 10)
         return f"{done.out}\n{done.err}"
     return ""
 
 
-# ib_write_bw between the first devices of two hosts, perftest's default.
-
-_DEVICE = re.compile(r"^\s*Device\s*:\s*(\w{1,40})\s*$|\bDevice\s*:\s*(\w{1,40})\s", re.MULTILINE)
-
-
-def _ib_write_bw(request: ToolRequest, address: str, port: int) -> list[str]:
-    return _ib_write_bw_command(request.size_bytes, request.messages, ":" in address, port)
+def _ib_write_bw(request: ToolRequest, address: str, port: int, *words: str) -> list[str]:
+    family = [_IPV6] if ":" in address else []
+    size, number_of_writes = str(request.size_bytes), str(request.messages)
+    return ["ib_write_bw", "-s", size, "-n", number_of_writes, "-F", "--report_gbits", *family, "-p", str(port), *words]
 
 
 def _parse_ib_write_bw(request: ToolRequest, printed: str) -> ToolFigure:
@@ -329,6 +230,15 @@ IB_WRITE_BW = WireTool(
     client=lambda request, address, port: [*_ib_write_bw(request, address, port), address],
     parse=_parse_ib_write_bw,
 )  # fmt: skip
+
+
+def between_devices(source: Sequence[str], target: Sequence[str]) -> WireTool:
+    """Return ib_write_bw with further options of its two ends: the device and its port, the GPU whose memory is read or written."""
+    return replace(
+        IB_WRITE_BW,
+        server=lambda request, address, port: _ib_write_bw(request, address, port, *target),
+        client=lambda request, address, port: _ib_write_bw(request, address, port, *source, address),
+    )
 
 
 # iperf3 (https://github.com/esnet/iperf): one TCP stream, its rate as the receiver counts it.
@@ -460,17 +370,15 @@ class Tool:
                 if left <= 0:
                     return None
                 for key, _ in waiting.select(left):
-                    self._take(waiting, key.fd, parts)
+                    chunk = os.read(key.fd, _CHUNK)
+                    if not chunk:
+                        waiting.unregister(key.fd)
+                    parts[key.fd] += chunk
+                    if len(parts[key.fd]) > _MOST_BYTES:
+                        most = f"{_MOST_BYTES >> 20} MiB"
+                        raise RunFailed(f"{self._command[0]} printed more than {most}, which is not a valid result")
         out, err = (bytes(part).decode(errors="replace") for part in parts.values())
         return out, err
-
-    def _take(self, waiting: selectors.BaseSelector, fd: int, parts: dict[int, bytearray]) -> None:
-        chunk = os.read(fd, _CHUNK)
-        if not chunk:
-            waiting.unregister(fd)
-        parts[fd] += chunk
-        if len(parts[fd]) > _MOST_BYTES:
-            raise RunFailed(f"{self._command[0]} printed more than {_MOST_BYTES >> 20} MiB, which is not a valid result")
 
 
 def once(command: Sequence[str], limit_s: float) -> ToolExit:
@@ -705,26 +613,24 @@ def run_tool(world: World, tool: WireTool, request: ToolRequest, courses: Sequen
 
 
 def _client(tool: WireTool, request: ToolRequest, course: ToolPair, port: int, limit_s: float) -> dict[str, object]:
-    """Run the client to its end. Return its figure, and the bytes that left this host meanwhile. Raises RunFailed if it fails."""
+    """Run the client to its end. Return its figure, and the payload that left this host by its NICs; None if these do not count it.
+
+    Raises RunFailed if it fails.
+    """
     before = instruments.read()
     done = once(tool.client(request, course.address, port), limit_s)
-    left = _left(before, instruments.read())
+    after = instruments.read()
     if done.code and not done.out:
         raise RunFailed(f"{tool.name} failed: {last_line(done.err)}")
     figure = tool.parse(request, done.out)
     if done.code:
         raise RunFailed(f"{tool.name} failed with code {done.code}: {last_line(done.err or done.out)}")
+    seen, left = instruments.moved(before, after), None
+    if not (seen["silent"] or seen["came_or_went"]) and (seen["leaving"] or after.ports):
+        parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
+        parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
+        left = None if None in parts else sum(part for part in parts if part)
     return {"figure": asdict(figure), "left": left}
-
-
-def _left(before: instruments.Counters, after: instruments.Counters) -> int | None:
-    """Return the payload bytes that left this host by its NICs; None if these do not count them."""
-    seen = instruments.moved(before, after)
-    if seen["silent"] or seen["came_or_went"] or not (seen["leaving"] or after.ports):
-        return None
-    parts = [counters.payload(seen["interfaces"].get(name, {}), "tx") for name in seen["leaving"]]
-    parts += [counters.moved(seen["ports"].get(name, {}), "tx") for name in after.ports]
-    return None if None in parts else sum(part for part in parts if part)
 
 
 def requested_tools(arguments: Namespace) -> tuple[str, ...]:

@@ -122,7 +122,6 @@ class LaunchJob:
 class LauncherKind:
     """A kind of launcher: its settings, and the file that it needs.
 
-    suffix      of the file's name: ".sbatch"
     render      a job -> the text of the file. Raises UsageError for settings that contradict each other
     submit      the command that reads the file from stdin: ("sbatch",); (): the user runs the file
     start       the command line that starts a file named FILE
@@ -130,7 +129,6 @@ class LauncherKind:
 
     name: str
     summary: str
-    suffix: str
     settings: tuple[JobSetting, ...]
     render: Callable[[LaunchJob], str]
     start: str

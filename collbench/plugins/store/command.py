@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.cli.help import HelpEntry
-from collbench.cli.parser import Parser, add_command, natural, words
+from collbench.cli.parser import Parser, add_command, amount, natural, positive, words
 from collbench.errors import FINE, USAGE, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _SUMMARY = "an index of many runs in one file or database, for queries and dashb
 _DATABASE = "an SQLite file (made by `add` and `sync`), or postgresql://HOST/DATABASE"
 _OF = ("results", "runs", "suspects", "pairs", "verdicts")
 _FORMATS = ("table", "csv", "jsonl", "markdown")
+_SOURCES = ("prometheus", "postgresql")  # those of collbench/plugins/store/grafana, which --help need not load
+_PORT, _ADDRESS, _DAYS, _LIMIT = 9823, "127.0.0.1", 7.0, 5000
 _DAY_S = 86_400.0
 _AGE = re.compile(r"(\d{1,6}(?:\.\d+)?)([hdwy]?)", re.ASCII)
 _AGES_S = {"h": 3600.0, "d": _DAY_S, "": _DAY_S, "w": 7 * _DAY_S, "y": 365.25 * _DAY_S}
@@ -74,9 +76,20 @@ def _add_store_options(parser: Parser) -> None:
     prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
     added["export"].add_argument("out", metavar="DIR", type=Path, help="a new or empty folder")
     _add_selection(added["export"])
-    from collbench.plugins.store.dashboards_command import add_verbs
-
-    add_verbs(verbs, _DATABASE)
+    about = "serve the newest figures of a store to Prometheus at /metrics, read-only, until Ctrl+C"
+    serve = add_command(verbs, "serve-metrics", about, _serve_metrics).whole()
+    serve.add_argument("database", metavar="DB", help=_DATABASE)
+    serve.add_argument("--port", metavar="N", type=natural, default=_PORT, help=f"port (default: {_PORT}; 0: any free one)")
+    where = f"IP address to listen at (default: {_ADDRESS}, for this host only; 0.0.0.0: all interfaces)"
+    serve.add_argument("--address", metavar="IP", default=_ADDRESS, help=where)
+    days = f"only runs of the last N days (default: {_DAYS:g}); Prometheus keeps what it scraped before"
+    serve.add_argument("--days", metavar="N", type=amount, default=_DAYS, help=days)
+    most = f"at most N cases on nodes, the newest, each with about 15 series (default: {_LIMIT})"
+    serve.add_argument("--limit", metavar="N", type=positive, default=_LIMIT, help=most)
+    about = "write the Grafana dashboards as JSON files: fleet, node, operation, gate and telemetry"
+    boards = add_command(verbs, "dashboards", about, _dashboards).whole()
+    boards.add_argument("source", metavar="SOURCE", choices=_SOURCES, help="where Grafana queries: prometheus or postgresql")
+    boards.add_argument("out", metavar="DIR", type=Path, help="folder of the files, which are replaced")
 
 
 def _add_query_options(parser: Parser) -> None:
@@ -233,6 +246,24 @@ def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
     with closing(open_store(arguments.database)) as database:
         found = export(database, arguments.out, selection(arguments, ()))
     print(f"{plural(found.results, 'result')} in {plural(found.files, 'file')} below {arguments.out}")
+    return FINE
+
+
+def _serve_metrics(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Serve until Ctrl+C; return 0. Raises UsageError."""
+    from collbench.plugins.store.metrics import MetricsRange, serve_metrics
+
+    covers = MetricsRange(arguments.days, arguments.limit)
+    return serve_metrics(arguments.database, covers, arguments.port, arguments.address, sys.stdout)
+
+
+def _dashboards(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """Write the files and print their names; return 0. Raises UsageError."""
+    from collbench.plugins.store.dashboards import DASHBOARDS
+    from collbench.plugins.store.grafana import write_dashboards
+    from collbench.report.writers import confirm_written
+
+    confirm_written(write_dashboards(DASHBOARDS, arguments.source, arguments.out), sys.stdout)
     return FINE
 
 

@@ -6,7 +6,12 @@ PostgreSQL has every run at the time at which it was measured. Prometheus has th
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 from collbench.plugins.store.grafana import Dashboard, DashboardVariable, Panel, Series, ValueState
+from collbench.plugins.store.metrics import METRICS, VALUES_OF_CASES, VALUES_OF_GPUS
+from collbench.report.writers import metric_name
 
 _STALE_DAYS = 2  # a node that is measured every night has a newer run
 _LOWEST = 10  # nodes in a list of the slowest
@@ -16,46 +21,48 @@ _RESULTS = {
     3: ValueState("no verdict", "doubtful"),
     4: ValueState("wrong data", "bad"),
 }  # by exit code
+_UNITS = {"seconds": "s", "ratio": "percentunit", "bytes_per_second": "Bps", "watts": "watt"}  # Grafana's, where the name differs
 
 # Limits of colors, in the unit of the panel.
 _NONE_IS_GOOD = ((None, "good"), (1.0, "bad"))
-_PERCENT = ((None, "bad"), (0.5, "doubtful"), (0.8, "good"))
+_FEW_ARE_DOUBTFUL = ((None, "good"), (1.0, "doubtful"))
 _OF_MEDIAN = ((None, "bad"), (0.9, "doubtful"), (0.97, "good"))
 _SLOWER = ((None, "good"), (1.02, "doubtful"), (1.05, "bad"))
+
+
+def _metric(name: str) -> str:
+    return metric_name(name, METRICS[name][0])
+
+
+_MEASURED, _LAST_RUN, _BUSBW = map(_metric, ("measured", "node_last_run_timestamp", "busbw"))
+_OF_CEILING, _WRONG, _VERDICT = map(_metric, ("of_ceiling", "wrong_elements", "gate_result"))
+_PERCENT = "percent_of_ceiling"
 
 # Variables: the next ones depend on those before them.
 
 _OPERATION = DashboardVariable(
-    "operation",
-    "operation",
-    "label_values(collbench_measured, operation)",
-    "SELECT DISTINCT operation FROM collbench.cases ORDER BY 1",
+    "operation", "operation", f"label_values({_MEASURED}, operation)", "SELECT DISTINCT operation FROM collbench.cases ORDER BY 1"
 )
 _BACKEND = DashboardVariable(
     "backend",
     "backend",
-    'label_values(collbench_measured{operation="$operation"}, backend)',
+    f'label_values({_MEASURED}{{operation="$operation"}}, backend)',
     "SELECT DISTINCT backend FROM collbench.cases WHERE operation = ${operation:sqlstring} ORDER BY 1",
 )
 _SIZE = DashboardVariable(
     "size_bytes",
     "size in bytes",
-    'label_values(collbench_measured{operation="$operation", backend="$backend"}, size_bytes)',
+    f'label_values({_MEASURED}{{operation="$operation", backend="$backend"}}, size_bytes)',
     "SELECT DISTINCT size_bytes FROM collbench.cases "
     "WHERE operation = ${operation:sqlstring} AND backend = ${backend:sqlstring} ORDER BY 1 DESC",
 )
-_NODE = DashboardVariable(
-    "node",
-    "node",
-    "label_values(collbench_node_last_run_timestamp_seconds, node)",
-    "SELECT name FROM collbench.nodes ORDER BY 1",
-)
-_NODES = DashboardVariable(_NODE.name, _NODE.label, _NODE.prometheus, _NODE.postgresql, many=True)
+_NODE = DashboardVariable("node", "node", f"label_values({_LAST_RUN}, node)", "SELECT name FROM collbench.nodes ORDER BY 1")
 
 _CASE = 'operation="$operation", backend="$backend", size_bytes="$size_bytes"'
 _SQL_CASE = "operation = ${operation:sqlstring} AND backend = ${backend:sqlstring} AND size_bytes = ${size_bytes:sqlstring}::bigint"
 _IN_RANGE = "$__unixEpochFilter(started_s)"
-_TIME = "to_timestamp(started_s) AS time"
+_RUNS_OF_NODES = "collbench.run_nodes JOIN collbench.runs USING (run_id)"
+_ALL_NODES = "collbench.nodes JOIN collbench.run_nodes USING (node_id) JOIN collbench.runs USING (run_id)"
 
 
 def _of_median(metric: str, labels: str) -> str:
@@ -79,93 +86,118 @@ def _with_medians(where: str) -> str:
     )
 
 
+# Panels.
+
+
+def _stat(title: str, summary: str, series: Series, postgresql: str, **look: Any) -> Panel:
+    """Return a panel of one value; look: further fields of `Panel`."""
+    return Panel(title, "stat", summary, (series,), postgresql, width=6, height=4, **look)
+
+
+@dataclass(frozen=True)
+class RecordsOverTime:
+    """What panels show over time: the records of a view, in one series for each `name`.
+
+    labels, legend    of the series of Prometheus
+    combined          the aggregation of series with the same legend: "max by (node)"; "": none
+    group             the end of the condition that does the same in SQL
+    """
+
+    view: str
+    time: str
+    where: str
+    name: str
+    labels: str
+    legend: str
+    combined: str = ""
+    group: str = ""
+
+    def panel(self, metric: str, title: str, summary: str, value: str, column: str = "", *, decimals: int | None = None) -> Panel:
+        """Return the panel of a metric; value: its SQL; column: that has to be known, where that is not the value."""
+        unit = METRICS[metric][0]
+        query = f"{_metric(metric)}{{{self.labels}}}"
+        sql = (
+            f"SELECT to_timestamp({self.time}) AS time, {self.name} AS metric, {value} AS value FROM collbench.{self.view} "
+            f"WHERE {self.where} AND {column or value} IS NOT NULL{self.group} ORDER BY 1"
+        )
+        series = Series(f"{self.combined} ({query})" if self.combined else query, self.legend)
+        return Panel(title, "timeseries", summary, (series,), sql, _UNITS.get(unit, unit or "short"), decimals=decimals)
+
+
 FLEET = Dashboard(
     "fleet",
     "fleet",
     "All nodes: which were measured, how fast they are for one test case, and which are slower than the others.",
     (_OPERATION, _BACKEND, _SIZE),
     (
-        Panel(
+        _stat(
             "Nodes measured",
-            "stat",
             "Nodes with at least one run in the time range (Prometheus: in the time that the endpoint covers).",
-            (Series("count(collbench_node_last_run_timestamp_seconds)", "nodes"),),
-            f"SELECT count(DISTINCT node_id) AS nodes FROM collbench.run_nodes JOIN collbench.runs USING (run_id) WHERE {_IN_RANGE}",
-            width=6,
-            height=4,
+            Series(f"count({_LAST_RUN})", "nodes"),
+            f"SELECT count(DISTINCT node_id) AS nodes FROM {_RUNS_OF_NODES} WHERE {_IN_RANGE}",
         ),
-        Panel(
+        _stat(
             "Newest run",
-            "stat",
             "When the newest run began.",
-            (Series("1000 * max(collbench_node_last_run_timestamp_seconds)", "newest run"),),
+            Series(f"1000 * max({_LAST_RUN})", "newest run"),
             f'SELECT 1000 * max(started_s) AS "newest run" FROM collbench.runs WHERE {_IN_RANGE}',
             unit="dateTimeFromNow",
-            width=6,
-            height=4,
         ),
-        Panel(
+        _stat(
             f"No run for {_STALE_DAYS} days",
-            "stat",
             f"Nodes without a run in the last {_STALE_DAYS} days.",
-            (Series(f"count(time() - collbench_node_last_run_timestamp_seconds > {_STALE_DAYS * 86400}) or vector(0)", "nodes"),),
-            "SELECT count(*) AS nodes FROM (SELECT node_id FROM collbench.run_nodes JOIN collbench.runs USING (run_id) "
+            Series(f"count(time() - {_LAST_RUN} > {_STALE_DAYS * 86400}) or vector(0)", "nodes"),
+            f"SELECT count(*) AS nodes FROM (SELECT node_id FROM {_RUNS_OF_NODES} "
             f"GROUP BY node_id HAVING max(started_s) < $__unixEpochTo() - {_STALE_DAYS * 86400}) AS stale",
             limits=_NONE_IS_GOOD,
-            width=6,
-            height=4,
         ),
-        Panel(
+        _stat(
             "Cases with wrong data",
-            "stat",
             "Test cases with wrong elements in the newest result on a node.",
-            (Series("count(collbench_wrong_elements > 0) or vector(0)", "cases"),),
+            Series(f"count({_WRONG} > 0) or vector(0)", "cases"),
             f"SELECT count(*) AS cases FROM ({_newest('wrong', 'TRUE')}) AS newest WHERE wrong > 0",
             limits=_NONE_IS_GOOD,
-            width=6,
-            height=4,
         ),
         Panel(
             "Percentage of the expected bandwidth: median node and slowest node",
             "timeseries",
             "Bus bandwidth of the selected case in percent of the expected bandwidth. PostgreSQL: of the runs of each day.",
             (
-                Series(f"quantile(0.5, collbench_of_ceiling_ratio{{{_CASE}}})", "median node"),
-                Series(f"min(collbench_of_ceiling_ratio{{{_CASE}}})", "slowest node"),
+                Series(f"quantile(0.5, {_OF_CEILING}{{{_CASE}}})", "median node"),
+                Series(f"min({_OF_CEILING}{{{_CASE}}})", "slowest node"),
             ),
             "SELECT time, metric, value FROM (SELECT date_trunc('day', to_timestamp(started_s)) AS time, "
-            "percentile_cont(0.5) WITHIN GROUP (ORDER BY percent_of_ceiling) / 100 AS median, min(percent_of_ceiling) / 100 AS slowest "
-            f"FROM collbench.node_history WHERE {_SQL_CASE} AND {_IN_RANGE} AND percent_of_ceiling IS NOT NULL GROUP BY 1) AS days "
+            f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {_PERCENT}) / 100 AS median, min({_PERCENT}) / 100 AS slowest "
+            f"FROM collbench.node_history WHERE {_SQL_CASE} AND {_IN_RANGE} AND {_PERCENT} IS NOT NULL GROUP BY 1) AS days "
             "CROSS JOIN LATERAL (VALUES ('median node', median), ('slowest node', slowest)) AS both_ends(metric, value) ORDER BY 1",
-            unit="percentunit",
+            "percentunit",
         ),
         Panel(
             "Slowest nodes: bandwidth relative to the median node",
             "bargauge",
             f"Newest bus bandwidth of the selected case, divided by that of the median node: the {_LOWEST} lowest.",
-            (Series(f"bottomk({_LOWEST}, {_of_median('collbench_busbw_bytes_per_second', _CASE)})", "{{node}}"),),
+            (Series(f"bottomk({_LOWEST}, {_of_median(_BUSBW, _CASE)})", "{{node}}"),),
             f"{_with_medians(_SQL_CASE)} "
             "SELECT node, min(busbw_bytes_per_s / nullif(median, 0)) AS ratio FROM newest JOIN medians USING (case_id) "
             f"GROUP BY node ORDER BY ratio LIMIT {_LOWEST}",
-            unit="percentunit",
-            limits=_OF_MEDIAN,
+            "percentunit",
+            _OF_MEDIAN,
         ),
         Panel(
             "Time since the last run",
             "bargauge",
             f"The {_LOWEST} nodes with the longest time since their newest run.",
-            (Series(f"topk({_LOWEST}, time() - collbench_node_last_run_timestamp_seconds)", "{{node}}"),),
-            "SELECT nodes.name AS node, $__unixEpochTo() - max(started_s) AS since FROM collbench.nodes "
-            "JOIN collbench.run_nodes USING (node_id) JOIN collbench.runs USING (run_id) "
+            (Series(f"topk({_LOWEST}, time() - {_LAST_RUN})", "{{node}}"),),
+            f"SELECT nodes.name AS node, $__unixEpochTo() - max(started_s) AS since FROM {_ALL_NODES} "
             f"GROUP BY nodes.name ORDER BY since DESC LIMIT {_LOWEST}",
-            unit="s",
-            limits=((None, "good"), (86400.0 * _STALE_DAYS, "bad")),
+            "s",
+            ((None, "good"), (86400.0 * _STALE_DAYS, "bad")),
         ),
         Panel(
             "Suspects",
             "table",
             "Nodes that hunts and pair measurements suspect, with their rate as a part of the median rate.",
-            (Series("collbench_suspect_ratio"),),
+            (Series(_metric("suspect")),),
             "SELECT node, kind, state, ratio, started FROM collbench.suspect_history "
             f"WHERE {_IN_RANGE} AND node IS NOT NULL ORDER BY started_s DESC LIMIT 100",
         ),
@@ -174,8 +206,17 @@ FLEET = Dashboard(
 
 _OF_NODE = 'node="$node"'
 _SQL_NODE = "node = ${node:sqlstring}"
-_OWN_RATIO = f"{_of_median('collbench_busbw_bytes_per_second', '')} and collbench_busbw_bytes_per_second{{{_OF_NODE}}}"
-_BY_SERIES = "operation || ' ' || backend AS metric"
+_OWN_RATIO = f"{_of_median(_BUSBW, '')} and {_BUSBW}{{{_OF_NODE}}}"
+_BEST_OF_NODE = RecordsOverTime(
+    "node_history",
+    "started_s",
+    f"{_SQL_NODE} AND {_IN_RANGE}",
+    "operation || ' ' || backend",
+    _OF_NODE,
+    "{{operation}} {{backend}}",
+    "max by (operation, backend)",
+    " GROUP BY 1, 2",
+)
 
 NODE = Dashboard(
     "node",
@@ -183,71 +224,49 @@ NODE = Dashboard(
     "One node: its percentage of the expected bandwidth and its latency over time, and its newest figures relative to the other nodes.",
     (_NODE,),
     (
-        Panel(
+        _stat(
             "Last run",
-            "stat",
             "When the newest run on this node began.",
-            (Series(f"1000 * max(collbench_node_last_run_timestamp_seconds{{{_OF_NODE}}})", "last run"),),
-            'SELECT 1000 * max(started_s) AS "last run" FROM collbench.nodes JOIN collbench.run_nodes USING (node_id) '
-            "JOIN collbench.runs USING (run_id) WHERE nodes.name = ${node:sqlstring}",
+            Series(f"1000 * max({_LAST_RUN}{{{_OF_NODE}}})", "last run"),
+            f'SELECT 1000 * max(started_s) AS "last run" FROM {_ALL_NODES} WHERE nodes.name = ${{node:sqlstring}}',
             unit="dateTimeFromNow",
-            width=6,
-            height=4,
         ),
-        Panel(
+        _stat(
             "Slowest case relative to the median node",
-            "stat",
             "Smallest ratio of this node's bus bandwidth to that of the median node in the same test case, newest results.",
-            (
-                Series(
-                    f"min({_OWN_RATIO})",
-                    "ratio",
-                ),
-            ),
+            Series(f"min({_OWN_RATIO})", "ratio"),
             f"{_with_medians('TRUE')} "
             f"SELECT min(busbw_bytes_per_s / nullif(median, 0)) AS ratio FROM newest JOIN medians USING (case_id) WHERE {_SQL_NODE}",
             unit="percentunit",
             limits=_OF_MEDIAN,
-            width=6,
-            height=4,
         ),
-        Panel(
+        _stat(
             "Doubtful cases",
-            "stat",
             "Test cases of this node with a noisy or unreliable newest result.",
-            (Series(f"sum(collbench_doubtful{{{_OF_NODE}}}) or vector(0)", "cases"),),
+            Series(f"sum({_metric('doubtful')}{{{_OF_NODE}}}) or vector(0)", "cases"),
             f"SELECT count(*) AS cases FROM ({_newest('quality', _SQL_NODE)}) AS newest WHERE quality IN ('noisy', 'unreliable')",
-            limits=((None, "good"), (1.0, "doubtful")),
-            width=6,
-            height=4,
+            limits=_FEW_ARE_DOUBTFUL,
         ),
-        Panel(
+        _stat(
             "Cases with wrong data",
-            "stat",
             "Test cases of this node with wrong elements in the newest result.",
-            (Series(f"count(collbench_wrong_elements{{{_OF_NODE}}} > 0) or vector(0)", "cases"),),
+            Series(f"count({_WRONG}{{{_OF_NODE}}} > 0) or vector(0)", "cases"),
             f"SELECT count(*) AS cases FROM ({_newest('wrong', _SQL_NODE)}) AS newest WHERE wrong > 0",
             limits=_NONE_IS_GOOD,
-            width=6,
-            height=4,
         ),
-        Panel(
+        _BEST_OF_NODE.panel(
+            "of_ceiling",
             "Percentage of the expected bandwidth",
-            "timeseries",
             "The best size of each operation over each backend.",
-            (Series(f"max by (operation, backend) (collbench_of_ceiling_ratio{{{_OF_NODE}}})", "{{operation}} {{backend}}"),),
-            f"SELECT {_TIME}, {_BY_SERIES}, max(percent_of_ceiling) / 100 AS value FROM collbench.node_history "
-            f"WHERE {_SQL_NODE} AND {_IN_RANGE} AND percent_of_ceiling IS NOT NULL GROUP BY 1, 2 ORDER BY 1",
-            unit="percentunit",
+            f"max({_PERCENT}) / 100",
+            _PERCENT,
         ),
-        Panel(
+        replace(_BEST_OF_NODE, combined="min by (operation, backend)").panel(
+            "time",
             "Latency",
-            "timeseries",
             "The median time of the fastest size of each operation over each backend.",
-            (Series(f"min by (operation, backend) (collbench_time_seconds{{{_OF_NODE}}})", "{{operation}} {{backend}}"),),
-            f"SELECT {_TIME}, {_BY_SERIES}, min(time_p50_s) AS value FROM collbench.node_history "
-            f"WHERE {_SQL_NODE} AND {_IN_RANGE} AND time_p50_s IS NOT NULL GROUP BY 1, 2 ORDER BY 1",
-            unit="s",
+            "min(time_p50_s)",
+            "time_p50_s",
         ),
         Panel(
             "Newest bandwidth relative to the median node",
@@ -264,91 +283,75 @@ NODE = Dashboard(
 )
 
 _ON_NODES = f'{_CASE}, node=~"$node"'
-_SQL_NODES = f"{_SQL_CASE} AND node IN (${{node:sqlstring}})"
-
-
-def _of_nodes(value: str, column: str) -> str:
-    """Return the SQL of a value of the selected case on the selected nodes over time."""
-    return (
-        f"SELECT {_TIME}, node AS metric, {value} AS value FROM collbench.node_history "
-        f"WHERE {_SQL_NODES} AND {_IN_RANGE} AND {column} IS NOT NULL ORDER BY 1"
-    )
-
+_SQL_NODES = f"{_SQL_CASE} AND node IN (${{node:sqlstring}}) AND {_IN_RANGE}"
+_CASE_ON_NODES = RecordsOverTime("node_history", "started_s", _SQL_NODES, "node", _ON_NODES, "{{node}}")
 
 OPERATION = Dashboard(
     "operation",
     "one operation over time",
     "One test case on the selected nodes over time: bandwidth, time with its 95 % confidence interval, tail and wrong data.",
-    (_OPERATION, _BACKEND, _SIZE, _NODES),
+    (_OPERATION, _BACKEND, _SIZE, replace(_NODE, many=True)),
     (
-        Panel(
-            "Bus bandwidth",
-            "timeseries",
-            "Bus bandwidth of each run, in bytes per second (1 GB/s is 10^9).",
-            (Series(f"collbench_busbw_bytes_per_second{{{_ON_NODES}}}", "{{node}}"),),
-            _of_nodes("busbw_bytes_per_s", "busbw_bytes_per_s"),
-            unit="Bps",
+        _CASE_ON_NODES.panel(
+            "busbw", "Bus bandwidth", "Bus bandwidth of each run, in bytes per second (1 GB/s is 10^9).", "busbw_bytes_per_s"
         ),
-        Panel(
+        _CASE_ON_NODES.panel(
+            "of_ceiling",
             "Percentage of the expected bandwidth",
-            "timeseries",
             "Bus bandwidth of each run in percent of what the hardware can deliver (`collbench explain expected`).",
-            (Series(f"collbench_of_ceiling_ratio{{{_ON_NODES}}}", "{{node}}"),),
-            _of_nodes("percent_of_ceiling / 100", "percent_of_ceiling"),
-            unit="percentunit",
+            f"{_PERCENT} / 100",
+            _PERCENT,
         ),
         Panel(
             "Median time with its 95 % confidence interval",
             "timeseries",
             "Median over the samples of a run, and the two ends of its confidence interval.",
             (
-                Series(f"collbench_time_seconds{{{_ON_NODES}}}", "{{node}}"),
-                Series(f"collbench_time_interval_low_seconds{{{_ON_NODES}}}", "{{node}} low"),
-                Series(f"collbench_time_interval_high_seconds{{{_ON_NODES}}}", "{{node}} high"),
+                Series(f"{_metric('time')}{{{_ON_NODES}}}", "{{node}}"),
+                Series(f"{_metric('time_interval_low')}{{{_ON_NODES}}}", "{{node}} low"),
+                Series(f"{_metric('time_interval_high')}{{{_ON_NODES}}}", "{{node}} high"),
             ),
-            f"SELECT {_TIME}, node || suffix AS metric, value FROM collbench.node_history CROSS JOIN LATERAL "
+            "SELECT to_timestamp(started_s) AS time, node || suffix AS metric, value FROM collbench.node_history CROSS JOIN LATERAL "
             "(VALUES ('', time_p50_s), (' low', time_ci_low_s), (' high', time_ci_high_s)) AS parts(suffix, value) "
-            f"WHERE {_SQL_NODES} AND {_IN_RANGE} AND value IS NOT NULL ORDER BY 1",
-            unit="s",
+            f"WHERE {_SQL_NODES} AND value IS NOT NULL ORDER BY 1",
+            "s",
         ),
-        Panel(
-            "Tail: 99th percentile",
-            "timeseries",
-            "99th percentile of the samples of a run.",
-            (Series(f"collbench_time_p99_seconds{{{_ON_NODES}}}", "{{node}}"),),
-            _of_nodes("time_p99_s", "time_p99_s"),
-            unit="s",
-        ),
-        Panel(
+        _CASE_ON_NODES.panel("time_p99", "Tail: 99th percentile", "99th percentile of the samples of a run.", "time_p99_s"),
+        _CASE_ON_NODES.panel(
+            "wrong_elements",
             "Wrong elements",
-            "timeseries",
             "Elements that differ from the expected ones; no point if nothing was verified.",
-            (Series(f"collbench_wrong_elements{{{_ON_NODES}}}", "{{node}}"),),
-            _of_nodes("wrong", "wrong"),
+            "wrong",
             decimals=0,
         ),
         Panel(
             "Newest results",
             "table",
             "The newest result of each node.",
-            (Series(f"sum by (node, ranks, dtype) (collbench_busbw_bytes_per_second{{{_ON_NODES}}})"),),
-            "SELECT started, node, ranks, busbw_bytes_per_s / 1e9 AS gb_per_s, percent_of_ceiling, quality, flags "
-            f"FROM collbench.node_history WHERE {_SQL_NODES} AND {_IN_RANGE} ORDER BY started_s DESC LIMIT 100",
+            (Series(f"sum by (node, ranks, dtype) ({_BUSBW}{{{_ON_NODES}}})"),),
+            f"SELECT started, node, ranks, busbw_bytes_per_s / 1e9 AS gb_per_s, {_PERCENT}, quality, flags "
+            f"FROM collbench.node_history WHERE {_SQL_NODES} ORDER BY started_s DESC LIMIT 100",
         ),
     ),
 )
 
 _EXIT_CODE = (
-    'sum without (result) (collbench_gate_result{result="regression"} or 3 * collbench_gate_result{result="no_verdict"} '
-    'or 4 * collbench_gate_result{result="wrong_data"})'
+    f'sum without (result) ({_VERDICT}{{result="regression"}} or 3 * {_VERDICT}{{result="no_verdict"}} '
+    f'or 4 * {_VERDICT}{{result="wrong_data"}})'
 )
 _SQL_EXIT_CODE = "CASE result WHEN 'passed' THEN 0 WHEN 'regression' THEN 1 WHEN 'no verdict' THEN 3 ELSE 4 END"
 _JUDGED = "$__unixEpochFilter(judged_s)"
 _NEWEST_VERDICT = f"(SELECT verdict_id FROM collbench.verdicts WHERE {_JUDGED} ORDER BY judged_s DESC, verdict_id DESC LIMIT 1)"
+_GROUPS = "(operation, backend, size_class)"
+_GROUP_RATIO = f'{_metric("gate_group_time")}{{strike="1"}}'
 
 
-def _of_newest_verdict(column: str) -> str:
-    return f"SELECT {column} AS cases FROM collbench.verdicts WHERE verdict_id = {_NEWEST_VERDICT}"
+def _slowdowns(title: str, summary: str, state: str, limits: tuple[tuple[float | None, str], ...]) -> Panel:
+    """Return the panel of the slowdowns of this state in the newest verdict."""
+    series = Series(f'sum({_metric("gate_suspicions")}{{state="{state}"}})', state)
+    return _stat(
+        title, summary, series, f"SELECT {state} AS cases FROM collbench.verdicts WHERE verdict_id = {_NEWEST_VERDICT}", limits=limits
+    )
 
 
 GATE = Dashboard(
@@ -357,46 +360,22 @@ GATE = Dashboard(
     "Verdicts of `collbench gate`: the newest one, all results over time, and the groups of cases with their limits.",
     (),
     (
-        Panel(
+        _stat(
             "Newest result",
-            "stat",
             "The result of the newest verdict.",
-            (Series(f"max({_EXIT_CODE})", "result"),),
+            Series(f"max({_EXIT_CODE})", "result"),
             f"SELECT {_SQL_EXIT_CODE} AS result FROM collbench.verdicts WHERE verdict_id = {_NEWEST_VERDICT}",
             states=_RESULTS,
-            width=6,
-            height=4,
         ),
-        Panel(
+        _stat(
             "Judged",
-            "stat",
             "When the newest verdict was judged.",
-            (Series("1000 * max(collbench_gate_judged_timestamp_seconds)", "judged"),),
+            Series(f"1000 * max({_metric('gate_judged_timestamp')})", "judged"),
             f"SELECT 1000 * max(judged_s) AS judged FROM collbench.verdicts WHERE {_JUDGED}",
             unit="dateTimeFromNow",
-            width=6,
-            height=4,
         ),
-        Panel(
-            "Confirmed slowdowns",
-            "stat",
-            "Confirmed slowdowns in the newest verdict.",
-            (Series('sum(collbench_gate_suspicions{state="confirmed"})', "confirmed"),),
-            _of_newest_verdict("confirmed"),
-            limits=_NONE_IS_GOOD,
-            width=6,
-            height=4,
-        ),
-        Panel(
-            "Suspected slowdowns",
-            "stat",
-            "Suspected slowdowns in the newest verdict: measure again.",
-            (Series('sum(collbench_gate_suspicions{state="suspected"})', "suspected"),),
-            _of_newest_verdict("suspected"),
-            limits=((None, "good"), (1.0, "doubtful")),
-            width=6,
-            height=4,
-        ),
+        _slowdowns("Confirmed slowdowns", "Confirmed slowdowns in the newest verdict.", "confirmed", _NONE_IS_GOOD),
+        _slowdowns("Suspected slowdowns", "Suspected slowdowns in the newest verdict: measure again.", "suspected", _FEW_ARE_DOUBTFUL),
         Panel(
             "Results over time",
             "state-timeline",
@@ -411,101 +390,55 @@ GATE = Dashboard(
             "Slowdown of each group",
             "timeseries",
             "Time of a group of cases over that of the baseline: 1.05 is 5 % slower.",
-            (
-                Series(
-                    'max by (operation, backend, size_class) (collbench_gate_group_time_ratio{strike="1"})',
-                    "{{operation}} {{backend}} {{size_class}}",
-                ),
-            ),
+            (Series(f"max by {_GROUPS} ({_GROUP_RATIO})", "{{operation}} {{backend}} {{size_class}}"),),
             "SELECT to_timestamp(judged_s) AS time, concat_ws(' ', verdict_groups.operation, verdict_groups.backend, size_class) "
             "AS metric, factor AS value FROM collbench.verdict_groups JOIN collbench.verdicts USING (verdict_id) "
             f"WHERE {_JUDGED} AND factor IS NOT NULL ORDER BY 1",
-            decimals=3,
             limits=_SLOWER,
+            decimals=3,
         ),
         Panel(
             "Groups of the newest verdict: slowdown over limit",
             "table",
             "Above 1, chance does not explain the slowdown of the group.",
-            (
-                Series(
-                    "sort_desc(max by (operation, backend, size_class) "
-                    '(collbench_gate_group_time_ratio{strike="1"} / ignoring(strike) collbench_gate_group_limit_ratio))'
-                ),
-            ),
+            (Series(f"sort_desc(max by {_GROUPS} ({_GROUP_RATIO} / ignoring(strike) {_metric('gate_group_limit')}))"),),
             "SELECT operation, backend, size_class, state, outcome, factor, limit_factor, factor / nullif(limit_factor, 0) AS over_limit "
             f"FROM collbench.verdict_groups WHERE verdict_id = {_NEWEST_VERDICT} ORDER BY over_limit DESC NULLS LAST",
         ),
     ),
 )
 
-_TELEMETRY_OF = 'node=~"$node"'
-_SQL_TELEMETRY_OF = "node IN (${node:sqlstring}) AND $__unixEpochFilter(ended_s)"
-
-
-def _gpu(title: str, summary: str, metric: str, column: str, unit: str) -> Panel:
-    """Return the panel of a value of the GPUs."""
-    return Panel(
-        title,
-        "timeseries",
-        summary,
-        (Series(f"{metric}{{{_TELEMETRY_OF}}}", "{{node}} {{gpu}}"),),
-        f"SELECT to_timestamp(ended_s) AS time, node || ' ' || gpu AS metric, {column} AS value FROM collbench.telemetry_history "
-        f"WHERE {_SQL_TELEMETRY_OF} AND {column} IS NOT NULL ORDER BY 1",
-        unit=unit,
-    )
-
-
-def _state(title: str, summary: str, metric: str, column: str, unit: str) -> Panel:
-    """Return the panel of a condition around each case."""
-    return Panel(
-        title,
-        "timeseries",
-        summary,
-        (Series(f"max by (node) ({metric}{{{_TELEMETRY_OF}}})", "{{node}}"),),
-        f"SELECT to_timestamp(ended_s) AS time, node AS metric, {column} AS value FROM collbench.node_history "
-        f"WHERE {_SQL_TELEMETRY_OF} AND {column} IS NOT NULL ORDER BY 1",
-        unit=unit,
-    )
-
+_ON_ANY = 'node=~"$node"'
+_SQL_ON_ANY = "node IN (${node:sqlstring}) AND $__unixEpochFilter(ended_s)"
+_AROUND_CASES = RecordsOverTime("node_history", "ended_s", _SQL_ON_ANY, "node", _ON_ANY, "{{node}}", "max by (node)")
+_OF_GPUS = RecordsOverTime("telemetry_history", "ended_s", _SQL_ON_ANY, "node || ' ' || gpu", _ON_ANY, "{{node}} {{gpu}}")
 
 TELEMETRY = Dashboard(
     "telemetry",
     "telemetry during a run",
     "The machine state around each test case of a run: state probe, CPU time, and the GPUs. Run `collbench store sync` during the run.",
-    (_NODES,),
-    (
-        _state(
-            "State probe",
-            "Fixed work, measured after each case: a change means that the machine state changed.",
-            "collbench_state_probe_seconds",
-            "probe_after_s",
-            "s",
-        ),
-        _state(
-            "Stolen CPU time",
-            "Share of the CPU time that a hypervisor took during a case.",
-            "collbench_stolen_ratio",
-            "stolen",
-            "percentunit",
-        ),
-        _state(
-            "Preemptions",
-            "How often a rank of the case was preempted.",
-            "collbench_preemptions",
-            "preempted",
-            "short",
-        ),
-        _gpu("SM clock", "Median clock during a case.", "collbench_gpu_sm_clock_hertz", "1e6 * sm_mhz", "hertz"),
-        _gpu("Power", "Highest power during a case.", "collbench_gpu_power_watts", "power_w", "watt"),
-        _gpu("Temperature", "Highest temperature during a case.", "collbench_gpu_temperature_celsius", "temperature_c", "celsius"),
-        _gpu(
-            "Throttled",
-            "Share of the samples during a case at which NVML reported throttling by power, heat or the hardware brake.",
-            "collbench_gpu_throttled_ratio",
-            "throttled",
-            "percentunit",
-        ),
+    (replace(_NODE, many=True),),
+    tuple(
+        records.panel(metric, title, summary, (VALUES_OF_CASES | VALUES_OF_GPUS)[metric])
+        for records, metric, title, summary in (
+            (
+                _AROUND_CASES,
+                "state_probe",
+                "State probe",
+                "Fixed work, measured after each case: a change means that the machine state changed.",
+            ),
+            (_AROUND_CASES, "stolen", "Stolen CPU time", "Share of the CPU time that a hypervisor took during a case."),
+            (_AROUND_CASES, "preemptions", "Preemptions", "How often a rank of the case was preempted."),
+            (_OF_GPUS, "gpu_sm_clock", "SM clock", "Median clock during a case."),
+            (_OF_GPUS, "gpu_power", "Power", "Highest power during a case."),
+            (_OF_GPUS, "gpu_temperature", "Temperature", "Highest temperature during a case."),
+            (
+                _OF_GPUS,
+                "gpu_throttled",
+                "Throttled",
+                "Share of the samples during a case at which NVML reported throttling by power, heat or the hardware brake.",
+            ),
+        )
     ),
     hours=3,
     refresh="10s",

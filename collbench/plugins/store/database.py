@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from collbench.errors import UsageError
@@ -25,33 +26,84 @@ _CONNECT_S = 10  # for a server that does not answer, unless the URL has connect
 _MAGIC = b"SQLite format 3\0"
 _URL = re.compile(r"postgres(?:ql)?://", re.IGNORECASE)
 _SECRETS = ("password", "sslpassword")
-_LOCK = 0x636F6C6C  # of PostgreSQL: creation, one process at a time
+_AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
 _PIECE = 2000  # records of a query that are in memory at a time
 
 
-class Database(Protocol):
+class Database(ABC):
     """An open store. Every method raises UsageError: what failed, where, and what to do."""
 
-    name: str
     dialect: Dialect
+    errors: tuple[type[Exception], ...]  # of its library
+
+    def __init__(self, name: str, write: bool) -> None:
+        self.name, self._write = shown_name(name), write
+        self._connection: Any = None
+
+    @abstractmethod
+    def version(self) -> int | None:
+        """Return the schema version; None without a store in the database. Raises UsageError for a database of another program."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Mark the database as one with a store, before its tables are made."""
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Record]:
         """Return all records of a query; of a statement without records []."""
+        with self._errors():
+            cursor = self._connection.execute(*self._query(sql, values))
+            return cursor.fetchall() if cursor.description else []
 
+    def rows_among(self, sql: str, values: Iterable[Any]) -> list[Record]:
+        """Return the records of a query with "IN ({})" for these values, which it gets in pieces that databases accept."""
+        ordered = sorted(set(values))
+        records: list[Record] = []
+        for start in range(0, len(ordered), _AT_ONCE):
+            piece = ordered[start : start + _AT_ONCE]
+            records += self.rows(sql.format(marks(piece)), piece)
+        return records
+
+    @abstractmethod
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
         """Yield the records of a query; a part of them is in memory at a time."""
 
     def insert(self, sql: str, records: Iterable[Sequence[Any]]) -> None:
         """Run a statement once for each record."""
+        with self._errors():
+            self._connection.cursor().executemany(sql.replace("?", self.dialect.mark), records)
 
-    def transaction(self) -> Any:
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
         """Return a context manager: all statements in it take effect, or none. Only in SQLite it excludes other writers."""
 
-    def exclude_writers(self) -> None:
-        """Make other writers wait until the transaction ends."""
+    def exclude(self, others: Literal["creators", "writers"]) -> None:
+        """Make other processes wait that create the store, or write to it, until the transaction ends. In SQLite they already do."""
+        if self.dialect.locks:
+            self.rows(self.dialect.locks[others])
 
     def close(self) -> None:
         """Close it."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _query(self, sql: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        return (sql.replace("?", self.dialect.mark), values) if values else (sql,)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self.errors as error:
+            raise UsageError(self._sentence(error)) from error
+
+    @abstractmethod
+    def _sentence(self, error: Any) -> str:
+        """Return what an error means."""
+
+
+def marks(values: Sized) -> str:
+    """Return the places of values in a list of SQL."""
+    return ", ".join("?" * len(values))
 
 
 def is_url(name: str) -> bool:
@@ -69,32 +121,29 @@ def open_store(name: str, *, write: bool = False, make: bool = True) -> Database
 
     Raises UsageError if it is missing, not a store, of another schema, or cannot be opened.
     """
-    database = _PostgreSQL(name, write) if is_url(name) else _SQLite(Path(name), write, make)
+    database = _PostgreSQL(name, write) if is_url(name) else _SQLite(name, write, make)
     try:
-        _check_version(database, write, make)
+        version = database.version()
+        if version is None and write and make:
+            with database.transaction():
+                database.exclude("creators")
+                version = database.version()  # another process may have been faster
+                if version is None:
+                    database.prepare()
+                    for sql in create(database.dialect):
+                        database.rows(sql)
+                    version = VERSION
+        if version is None:
+            raise UsageError(f"{database.name} is not a store of collbench: make one with `collbench store add {database.name} RUN…`")
+        if version != VERSION:
+            raise UsageError(
+                f"store {database.name} has schema {version}, but this collbench uses schema {VERSION}: "
+                "make a new store with `collbench store add STORE RUN…`"
+            )
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _check_version(database: _SQLite | _PostgreSQL, write: bool, make: bool) -> None:
-    version = database.version()
-    if version is None and write and make:
-        with database.transaction():
-            database.exclude()
-            version = database.version()  # another process may have been faster
-            if version is None:
-                database.run_all(create(database.dialect))
-                database.mark()
-                version = VERSION
-    if version is None:
-        raise UsageError(f"{database.name} is not a store of collbench: make one with `collbench store add {database.name} RUN…`")
-    if version != VERSION:
-        raise UsageError(
-            f"store {database.name} has schema {version}, but this collbench uses schema {VERSION}: "
-            "make a new store with `collbench store add STORE RUN…`"
-        )
 
 
 def _version_of(database: Database, records: Sequence[Record]) -> int:
@@ -111,15 +160,14 @@ _VERSION = "SELECT value FROM {} WHERE key = 'schema'"
 # SQLite: one file. It keeps the rollback journal, since write-ahead logs do not work on network file systems.
 
 
-class _SQLite:
-    """A store in a file."""
-
+class _SQLite(Database):
     dialect = SQLITE
+    errors = (sqlite3.Error, UnicodeError, OverflowError)
 
-    def __init__(self, path: Path, write: bool, make: bool) -> None:
-        self.name = shown_name(str(path))
-        self._path, self._write = path, write
-        self._check_file(write and make)
+    def __init__(self, name: str, write: bool, make: bool) -> None:
+        super().__init__(name, write)
+        path = Path(name)
+        self._check_file(path, write and make)
         mode = "rwc" if write and make else "rw" if os.access(path, os.W_OK) else "ro"  # rw: a killed writer's journal must be rolled back
         with self._errors():
             self._connection = sqlite3.connect(
@@ -128,15 +176,15 @@ class _SQLite:
             for setting in ("trusted_schema = OFF", "cache_size = -65536", *([] if write else ["query_only = ON"])):
                 self._connection.execute(f"PRAGMA {setting}")
 
-    def _check_file(self, make: bool) -> None:
+    def _check_file(self, path: Path, make: bool) -> None:
         """Raise UsageError for a path that cannot be a store, before SQLite opens it."""
         try:
-            with open_file(self._path) as file:
+            with open_file(path) as file:
                 head = file.read(len(_MAGIC))
         except FileNotFoundError as error:
             if not make:
                 raise UsageError(f"store {self.name} does not exist: make it with `collbench store add {self.name} RUN…`") from error
-            if not self._path.absolute().parent.is_dir():
+            if not path.absolute().parent.is_dir():
                 raise UsageError(f"store {self.name} cannot be made: its folder does not exist; make the folder first") from error
             return
         except OSError as error:
@@ -145,7 +193,6 @@ class _SQLite:
             raise UsageError(f"{self.name} is not a store of collbench (not an SQLite file): name another file")
 
     def version(self) -> int | None:
-        """Return the schema version; None for an empty file. Raises UsageError for a database of another program."""
         [(application,)], [(tables,)] = self.rows("PRAGMA application_id"), self.rows("SELECT count(*) FROM sqlite_master")
         if not tables and not application:
             return None
@@ -153,40 +200,17 @@ class _SQLite:
             raise UsageError(f"{self.name} is not a store of collbench (another program's SQLite file): name another file")
         return _version_of(self, self.rows(_VERSION.format("store")))
 
-    def exclude(self) -> None:
-        """Do nothing: a transaction already excludes other writers."""
-
-    exclude_writers = exclude
-
-    def mark(self) -> None:
-        """Mark the file as a store."""
+    def prepare(self) -> None:
         self.rows(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    def run_all(self, statements: Iterable[str]) -> None:
-        """Run statements without values."""
-        for sql in statements:
-            self.rows(sql)
-
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Record]:
-        """Return all records of a query; of a statement without records []."""
-        with self._errors():
-            return self._connection.execute(sql, values).fetchall()
-
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
-        """Yield the records of a query; a part of them is in memory at a time."""
         with self._errors():
             cursor = self._connection.execute(sql, values)
             while records := cursor.fetchmany(_PIECE):
                 yield from records
 
-    def insert(self, sql: str, records: Iterable[Sequence[Any]]) -> None:
-        """Run a statement once for each record."""
-        with self._errors():
-            self._connection.executemany(sql, records)
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make all statements in the block take effect, or none; other writers wait."""
         with self._errors():
             self._connection.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
         try:
@@ -198,21 +222,7 @@ class _SQLite:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def close(self) -> None:
-        """Close the file."""
-        if hasattr(self, "_connection"):
-            self._connection.close()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise UsageError(self._sentence(error)) from error
-        except (UnicodeError, OverflowError) as error:
-            raise UsageError(f"store {self.name} is damaged ({error}): restore it, or make a new one from the run folders") from error
-
-    def _sentence(self, error: sqlite3.Error) -> str:
+    def _sentence(self, error: Any) -> str:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         if code == sqlite3.SQLITE_BUSY:
             return f"store {self.name} is used by another process for more than {WAIT_S:.0f} s: wait until it has ended, and try again"
@@ -245,18 +255,16 @@ def _refuse_password(url: str) -> str:
 _READER = " -c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"  # a run is read whole
 
 
-class _PostgreSQL:
-    """A store in a database of a PostgreSQL server."""
-
+class _PostgreSQL(Database):
     dialect = POSTGRESQL
 
     def __init__(self, url: str, write: bool) -> None:
-        self.name = shown_name(url)
+        super().__init__(url, write)
         try:
             import psycopg
         except ImportError as error:
             raise UsageError(f"store {self.name} needs psycopg ({error}): install collbench[postgresql]") from error
-        self._driver, self._write = psycopg, write
+        self.errors = (psycopg.Error,)
         settings = f"-c search_path={NAMESPACE} -c cursor_tuple_fraction=1 -c lock_timeout={WAIT_S:.0f}s{'' if write else _READER}"
         given = dict(parse_qsl(urlsplit(url).query))
         with self._errors():
@@ -266,73 +274,29 @@ class _PostgreSQL:
             )  # fmt: skip
 
     def version(self) -> int | None:
-        """Return the schema version; None without a store in the database."""
         # not to_regclass(): after a wait for another process it may still answer from the session's cache that there is no such table
         found = self.rows("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'store'", [NAMESPACE])
         # with the schema's name: without the permission on it, the search path skips the schema, and the error would be another one
         return _version_of(self, self.rows(_VERSION.format(f"{NAMESPACE}.store"))) if found else None
 
-    def exclude(self) -> None:
-        """Wait until no other process creates the store."""
-        self.rows("SELECT pg_advisory_xact_lock(?)", [_LOCK])
-
-    def exclude_writers(self) -> None:
-        """Make other writers wait until the transaction ends."""
-        self.rows("LOCK TABLE runs, verdicts IN SHARE ROW EXCLUSIVE MODE")
-
-    def mark(self) -> None:
-        """Do nothing: the name of the schema marks it."""
-
-    def run_all(self, statements: Iterable[str]) -> None:
-        """Run statements without values, after making the schema."""
+    def prepare(self) -> None:
         if not self.rows("SELECT 1 FROM pg_namespace WHERE nspname = ?", [NAMESPACE]):
             self.rows(f"CREATE SCHEMA {NAMESPACE}")
-        for sql in statements:
-            self.rows(sql)
-
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Record]:
-        """Return all records of a query; of a statement without records []."""
-        with self._errors():
-            cursor = self._connection.execute(*self._query(sql, values))
-            return cursor.fetchall() if cursor.description else []
 
     def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Record]:
-        """Yield the records of a query; a part of them is in memory at a time."""
         with self._errors(), self._connection.transaction(), self._connection.cursor("collbench") as cursor:
             cursor.itersize = _PIECE
             cursor.execute(*self._query(sql, values))
             yield from cursor
 
-    def insert(self, sql: str, records: Iterable[Sequence[Any]]) -> None:
-        """Run a statement once for each record."""
-        with self._errors(), self._connection.cursor() as cursor:
-            cursor.executemany(sql.replace("?", "%s"), records)
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make all statements in the block take effect, or none."""
         with self._errors(), self._connection.transaction():
             yield
 
-    def close(self) -> None:
-        """Close the connection."""
-        if hasattr(self, "_connection"):
-            self._connection.close()
-
-    @staticmethod
-    def _query(sql: str, values: Sequence[Any]) -> tuple[Any, ...]:
-        return (sql.replace("?", "%s"), values) if values else (sql,)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self._driver.Error as error:
-            raise UsageError(self._sentence(error)) from error
-
     def _sentence(self, error: Any) -> str:
         why, code = printable(" ".join(str(error).split("\n", 1)[0].split())), error.sqlstate or ""
-        if not hasattr(self, "_connection"):
+        if self._connection is None:
             return f"store {self.name} cannot be opened ({why}): check the URL, the server and your access"
         if self._connection.closed or code.startswith("08"):
             return f"the connection to store {self.name} was lost: what was not finished is not in it; check the server, and try again"

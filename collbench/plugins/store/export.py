@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from collbench.errors import UsageError
@@ -51,7 +50,7 @@ def export(database: Database, folder: Path, runs: RunSelection | None = None) -
             target = folder / place
             target.mkdir(parents=True)
             with parquet.ParquetWriter(target / "part-0.parquet", schema, compression="zstd") as writer:
-                for part in _pieces(records):
+                while part := list(islice(records, _AT_ONCE)):
                     arrays = [pa.array(values, each.type) for values, each in zip(zip(*part, strict=True), schema, strict=True)]
                     writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                     results += len(part)
@@ -97,14 +96,3 @@ def _span(month: str) -> tuple[str, Sequence[float]]:
     first = datetime.fromisoformat(f"{month}-01").replace(tzinfo=UTC)
     after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
     return "started_s >= ? AND started_s < ?", (first.timestamp(), after.timestamp())
-
-
-def _pieces(records: Iterator[Any]) -> Iterator[list[Any]]:
-    part: list[Any] = []
-    for record in records:
-        part.append(record)
-        if len(part) == _AT_ONCE:
-            yield part
-            part = []
-    if part:
-        yield part

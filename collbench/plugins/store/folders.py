@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -23,12 +23,13 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugin import record_files
 from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.records import PairMatrix, place_hosts, read_hunt, read_pairs
+from collbench.plugins.store.schema import FIGURES, NODE_PAIRS, SUSPECTS, TELEMETRY, StoreTable
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES, TOPOLOGY
 from collbench.results.quality import quality_of
 from collbench.results.reader import Run, read_run
 from collbench.results.row import IMPORTED, Row
 from collbench.results.store import plain
-from collbench.untrusted import list_of
+from collbench.untrusted import dict_of, list_of
 
 VERDICT = "verdict.json"
 _NOT_ENTERED = {SAMPLES, EVENTS}
@@ -130,6 +131,9 @@ class Result:
     figures: Mapping[str, Any]
 
 
+Part = tuple[StoreTable, Mapping[str, Any], str]
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """A run folder as a store keeps it.
@@ -139,9 +143,7 @@ class RunRecord:
     nodes      hosts
     results    rows, in the order of the folder
     hunt       columns of the table hunts; None for other runs
-    suspects   (columns of the table suspects, hosts)
-    pairs      (columns of the table node_pairs, host)
-    telemetry  (columns of the table telemetry, host)
+    parts      (table, its columns, host) of suspects, places of pairs, and GPUs
     warnings   what could not be read
     """
 
@@ -151,10 +153,8 @@ class RunRecord:
     nodes: Sequence[str]
     results: Sequence[Result]
     hunt: Mapping[str, Any] | None = None
-    suspects: Sequence[tuple[Mapping[str, Any], Sequence[str]]] = ()
-    pairs: Sequence[tuple[Mapping[str, Any], str]] = ()
-    telemetry: Sequence[tuple[Mapping[str, Any], str]] = ()
-    warnings: Sequence[str] = field(default=())
+    parts: Sequence[Part] = ()
+    warnings: Sequence[str] = ()
 
 
 def read_folder(path: Path) -> RunRecord:
@@ -166,9 +166,9 @@ def read_folder(path: Path) -> RunRecord:
         raise UnreadableRun(str(error)) from error
     info, warnings = run.info, list(run.warnings)
     nodes = [clean(name) for name in dict.fromkeys(list_of(info.get("hosts"), str)) if name]
-    hunt, suspects, pairs = _rounds_of(run, warnings)
-    nodes = list(dict.fromkeys([*nodes, *(name for _, names in suspects for name in names), *(name for _, name in pairs)]))
-    telemetry = list(_telemetry(run))
+    hunt, parts = _rounds_of(run, warnings)
+    nodes = list(dict.fromkeys([*nodes, *(host for _, _, host in parts)]))
+    parts += _telemetry(run)
     command, started_s = info.get("command"), seconds_of(info.get("started_utc"))
     columns = {
         "path": stored_path(path),
@@ -195,7 +195,7 @@ def read_folder(path: Path) -> RunRecord:
         found.setdefault(item.kind, []).append([list(item.path), text])
     return RunRecord(
         columns, {clean(name): as_json(value) for name, value in info.items()}, {kind: as_json(items) for kind, items in found.items()},
-        nodes, [result_of(row, started_s) for row in run.rows], hunt, suspects, pairs, telemetry, warnings,
+        nodes, [result_of(row, started_s) for row in run.rows], hunt, parts, warnings,
     )  # fmt: skip
 
 
@@ -205,6 +205,8 @@ def is_small(text: str) -> bool:
 
 
 _DRIFT, _SKEW, _ITERATIONS = "drift", "exit_skew_s", "iterations_per_sample"
+_SHARED = ("api", "na", "na_fact", "flags", "stopped", "target", "reached", "launches", "count")  # fields that many rows have in common
+_RARE = ("modes", "groups", "message_rate", "interference", "wrong_detail")
 
 
 def result_of(row: Row, started_s: float | None = None) -> Result:
@@ -212,38 +214,26 @@ def result_of(row: Row, started_s: float | None = None) -> Result:
 
     started_s: when its run began, in seconds since 1970; None: unknown.
     """
-    quality, times = quality_of(row), row.time_s
+    quality = quality_of(row)
     span = row.evidence.get("at_s")
     until_s = _finite(span[1]) if isinstance(span, list) and len(span) == 2 else None
-    remark = {
-        "api": row.api, "na": row.na, "na_fact": row.na_fact, "flags": list(row.flags), "stopped": row.stopped, "target": row.target,
-        "reached": row.reached, "quality": quality and quality.word, "launches": row.launches,
-        "count": row.count,
-    }  # fmt: skip
+    remark = {name: getattr(row, name) for name in _SHARED} | {"quality": quality and quality.word}
     kept = {
         name: row.evidence[name]
         for name, is_needed in ((_DRIFT, "drift" in row.flags), (_SKEW, "skew_limited" in row.flags), (_ITERATIONS, True))
         if is_needed and row.evidence.get(name) not in (None, 1)
     }  # what `quality_of` reads
-    detail = {
-        "modes": row.modes,
-        "groups": row.groups,
-        "message_rate": row.message_rate,
-        "interference": row.interference,
-        "wrong_detail": row.wrong_detail,
-        "evidence": kept,
-    }
-    detail = {name: value for name, value in detail.items() if value}
-    figures = {
-        "n": row.n, "n_eff": row.n_eff, "algbw_bytes_per_s": row.algbw_bytes_per_s, "busbw_bytes_per_s": row.busbw_bytes_per_s,
-        "percent_of_ceiling": row.percent_of_ceiling, "wrong": row.wrong, "checked": row.checked,
-        "time_rank_mean_s": row.time_rank_mean_s, "probe_before_s": _number(row.canary_s.get("before")),
-        "probe_after_s": _number(row.canary_s.get("after")), "ceiling_bytes_per_s": row.ceiling and row.ceiling.bytes_per_s,
-        "hard_bound_bytes_per_s": row.hard_bound and row.hard_bound.bytes_per_s, "detail": as_json(detail) if detail else None,
+    rare = {name: getattr(row, name) for name in _RARE} | {"evidence": kept}
+    detail = {name: value for name, value in rare.items() if value}
+    figures = {value.name: value.value(row) for value in FIGURES}
+    figures |= {
+        "probe_before_s": _number(row.canary_s.get("before")),
+        "probe_after_s": _number(row.canary_s.get("after")),
         "ended_s": None if started_s is None or until_s is None else started_s + until_s,
-        "stolen": _finite(row.evidence.get("stolen")), "preempted": count_of(row.evidence.get("preempted")),
-        **({f"time_{name}_s": value for name, value in vars(times).items()} if times else {}),
-    }  # fmt: skip
+        "stolen": _finite(row.evidence.get("stolen")),
+        "preempted": count_of(row.evidence.get("preempted")),
+        "detail": as_json(detail) if detail else None,
+    }
     return Result(as_json(case_of(row).stored()), as_json(remark), _origin(row.ceiling), _origin(row.hard_bound), figures)
 
 
@@ -265,55 +255,52 @@ def _origin(ceiling: Ceiling | None) -> str | None:
 # Rounds of hunts and pairs.
 
 _RESULTS = {"confirmed": "confirmed", "nobody": "no suspect", "no verdict": "no verdict"}  # by what run.json has
-_Suspects = list[tuple[Mapping[str, Any], Sequence[str]]]
-_Pairs = list[tuple[Mapping[str, Any], str]]
 
 
-def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, _Suspects, _Pairs]:
-    """Return (columns of hunts, suspects with hosts, pairs with hosts) of a run; (None, [], []) for others and for damaged ones."""
+def _rounds_of(run: Run, warnings: list[str]) -> tuple[dict[str, Any] | None, list[Part]]:
+    """Return (columns of hunts, suspects and pairs) of a run; (None, []) for others and for damaged ones."""
     try:
         if HUNT.holds(run):
             stored = read_hunt(run)
             warnings += stored.warnings
             verdict = stored.about.get("verdict") or {}
-            suspects = _suspects(verdict.get("suspects") or [], place_hosts(stored.about))
-            return _hunt("hunt", stored.about, len(stored.rounds), _RESULTS.get(str(verdict.get("result"))), suspects), suspects, []
+            result = _RESULTS.get(str(verdict.get("result")))
+            return _hunt("hunt", stored.about, len(stored.rounds), result, verdict.get("suspects") or [])
         pairs = read_pairs(run)
     except UsageError as error:
         warnings.append(str(error))
-        return None, [], []
+        return None, []
     if pairs is None:
-        return None, [], []
+        return None, []
     warnings += pairs.warnings
-    suspects = _suspects(pairs.about.get("judged") or [], place_hosts(pairs.about))
     rounds = len({one.round for one in pairs.rounds if not one.again})
-    return _hunt("pairs", pairs.about, rounds, None, suspects), suspects, list(_node_pairs(pairs.matrix()))
+    hunt, parts = _hunt("pairs", pairs.about, rounds, None, pairs.about.get("judged") or [])
+    return hunt, [*parts, *_node_pairs(pairs.matrix())]
 
 
-def _hunt(command: str, about: Mapping[str, Any], rounds: int, result: str | None, suspects: _Suspects) -> dict[str, Any]:
-    states = [columns["state"] for columns, _ in suspects]
-    return {
+def _hunt(
+    command: str, about: Mapping[str, Any], rounds: int, result: str | None, suspects: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[Part]]:
+    hosts, states = place_hosts(about), [each["state"] for each in suspects]
+    hunt = {
         "command": command, "result": result, "backend": text_of(about.get("backend")), "compared": text_of(about.get("by")),
         "places": len(about["places"]), "rounds": rounds, "size_bytes": count_of(about.get("size_bytes")),
         "confirmed": states.count("confirmed"), "inconclusive": states.count("inconclusive"),
     }  # fmt: skip
-
-
-def _suspects(suspects: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> _Suspects:
-    found: _Suspects = []
+    parts: list[Part] = []
     for number, each in enumerate(suspects):
-        names = list(dict.fromkeys(clean(hosts[place]) for place in each["places"]))
         columns = {"number": number, "kind": clean(each["kind"]), "part": clean(each["part"]), "state": each["state"]}
-        rates = {f"ratio{end}": each.get(name) for end, name in (("", "ratio"), ("_low", "low"), ("_high", "high"))}
-        found.append((columns | rates, names))
-    return found
+        columns |= {"ratio": each.get("ratio"), "ratio_low": each.get("low"), "ratio_high": each.get("high")}
+        parts += [(SUSPECTS, columns, host) for host in dict.fromkeys(clean(hosts[place]) for place in each["places"])]
+    return hunt, parts
 
 
-def _node_pairs(matrix: PairMatrix) -> Iterator[tuple[dict[str, Any], str]]:
+def _node_pairs(matrix: PairMatrix) -> Iterator[Part]:
     """Yield the medians of each place over its partners, with its host."""
     for place, (name, host) in enumerate(zip(matrix.places, matrix.hosts, strict=True)):
         wrong = matrix.wrong[place]
         yield (
+            NODE_PAIRS,
             {
                 "place": place, "name": clean(name), "partners": int(np.isfinite(matrix.latency_s[place]).sum()),
                 "sent_bytes_per_s": _median(matrix.bandwidth[place]), "received_bytes_per_s": _median(matrix.bandwidth[:, place]),
@@ -334,32 +321,24 @@ _LARGEST_READING = 1e6  # larger values are not valid
 _READINGS: Mapping[str, Callable[[Any], Any]] = {"sm_mhz": np.median, "power_w": np.max, "temperature_c": np.max}
 
 
-def _telemetry(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield what a store keeps of each GPU of each host in each case, with its host."""
+def _telemetry(run: Run) -> Iterator[Part]:
+    """Yield what a store keeps of each GPU of each host in each case."""
     events = [event for event in run.events if event.get("kind") == "telemetry" and isinstance(event.get("hosts"), dict)]
     for number, event in enumerate(events):
-        ended_s = seconds_of(event.get("utc"))
         for host, samples in event["hosts"].items():
-            for gpu, states in _by_gpu(samples).items():
-                readings = {name: _summary([state.get(name) for state in states], of) for name, of in _READINGS.items()}
-                throttled = sum(bool(state.get("slowed_by")) for state in states) / len(states)
-                about = {"number": number, "gpu": gpu, "ended_s": ended_s, "samples": len(states), "throttled": throttled}
-                yield about | readings, clean(host)
-
-
-def _by_gpu(samples: Any) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for sample in list_of(samples, dict):
-        gpus = sample.get("gpus")
-        for gpu, state in gpus.items() if isinstance(gpus, dict) else ():
-            if isinstance(state, dict):
-                found.setdefault(clean(gpu), []).append(state)
-    return found
-
-
-def _summary(values: Sequence[Any], of: Callable[[Any], Any]) -> float | None:
-    valid = [value for value in map(_finite, values) if value is not None and abs(value) <= _LARGEST_READING]
-    return float(of(valid)) if valid else None
+            states_of: dict[str, list[dict[str, Any]]] = {}
+            for sample in list_of(samples, dict):
+                for gpu, state in dict_of(sample.get("gpus")).items():
+                    if isinstance(state, dict):
+                        states_of.setdefault(clean(gpu), []).append(state)
+            for gpu, states in states_of.items():
+                columns = {"number": number, "gpu": gpu, "ended_s": seconds_of(event.get("utc")), "samples": len(states)}
+                columns["throttled"] = sum(bool(state.get("slowed_by")) for state in states) / len(states)
+                for name, summary in _READINGS.items():
+                    readings = [_finite(state.get(name)) for state in states]
+                    valid = [reading for reading in readings if reading is not None and abs(reading) <= _LARGEST_READING]
+                    columns[name] = float(summary(valid)) if valid else None
+                yield TELEMETRY, columns, clean(host)
 
 
 # A verdict.

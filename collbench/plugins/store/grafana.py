@@ -120,6 +120,7 @@ def write_dashboards(dashboards: Sequence[Dashboard], source: str, folder: Path)
 def content(dashboard: Dashboard, source: str) -> dict[str, Any]:
     """Return a dashboard as Grafana's JSON has it."""
     tag = f"collbench-{source}"
+    data_source = {"name": "datasource", "label": "data source", "type": "datasource", "query": _TYPES[source], "hide": 0, "refresh": 1}
     return {
         "uid": f"collbench-{dashboard.name}-{source}",
         "title": f"collbench: {dashboard.title}",
@@ -131,7 +132,7 @@ def content(dashboard: Dashboard, source: str) -> dict[str, Any]:
         "schemaVersion": _SCHEMA,
         "refresh": dashboard.refresh,
         "time": {"from": f"now-{dashboard.hours}h", "to": "now"},
-        "templating": {"list": [_data_source(source), *(_variable(each, source) for each in dashboard.variables)]},
+        "templating": {"list": [data_source, *(_variable(each, source) for each in dashboard.variables)]},
         "annotations": {"list": []},
         "links": [_others(tag)],
         "panels": list(_panels(dashboard.panels, source)),
@@ -156,10 +157,6 @@ def _others(tag: str) -> dict[str, Any]:
 
 def _source_of(source: str) -> dict[str, str]:
     return {"type": _TYPES[source], "uid": "${datasource}"}
-
-
-def _data_source(source: str) -> dict[str, Any]:
-    return {"name": "datasource", "label": "data source", "type": "datasource", "query": _TYPES[source], "hide": 0, "refresh": 1}
 
 
 def _variable(variable: DashboardVariable, source: str) -> dict[str, Any]:
@@ -200,7 +197,7 @@ def _panels(panels: Sequence[Panel], source: str) -> Iterator[dict[str, Any]]:
             "targets": list(_targets(panel, source)),
             "fieldConfig": {"defaults": _field(panel, source), "overrides": []},
             "options": _OPTIONS[panel.kind],
-            "transformations": _table_columns() if panel.kind == "table" and source == PROMETHEUS else [],
+            "transformations": [_WITHOUT_COLUMNS] if panel.kind == "table" and source == PROMETHEUS else [],
         }
 
 
@@ -229,11 +226,6 @@ def _targets(panel: Panel, source: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _table_columns() -> list[dict[str, Any]]:
-    """Return the transformation that leaves out the columns that Prometheus adds to each series."""
-    return [{"id": "organize", "options": {"excludeByName": dict.fromkeys(("Time", "__name__", "instance", "job"), True)}}]
-
-
 def _field(panel: Panel, source: str) -> dict[str, Any]:
     found: dict[str, Any] = {"unit": panel.unit, "color": {"mode": "thresholds" if panel.limits or panel.states else "palette-classic"}}
     if panel.decimals is not None:
@@ -249,6 +241,8 @@ def _field(panel: Panel, source: str) -> dict[str, Any]:
     return found | _STYLE.get(panel.kind, {})
 
 
+# The columns that Prometheus adds to each series.
+_WITHOUT_COLUMNS = {"id": "organize", "options": {"excludeByName": dict.fromkeys(("Time", "__name__", "instance", "job"), True)}}
 _STYLE: dict[str, dict[str, Any]] = {
     "timeseries": {"custom": {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 0, "showPoints": "always", "spanNulls": True}},
     "state-timeline": {"custom": {"lineWidth": 0, "fillOpacity": 70}},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TextIO
@@ -52,7 +52,15 @@ STORE_METRICS = {
     "store_rows_left_out": ("", "rows beyond the limit of the endpoint: use a higher --limit or fewer --days"),
     "store_read": ("seconds", "time to read the store for this scrape"),
 }
-_ABOUT = ROW_METRICS | GATE_METRICS | STORE_METRICS
+METRICS = ROW_METRICS | GATE_METRICS | STORE_METRICS
+# Metrics of the newest case of a node or of a GPU: the SQL of their values in the views `node_history` and `telemetry_history`.
+VALUES_OF_CASES = {"state_probe": "probe_after_s", "stolen": "stolen", "preemptions": "preempted"}
+VALUES_OF_GPUS = {
+    "gpu_sm_clock": "1e6 * sm_mhz",
+    "gpu_power": "power_w",
+    "gpu_temperature": "temperature_c",
+    "gpu_throttled": "throttled",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ def metrics_text(database: Database, covers: MetricsRange, now_s: float) -> str:
 
     Raises UsageError if the store cannot be read.
     """
-    return exposed(_ABOUT, _samples(database, covers, now_s))
+    return exposed(METRICS, _samples(database, covers, now_s))
 
 
 def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator[Sample]:
@@ -84,12 +92,6 @@ def _samples(database: Database, covers: MetricsRange, now_s: float) -> Iterator
     yield Sample("store_read", {}, time.monotonic() - began)
 
 
-# For each value of `by` the newest record of a query.
-_NEWEST = (
-    "SELECT {columns} FROM (SELECT {columns},"
-    " row_number() OVER (PARTITION BY {by} ORDER BY {newest} DESC, run_id DESC, number DESC) AS place"
-    " FROM ({source}) AS found) AS ranked WHERE place = 1"
-)
 _RESULTS = (
     "SELECT nodes.name AS node, results.case_id, results.run_id, results.number, runs.started_s, results.ended_s, results.probe_after_s,"
     " results.stolen, results.preempted FROM runs JOIN results ON results.run_id = runs.run_id"
@@ -98,7 +100,11 @@ _RESULTS = (
 
 
 def _newest(source: str, columns: str, by: str, newest: str) -> str:
-    return _NEWEST.format(source=source, columns=columns, by=by, newest=newest)
+    """Return the SQL of the newest record of a query for each value of `by`."""
+    return (
+        f"SELECT {columns} FROM (SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {newest} DESC, run_id DESC, number DESC) AS place"
+        f" FROM ({source}) AS found) AS ranked WHERE place = 1"
+    )
 
 
 def _rows(database: Database, since: float, most: int) -> Iterator[Sample]:
@@ -135,18 +141,18 @@ def _suspects(database: Database, since: float) -> Iterator[Sample]:
 
 
 def _conditions(database: Database, since: float) -> Iterator[Sample]:
-    values = ("probe_after_s", "stolen", "preempted")
-    sql = _newest(f"{_RESULTS} AND results.ended_s IS NOT NULL", f"node, run_id, number, ended_s, {', '.join(values)}", "node", "ended_s")
-    for node, _, _, _, probe_s, stolen, preempted in database.rows(sql, [since]):
-        labels = _labels(node=node)
-        yield from (Sample("state_probe", labels, probe_s), Sample("stolen", labels, stolen), Sample("preemptions", labels, preempted))
-    columns = "node, gpu, run_id, number, ended_s, sm_mhz, power_w, temperature_c, throttled"
-    sql = _newest("SELECT * FROM telemetry_history WHERE started_s >= ?", columns, "node, gpu", "ended_s")
-    for node, gpu, _, _, _, clock, power, temperature, throttled in database.rows(f"{sql} LIMIT {_MOST_GPUS}", [since]):
-        labels = _labels(node=node, gpu=gpu)
-        yield Sample("gpu_sm_clock", labels, None if clock is None else 1e6 * clock)
-        yield from (Sample("gpu_power", labels, power), Sample("gpu_temperature", labels, temperature))
-        yield Sample("gpu_throttled", labels, throttled)
+    yield from _newest_values(database, since, f"{_RESULTS} AND results.ended_s IS NOT NULL", ("node",), VALUES_OF_CASES)
+    of_gpus = "SELECT * FROM telemetry_history WHERE started_s >= ?"
+    yield from _newest_values(database, since, of_gpus, ("node", "gpu"), VALUES_OF_GPUS, limit=f" LIMIT {_MOST_GPUS}")
+
+
+def _newest_values(
+    database: Database, since: float, source: str, labels: tuple[str, ...], values: Mapping[str, str], *, limit: str = ""
+) -> Iterator[Sample]:
+    sql = _newest(source, ", ".join([*labels, *values.values()]), ", ".join(labels), "ended_s")
+    for record in database.rows(f"{sql}{limit}", [since]):
+        of_record = _labels(**dict(zip(labels, record, strict=False)))
+        yield from (Sample(name, of_record, value) for name, value in zip(values, record[len(labels) :], strict=True))
 
 
 def _verdicts(database: Database) -> Iterator[Sample]:
@@ -154,9 +160,9 @@ def _verdicts(database: Database) -> Iterator[Sample]:
     sql = _newest(
         "SELECT baseline, judged_s, verdict_id AS run_id, 0 AS number, document_id FROM verdicts"
         " WHERE document_id IS NOT NULL AND judged_s IS NOT NULL",
-        "baseline, judged_s, run_id, number, document_id", "baseline", "judged_s",
+        "baseline, judged_s, document_id", "baseline", "judged_s",
     )  # fmt: skip
-    for baseline, judged_s, _, _, document in database.rows(f"{sql} ORDER BY judged_s DESC LIMIT {_MOST_BASELINES}"):
+    for baseline, judged_s, document in database.rows(f"{sql} ORDER BY judged_s DESC LIMIT {_MOST_BASELINES}"):
         ((content,),) = database.rows("SELECT content FROM documents WHERE document_id = ?", [document])
         verdict = from_json(parse_json(zlib.decompress(content)))
         for sample in gate_samples(verdict):

@@ -7,7 +7,7 @@ one case by its primary key, however many results there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import isfinite
@@ -15,9 +15,9 @@ from typing import Any
 
 from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.database import Database, Record
+from collbench.plugins.store.database import Database, Record, marks
 from collbench.plugins.store.reading import RunSelection
-from collbench.plugins.store.schema import CASES, LABELS, RUNS, SUSPECTS, TABLES, VERDICT_GROUPS, VERDICTS, VIEWS, StoreColumn, StoreTable
+from collbench.plugins.store.schema import CASES, RUNS, TABLES, VERDICTS, VIEWS, StoreColumn
 from collbench.units import parse_size
 
 _ALL = {(table.name, column.name): column for table in TABLES for column in table.columns}
@@ -54,7 +54,7 @@ def _columns_of(source: str) -> dict[str, StoreColumn]:
     for name, sql in _OF_VIEWS[source].columns:
         owner, _, column = sql.partition(".")
         known = _ALL.get((owner, column))
-        found[name] = known or StoreColumn(name, "text", "when the run began (UTC)")
+        found[name] = known or StoreColumn(name, "when the run began (UTC)")
     return found
 
 
@@ -215,7 +215,7 @@ def records(database: Database, query: Query) -> Iterator[Record]:
         parts.append(condition)
         values += more
     if of_nodes and query.runs.nodes:
-        parts.append(f"node IN ({_marks(query.runs.nodes)})")
+        parts.append(f"node IN ({marks(query.runs.nodes)})")
         values += query.runs.nodes
     source = "node_history" if of_nodes else query.subject.source
     where = f" WHERE {' AND '.join(parts)}" if parts else ""
@@ -224,10 +224,6 @@ def records(database: Database, query: Query) -> Iterator[Record]:
     order = f" ORDER BY {query.subject.order} DESC NULLS LAST, {number} DESC{within}"
     limit = f" LIMIT {query.limit}" if query.limit is not None else ""
     yield from database.stream(f"SELECT {', '.join(query.names)} FROM {source}{where}{order}{limit}", values)
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
 
 
 _MOST_CASES = 300  # cases or runs in a list; of more a join finds the results
@@ -241,7 +237,7 @@ def _conditions(database: Database, query: Query) -> Iterator[tuple[str, list[An
         found = [each.sql() for each in of_cases]
         for column, names in (("operation", query.operations), ("backend", query.backends)):
             if names:
-                found.append((f"{column} IN ({_marks(names)})", list(names)))
+                found.append((f"{column} IN ({marks(names)})", list(names)))
         if query.sizes:
             found.append(size_conditions(query.sizes))
         if found:
@@ -250,7 +246,7 @@ def _conditions(database: Database, query: Query) -> Iterator[tuple[str, list[An
             if len(cases) > _MOST_CASES:
                 yield f"case_id IN (SELECT case_id FROM cases WHERE {condition})", values
             else:
-                yield f"case_id IN ({_marks(cases)})" if cases else "1 = 0", cases
+                yield f"case_id IN ({marks(cases)})" if cases else "1 = 0", cases
     yield from (each.sql() for each in query.conditions if each not in of_cases)
     if query.subject.source == VERDICTS.name:
         times = ((f"{query.subject.order} >= ?", query.runs.since_s), (f"{query.subject.order} < ?", query.runs.until_s))
@@ -259,7 +255,7 @@ def _conditions(database: Database, query: Query) -> Iterator[tuple[str, list[An
     condition, values = query.runs.sql()
     newest = _newest(database, query)
     if newest:
-        yield f"run_id IN ({_marks(newest)})", newest
+        yield f"run_id IN ({marks(newest)})", newest
     elif condition:
         yield f"run_id IN (SELECT runs.run_id FROM runs WHERE {condition})", values
 
@@ -280,23 +276,3 @@ def _newest(database: Database, query: Query) -> list[Any]:
         if known >= query.limit:
             return found
     return []
-
-
-# What a store has.
-
-
-@dataclass(frozen=True)
-class StoreSummary:
-    """The content of a store: numbers of records by table, and when the first and the last run began (seconds since 1970)."""
-
-    counts: Mapping[str, int]
-    first_s: float | None
-    last_s: float | None
-
-
-def summary(database: Database) -> StoreSummary:
-    """Return the content of a store. Results are counted by the numbers in their runs."""
-    small: tuple[StoreTable, ...] = (RUNS, CASES, LABELS, SUSPECTS, VERDICTS, VERDICT_GROUPS)
-    counts = {table.name: int(database.rows(f"SELECT count(*) FROM {table.name}")[0][0]) for table in small}
-    [(results, first, last)] = database.rows("SELECT sum(results), min(started_s), max(started_s) FROM runs")
-    return StoreSummary({**counts, "results": int(results or 0)}, first, last)

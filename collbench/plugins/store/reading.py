@@ -18,14 +18,12 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
 from collbench.machine.readers.text import printable
-from collbench.plugins.store.database import Database, Record
+from collbench.plugins.store.database import Database, Record, marks
 from collbench.plugins.store.folders import fingerprint_of, stored_path
-from collbench.plugins.store.schema import RESULTS, column_of
+from collbench.plugins.store.schema import RESULTS
 from collbench.results.reader import Run
 from collbench.results.row import CaseKey, Row, Times
 from collbench.untrusted import parse_json
-
-_AT_ONCE = 400  # values in a list of SQL
 
 
 @dataclass(frozen=True)
@@ -49,20 +47,20 @@ class RunSelection:
         parts: list[str] = []
         values: list[Any] = []
         if self.names:
-            marks, paths = _marks(self.names), [_path_of(name) for name in self.names]
+            places, paths = marks(self.names), [_path_of(name) for name in self.names]
             parts.append(
-                f"(runs.name IN ({marks}) OR runs.allocation IN ({marks}) OR runs.path IN ({marks}) OR "
-                f"runs.run_id IN (SELECT run_id FROM labels WHERE label IN ({marks})))"
+                f"(runs.name IN ({places}) OR runs.allocation IN ({places}) OR runs.path IN ({places}) OR "
+                f"runs.run_id IN (SELECT run_id FROM labels WHERE label IN ({places})))"
             )
             values += [*self.names, *self.names, *paths, *self.names]
         if self.nodes:
             of_nodes = (
-                f"SELECT run_id FROM run_nodes JOIN nodes ON nodes.node_id = run_nodes.node_id WHERE nodes.name IN ({_marks(self.nodes)})"
+                f"SELECT run_id FROM run_nodes JOIN nodes ON nodes.node_id = run_nodes.node_id WHERE nodes.name IN ({marks(self.nodes)})"
             )
             parts.append(f"runs.run_id IN ({of_nodes})")
             values += self.nodes
         if self.labels:
-            parts.append(f"runs.run_id IN (SELECT run_id FROM labels WHERE label IN ({_marks(self.labels)}))")
+            parts.append(f"runs.run_id IN (SELECT run_id FROM labels WHERE label IN ({marks(self.labels)}))")
             values += self.labels
         for condition, value in (("runs.started_s >= ?", self.since_s), ("runs.started_s < ?", self.until_s)):
             if value is not None:
@@ -76,10 +74,6 @@ def _path_of(name: str) -> str:
         return stored_path(Path(name))
     except (UsageError, OSError, ValueError):
         return name
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
 
 
 class StoredRun(Run):
@@ -122,7 +116,7 @@ def newest_launches(database: Database) -> list[int]:
 def load_runs(database: Database, numbers: Sequence[int]) -> list[StoredRun]:
     """Return the runs with these numbers, rebuilt, in this order."""
     with database.transaction():
-        heads = {row[0]: row for row in _of(database, "SELECT run_id, path, info, facts FROM runs WHERE run_id IN ({})", numbers)}
+        heads = {row[0]: row for row in database.rows_among("SELECT run_id, path, info, facts FROM runs WHERE run_id IN ({})", numbers)}
         loaded = _Loader(database)
         loaded.documents_of(heads.values())
         return [loaded.run(heads[number]) for number in numbers if number in heads]
@@ -134,17 +128,10 @@ def load_rows(database: Database, numbers: Iterable[int]) -> dict[int, list[Row]
     return {number: loaded.rows(number) for number in numbers}
 
 
-def _of(database: Database, sql: str, numbers: Iterable[int]) -> list[Record]:
-    """Return the records of a query with a list of numbers, in pieces that databases accept."""
-    ordered = sorted(set(numbers))
-    pieces = [ordered[start : start + _AT_ONCE] for start in range(0, len(ordered), _AT_ONCE)]
-    return [row for piece in pieces for row in database.rows(sql.format(_marks(piece)), piece)]
-
-
-_CASE = tuple(map(column_of, CaseKey._fields))
 _FIGURES = tuple(each.name for each in RESULTS.columns[3:])
 _RESULTS = f"SELECT case_id, {', '.join(_FIGURES)} FROM {RESULTS.name} WHERE run_id = ? ORDER BY number"
 _TIMES = tuple((name, f"time_{name}_s") for name in Times.__dataclass_fields__)
+_PLAIN = tuple(name for name in _FIGURES if name in Row.__dataclass_fields__)
 
 
 class _Loader:
@@ -158,7 +145,7 @@ class _Loader:
     def documents_of(self, heads: Iterable[Record]) -> None:
         """Read the documents of these runs."""
         numbers = {number for _, _, info, facts in heads if info for number in (*parse_json(info)[1].values(), *parse_json(facts).values())}
-        for number, content in _of(self.database, "SELECT document_id, content FROM documents WHERE document_id IN ({})", numbers):
+        for number, content in self.database.rows_among("SELECT document_id, content FROM documents WHERE document_id IN ({})", numbers):
             self.documents[number] = parse_json(zlib.decompress(content))
 
     def run(self, head: Record) -> StoredRun:
@@ -181,7 +168,7 @@ class _Loader:
     def _learn(self, table: str, numbers: set[Any]) -> None:
         lacking = {each for each in numbers if each is not None and each not in self.known[table]}
         key = {"cases": "case_id", "remarks": "remark_id", "ceilings": "ceiling_id"}[table]
-        for number, content in _of(self.database, f"SELECT {key}, content FROM {table} WHERE {key} IN ({{}})", lacking):
+        for number, content in self.database.rows_among(f"SELECT {key}, content FROM {table} WHERE {key} IN ({{}})", lacking):
             self.known[table][number] = parse_json(content)
 
     def _row(self, figures: Mapping[str, Any]) -> Row:
@@ -193,13 +180,12 @@ class _Loader:
         probes = {when: figures[f"probe_{when}_s"] for when in ("before", "after")}
         case = dict(zip(CaseKey._fields, self.known["cases"][figures["case_id"]], strict=False))
         shared = {"api": case["backend"], "count": 0, **remark}
-        plain = ("n_eff", "algbw_bytes_per_s", "busbw_bytes_per_s", "percent_of_ceiling", "wrong", "time_rank_mean_s")
         return Row(
-            **case, **shared, **detail, flags=flags, n=figures["n"] or 0, checked=figures["checked"] or 0,
+            **case, **shared, **detail, flags=flags,
             time_s=None if times["p50"] is None else Times(**times), canary_s=probes if any(probes.values()) else {},
             ceiling=self._ceiling(figures["ceiling_id"], figures["ceiling_bytes_per_s"]),
             hard_bound=self._ceiling(figures["hard_bound_id"], figures["hard_bound_bytes_per_s"]),
-            **{name: figures[name] for name in plain},
+            **{name: figures[name] for name in _PLAIN if figures[name] is not None},
         )  # fmt: skip
 
     def _ceiling(self, number: int | None, rate: float | None) -> Ceiling | None:

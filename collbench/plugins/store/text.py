@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TextIO
 
+from collbench.columns import NOTHING, TEXT, unit_of
 from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, Record
 from collbench.plugins.store.query import Query, columns_of, records
@@ -15,18 +16,18 @@ from collbench.plugins.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, 
 from collbench.report.frame import Column, Frame, Line, csv_lines, json_lines, markdown_lines, table_lines
 from collbench.report.runs import RunsInFolders, readable
 from collbench.report.screen import print_lines, wants_color, width_of
-from collbench.units import format_percent, format_rate, format_size, format_time, plural
+from collbench.units import plural
 
 FORMATS = ("table", "csv", "markdown")
 MOST_SHOWN = 1000  # records of a table or of Markdown without --limit
 _AT_ONCE = 1000  # records of CSV and JSON lines in memory
-_UNKNOWN = "–"
 _MOMENTS = ("started_s", "finished_s", "added_s", "judged_s")
 _TITLES = {
     "started": "started (UTC)", "started_s": "started (UTC)", "finished_s": "finished (UTC)", "added_s": "added (UTC)",
     "judged_s": "judged (UTC)", "size_bytes": "size", "busbw_bytes_per_s": "busbw GB/s", "algbw_bytes_per_s": "algbw GB/s",
     "percent_of_ceiling": "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
 }  # fmt: skip
+_UNITS = {"_bytes_per_s": " GB/s", "_s": " µs"}
 _NUMBERS = ("integer", "real", "id")
 _WIDE = ("path", "na", "command", "run", "name", "baseline", "candidates", "flags", "limited_by")
 
@@ -56,28 +57,23 @@ def write_query(database: Database, query: Query, format: str, stream: TextIO, c
 
 def frame_columns(query: Query) -> tuple[Column[Record], ...]:
     """Return the columns of a query's table: for people in their units, for programs in SI units."""
-    known = columns_of(query.subject)
-    return tuple(_column(place, name, known[name].kind in _NUMBERS) for place, name in enumerate(query.names))
+    return tuple(_column(query, place, name) for place, name in enumerate(query.names))
 
 
-def _column(place: int, name: str, is_number: bool) -> Column[Record]:
+def _column(query: Query, place: int, name: str) -> Column[Record]:
+    title = _TITLES.get(name)
+    if title is None:
+        stem, unit = next(((name.removesuffix(end), unit) for end, unit in _UNITS.items() if name.endswith(end)), (name, ""))
+        title = stem.replace("_", " ") + unit
+    right = columns_of(query.subject)[name].kind in _NUMBERS and name not in _MOMENTS
+
     def text(record: Record) -> str:
         return _text(name, record[place])
 
     def value(record: Record) -> Any:
         return _plain(record[place])
 
-    right = is_number and name not in _MOMENTS
-    return Column(name, _title(name), text, value, right=right, drop=place if place > 3 else 0, cut=name in _WIDE)
-
-
-def _title(name: str) -> str:
-    if name in _TITLES:
-        return _TITLES[name]
-    for ending, unit in (("_bytes_per_s", " GB/s"), ("_s", " µs")):
-        if name.endswith(ending):
-            return name.removesuffix(ending).replace("_", " ") + unit
-    return name.replace("_", " ")
+    return Column(name, title, text, value, right=right, drop=place if place > 3 else 0, cut=name in _WIDE)
 
 
 def _plain(value: Any) -> Any:
@@ -85,20 +81,18 @@ def _plain(value: Any) -> Any:
     return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
 
 
-_TEXTS: tuple[tuple[Callable[[str], bool], Callable[[Any], str]], ...] = (
-    (lambda name: name == "started", lambda value: str(_plain(value)).replace("T", " ").removesuffix("Z")),
-    (lambda name: name in _MOMENTS, lambda value: datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")),
-    (lambda name: name == "size_bytes", format_size),
-    (lambda name: name.startswith("percent"), format_percent),
-    (lambda name: name.endswith("_bytes_per_s"), format_rate),
-    (lambda name: name.endswith("_s"), format_time),
-    (lambda name: True, lambda value: f"{value:.4g}" if isinstance(value, float) else str(value)),
-)  # the first rule that fits the name of a column
-
-
 def _text(name: str, value: Any) -> str:
-    """Return a value for people."""
-    return _UNKNOWN if value is None else next(text for fits, text in _TEXTS if fits(name))(value)
+    """Return a value for people, in the unit that the end of the column's name has."""
+    if value is None:
+        return NOTHING
+    if name == "started":
+        return str(_plain(value)).replace("T", " ").removesuffix("Z")
+    if name in _MOMENTS:
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    unit = unit_of(name)
+    if unit is TEXT:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return unit.text(value)
 
 
 # What was changed.

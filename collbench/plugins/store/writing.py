@@ -10,13 +10,14 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from collbench.errors import UnreadableRun, UsageError
-from collbench.plugins.store.database import Database
+from collbench.plugins.store.database import Database, marks
 from collbench.plugins.store.folders import (
     RunRecord,
     VerdictRecord,
@@ -45,15 +46,12 @@ from collbench.plugins.store.schema import (
     VERDICT_GROUPS,
     VERDICTS,
     StoreTable,
-    column_of,
 )
 from collbench.results.row import CaseKey
 from collbench.untrusted import parse_json
 
 ADDED, UPDATED, UNCHANGED, MISSING = "added", "updated", "unchanged", "missing"
-_AT_ONCE = 400  # values in a list of SQL: SQLite accepts 999
 _OF_RUN = (RESULTS, RUN_NODES, HUNTS, SUSPECTS, NODE_PAIRS, TELEMETRY)
-_CASE = tuple(map(column_of, CaseKey._fields))
 
 
 class Writer:
@@ -84,14 +82,15 @@ class Writer:
                 self._put_verdict(record)
         return UPDATED if held else ADDED, record.warnings if isinstance(record, RunRecord) else ()
 
-    def mark_missing(self, table: StoreTable, path: str) -> None:
-        """Record that the folder of a run, or the file of a verdict, is gone."""
-        with self.database.transaction():
-            self.database.rows(f"UPDATE {table.name} SET missing = 1 WHERE path = ?", [path])
-
-    def _undone_together(self) -> Any:
-        """Return the transaction of one addition; numbers that it assigned are forgotten if it fails."""
-        return _Forgetting(self.database.transaction(), self._numbers)
+    @contextmanager
+    def _undone_together(self) -> Iterator[None]:
+        """Make all statements of an addition take effect, or none; numbers that it assigned are forgotten if it fails."""
+        try:
+            with self.database.transaction():
+                yield
+        except BaseException:
+            self._numbers.clear()
+            raise
 
     def _put_run(self, record: RunRecord, labels: Sequence[str]) -> None:
         run_id = self._put_head(RUNS, record.columns)
@@ -103,19 +102,17 @@ class Writer:
         facts = {kind: documents[text] for kind, text in record.facts.items()}
         self.database.rows("UPDATE runs SET info = ?, facts = ? WHERE run_id = ?", [_json([small, large]), _json(facts), run_id])
         self._put_results(record, run_id)
-        of_parts = (name for _, name in (*record.pairs, *record.telemetry))
-        names = sorted({*record.nodes, *(name for _, several in record.suspects for name in several), *of_parts})
+        names = sorted({*record.nodes, *(host for _, _, host in record.parts)})
         nodes = self._known(NODES, {name: (name,) for name in names})
         self._insert(RUN_NODES, ({"run_id": run_id, "node_id": nodes[name]} for name in record.nodes))
         self._insert(HUNTS, [{"run_id": run_id, **record.hunt}] if record.hunt else [])
-        of_suspects = ({"run_id": run_id, "node_id": nodes[name], **each} for each, several in record.suspects for name in several)
-        self._insert(SUSPECTS, of_suspects)
-        for table, found in ((NODE_PAIRS, record.pairs), (TELEMETRY, record.telemetry)):
-            self._insert(table, ({"run_id": run_id, "node_id": nodes[name], **each} for each, name in found))
+        for table in (SUSPECTS, NODE_PAIRS, TELEMETRY):
+            of_table = ((columns, host) for each, columns, host in record.parts if each is table)
+            self._insert(table, ({"run_id": run_id, "node_id": nodes[host], **columns} for columns, host in of_table))
         self._label(run_id, labels)
 
     def _put_results(self, record: RunRecord, run_id: int) -> None:
-        cases = self._known(CASES, {each.case: (each.case, *map(_plain, CaseKey(*parse_json(each.case)))) for each in record.results})
+        cases = self._known(CASES, {each.case: _case(each.case) for each in record.results})
         remarks = self._known(REMARKS, {each.remark: _remark(each.remark) for each in record.results})
         origins = {text for each in record.results for text in (each.ceiling, each.hard_bound) if text is not None}
         ceilings = self._known(CEILINGS, {text: _ceiling(text) for text in origins})
@@ -141,19 +138,17 @@ class Writer:
         values = {**columns, "added_s": time.time()}
         names = ", ".join(values)
         replaced = ", ".join(f"{name} = excluded.{name}" for name in values if name != "path")
-        sql = f"INSERT INTO {table.name} ({names}) VALUES ({_marks(len(values))}) ON CONFLICT (path) DO UPDATE SET {replaced}"
+        sql = f"INSERT INTO {table.name} ({names}) VALUES ({marks(values)}) ON CONFLICT (path) DO UPDATE SET {replaced}"
         self.database.rows(sql, list(values.values()))
         return int(self.database.rows(f"SELECT {table.columns[0].name} FROM {table.name} WHERE path = ?", [values["path"]])[0][0])
 
     def _label(self, run_id: int, labels: Sequence[str]) -> None:
-        sql = f"INSERT INTO {LABELS.name} (run_id, label) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        self.database.insert(sql, [(run_id, label) for label in sorted(set(labels))])
+        self.database.insert(f"{LABELS.insertion()} ON CONFLICT DO NOTHING", [(run_id, label) for label in sorted(set(labels))])
 
     def _insert(self, table: StoreTable, records: Iterable[Mapping[str, Any]]) -> None:
-        names = table.names()
-        rows = [tuple(each.get(name) for name in names) for each in records]
+        rows = [tuple(each.get(name) for name in table.names()) for each in records]
         if rows:
-            self.database.insert(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({_marks(len(names))})", rows)
+            self.database.insert(table.insertion(), rows)
 
     def _documents(self, texts: Sequence[str]) -> dict[str, int]:
         """Return the numbers of documents. They are looked up again in each transaction, since `prune` removes unused ones."""
@@ -169,53 +164,22 @@ class Writer:
 
     def _looked_up(self, table: StoreTable, keys: Iterable[str], record: Callable[[str], tuple[Any, ...]]) -> dict[str, int]:
         ordered = sorted(keys)
-        found = self._select(table, ordered)
+        number, key = table.columns[0].name, table.unique[0]
+        sql = f"SELECT {key}, {number} FROM {table.name} WHERE {key} IN ({{}})"
+        found: dict[str, int] = dict(self.database.rows_among(sql, ordered))
         lacking = [key for key in ordered if key not in found]
         if lacking:
-            names, key = table.names(), table.unique[0]
-            sql = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({_marks(len(names))}) ON CONFLICT ({key}) DO NOTHING"
-            self.database.insert(sql, [record(each) for each in lacking])
-            found |= self._select(table, lacking)
+            self.database.insert(f"{table.insertion()} ON CONFLICT ({key}) DO NOTHING", [record(each) for each in lacking])
+            found |= self.database.rows_among(sql, lacking)
         return found
-
-    def _select(self, table: StoreTable, keys: Sequence[str]) -> dict[str, int]:
-        number, key = table.columns[0].name, table.unique[0]
-        found: dict[str, int] = {}
-        for start in range(0, len(keys), _AT_ONCE):
-            part = keys[start : start + _AT_ONCE]
-            found |= self.database.rows(f"SELECT {key}, {number} FROM {table.name} WHERE {key} IN ({_marks(len(part))})", part)
-        return found
-
-
-class _Forgetting:
-    """A transaction; if it fails, the numbers that it assigned are not valid."""
-
-    def __init__(self, transaction: Any, numbers: dict[str, dict[str, int]]) -> None:
-        self._transaction, self._numbers = transaction, numbers
-
-    def __enter__(self) -> None:
-        self._transaction.__enter__()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        if kind is not None:
-            self._numbers.clear()
-        try:
-            return self._transaction.__exit__(kind, error, trace)
-        except BaseException:
-            self._numbers.clear()
-            raise
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, bool) else value
+def _case(text: str) -> tuple[Any, ...]:
+    return text, *(int(value) if isinstance(value, bool) else value for value in CaseKey(*parse_json(text)))
 
 
 def _remark(text: str) -> tuple[Any, ...]:
@@ -304,7 +268,8 @@ def sync(writer: Writer, folders: Sequence[Path], labels: Sequence[str] = ()) ->
     changes = add_all(writer, dict.fromkeys(path for folder in folders for path in find(folder)), labels, is_known)
     for path, (_, missing, table) in sorted(held.items()):
         if not missing and fingerprint_of(Path(path)) is None:
-            writer.mark_missing(table, path)
+            with database.transaction():
+                database.rows(f"UPDATE {table.name} SET missing = 1 WHERE path = ?", [path])
             changes.paths.setdefault(MISSING, []).append(path)
     return changes
 
@@ -324,7 +289,7 @@ def removable(database: Database, before_s: float | None, missing: bool) -> list
 def remove(database: Database, found: Sequence[tuple[str, int, str]]) -> None:
     """Remove these runs and verdicts, all or none, and the documents that no other has. Their folders are not touched."""
     with database.transaction():
-        database.exclude_writers()
+        database.exclude("writers")
         for table, parts in ((RUNS, (*_OF_RUN, LABELS)), (VERDICTS, (VERDICT_GROUPS,))):
             number = table.columns[0].name
             ids = [(each,) for name, each, _ in found if name == table.name]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.channels.bandwidth import fitting_size
+from collbench.plugins.channels.kernels import fitting_size
 from tests.fake_gpu import ROOT, environment
 
 MIB = 1 << 20
@@ -56,7 +56,7 @@ def printed(program: str, gpus: int) -> str:
 
 LAZY_KERNELS = """
 import json
-from collbench.plugins.channels.bandwidth import Arrays, memory_figures, peer_figures
+from collbench.plugins.channels.kernels import Arrays, memory_figures, peer_figures
 from collbench.device.gpu import OpenGpu
 from collbench.device.kernels import Kernels
 
@@ -86,7 +86,7 @@ def test_what_a_kernel_left_out_is_counted() -> None:
 
 BATCHES = """
 import time
-from collbench.plugins.channels import bandwidth as stopwatch
+from collbench.plugins.channels import kernels as stopwatch
 from collbench.device.buffers import kernels_of
 from collbench.device.gpu import OpenGpu
 from collbench.errors import RunFailed

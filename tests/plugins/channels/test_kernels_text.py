@@ -11,8 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.plugins.channels.bandwidth import KernelFigure
-from collbench.plugins.channels.text import KernelsWriter, kernel_frame, record
+from collbench.plugins.channels.kernels import KernelFigure, KernelsWriter, kernel_frame
 from collbench.report.frame import table_lines
 from collbench.report.screen import PlainScreen
 
@@ -50,7 +49,7 @@ def test_a_rate_above_the_floor_has_no_percentage_but_a_doubt() -> None:
     lines = printed("table", fast)
     assert "5000 of 4800 GB/s above_bound" in lines[3]
     assert lines[-1].startswith("above_bound: ")
-    assert (record(fast)["percent_of_floor"], record(fast)["flags"]) == (None, ["above_bound"])
+    assert (fast.percent_of_floor, fast.flags) == (None, ["above_bound"])
 
 
 def test_without_a_floor_the_rate_has_the_reason() -> None:
@@ -62,15 +61,13 @@ def test_without_a_floor_the_rate_has_the_reason() -> None:
 def test_a_latency_is_in_microseconds() -> None:
     chase = KernelFigure("pointer_chase", (0,), seconds=tuple(6e-7 + k * 1e-9 for k in range(7)), floor="over 200 MiB", wrong=0)
     assert line(chase) == "0      pointer_chase            0.6030 µs                    0.6000–0.6060    0      over 200 MiB"
-    assert record(chase)["bytes_per_s"] is None
+    assert chase.bytes_per_s is None
 
 
 def test_what_was_not_measured_gives_the_reason() -> None:
     assert line(KernelFigure("peer_read", (0,), why="one GPU is visible")) == "0      peer_read                n/a (one GPU is visible)"
-    assert (record(KernelFigure("peer_read", (0,), why="one"))["time_s"], record(KernelFigure("peer_read", (0,), why="one"))["n"]) == (
-        None,
-        0,
-    )
+    missing = KernelFigure("peer_read", (0,), why="one").as_json()
+    assert (missing["time_s"], missing["n"]) == (None, 0)
 
 
 def test_json_is_one_object_a_line_with_the_samples_and_the_gpus_name() -> None:

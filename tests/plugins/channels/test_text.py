@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collbench.errors import UsageError
-from collbench.plugins.channels.records import Channel
-from collbench.plugins.channels.text import channels_text, frame, interval, name, rate
+from collbench.plugins.channels.records import Channel, channels_text, frame, interval, name, rate
 from collbench.report.frame import table_lines
 from collbench.results.flags import explain
 
@@ -52,24 +50,24 @@ def test_wrong_data_is_not_to_be_overlooked() -> None:
 
 
 def test_above_the_link_there_is_no_percentage() -> None:
-    above = replace(NIC, bytes_per_s=1.5e9, flags=("above_bound",))
+    above = NIC.replace(bytes_per_s=1.5e9, flags=("above_bound",))
     assert (rate(above), above.percent) == ("1.50 of 1.18", None)
     assert list(table_lines(frame([above])))[1].style == "doubtful"
 
 
 def test_a_doubtful_interval_is_marked() -> None:
-    assert interval(replace(NIC, flags=("drift",))) == "? 1.09–1.12"
+    assert interval(NIC.replace(flags=("drift",))) == "? 1.09–1.12"
     assert interval(NONE) == "–"
 
 
 def test_names() -> None:
-    assert [name(replace(NIC, channel=word)) for word in ("tcp_8", "h2d_d2h", "nic_gpu_memory_gdr_off")] == [
+    assert [name(NIC.replace(channel=word)) for word in ("tcp_8", "h2d_d2h", "nic_gpu_memory_gdr_off")] == [
         "TCP, 8 streams", "host and GPU, both ways", "NIC from GPU memory, GPUDirect RDMA off",
     ]  # fmt: skip
 
 
 def test_a_reason_cannot_move_the_cursor() -> None:
-    assert "\x1b" not in printed(replace(NONE, na="\x1b[2J"))
+    assert "\x1b" not in printed(NONE.replace(na="\x1b[2J"))
 
 
 def test_json_has_the_documented_shape() -> None:
@@ -86,15 +84,15 @@ def test_json_has_the_documented_shape() -> None:
 
 
 def test_another_tools_row_has_its_commands() -> None:
-    theirs = replace(
-        NIC, channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
+    theirs = NIC.replace(
+        channel="iperf3", ci_low=None, ci_high=None, flags=("their_tool",), tool={"size_bytes": 8, "tool": {"version": "3.12"}}
     )
     assert json.loads(printed(theirs, format="json"))["channels"][0]["tool"] == {"size_bytes": 8, "tool": {"version": "3.12"}}
     assert printed(theirs).splitlines()[1].startswith("TCP, 1 stream (iperf3)  node1  node2  1.10 of 1.18 (93 %)              –  NIC eth0")
 
 
 def test_what_is_no_finite_number_is_null() -> None:
-    assert json.loads(printed(replace(NIC, of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
+    assert json.loads(printed(NIC.replace(of_bytes_per_s=float("inf")), format="json"))["channels"][0]["of_bytes_per_s"] is None
 
 
 def test_another_format() -> None:

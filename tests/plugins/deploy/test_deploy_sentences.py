@@ -22,8 +22,8 @@ from tests.plugins.hunt.test_drain import MINE, Cluster
 from tests.plugins.hunt.verdicts import about, recommended, suspect, verdict
 
 IMAGE = "registry/collbench:1"
-QUEUE = LauncherKind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")
-BY_HAND = LauncherKind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
+QUEUE = LauncherKind("some", "a kind", (), lambda job: "", submit=("take", "-"), start="take FILE")
+BY_HAND = LauncherKind("other", "a kind", (), lambda job: "", start="play FILE")
 
 
 def shown(expected: dict[str, Any]) -> Call:

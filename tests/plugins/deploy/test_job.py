@@ -13,7 +13,7 @@ from collbench.plugins.deploy import job as handing
 from collbench.plugins.deploy.job import ENV, EVERYWHERE, GPUS, NODES, RANKS, JobSetting, LauncherKind, LaunchJob, job_of
 from tests.cli.command import one_sentence, run_here
 
-KIND = LauncherKind("some", "a kind", ".x", EVERYWHERE, lambda job: "", "start FILE")
+KIND = LauncherKind("some", "a kind", EVERYWHERE, lambda job: "", "start FILE")
 
 
 def job(*command: str, **said: object) -> LaunchJob:
@@ -171,8 +171,8 @@ def test_a_generator_and_a_file_of_an_image_stay_as_they_are(kind: tuple[str, ..
 
 # Output of an emitted file: to the disk, without replacing a file, or to the command that submits it.
 
-TAKEN = LauncherKind("some", "a kind", ".x", (), lambda job: "", submit=("take", "-"), start="take FILE")
-RUN_BY_HAND = LauncherKind("other", "a kind", ".x", (), lambda job: "", start="play FILE")
+TAKEN = LauncherKind("some", "a kind", (), lambda job: "", submit=("take", "-"), start="take FILE")
+RUN_BY_HAND = LauncherKind("other", "a kind", (), lambda job: "", start="play FILE")
 
 
 def command(folder: Path, lines: str, first: str = "#!/bin/sh") -> dict[str, str]:

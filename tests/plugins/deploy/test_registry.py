@@ -24,7 +24,6 @@ def test_every_file_is_a_kind_of_its_name() -> None:
 @pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.name)
 def test_a_kind_has_the_texts_for_users(kind: LauncherKind) -> None:
     assert kind.summary and "FILE" in kind.start and not kind.summary.endswith(".")
-    assert kind.suffix.startswith(".")
     names = [setting.name for setting in kind.settings]
     assert len(names) == len(set(names)), "a setting is repeated"
     assert {"nodes", "gpus-per-node", "ranks-per-node", "program", "env", "name"} <= set(names)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from collbench.errors import UsageError
-from collbench.plugins.store.database import _LOCK, Database, open_store
+from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.schema import APPLICATION_ID, NAMESPACE, POSTGRESQL, TABLES, VERSION, VIEWS, create
 from collbench.plugins.store.writing import Writer
 from tests.cli.command import ROOT, until
@@ -112,7 +112,7 @@ def test_writers_that_create_a_store_at_the_same_time_wait_for_the_first_one(fir
     opened: list[Database] = []
     other = threading.Thread(target=lambda: opened.append(open_store(url, write=True)))
     with suppress(_Undo), psycopg.connect(url, options=f"-c search_path={NAMESPACE}") as connection:
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [APPLICATION_ID])
         other.start()
         until(lambda: _waiting(postgresql, url), "the second writer to wait for the first one")
         for statement in (f"CREATE SCHEMA {NAMESPACE}", *create(POSTGRESQL)):
@@ -153,7 +153,7 @@ _ON_TMPFS = """
 import subprocess, sys
 from pathlib import Path
 from collbench.errors import UsageError
-from collbench.plugins.store.database import _LOCK, Database, open_store
+from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.writing import Writer, add_all
 
 disk, *folders = map(Path, sys.argv[1:])

@@ -55,7 +55,7 @@ def test_the_samples_of_a_case_are_summarized(tmp_path: Path) -> None:
 def test_what_is_not_telemetry_is_left_out(tmp_path_factory: Any, hosts: Any) -> None:
     folder = tmp_path_factory.mktemp("run")
     run_folder(folder / "run", [], STARTED, (event(1.0, hosts), {"kind": "telemetry", "utc": hosts, "hosts": {"a": [sample(1)]}}))
-    for columns, host in read_folder(folder / "run").telemetry:
+    for _, columns, host in read_folder(folder / "run").parts:
         assert "\0" not in host and "\0" not in columns["gpu"]
         assert all(columns[name] is None or abs(columns[name]) <= 1e6 for name in ("sm_mhz", "power_w", "temperature_c"))
 

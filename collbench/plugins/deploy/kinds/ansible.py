@@ -54,7 +54,6 @@ def _check_collected(job: LaunchJob) -> None:
 KIND = LauncherKind(
     name="ansible",
     summary="a playbook: one launch over ssh, or the collected probe of all hosts",
-    suffix=".yml",
     settings=(*EVERYWHERE, MINUTES, PORT, GROUP),
     render=_render,
     start="ansible-playbook -i INVENTORY FILE",

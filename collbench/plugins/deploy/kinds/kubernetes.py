@@ -188,7 +188,6 @@ _OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNT
 KIND = LauncherKind(
     name="kubernetes",
     summary="a manifest of an indexed Job, JobSet, TrainJob or MPIJob",
-    suffix=".yaml",
     settings=(*EVERYWHERE, CPUS, MINUTES, IMAGE, *_OWN),
     render=_render,
     submit=("kubectl", "create", "-f", "-"),

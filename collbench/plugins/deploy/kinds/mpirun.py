@@ -55,7 +55,6 @@ def _bound(job: LaunchJob) -> str:
 KIND = LauncherKind(
     name="mpirun",
     summary="a script for mpirun",
-    suffix=".sh",
     settings=(*EVERYWHERE, CPUS, MODULES, LIBRARY, HOSTS, INTERFACE, BIND),
     render=_render,
     start="bash FILE",

@@ -52,7 +52,6 @@ def _class(name: str) -> str:
 KIND = LauncherKind(
     name="reframe",
     summary="a check that passes if all data is correct",
-    suffix=".py",
     settings=(NODES, GPUS, RANKS, NAME, PROGRAM, ENV, CPUS, MINUTES, MODULES, SYSTEM),
     render=_render,
     start="reframe -c FILE -r",

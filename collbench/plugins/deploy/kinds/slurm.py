@@ -97,7 +97,6 @@ def _enroot(image: str) -> str:
 KIND = LauncherKind(
     name="slurm",
     summary="a batch script for sbatch",
-    suffix=".sbatch",
     settings=(*EVERYWHERE, CPUS, MINUTES, IMAGE, MODULES, PARTITION, ACCOUNT, QOS, GPU_TYPE, MPI, ARRAY, CONTAINER),
     render=_render,
     submit=("sbatch",),

@@ -48,7 +48,6 @@ def _render(job: LaunchJob) -> str:
 KIND = LauncherKind(
     name="torchrun",
     summary="a script for torchrun, to be started on each node",
-    suffix=".sh",
     settings=(*EVERYWHERE, CPUS, MODULES, HOSTS, PORT, RENDEZVOUS, ENDPOINT),
     render=_render,
     start="bash FILE    # on each node, by srun or ssh: see its first lines",

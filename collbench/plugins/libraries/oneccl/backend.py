@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from collbench.backends.backend import Available, Group, Settings, Unavailable, stdout_elsewhere
 from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding, free_all
 from collbench.backends.messages import MessageSteps
-from collbench.backends.unavailable import Misconfigured
+from collbench.backends.unavailable import LibraryUnusable, Misconfigured
 from collbench.errors import UsageError
 from collbench.launch.mpi import mpi_mismatch
 from collbench.machine.interfaces import interface_with
@@ -34,7 +34,6 @@ from collbench.plugins.libraries.oneccl.library import (
     SAME_WIDTH,
     Arguments,
     OneCcl,
-    OneCclNotFound,
     check_usable,
 )
 from collbench.reason import Fact
@@ -170,7 +169,7 @@ class OneCclBackend(HostBackend):
         """Return whether oneCCL loads, and its C functions are compiled or can be. It is not started."""
         try:
             found = check_usable()
-        except OneCclNotFound as error:
+        except LibraryUnusable as error:
             return Unavailable.because(error.obstacle)
         transport = os.environ.get(_TRANSPORT, _TRANSPORTS[0])
         if transport not in _TRANSPORTS:

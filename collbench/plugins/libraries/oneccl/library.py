@@ -20,9 +20,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, NotInstalled
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, LibraryUnusable, NotInstalled
 from collbench.compiled import compiled, key_of, stored
-from collbench.device.unavailable import Obstacle
 from collbench.errors import CollbenchError, RunFailed, UsageError
 
 CHOSEN = "COLLBENCH_ONECCL"
@@ -74,14 +73,6 @@ class Arguments(ctypes.Structure):
     ]
 
 
-class OneCclNotFound(RunFailed):
-    """No usable oneCCL."""
-
-    def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.render())
-        self.obstacle = obstacle
-
-
 @dataclass(frozen=True)
 class Installation:
     """An installed oneCCL.
@@ -105,29 +96,29 @@ class Installation:
 
 
 def installation(env: Mapping[str, str] = os.environ) -> Installation:
-    """Return the oneCCL in COLLBENCH_ONECCL or CCL_ROOT, else that of the wheel. Raises OneCclNotFound."""
+    """Return the oneCCL in COLLBENCH_ONECCL or CCL_ROOT, else that of the wheel. Raises LibraryUnusable."""
     for variable in (CHOSEN, ROOT_VARIABLE):
         if folder := env.get(variable):
             return Installation(Path(folder), f"the oneCCL of {variable}")
     try:
         wheel = distribution(WHEEL)
     except PackageNotFoundError:
-        raise OneCclNotFound(NotInstalled(WHEEL, INSTALL)) from None
+        raise LibraryUnusable(NotInstalled(WHEEL, INSTALL)) from None
     for file in wheel.files or ():
         if file.name == NAME:
             return Installation(Path(str(file.locate())).resolve().parents[1], f"{WHEEL} {wheel.version}")
-    raise OneCclNotFound(DoesNotLoad(f"{WHEEL} {wheel.version}", f"it has no {NAME}", INSTALL))
+    raise LibraryUnusable(DoesNotLoad(f"{WHEEL} {wheel.version}", f"it has no {NAME}", INSTALL))
 
 
 def load_ccl(found: Installation) -> ctypes.CDLL:
-    """Return oneCCL's library. Raises OneCclNotFound."""
+    """Return oneCCL's library. Raises LibraryUnusable."""
     try:
         return _loaded(str(found.library))
     except OSError as error:
         if not found.library.exists():
             remedy = f"set {CHOSEN} to a folder with lib/{NAME} and include/{_HEADER}"
-            raise OneCclNotFound(LibraryNotFound("oneCCL", f"{found.library} is missing", remedy)) from error
-        raise OneCclNotFound(DoesNotLoad(found.about, str(error), INSTALL)) from error
+            raise LibraryUnusable(LibraryNotFound("oneCCL", f"{found.library} is missing", remedy)) from error
+        raise LibraryUnusable(DoesNotLoad(found.about, str(error), INSTALL)) from error
 
 
 @cache
@@ -136,13 +127,13 @@ def _loaded(path: str) -> ctypes.CDLL:
 
 
 def check_usable(env: Mapping[str, str] = os.environ) -> Installation:
-    """Return the oneCCL to use: it loads, and the C functions are compiled or can be. Raises OneCclNotFound."""
+    """Return the oneCCL to use: it loads, and the C functions are compiled or can be. Raises LibraryUnusable."""
     found = installation(env)
     load_ccl(found)
     if not (found.headers / _HEADER).is_file():
-        raise OneCclNotFound(NotInstalled("oneccl-cpu-devel", INSTALL, found.about))
+        raise LibraryUnusable(NotInstalled("oneccl-cpu-devel", INSTALL, found.about))
     if stored(_key(found), ".so") is None and _compiler(env) is None:
-        raise OneCclNotFound(NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL"))
+        raise LibraryUnusable(NotInstalled("a C++ compiler", "apt-get install g++", "collbench's interface to oneCCL"))
     return found
 
 
@@ -174,7 +165,7 @@ def _compile(found: Installation, env: Mapping[str, str]) -> bytes:
 
 
 class OneCcl:
-    """collbench's C functions over a loaded oneCCL. Raises OneCclNotFound; RunFailed if they do not compile."""
+    """collbench's C functions over a loaded oneCCL. Raises LibraryUnusable; RunFailed if they do not compile."""
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         self.installation = check_usable(env)
@@ -183,7 +174,7 @@ class OneCcl:
         try:
             self.shim = ctypes.CDLL(str(path))
         except OSError as error:
-            raise OneCclNotFound(DoesNotLoad(self.installation.about, str(error), INSTALL)) from error
+            raise LibraryUnusable(DoesNotLoad(self.installation.about, str(error), INSTALL)) from error
         for name in ("error", "version"):
             getattr(self.shim, f"collbench_oneccl_{name}").restype = c_char_p
         self.shim.collbench_oneccl_make_communicator.argtypes = [c_int64, c_int64, c_void_p, POINTER(c_void_p)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from collbench.backends.backend import Available, Group, Settings, Unavailable
 from collbench.backends.host import Address, AnyBuffers, HostBackend, NativeBinding, free_all
+from collbench.backends.unavailable import LibraryUnusable
 from collbench.errors import RunFailed, UsageError
 from collbench.native.library import address
 from collbench.native.library import library as native_library
@@ -28,7 +29,7 @@ from collbench.operations.traffic import elements, elements_by_rank
 from collbench.operations.unsupported import DtypeUnsupported, RedopUnsupported
 from collbench.plugins.libraries.ucc import library as ucc
 from collbench.plugins.libraries.ucc.choice import ChoiceLog
-from collbench.plugins.libraries.ucc.library import UccNotFound, check, check_layers, load_ucc
+from collbench.plugins.libraries.ucc.library import check, check_layers, load_ucc
 from collbench.reason import Fact
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class UccBackend(HostBackend):
         """Return whether a supported UCC can be loaded, with its layers. It is not initialized in this process."""
         try:
             check_layers(found := load_ucc())
-        except UccNotFound as error:
+        except LibraryUnusable as error:
             return Unavailable.because(error.obstacle)
         return Available(f"UCC {found.ucc_get_version_string().decode()}")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from collbench.backends.unavailable import LibraryNotFound
+from collbench.backends.unavailable import LibraryNotFound, LibraryUnusable
 from collbench.machine.doctor.finding import Finding
-from collbench.plugins.libraries.ucc.library import CHOSEN, UccNotFound, check_layers, load_ucc, ucx_modules
+from collbench.plugins.libraries.ucc.library import CHOSEN, check_layers, load_ucc, ucx_modules
 from collbench.units import listed
 
 
@@ -18,12 +18,12 @@ def examined_ucc(hostname: str | None, env: Mapping[str, str], root: Path = Path
     """Return the findings about the UCC that collbench would load. `root`: the folder that holds sys."""
     try:
         check_layers(load_ucc(env))
-    except UccNotFound as error:
+    except LibraryUnusable as error:
         return list(unusable(hostname, error, env.get(CHOSEN)))
     return list(no_rdma(hostname, ucx_modules(), root))
 
 
-def unusable(hostname: str | None, error: UccNotFound, chosen: str | None) -> Iterator[Finding]:
+def unusable(hostname: str | None, error: LibraryUnusable, chosen: str | None) -> Iterator[Finding]:
     """CB2811: a UCC is named or installed, but cannot be used."""
     if chosen or not isinstance(error.obstacle, LibraryNotFound):
         evidence = f"{CHOSEN}={chosen}" if chosen else "the libucc.so.1 that the loader finds"

@@ -15,8 +15,7 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_int, c_int64, c_siz
 from functools import cache
 from pathlib import Path
 
-from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, UnknownVersion, WrongBuild
-from collbench.device.unavailable import Obstacle
+from collbench.backends.unavailable import DoesNotLoad, LibraryNotFound, LibraryUnusable, UnknownVersion, WrongBuild
 from collbench.errors import RunFailed
 
 CHOSEN = "COLLBENCH_UCC"
@@ -169,14 +168,6 @@ class RequestFunctions(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ("init", "post", "progress", "finalize", "context")]
 
 
-class UccNotFound(RunFailed):
-    """No usable UCC."""
-
-    def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.render())
-        self.obstacle = obstacle
-
-
 @cache
 def _loaded(path: str) -> ctypes.CDLL:
     """Return the library. UCX, which reads its settings as it is loaded, logs to stderr unless the user chooses: stdout has rows."""
@@ -190,18 +181,18 @@ def _loaded(path: str) -> ctypes.CDLL:
 
 
 def load_ucc(env: Mapping[str, str] = os.environ) -> ctypes.CDLL:
-    """Return the library in COLLBENCH_UCC, else the one that the loader finds. Raises UccNotFound."""
+    """Return the library in COLLBENCH_UCC, else the one that the loader finds. Raises LibraryUnusable."""
     path = env.get(CHOSEN) or _NAME
     try:
         found = _loaded(path)
     except OSError as error:
         found_it = "undefined symbol" in str(error)
-        raise UccNotFound(DoesNotLoad("UCC", str(error), _UCX) if found_it else LibraryNotFound("UCC", str(error), _INSTALL)) from error
+        raise LibraryUnusable(DoesNotLoad("UCC", str(error), _UCX) if found_it else LibraryNotFound("UCC", str(error), _INSTALL)) from error
     if not hasattr(found, "ucc_init_version") or not hasattr(found, "ucc_get_version_string"):
-        raise UccNotFound(WrongBuild(CHOSEN, path, "is not UCC", _INSTALL))
+        raise LibraryUnusable(WrongBuild(CHOSEN, path, "is not UCC", _INSTALL))
     found.ucc_status_string.restype = found.ucc_get_version_string.restype = c_char_p
     if version(found)[0] != _MAJOR:
-        raise UccNotFound(UnknownVersion("UCC", ".".join(map(str, version(found))), f"{_MAJOR}.x", _INSTALL))
+        raise LibraryUnusable(UnknownVersion("UCC", ".".join(map(str, version(found))), f"{_MAJOR}.x", _INSTALL))
     return found
 
 
@@ -218,7 +209,7 @@ except OSError as error:
 
 
 def check_layers(library: ctypes.CDLL) -> None:
-    """Raise UccNotFound if the layers that host memory needs are missing, or do not load (an older UCX lacks symbols).
+    """Raise LibraryUnusable if the layers that host memory needs are missing, or do not load (an older UCX lacks symbols).
 
     UCC leaves out layers that do not load, and then has no collectives. A check that takes too long finds nothing.
     """
@@ -228,13 +219,13 @@ def check_layers(library: ctypes.CDLL) -> None:
     layers = {name: file.parent / f"ucc/libucc_{name}.so" for name in _LAYERS}
     for name, layer in layers.items():
         if not layer.exists():
-            raise UccNotFound(WrongBuild("UCC", about, f"lacks its layer {name} ({layer} is missing), which needs UCX", _INSTALL))
+            raise LibraryUnusable(WrongBuild("UCC", about, f"lacks its layer {name} ({layer} is missing), which needs UCX", _INSTALL))
     line = [sys.executable, "-P", "-S", "-c", _LOAD, str(file), *map(str, layers.values())]
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=False)
         if done.returncode:
             why = done.stderr.strip().splitlines() or [f"a process that loads it ends with code {done.returncode}"]
-            raise UccNotFound(DoesNotLoad(f"UCC {about}", why[-1][:300], _UCX))
+            raise LibraryUnusable(DoesNotLoad(f"UCC {about}", why[-1][:300], _UCX))
 
 
 class _Symbol(ctypes.Structure):

@@ -32,7 +32,8 @@ from collbench.plugins.channels.task import (
     from_times,
     memory_jobs,
 )
-from collbench.plugins.channels.tcp_streams import HostPair, attempt
+from collbench.plugins.channels.tcp_streams import attempt
+from collbench.plugins.channels.wire_tools import ToolPair
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double
 from tests.testbeds import SlurmBed
@@ -131,7 +132,7 @@ def test_rdma_devices_that_are_up_with_their_links() -> None:
     assert [(device.name, device.port, device.link.bytes_per_s, device.software, device.gpu) for device in found] == [
         ("mlx5_0", 2, 50e9, False, None), ("rxe0", 2, None, True, None),
     ]  # fmt: skip
-    assert found[0].writes(3).iterations > found[1].writes().iterations
+    assert (found[0].words(3), found[1].words()) == (["-d", "mlx5_0", "-i", "2", "--use_cuda=3"], ["-d", "rxe0", "-i", "2"])
 
 
 def test_rails_go_by_name_else_by_order() -> None:
@@ -154,7 +155,7 @@ def test_the_way_that_mpi_took_is_what_the_counters_report(ports: Any, interface
 
 def test_both_ends_of_the_only_host_are_one() -> None:
     here = Member(0, "h", 0, 1, (0,))
-    assert HostPair(here, here).inside and not HostPair(here, Member(1, "k", 0, 2, (0,))).inside
+    assert ToolPair(here, here).inside and not ToolPair(here, Member(1, "k", 0, 2, (0,))).inside
 
 
 def test_this_host() -> None:

@@ -7,8 +7,7 @@ import pytest
 from collbench.device.unavailable import NoDriver
 from collbench.errors import RunFailed, UsageError
 from collbench.plugins.channels import kernels
-from collbench.plugins.channels.bandwidth import KernelFigure
-from collbench.plugins.channels.kernels import measure_kernels
+from collbench.plugins.channels.kernels import KernelFigure, measure_kernels
 
 
 class Shown(list[str]):

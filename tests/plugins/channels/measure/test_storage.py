@@ -22,9 +22,8 @@ from collbench.errors import RunFailed, UsageError
 from collbench.machine.peak.links import unknown
 from collbench.plugins.channels import storage as module
 from collbench.plugins.channels.records import Channel
-from collbench.plugins.channels.storage import HostReader, ReadPlan, ReadResult, ScratchFile, rates_of, read_file
+from collbench.plugins.channels.storage import HostReader, ReadPlan, ReadResult, ScratchFile, finished, rates_of, read_file, storage_jobs
 from collbench.plugins.channels.storage_devices import Storage, link_of, storage_of
-from collbench.plugins.channels.storage_task import finished, storage_jobs
 from tests.cli.command import ROOT, environment
 from tests.fake_gpu import double
 
