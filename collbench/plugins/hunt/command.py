@@ -145,7 +145,7 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
             argv,
             measure,
             _with_cases(pairs, "p2p_bandwidth"),
-            progress="collbench.plugins.hunt.pairs_progress:PairsProgressPrinter",
+            progress="collbench.plugins.hunt.progress:PairsProgressPrinter",
         ),
         info,
     )
@@ -231,7 +231,7 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
     cases = _with_cases(hunt.pairs, "allreduce", "float32") if hunt.method == "groups" else _with_cases(hunt.pairs, "p2p_bandwidth")
     return begin(
         hunt.pairs.launch,
-        Command(arguments, argv, measure, cases, progress="collbench.plugins.hunt.hunt_strategy:HuntProgressPrinter"),
+        Command(arguments, argv, measure, cases, progress="collbench.plugins.hunt.progress:HuntProgressPrinter"),
         info,
     )
 
@@ -315,7 +315,7 @@ def planned_stages(
     request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]
 ) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:
     """Return the places of a hunt, the most rounds of each stage, and the results of a link file. Raises UsageError as a hunt does."""
-    from collbench.plugins.hunt.hunt_strategy import options_of
+    from collbench.plugins.hunt.progress import options_of
     from collbench.plugins.hunt.strategy import stages
 
     places, _ = _places(request.pairs, arguments, info, env)

@@ -19,7 +19,7 @@ from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
-    from collbench.plugins.hunt.pairs import PairEffects, PairFinding
+    from collbench.plugins.hunt.pairs import PairEffects
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
     from collbench.results.reader import Run
@@ -172,15 +172,9 @@ class PairsKind(RunKind):
             state += ", not finished"
         to.begin(run, state, stored.warnings)
         about = {**pairs.about, "rounds": len({each.round for each in pairs.rounds if not each.again})}
-        findings: list[PairFinding] = []
-        doubts: list[str] = []
-        if to.format != "csv":
-            findings = effects.findings()
-            doubts = effects.doubts()
         write_pairs(
-            effects.matrix, findings, about, to.format, to.out, color=to.color, unsaid=doubts, external=pairs.external,
-            run=run.path.resolve().name, headed=to.headed,
-        )  # fmt: skip
+            effects, about, to.format, to.out, color=to.color, external=pairs.external, run=run.path.resolve().name, headed=to.headed
+        )
         return True
 
     def markdown(self, material: Material) -> Iterator[str]:

@@ -188,6 +188,13 @@ class PairEffects:
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
 
+    @property
+    def result(self) -> str:
+        """Return `confirmed` if something is slow, `no verdict` if only inconclusive suspects may be, else `nobody`."""
+        if self.findings():
+            return "confirmed"
+        return "no verdict" if self.inconclusive() else "nobody"
+
     def doubts(self) -> list[str]:
         """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
         if self.matrix.n in _TOO_FEW:

@@ -17,33 +17,8 @@ import numpy as np
 
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round
-from collbench.plugins.hunt import judging, scale, sweep
+from collbench.plugins.hunt import facts, judging, scale, sweep
 from collbench.plugins.hunt.crosscheck import CrossCheck
-from collbench.plugins.hunt.facts import (
-    AllAlike,
-    AloneOnSwitch,
-    Deferred,
-    DividedPairs,
-    Evidence,
-    GroupSweep,
-    ManyPaths,
-    MorePairsNotMeasured,
-    OneEndpoint,
-    OthersAsSlow,
-    PairFigures,
-    PairNotMeasured,
-    PairsInstead,
-    PairsNotCovered,
-    PathsNotRetested,
-    RoundFlag,
-    RoundsUsedUp,
-    SpeedUnknown,
-    StageSkipped,
-    TooFewEndpoints,
-    TooFewMeasured,
-    TooManySuspects,
-    WrongElements,
-)
 from collbench.plugins.hunt.judging import Alike, Candidate, SweepResult
 from collbench.plugins.hunt.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS
 from collbench.plugins.hunt.protocol import (
@@ -52,7 +27,6 @@ from collbench.plugins.hunt.protocol import (
     GROUPS,
     INCONCLUSIVE,
     PAIRS,
-    GroupFigure,
     Hunt,
     HuntLog,
     HuntVerdict,
@@ -62,6 +36,7 @@ from collbench.plugins.hunt.protocol import (
     Suspect,
     hardly_met,
     lost,
+    result_of_pairs,
     wrong_data,
 )
 from collbench.plugins.hunt.records import PairMatrix, PairRound
@@ -84,12 +59,12 @@ def _hunt_few(names: tuple[str, ...]) -> Hunt:
         yield from log.request(RoundRequest(PAIRS, circle_round(n, number), f"round {number + 1} of {rounds(n)}"))
     for _, (a, b), figure in log.figures():
         if figure.speed is None:
-            log.notes.append(PairNotMeasured(names[a], names[b], figure.na or ""))
+            log.notes.append(facts.PairNotMeasured(names[a], names[b], figure.na or ""))
         else:
-            log.notes.append(PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
+            log.notes.append(facts.PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
     wrong = wrong_data(log)
     log.notes += _wrong(wrong, wrong, names)
-    why = OneEndpoint() if n < 2 else TooFewEndpoints(2 if n == 2 else 3)
+    why = facts.OneEndpoint() if n < 2 else facts.TooFewEndpoints(2 if n == 2 else 3)
     return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(log.notes), why, typical_speed(log))
 
 
@@ -125,7 +100,7 @@ def _demoted(suspect: Suspect, matrices: Mapping[bool, PairMatrix], confirmed: s
     if len(speeds) < _LEAST_PAIRS:
         return suspect
     share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
-    return suspect if share <= _MOST_SLOW else _inconclusive(suspect, OthersAsSlow(share))
+    return suspect if share <= _MOST_SLOW else _inconclusive(suspect, facts.OthersAsSlow(share))
 
 
 def _inconclusive(suspect: Suspect, why: Fact) -> Suspect:
@@ -151,8 +126,8 @@ def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
     slow = [each for each in paths if each.state == CONFIRMED]
     ends = {place for each in slow for place in each.places}
     if len(slow) >= max(_MANY_PATHS, len(names) // _OF_PLACES) and len(ends) == 2 * len(slow):
-        paths = [_inconclusive(each, ManyPaths(len(slow))) if each in slow else each for each in paths]
-    return [*places, *(_open(each, Deferred()) for each in check.found.deferred), *paths]
+        paths = [_inconclusive(each, facts.ManyPaths(len(slow))) if each in slow else each for each in paths]
+    return [*places, *(_open(each, facts.Deferred()) for each in check.found.deferred), *paths]
 
 
 def _worst(found: Sequence[Suspect]) -> list[Suspect]:
@@ -181,12 +156,12 @@ def _with_remarks(suspect: Suspect, log: HuntLog, leaf_of: Sequence[str]) -> Sus
     leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
     hosts = {host for host, own in zip(_path_ends(log), leaf_of, strict=False) if own == leaf}
     if leaf and suspect.state == CONFIRMED and len(hosts) == 1:
-        evidence.append(AloneOnSwitch(leaf))
+        evidence.append(facts.AloneOnSwitch(leaf))
     return replace(suspect, evidence=tuple(evidence))
 
 
-def _wrong(places: Iterable[int], wrong: Mapping[int, tuple[int, int]], names: Sequence[str]) -> list[WrongElements]:
-    return [WrongElements(names[place], *wrong[place]) for place in places if place in wrong]
+def _wrong(places: Iterable[int], wrong: Mapping[int, tuple[int, int]], names: Sequence[str]) -> list[facts.WrongElements]:
+    return [facts.WrongElements(names[place], *wrong[place]) for place in places if place in wrong]
 
 
 def notes(log: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
@@ -199,16 +174,16 @@ def notes(log: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fa
     known: list[Fact] = [*_wrong([place for place in most if place not in named], wrong, names)]
     # pairs without a figure, of places that have other figures
     lost = {pair: figure.na for _, pair, figure in log.figures() if figure.speed is None and not named & set(pair)}
-    known += [PairNotMeasured(names[a], names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
-    known += [MorePairsNotMeasured(len(lost) - _MOST_PAIRS)] if len(lost) > _MOST_PAIRS else []
+    known += [facts.PairNotMeasured(names[a], names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    known += [facts.MorePairsNotMeasured(len(lost) - _MOST_PAIRS)] if len(lost) > _MOST_PAIRS else []
     flags = Counter(flag for _, answer in log.exchanges for flag in dict.fromkeys(answer.flags))
-    known += [RoundFlag(flag, number, len(log.exchanges)) for flag, number in flags.items()]
+    known += [facts.RoundFlag(flag, number, len(log.exchanges)) for flag, number in flags.items()]
     met, possible = len({pair for _, pair, _ in log.figures()}), n * (n - 1) // 2
-    known += [PairsNotCovered(met, possible)] if 0 < met < possible else []  # a slow path is detected only if it was measured
+    known += [facts.PairsNotCovered(met, possible)] if 0 < met < possible else []  # a slow path is detected only if it was measured
     speed = found.middle or typical_speed(log)
     if speed is not None and all(each.state == CLEARED for each in those):
         uneven = _uneven(log)
-        known.append(DividedPairs(uneven) if uneven > _MOST_UNEVEN else AllAlike(speed))
+        known.append(facts.DividedPairs(uneven) if uneven > _MOST_UNEVEN else facts.AllAlike(speed))
     return known
 
 
@@ -283,11 +258,11 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
 def _sweep(log: HuntLog, options: Options, shares: _Shares, random: draws.Random) -> Generator[RoundRequest, RoundResult, SweepResult]:
     """Return the candidates, and the healthy places to compare them with."""
     if shares.by_groups:
-        log.notes.append(GroupSweep())
+        log.notes.append(facts.GroupSweep())
         members = yield from sweep.sweep_groups(log, options, random)
         return judging.candidates_of_groups(members, len(log.names), _unknown_speeds(log, shares))
     if options.method == "groups":
-        log.notes.append(PairsInstead(sweep.LEAST_PLACES))
+        log.notes.append(facts.PairsInstead(sweep.LEAST_PLACES))
     yield from sweep.sweep_pairs(log, options, shares.sweep, random)
     return judging.find_candidates(log.matrix(), _unknown_speeds(log, shares))
 
@@ -299,17 +274,17 @@ def _cross_check(
     check = CrossCheck(log, found, _path_ends(log), options.leaf_of, random)
     done = yield from check.run(shares.cross_check)
     if not done:
-        log.notes.append(RoundsUsedUp(shares.cross_check))
+        log.notes.append(facts.RoundsUsedUp(shares.cross_check))
     if check.left_out:
-        log.notes.append(PathsNotRetested(check.left_out))
+        log.notes.append(facts.PathsNotRetested(check.left_out))
     gone = _unknown_speeds(log, shares)
     known = [each for each in demote_common(suspects(check, log.names), log, check.alike) if not set(each.places) & gone.keys()]
     confirmed = [each for each in known if each.state == CONFIRMED and len(each.places) == 1]
     if _MOST_CONFIRMED_SHARE * len(confirmed) > len(log.names):
-        too_many = TooManySuspects(len(confirmed), len(log.names))
+        too_many = facts.TooManySuspects(len(confirmed), len(log.names))
         log.notes.append(too_many)
         known = [_inconclusive(each, too_many) if each in confirmed else each for each in known]
-    return known + [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown())) for place, why in gone.items()]
+    return known + [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, facts.SpeedUnknown())) for place, why in gone.items()]
 
 
 def _grow(
@@ -318,7 +293,7 @@ def _grow(
     """Return the suspects that growing groups find, if there are rounds for them."""
     needed = scale.most_rounds(len(healthy), options)
     if needed > shares.growing:
-        log.notes.append(StageSkipped("growing", needed, shares.growing))
+        log.notes.append(facts.StageSkipped("growing", needed, shares.growing))
         return []
     return (yield from scale.measure_growing(log, healthy, options, random))
 
@@ -327,22 +302,22 @@ def _isolate(log: HuntLog, known: list[Suspect], options: Options, shares: _Shar
     """Return the suspects with their slow parts, if there are rounds to measure them alone."""
     needed = scale.most_rounds_isolation(options)
     if needed > shares.isolation:
-        log.notes.append(StageSkipped("isolation", needed, shares.isolation))
+        log.notes.append(facts.StageSkipped("isolation", needed, shares.isolation))
         return known
     return (yield from scale.measure_isolation(log, known, _not_suspects(known, len(log.names)), options))
 
 
-def _unknown_speeds(log: HuntLog, shares: _Shares) -> dict[int, Evidence]:
+def _unknown_speeds(log: HuntLog, shares: _Shares) -> dict[int, Fact]:
     """Return the places of unknown speed, with the reason."""
     return lost(log) if shares.by_groups else {**hardly_met(log, sweep.LEAST_PARTNERS), **lost(log)}
 
 
-def _too_many(found: SweepResult, n: int, gone: int) -> TooFewMeasured | TooManySuspects | None:
+def _too_many(found: SweepResult, n: int, gone: int) -> facts.TooFewMeasured | facts.TooManySuspects | None:
     """Return why no place can be judged, if healthy places are not a majority."""
     measured, slow = n - gone, len({each.places for each in found.places})
     if measured < LEAST_PLACES:
-        return TooFewMeasured(measured, n)
-    return TooManySuspects(slow, measured) if slow and (len(found.healthy) < 2 or 2 * slow >= measured) else None
+        return facts.TooFewMeasured(measured, n)
+    return facts.TooManySuspects(slow, measured) if slow and (len(found.healthy) < 2 or 2 * slow >= measured) else None
 
 
 def _not_suspects(known: Sequence[Suspect], n: int) -> list[int]:
@@ -413,25 +388,8 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     slow = {each.places for each in found.places}
     if matrix.n < LEAST_PLACES or len(found.healthy) < 2 or 2 * len(slow) >= matrix.n:
         return []
-    answers = [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds]
+    answers = [(RoundRequest(PAIRS, one.pairs, ""), result_of_pairs(one.pairs, [one], matrix.size_bytes)) for one in rounds]
     log = HuntLog(matrix.places, answers, matrix.hosts)
     check = CrossCheck(log, found, _path_ends(log), None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
     return demote_common(suspects(check, matrix.places), log, check.alike)
-
-
-def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:
-    """Return the figures of these pairs. Each pair is in one of the rounds, or was not measured."""
-    figures = {pair: _figure(one, turn, size_bytes) for one in rounds for turn, pair in enumerate(one.pairs)}
-    missing = GroupFigure(None, na="not measured")
-    flags = dict.fromkeys(flag for one in rounds for flag in one.flags)
-    return RoundResult(tuple(figures.get((group[0], group[1]), missing) for group in groups), tuple(flags))
-
-
-def _figure(one: PairRound, turn: int, size_bytes: int) -> GroupFigure:
-    there, back = (size_bytes / seconds if seconds else None for seconds in (one.forward_s[turn], one.backward_s[turn]))
-    slower = max((one.forward_s, one.forward_ci_s), (one.backward_s, one.backward_ci_s), key=lambda way: way[0][turn] or 0.0)[1][turn]
-    high, low = (size_bytes / seconds if seconds else None for seconds in slower)
-    cpu_wait = one.cpu_wait[turn] if one.cpu_wait else 0.0
-    flipped = bool(one.flipped and one.flipped[turn])
-    return GroupFigure(there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, one.na[turn], cpu_wait, flipped)
