@@ -531,9 +531,8 @@ def section(material: Material) -> Section | None:
     tables: list[tuple[str, Table]] = []
     shown: list[Chart] = []
     runs = material.of_kind("pairs")
-    for number, (run, pairs) in enumerate(runs):
-        stored = pairs.stored
-        effects = pairs.effects
+    for number, (run, stored) in enumerate(runs):
+        effects = stored.effects
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
         found = effects.findings()
         texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
@@ -547,7 +546,7 @@ def section(material: Material) -> Section | None:
 def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding], summary: bool) -> Iterator[str]:
     """Yield wrong data, doubts, and notes on the rounds; with `summary` what the first screen has of the first run, too."""
     if summary:
-        yield texts_of.measured(effects.matrix, {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})})
+        yield texts_of.measured(effects.matrix, stored.shown_about)
     if summary or len(found) > 1:
         yield from texts_of.sentences(effects.matrix, found)
     yield from (*texts_of.wrong_data(effects.matrix), *effects.doubts())

@@ -182,7 +182,13 @@ class Suspect:
     def as_json(self) -> dict[str, Any]:
         """Return the suspect as it is stored. `evidence` and `part` are stored as text, and as facts."""
         return {
-            **{name: getattr(self, name) for name in ("kind", "places", "state", "ratio", "low", "high", "partners")},
+            "kind": self.kind,
+            "places": self.places,
+            "state": self.state,
+            "ratio": self.ratio if isfinite(self.ratio) else None,
+            "low": self.low,
+            "high": self.high,
+            "partners": self.partners,
             "evidence": [each.render() for each in self.evidence],
             "evidence_facts": as_json(self.evidence),
             "part": "" if self.part is None else self.part.render(),

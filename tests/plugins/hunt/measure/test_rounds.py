@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +43,7 @@ def of_wrong(*wrong: int | None) -> PairRound:
 )
 def test_the_exit_code(wrong: tuple[int | None, ...], measured: int, result: str, code: int) -> None:
     rounds = of_wrong(*wrong)
-    rounds = rounds if measured else replace(rounds, na=("no such pair",) * len(wrong))
+    rounds = rounds if measured else rounds.replace(na=("no such pair",) * len(wrong))
     task = PairsTask(PairsRequest(Request("pairs", SWEEP, ("simulated",))), None, result=result)
     assert task.exit_code([rounds]) == code
 
