@@ -16,6 +16,7 @@ from typing import Any
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
 from collbench.plugins.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
+from collbench.plugins.hunt.records import NONE_SLOW
 from collbench.reason import CommandText
 from collbench.results.folder import utc
 from collbench.results.store import read_object, replace, to_page
@@ -573,7 +574,7 @@ def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _not_applicable(content: Mapping[str, Any]) -> str:
     """Return why a recommendation drains no node; "" where it drains some."""
     if content["result"] != CONFIRMED:
-        return "the hunt found no slow node or pair" if content["result"] == "nobody" else "the hunt has no verdict"
+        return "the hunt found no slow node or pair" if content["result"] == NONE_SLOW else "the hunt has no verdict"
     if content["no_drain"]:
         return str(content["no_drain"])
     if not content["drains"]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from collbench.errors import UsageError
 from collbench.plugins.hunt import text
 from collbench.plugins.hunt.drain import lines, lines_of, read
-from collbench.plugins.hunt.records import StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
+from collbench.plugins.hunt.protocol import CONFIRMED
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
 from collbench.report.kinds import Destination, RunKind, StoredRecords
@@ -68,11 +69,11 @@ class HuntKind(RunKind):
         if not verdict:
             title = "the hunt stopped early, without a verdict"
             return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [text.describe_hunt(hunt)], "hunt")
-        confirmed = [suspect for suspect in verdict.suspects if suspect.state == "confirmed"]
+        confirmed = [suspect for suspect in verdict.suspects if suspect.state == CONFIRMED]
         badge = (DOUBT, "NO VERDICT")
         if confirmed:
             badge = (BAD, "FAULTY")
-        elif verdict.result == "nobody":
+        elif verdict.result == NONE_SLOW:
             badge = (GOOD, "HEALTHY")
         sentences = [text.finding(suspect, places) for suspect in confirmed]
         figures = []
@@ -179,7 +180,7 @@ class PairsKind(RunKind):
             return None
         run, pairs = runs[0]
         matrix, findings, inconclusive = pairs.effects.matrix, pairs.effects.findings(), pairs.effects.inconclusive()
-        badge = {"confirmed": (BAD, "SLOW"), "no verdict": (DOUBT, "INCONCLUSIVE"), "nobody": (GOOD, "EVEN")}[pairs.effects.result]
+        badge = {CONFIRMED: (BAD, "SLOW"), NO_VERDICT: (DOUBT, "INCONCLUSIVE"), NONE_SLOW: (GOOD, "EVEN")}[pairs.effects.result]
         sentences = [finding.sentence(matrix.places) for finding in findings] or inconclusive[:1]
         title = sentences[0] if sentences else f"no place and no pair among {matrix.n} is slower than the others"
         figures = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.pair_statistics import levelled
-from collbench.plugins.hunt.records import HuntRound, PairMatrix, PairRound
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, HuntRound, PairMatrix, PairRound
 from collbench.reason import Fact, as_json
 
 # The requests of a hunt and their results: the protocol between the strategy (this package) and the measurement (a task, or a model).
@@ -226,10 +226,10 @@ class HuntVerdict:
     def result(self) -> str:
         """Return `confirmed`, `nobody` or `no verdict`. It is `no verdict`, too, if suspects are inconclusive and none is confirmed."""
         if self.no_verdict:
-            return "no verdict"
+            return NO_VERDICT
         if self.of(CONFIRMED):
-            return "confirmed"
-        return "no verdict" if self.of(INCONCLUSIVE) else "nobody"
+            return CONFIRMED
+        return NO_VERDICT if self.of(INCONCLUSIVE) else NONE_SLOW
 
     def name(self, places: Sequence[int]) -> str:
         """Return the names of places: "node07", or "node03 and node09"."""

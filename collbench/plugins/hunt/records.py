@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collbench.plugins.hunt.pairs import PairEffects
 
 STATES = ("confirmed", "cleared", "inconclusive")
+NONE_SLOW, NO_VERDICT = "nobody", "no verdict"  # results of pairs and hunts besides "confirmed", as stored
 _MOST_PLACES = 20_000
 _RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)
 

@@ -24,8 +24,8 @@ from collbench.operations.groups import Pair, Schedule
 from collbench.plugins.channels.wire_tools import FLAGS, LATENCY, ToolPair, ToolRequest, Tools, installed_tools, run_tool
 from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
 from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places, Rails, Rounds, places_of, rails_of, sampled, schedule_of
-from collbench.plugins.hunt.protocol import PAIRS, RoundRequest
-from collbench.plugins.hunt.records import HuntRound, PairRound, read_hunt, read_pairs
+from collbench.plugins.hunt.protocol import CONFIRMED, PAIRS, RoundRequest
+from collbench.plugins.hunt.records import NONE_SLOW, HuntRound, PairRound, read_hunt, read_pairs
 from collbench.plugins.hunt.round_runner import RoundRunner, group_case, no_groups, ways_of
 from collbench.reason import as_json
 from collbench.results.reader import Run
@@ -33,7 +33,7 @@ from collbench.results.row import Row, Times
 from collbench.units import listed
 
 MATRIX = "matrix"  # the stage of a pairs run before suspects are measured again
-_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
+_CODES = {CONFIRMED: NEGATIVE, NONE_SLOW: FINE, "no verdict": NO_VERDICT}
 
 
 # What pairs and hunts share: one backend, its places, and the rounds that a strategy at rank 0 requests.
@@ -314,7 +314,7 @@ class PairsTask(RoundsTask):
     began: float = field(default_factory=time.monotonic)
     visited: int = 0
     external: list[Row] = field(default_factory=list)
-    result: str = "nobody"
+    result: str = NONE_SLOW
     _played: int = 0  # rounds of the matrix that this launch has measured
     _ended: bool = False  # whether the matrix of the run to resume has ended: rounds that it lacks are not measured
 
@@ -420,7 +420,7 @@ class PairsTask(RoundsTask):
         measured = sum(reason is None for one in first for reason in one.na)
         self.about = self._about(session, self.visited) | {"rounds": len({one.round for one in first}), "measured": measured}
         found = dict(self.listener.verdict(rounds, self.about)) if self.listener else {}
-        self.result = found.get("result", "nobody")
+        self.result = found.get("result", NONE_SLOW)
         for each in found.pop("findings", ()) if session.folder else ():
             session.folder.event("finding", text=each["sentence"], finding=each)  # type: ignore[union-attr]
         return {"pairs": {**self.about, **found}}

@@ -14,7 +14,7 @@ from collbench.columns import RUN_COLUMN, column
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.plugins.hunt.drain import CODES, what
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
-from collbench.plugins.hunt.records import HuntAbout, StoredSuspect, StoredVerdict
+from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredSuspect, StoredVerdict
 from collbench.reason import CommandText
 from collbench.report.frame import Line, csv_table, defused, printable
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
@@ -105,7 +105,7 @@ def headline(verdict: StoredVerdict) -> str:
     text = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     if verdict.result == CONFIRMED:
         return text
-    if verdict.result == "nobody":
+    if verdict.result == NONE_SLOW:
         return "no slow endpoint or path found" + (f": {text}" if text else "")
     return f"no verdict: {verdict.no_verdict or text}"
 
@@ -136,7 +136,7 @@ def next_steps(hunt: HuntAbout) -> list[str]:
     if hunt.verdict is None:
         return ["the hunt stopped early, without a verdict: run it again"]
     steps, share = [], share_of_ceiling(hunt)
-    if share is not None and share < FAR_BELOW and hunt.verdict.result == "nobody" and hunt.ceiling:
+    if share is not None and share < FAR_BELOW and hunt.verdict.result == NONE_SLOW and hunt.ceiling:
         steps.append(
             f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({hunt.ceiling.limited_by}): "
             "check what they have in common (`collbench doctor`, `collbench probe --measure`), or try a larger --size or --window"
