@@ -36,14 +36,14 @@ class RecordFile:
     unit        what a line is: "round" or "row"
     has_cases   whether a line may have cases in the file of cases, written before it; its "cases" is their number
     named_by    the field that names a line in a timeline; "": timelines do not have the lines
-    beside      other files of such a run, whose rows are never part of its results
+    more_files  other files of such a run, whose rows are never part of its results
     """
 
     name: str
     unit: str
     has_cases: bool = False
     named_by: str = ""
-    beside: tuple[str, ...] = ()
+    more_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

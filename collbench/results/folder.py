@@ -92,7 +92,7 @@ def files_of_plugins() -> list[str]:
 
 
 def _files_beside() -> list[str]:
-    return [name for file in record_files().values() for name in file.beside]
+    return [name for file in record_files().values() for name in file.more_files]
 
 
 def _line_files() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     summary="pairs of ranks or nodes, and the slow node, NIC or link among them",
     commands={"pairs": "collbench.plugins.hunt.command:add_pairs", "hunt": "collbench.plugins.hunt.command:add_hunt"},
     records={
-        "pairs": RecordFile(PAIRS_FILE, "round", named_by="round", beside=(TOOLS_FILE,)),
+        "pairs": RecordFile(PAIRS_FILE, "round", named_by="round", more_files=(TOOLS_FILE,)),
         "hunt": RecordFile(HUNT_FILE, "round", named_by="round"),
     },
     kinds=("collbench.plugins.hunt.kind:HUNT", "collbench.plugins.hunt.kind:PAIRS"),

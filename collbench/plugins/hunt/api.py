@@ -10,7 +10,7 @@ from collbench.columns import RUN_COLUMN
 from collbench.plugins.hunt.kind import HUNT
 from collbench.plugins.hunt.pairs_text import PAIR_COLUMNS, pair_records
 from collbench.plugins.hunt.records import read_hunt, read_pairs
-from collbench.plugins.hunt.text import HUNT_COLUMNS, RESULT_COLUMN, hunt_records
+from collbench.plugins.hunt.text import HUNT_COLUMNS, RESULT_COLUMN, hunt_records, shown_about
 
 if TYPE_CHECKING:
     import pandas
@@ -33,9 +33,9 @@ def _suspects_of(run: Run, strict: bool) -> Iterator[Sequence[Any]]:
         return
     stored = read_hunt(run)
     check_records(stored.warnings, strict)
-    name, about = run.path.resolve().name, stored.about
-    suspects = list(hunt_records(about, name)) or [[name, *[None] * (len(HUNT_COLUMNS) - 1)]]
-    result = (about.get("verdict") or {}).get("result")
+    name, hunt = run.path.resolve().name, shown_about(stored.about)
+    suspects = list(hunt_records(hunt, name)) or [[name, *[None] * (len(HUNT_COLUMNS) - 1)]]
+    result = hunt.verdict.result if hunt.verdict else None
     yield from ([name, result, *rest] for _, *rest in suspects)
 
 

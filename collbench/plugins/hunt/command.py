@@ -130,25 +130,15 @@ def call_pairs(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     pairs, info = pairs_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
-        return show_pairs(pairs, arguments, info, os.environ)
+        return show_pairs(pairs, arguments, info)
     if info is None:
-        planned_pairs(pairs, arguments, None, os.environ)
+        planned_pairs(pairs, arguments, None)
 
     def measure(request: Request, *rank: Any) -> int:
-
         return run_pairs(replace(pairs, launch=request), *rank)
 
-    return begin(
-        pairs.launch,
-        Command(
-            arguments,
-            argv,
-            measure,
-            _with_cases(pairs, "p2p_bandwidth"),
-            progress="collbench.plugins.hunt.pairs_progress:PairsProgressPrinter",
-        ),
-        info,
-    )
+    cases, progress = _with_cases(pairs, "p2p_bandwidth"), "collbench.plugins.hunt.progress:PairsProgressPrinter"
+    return begin(pairs.launch, Command(arguments, argv, measure, cases, progress), info)
 
 
 def pairs_request(arguments: argparse.Namespace, argv: Sequence[str]) -> PairsRequest:
@@ -216,24 +206,19 @@ def call_hunt(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     hunt, info = hunt_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
-        return show_hunt(hunt, arguments, info, os.environ)
+        return show_hunt(hunt, arguments, info)
     if info is None:
         from collbench.plugins.hunt.drain import check_apply
 
-        planned_stages(hunt, arguments, None, os.environ)
+        planned_stages(hunt, arguments, None)
         if arguments.apply:
             check_apply(os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-
         return run_hunt(replace(hunt, pairs=replace(hunt.pairs, launch=request)), *rank)
 
     cases = _with_cases(hunt.pairs, "allreduce", "float32") if hunt.method == "groups" else _with_cases(hunt.pairs, "p2p_bandwidth")
-    return begin(
-        hunt.pairs.launch,
-        Command(arguments, argv, measure, cases, progress="collbench.plugins.hunt.hunt_strategy:HuntProgressPrinter"),
-        info,
-    )
+    return begin(hunt.pairs.launch, Command(arguments, argv, measure, cases, "collbench.plugins.hunt.progress:HuntProgressPrinter"), info)
 
 
 def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequest:
@@ -251,7 +236,7 @@ def hunt_request(arguments: argparse.Namespace, argv: Sequence[str]) -> HuntRequ
 # --dry-run: the rounds of a run of pairs, and the stages of a hunt.
 
 
-def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
     """Print the rounds of a pairs run, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
     from collbench.measuring.resume import stored_order_seed
     from collbench.plugins.hunt.places import sampled
@@ -260,15 +245,16 @@ def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: Launc
 
     run = earlier_run(request.launch, request.options)
     seed = stored_order_seed(run.path) if run else request.launch.order_seed
-    places, schedule = planned_pairs(request, arguments, info, env, seed or 0)
+    places, schedule = planned_pairs(request, arguments, info, seed or 0)
     stored = read_pairs(run) if run else None
-    met = {pair for one in stored.rounds for pair in one.pairs} if stored else set()
-    left = [(number, [pair for pair in pairs if pair not in met]) for number, pairs in enumerate(schedule.rounds())]
-    parts = [{"round": number + 1, "pairs": len(pairs), f"{places.by}s": pairs} for number, pairs in left if pairs]
+    met = {pair for pair_round in stored.rounds for pair in pair_round.pairs} if stored else set()
+    parts: list[dict[str, Any]] = []
+    for number, pairs in enumerate(schedule.rounds()):
+        left = [pair for pair in pairs if pair not in met]
+        if left:
+            parts.append({"round": number + 1, "pairs": len(left), f"{places.by}s": left})
     sample = sampled(request, schedule, schedule.pairs)
-    notes = []
-    if sample:
-        notes.append(sample.render())
+    notes = [sample.render()] if sample else []
     if places.idle:
         notes.append(places.idle)
     if run is None and seed is None:
@@ -276,20 +262,20 @@ def show_pairs(request: PairsRequest, arguments: argparse.Namespace, info: Launc
     if run and met:
         notes.append(f"{run.path} has {plural(len(met), 'more pair')}")
     notes.append("suspects are measured again in further rounds")
-    pairs = sum(len(pairs) for _, pairs in left)
-    title = f"pairs of {places.n} {places.by}s: {plural(pairs, 'pair')} in {plural(len(parts), 'round')}"
+    left_pairs = plural(sum(part["pairs"] for part in parts), "pair")
+    title = f"pairs of {places.n} {places.by}s: {left_pairs} in {plural(len(parts), 'round')}"
     return show_rounds(PlannedRounds(title, parts, len(parts), request.launch.budget.max_time_s, notes), arguments, info)
 
 
-def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]) -> int:
+def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> int:
     """Print the stages of a hunt, at rank 0 of a launch. Return 0. Raises UsageError for options that do not fit."""
     from collbench.plugins.hunt.records import read_hunt
     from collbench.report.dry_run import PlannedRounds
 
-    places, each, crossed = planned_stages(request, arguments, info, env)
+    places, most_rounds, crossed = planned_stages(request, arguments, info)
     run = earlier_run(request.pairs.launch, {**request.options, "--cover-links": crossed.get("crossed")})
     met = len(read_hunt(run).rounds) if run else 0
-    rounds = max(0, sum(each.values()) - met)
+    rounds = max(0, sum(most_rounds.values()) - met)
     notes = [places.idle] if places.idle else []
     if run and met:
         notes.append(f"{run.path} has {plural(met, 'more round')}")
@@ -297,42 +283,38 @@ def show_hunt(request: HuntRequest, arguments: argparse.Namespace, info: LaunchI
         notes.append("a confirmed node is also measured over each interface that all nodes have")
     notes.append("most hunts end after far fewer rounds")
     title = f"hunt among {places.n} {places.by}s: at most {plural(rounds, 'round')}"
-    parts = [{"stage": stage, "most_rounds": most} for stage, most in each.items() if most]
+    parts = [{"stage": stage, "most_rounds": most} for stage, most in most_rounds.items() if most]
     return show_rounds(PlannedRounds(title, parts, rounds, request.pairs.launch.budget.max_time_s, notes), arguments, info)
 
 
-def planned_pairs(
-    request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str], seed: int = 0
-) -> tuple[Places, Schedule]:
+def planned_pairs(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, seed: int = 0) -> tuple[Places, Schedule]:
     """Return the places and the schedule of a pairs run. Raises UsageError for options that do not fit the ranks."""
     from collbench.plugins.hunt.places import schedule_of
 
-    places, by_host = _places(request, arguments, info, env)
+    places, by_host = _places(request, arguments, info)
     return places, schedule_of(request, places, by_host, seed)
 
 
 def planned_stages(
-    request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]
+    request: HuntRequest, arguments: argparse.Namespace, info: LaunchInfo | None
 ) -> tuple[Places, Mapping[str, int], Mapping[str, Any]]:
     """Return the places of a hunt, the most rounds of each stage, and the results of a link file. Raises UsageError as a hunt does."""
-    from collbench.plugins.hunt.hunt_strategy import options_of
+    from collbench.plugins.hunt.progress import options_of
     from collbench.plugins.hunt.strategy import stages
 
-    places, _ = _places(request.pairs, arguments, info, env)
-    known = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width}
-    options, crossed = options_of(arguments, {**known, "no_groups": None, "nics": []})
+    places, _ = _places(request.pairs, arguments, info)
+    about = {"places": list(places.names), "hosts": list(places.hosts), "ranks_per_place": places.width, "no_groups": None, "nics": []}
+    options, crossed = options_of(arguments, about)
     return places, stages(places.n, options), crossed
 
 
-def _places(
-    request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None, env: Mapping[str, str]
-) -> tuple[Places, list[list[int]]]:
+def _places(request: PairsRequest, arguments: argparse.Namespace, info: LaunchInfo | None) -> tuple[Places, list[list[int]]]:
     """Return (the planned places, the ranks of each host). Raises UsageError for fewer than two places."""
     from collbench.plugins.hunt.places import places_of
 
     check_installed(request.launch)
-    host_of = planned_hosts(request.launch, arguments, info, env)
-    by_host = [[rank for rank, host in enumerate(host_of) if host == each] for each in range(max(host_of) + 1)]
+    host_of = planned_hosts(request.launch, arguments, info, os.environ)
+    by_host = [[rank for rank, host in enumerate(host_of) if host == number] for number in range(max(host_of) + 1)]
     names = [socket.gethostname()] if info is None else list(info.hosts)
     hosts = names if len(names) == len(by_host) else [f"node {place}" for place in range(len(by_host))]
     return places_of(request, hosts, by_host), by_host

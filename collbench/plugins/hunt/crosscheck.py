@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from collbench.plugins.hunt.facts import ControlsAsSlow, EndNotCleared, NotRetested, SlowOnce
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.judging import (
     BANDWIDTH_WAYS,
     FAST,
@@ -112,10 +112,10 @@ class PathCheck(Check):
         if self.state() != INCONCLUSIVE:
             return []
         if self._pair != SLOW:
-            return [SlowOnce() if self._pair else NotRetested()]
+            return [facts.SlowOnce() if self._pair else facts.NotRetested()]
         if self._like_others:
-            return [ControlsAsSlow()]
-        ends = [EndNotCleared(names[place]) for place in self.places if not self._is_healthy(place)]
+            return [facts.ControlsAsSlow()]
+        ends = [facts.EndNotCleared(names[place]) for place in self.places if not self._is_healthy(place)]
         return ends or [self.repeats.counts, self.repeats.reason]
 
 

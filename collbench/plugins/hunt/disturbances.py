@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.control.world import World
@@ -26,30 +26,26 @@ class Disturbance:
     flipped: bool = False
 
 
-@dataclass
-class RoundMonitor:
-    """The disturbances of one round; `ranks` is filled at rank 0 when the round ends."""
-
-    ranks: list[Disturbance] = field(default_factory=list)
-
-    def of(self, ranks: Sequence[int]) -> Disturbance:
-        """Return the largest disturbance of some ranks; an empty one where none is known."""
-        known = [self.ranks[rank] for rank in ranks if rank < len(self.ranks)]
-        return Disturbance(max((each.cpu_wait for each in known), default=0.0), any(each.flipped for each in known))
+def largest(disturbances: Sequence[Disturbance], ranks: Sequence[int]) -> Disturbance:
+    """Return the largest disturbance of some ranks; an empty one where none is known."""
+    known = [disturbances[rank] for rank in ranks if rank < len(disturbances)]
+    return Disturbance(max((rank.cpu_wait for rank in known), default=0.0), any(rank.flipped for rank in known))
 
 
 @contextmanager
-def monitor_round(world: World, probe: StateProbe | None) -> Iterator[RoundMonitor]:
-    """Watch all ranks of the world during the block. All ranks enter and leave it together."""
-    found = RoundMonitor()
-    before = probe.measure() if probe else None
-    began, waited = time.monotonic_ns(), _waited_ns()
-    yield found
-    wall, more = time.monotonic_ns() - began, _waited_ns()
-    share = (more - waited) / wall if waited is not None and more is not None and wall > 0 else 0.0
-    own = [min(max(share, 0.0), 1.0), flipped(before, probe.measure() if probe else None)]
-    gathered = world.gather(own, "gathering what disturbed the round")
-    found.ranks = [Disturbance(float(share), bool(flip)) for share, flip in gathered or ()]
+def monitor_round(world: World, probe: StateProbe | None) -> Iterator[list[Disturbance]]:
+    """Watch all ranks of the world during the block, which all enter and leave together. At rank 0 the list has them after it, by rank."""
+    disturbances: list[Disturbance] = []
+    state_before = probe.measure() if probe else None
+    begin_ns, waited_before_ns = time.monotonic_ns(), _waited_ns()
+    yield disturbances
+    wall_ns, waited_after_ns = time.monotonic_ns() - begin_ns, _waited_ns()
+    cpu_wait = 0.0
+    if waited_before_ns is not None and waited_after_ns is not None and wall_ns > 0:
+        cpu_wait = min(max((waited_after_ns - waited_before_ns) / wall_ns, 0.0), 1.0)
+    state_flipped = flipped(state_before, probe.measure() if probe else None)
+    gathered = world.gather([cpu_wait, state_flipped], "gathering what disturbed the round") or ()
+    disturbances.extend(Disturbance(float(share), bool(flip)) for share, flip in gathered)
 
 
 def _waited_ns() -> int | None:

@@ -16,6 +16,7 @@ from typing import Any
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
 from collbench.plugins.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
+from collbench.plugins.hunt.records import NONE_SLOW
 from collbench.reason import CommandText
 from collbench.results.folder import utc
 from collbench.results.store import read_object, replace, to_page
@@ -130,45 +131,38 @@ def pod_lookup_line(host: str) -> str:
 
 def line(words: Sequence[str]) -> str:
     """Return a command as a shell line; each word quoted where needed, a reason in double quotes."""
-    return " ".join(_typed(word) for word in words)
-
-
-def _typed(word: str) -> str:
-    name, _, value = word.partition("=")
-    return f'{name}="{value}"' if name == "Reason" and not _NOT_IN_A_REASON.search(value) else shlex.quote(word)
+    typed = []
+    for word in words:
+        name, _, value = word.partition("=")
+        plain_reason = name == "Reason" and not _NOT_IN_A_REASON.search(value)
+        typed.append(f'{name}="{value}"' if plain_reason else shlex.quote(word))
+    return " ".join(typed)
 
 
 def nodes(manager: str, env: Mapping[str, str], run: Run, name: str = "") -> tuple[list[ManagedNode] | None, str]:
     """Return (all nodes of the manager, or the one of that name; ""), or (None, why the manager did not report them)."""
+    names = [name] if name else []
     if manager == SLURM:
-        outcome = run(["scontrol", "--all", "--oneliner", "show", "nodes", *[name] * bool(name)], env)
-        found = _of_slurm(outcome.out)
+        outcome = run(["scontrol", "--all", "--oneliner", "show", "nodes", *names], env)
+        managed = _of_slurm(outcome.out)
     else:
-        outcome = run(
-            ["kubectl", "get", "nodes", *[name] * bool(name), f"--request-timeout={TIMEOUT_S / 2:g}s", f"--output={_each(name)}"], env
-        )
-        found = _of_kubernetes(outcome.out)
-    if outcome.code == 0 and found:
-        return found, ""
+        fields = r'{.metadata.name}{" "}{.spec.unschedulable}{"\n"}'
+        output = fields if name else f"{{range .items[*]}}{fields}{{end}}"
+        timeout = f"--request-timeout={TIMEOUT_S / 2:g}s"
+        outcome = run(["kubectl", "get", "nodes", *names, timeout, f"--output=jsonpath={output}"], env)
+        rows = [row.split() for row in outcome.out.splitlines() if row.strip()]
+        managed = [ManagedNode(row[0], row[1:] == ["true"], row[1:] == ["true"]) for row in rows]
+    if outcome.code == 0 and managed:
+        return managed, ""
     return None, outcome.why or "it lists no nodes"
 
 
-def _each(name: str) -> str:
-    fields = r'{.metadata.name}{" "}{.spec.unschedulable}{"\n"}'
-    return f"jsonpath={fields if name else f'{{range .items[*]}}{fields}{{end}}'}"
-
-
 def _of_slurm(text: str) -> list[ManagedNode]:
-    found = []
+    managed = []
     for name, state, reason in _SLURM_NODE.findall(text):
         drained = "DRAIN" in state
-        found.append(ManagedNode(name, drained, drained and reason.startswith(MARK.strip()), printable(reason)))
-    return found
-
-
-def _of_kubernetes(text: str) -> list[ManagedNode]:
-    rows = [row.split() for row in text.splitlines() if row.strip()]
-    return [ManagedNode(row[0], row[1:] == ["true"], row[1:] == ["true"]) for row in rows]
+        managed.append(ManagedNode(name, drained, drained and reason.startswith(MARK.strip()), printable(reason)))
+    return managed
 
 
 def run_here(words: Sequence[str], env: Mapping[str, str]) -> CommandOutcome:
@@ -249,6 +243,28 @@ def recommendation(verdict: HuntVerdict, about: HuntSummary) -> dict[str, Any]:
     """Return recommendation.json (recommendation.schema.json). Only confirmed faults in a node have commands that drain."""
     hosts = verdict.hosts or verdict.names
     kept = verdict.suspects[:_MOST_SUSPECTS]
+    suspects = []
+    drains: dict[str, dict[str, Any]] = {}  # by node, which several pods may share; its first suspect, the worst, gives the reason
+    for each in kept:
+        places = [_name(verdict.names[place]) for place in each.places]
+        suspects.append({
+            "places": places,
+            "hosts": list(dict.fromkeys(_name(hosts[place]) for place in each.places)),
+            "state": each.state,
+            "code": CODES[each.kind],
+            "kind": each.kind,
+            "ratio": each.ratio if isfinite(each.ratio) else None,
+            "low": each.low,
+            "high": each.high,
+            "part": _name(str(each.part or "")),
+            "partners": [_name(verdict.names[place]) for place in each.partners[:_MOST_SENTENCES]],
+            "evidence": [_sentence(str(evidence)) for evidence in each.evidence[:_MOST_SENTENCES]],
+            "advice": _advice(each, places),
+        })  # fmt: skip
+        if each.state == CONFIRMED and each.kind != _PATH:
+            for place in each.places:
+                drain = _drain(hosts[place], each, about)
+                drains.setdefault(drain["node"] or f"host {drain['host']}", drain)
     return {
         "schema": SCHEMA,
         "result": verdict.result,
@@ -259,9 +275,9 @@ def recommendation(verdict: HuntVerdict, about: HuntSummary) -> dict[str, Any]:
         "no_verdict": _sentence(str(verdict.no_verdict)) if verdict.no_verdict else None,
         "no_drain": _sentence(about.no_drain) if about.no_drain else None,
         "notes": [_sentence(str(note)) for note in verdict.notes[:_MOST_SENTENCES]],
-        "suspects": [_suspect(each, verdict, hosts) for each in kept],
+        "suspects": suspects,
         "left_out": len(verdict.suspects) - len(kept),
-        "drains": _drains(kept, hosts, about) if verdict.result == CONFIRMED and not about.no_drain else [],
+        "drains": list(drains.values()) if verdict.result == CONFIRMED and not about.no_drain else [],
         "applied": [],
         "refused": None,
     }
@@ -280,25 +296,91 @@ def read(folder: Path) -> dict[str, Any] | None:
     UsageError where the file cannot be read, does not fit recommendation.schema.json, or has other commands.
     """
     try:
-        found: dict[str, Any] = read_object(folder / FILE)
+        content: dict[str, Any] = read_object(folder / FILE)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"{folder / FILE}: cannot be read ({why}): remove it, or run the hunt again") from error
-    misfit = _misfit(found)
-    if misfit:
-        raise UsageError(f"{folder / FILE}: does not fit recommendation.schema.json: {misfit}; remove it, or run the hunt again")
-    return found
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads(Path(__file__).with_name(SCHEMA_FILE).read_text(encoding="utf-8"))
+    checks = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    misfit = next(iter(checks.iter_errors(content)), None)
+    problem = ""
+    if misfit is not None:
+        problem = _name(f"{'.'.join(map(str, misfit.absolute_path)) or 'it'}: {misfit.message}")
+    elif not all(text == printable(text, len(text)) for text in _texts(content)):
+        problem = "a text contains control characters"
+    elif not _has_own_commands(content):
+        problem = "a command does not belong to its node"
+    if problem:
+        raise UsageError(f"{folder / FILE}: does not fit recommendation.schema.json: {problem}; remove it, or run the hunt again")
+    return content
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(inner)
+
+
+def _has_own_commands(content: Mapping[str, Any]) -> bool:
+    """Return whether all commands are exactly those for their node and reason."""
+    drained = [None, *(drain["line"] for drain in content["drains"])]
+    if not all(_is_own(drain, content["manager"]) for drain in content["drains"]):
+        return False
+    for entry in content["applied"]:
+        undone = entry["undo"] is None or (
+            is_name(entry["node"]) and entry["undo"] in [line(undo_command(manager, entry["node"])) for manager in (SLURM, KUBERNETES)]
+        )
+        if entry["line"] not in drained or not undone:
+            return False
+    return True
+
+
+def _is_own(drain: Mapping[str, Any], manager: str | None) -> bool:
+    """Return whether the commands are exactly those for the node and the reason."""
+    node, host, none = drain["node"], drain["host"], {"line": None, "undo": None}
+    if drain["look_up"] not in (None, pod_lookup_line(host) if is_name(host) else None):
+        return False
+    try:
+        both = _both_ways(node, drain["reason"]) if node else {}
+    except ValueError:
+        return False
+    here = {name: drain[name] for name in none}
+    if manager or not node:
+        return here == both.get(manager or "", none) and drain["if_slurm"] is None and drain["if_kubernetes"] is None
+    return here == none and (drain["if_slurm"], drain["if_kubernetes"]) == (both[SLURM], both[KUBERNETES])
+
+
+def _both_ways(node: str, reason: str) -> dict[str, dict[str, str]]:
+    """Return by manager the lines that drain a node and return it to service. Raises ValueError as `drain_command`."""
+    return {
+        manager: {"line": line(drain_command(manager, node, reason)), "undo": line(undo_command(manager, node))}
+        for manager in (SLURM, KUBERNETES)
+    }
 
 
 def lines(content: Mapping[str, Any]) -> list[str]:
     """Return the recommendation for the terminal: each code with what to check, then the commands, one `CommandText` per line."""
-    confirmed = [each for each in content["suspects"] if each["state"] == CONFIRMED]
-    found = [f"{each['code']}: {each['advice']} (see `collbench explain {each['code']}`)" for each in confirmed]
+    confirmed = [suspect for suspect in content["suspects"] if suspect["state"] == CONFIRMED]
+    texts = [f"{suspect['code']}: {suspect['advice']} (see `collbench explain {suspect['code']}`)" for suspect in confirmed]
     if content["no_drain"] and confirmed:
-        found.append(f"do not drain any node: {content['no_drain']}")
-    return found + [row for each in content["drains"] for row in _command_lines(each)]
+        texts.append(f"do not drain any node: {content['no_drain']}")
+    for drain in content["drains"]:
+        if drain["no_line"]:
+            texts.append(drain["no_line"])
+            if drain["look_up"]:
+                texts.append(CommandText(f"  {drain['look_up']}"))
+            continue
+        for start, way in (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"])):
+            if way and way["line"]:
+                texts += [f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}")]
+                texts += [f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}")]
+    return texts
 
 
 def what(kind: str, ratio: float) -> str:
@@ -308,24 +390,6 @@ def what(kind: str, ratio: float) -> str:
         times = f"{1 / ratio:.2f} times as long as" if known else "longer than"
         return f"takes {times} the others for a small message"
     return _REACHES[kind].format(format_percent(100 * ratio) if known else "less than all")
-
-
-def _suspect(suspect: Suspect, verdict: HuntVerdict, hosts: tuple[str, ...]) -> dict[str, Any]:
-    places = [_name(verdict.names[place]) for place in suspect.places]
-    return {
-        "places": places,
-        "hosts": list(dict.fromkeys(_name(hosts[place]) for place in suspect.places)),
-        "state": suspect.state,
-        "code": CODES[suspect.kind],
-        "kind": suspect.kind,
-        "ratio": suspect.ratio if isfinite(suspect.ratio) else None,
-        "low": suspect.low,
-        "high": suspect.high,
-        "part": _name(str(suspect.part or "")),
-        "partners": [_name(verdict.names[place]) for place in suspect.partners[:_MOST_SENTENCES]],
-        "evidence": [_sentence(str(each)) for each in suspect.evidence[:_MOST_SENTENCES]],
-        "advice": _advice(suspect, places),
-    }
 
 
 def _advice(suspect: Suspect, places: list[str]) -> str:
@@ -339,65 +403,37 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
     return f"check {named}{where}: it {what(suspect.kind, suspect.ratio)}"
 
 
-def _drains(suspects: tuple[Suspect, ...], hosts: tuple[str, ...], about: HuntSummary) -> list[dict[str, Any]]:
-    """Return one entry for each node, which several pods may share; its first suspect, the worst, gives the reason."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in suspects:
-        if each.state == CONFIRMED and each.kind != _PATH:
-            for drain in (_drain(hosts[place], each, about) for place in each.places):
-                found.setdefault(drain["node"] or f"host {drain['host']}", drain)
-    return list(found.values())
-
-
 def _drain(host: str, suspect: Suspect, about: HuntSummary) -> dict[str, Any]:
-    name, why_not = _node_of(host, about)
-    reason = reason_of(
-        f"{CODES[suspect.kind]} {name or printable(host, 100)} {what(suspect.kind, suspect.ratio)}, run {about.run.name[:80]}"
-    )
-    both = {each: _both_lines(each, name, reason) for each in (SLURM, KUBERNETES)} if name else {}
-    here = both.get(about.manager, {"line": None, "undo": None})
+    """Return the commands for the node of a host, or why it has none."""
+    reported = about.nodes.get(host)
+    name: str | None = host if reported is None else reported
+    why_not = None
+    if reported == "":
+        why_not = f"the ranks of {_name(host)} report different node names: find the right one by hand"
+    elif reported is None and about.pods and about.manager != SLURM:
+        why_not = _sentence(
+            f"{_name(host)} is a pod on an unknown node: look the node up, or set NODE_NAME in the pods (from spec.nodeName) and run the "
+            "hunt again"
+        )
+    elif name is not None and not is_name(name):
+        why_not = f"{_name(name)!r} is not a valid node name: find the right one by hand"
+    if why_not:
+        name = None
+    fault = f"{CODES[suspect.kind]} {name or printable(host, 100)} {what(suspect.kind, suspect.ratio)}"
+    reason = reason_of(f"{fault}, run {about.run.name[:80]}")
+    ways = _both_ways(name, reason) if name else {}
+    here = ways.get(about.manager, {"line": None, "undo": None})
     return {
         "host": _name(host),
         "node": name,
         "code": CODES[suspect.kind],
         "reason": reason,
         **here,
-        "if_slurm": None if about.manager else both.get(SLURM),
-        "if_kubernetes": None if about.manager else both.get(KUBERNETES),
+        "if_slurm": None if about.manager else ways.get(SLURM),
+        "if_kubernetes": None if about.manager else ways.get(KUBERNETES),
         "no_line": why_not,
         "look_up": pod_lookup_line(host) if about.pods and why_not and is_name(host) else None,
     }
-
-
-def _node_of(host: str, about: HuntSummary) -> tuple[str | None, str | None]:
-    """Return (the node's name, None), or (None, why no name can be used in a command)."""
-    reported = about.nodes.get(host)
-    if reported == "":
-        return None, f"the ranks of {_name(host)} report different node names: find the right one by hand"
-    if reported is None and about.pods and about.manager != SLURM:
-        return None, _sentence(
-            f"{_name(host)} is a pod on an unknown node: look the node up, or set NODE_NAME in the pods (from spec.nodeName) and run the "
-            "hunt again"
-        )
-    name = host if reported is None else reported
-    if not is_name(name):
-        return None, f"{_name(name)!r} is not a valid node name: find the right one by hand"
-    return name, None
-
-
-def _both_lines(manager: str, name: str, reason: str) -> dict[str, str]:
-    return {"line": line(drain_command(manager, name, reason)), "undo": line(undo_command(manager, name))}
-
-
-def _command_lines(drain: Mapping[str, Any]) -> list[str]:
-    if drain["no_line"]:
-        return [drain["no_line"], *([CommandText(f"  {drain['look_up']}")] if drain["look_up"] else [])]
-    rows: list[str] = []
-    for start, way in (("", drain), ("with Slurm, ", drain["if_slurm"]), ("with Kubernetes, ", drain["if_kubernetes"])):
-        if way and way["line"]:
-            rows += [f"{start}to drain {drain['node']}:", CommandText(f"  {way['line']}")]
-            rows += [f"{start}to return {drain['node']} to service:", CommandText(f"  {way['undo']}")]
-    return rows
 
 
 def _name(text: str) -> str:
@@ -408,51 +444,7 @@ def _sentence(text: str) -> str:
     return printable(text[:_LONGEST_SENTENCE], _LONGEST_SENTENCE)
 
 
-def _misfit(content: Mapping[str, Any]) -> str:
-    from jsonschema import Draft202012Validator
-
-    schema = json.loads(Path(__file__).with_name(SCHEMA_FILE).read_text(encoding="utf-8"))
-    checks = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    error = next(iter(checks.iter_errors(content)), None)
-    if error is not None:
-        return _name(f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {error.message}")
-    if not all(text == printable(text, len(text)) for text in _texts(content)):
-        return "a text contains control characters"
-    typed = [None, *(each["line"] for each in content["drains"])]
-    own = all(_is_own(each, content["manager"]) for each in content["drains"]) and all(
-        each["line"] in typed and _is_undone(each) for each in content["applied"]
-    )
-    return "" if own else "a command does not belong to its node"
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(each)
-
-
-def _is_own(drain: Mapping[str, Any], manager: str | None) -> bool:
-    """Return whether the commands are exactly those for the node and the reason."""
-    node, host, none = drain["node"], drain["host"], {"line": None, "undo": None}
-    if drain["look_up"] not in (None, pod_lookup_line(host) if is_name(host) else None):
-        return False
-    try:
-        both = {each: _both_lines(each, node, drain["reason"]) for each in (SLURM, KUBERNETES)} if node else {}
-    except ValueError:
-        return False
-    here = {name: drain[name] for name in none}
-    if manager or not node:
-        return here == both.get(manager or "", none) and drain["if_slurm"] is None and drain["if_kubernetes"] is None
-    return here == none and (drain["if_slurm"], drain["if_kubernetes"]) == (both[SLURM], both[KUBERNETES])
-
-
-def _is_undone(entry: Mapping[str, Any]) -> bool:
-    return entry["undo"] is None or (
-        is_name(entry["node"]) and entry["undo"] in [line(undo_command(each, entry["node"])) for each in (SLURM, KUBERNETES)]
-    )
-
+# Drain the nodes: the limit, and what was done.
 
 BEGUN, DRAINED, LEFT, FAILED = "begun", "drained", "left", "failed"
 DEFAULT_CAP = "2%"
@@ -545,27 +537,29 @@ def apply(
     however this process ends. A failure of the manager is part of the result. Raises RunFailed only if `note` fails: then no further
     node is drained, and the message has what was done and how to undo it.
     """
-    refused = _not_applicable(content)
-    found, why = (None, "") if refused else nodes(content["manager"], env, run)
-    if found is None:
-        refused = refused or f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json"
+    refused, managed = _not_applicable(content), None
+    if not refused:
+        managed, why = nodes(content["manager"], env, run)
+        refused = f"{TOOLS[content['manager']]} does not list the nodes ({why}); the commands are in recommendation.json"
+    if managed is None:
         return Applied(refused=f"no node is drained: {refused}")
-    there = {node.name: node for node in found}
-    drained = {node.name for node in found if node.drained}
-    new, own, most = sum(each["node"] not in drained for each in content["drains"]), _own(found), cap.of(len(found))
-    if new and own + new > most:
+    by_name = {node.name: node for node in managed}
+    new = sum(drain["node"] not in by_name or not by_name[drain["node"]].drained for drain in content["drains"])
+    already, most = sum(node.drained_by_collbench for node in managed), cap.of(len(managed))
+    if new and already + new > most:
         how = "drained by collbench" if content["manager"] == SLURM else "cordoned"
-        before = f", {plural(own, 'node')} already {how}" if own else ""
+        before = f", {plural(already, 'node')} already {how}" if already else ""
         return Applied(refused=(
             f"no node is drained: {plural(new, 'node')} confirmed{before}, but --max-drain {cap.text} allows {most} of "
-            f"{plural(len(found), 'node')}; check for a common cause, then run the commands of recommendation.json, or use a larger "
+            f"{plural(len(managed), 'node')}; check for a common cause, then run the commands of recommendation.json, or use a larger "
             "--max-drain"
         ))  # fmt: skip
     applied = Applied()
-    for each in content["drains"]:
+    for drain in content["drains"]:
         try:
-            for entry in _drain_node(each, there.get(each["node"]), content["manager"], cap=cap, env=env, run=run):
-                applied.entries += [] if entry["action"] == BEGUN else [entry]
+            for entry in _drain_node(drain, by_name.get(drain["node"]), content["manager"], cap=cap, env=env, run=run):
+                if entry["action"] != BEGUN:
+                    applied.entries.append(entry)
                 note(entry)
         except CollbenchError as error:  # report the drains even if they can no longer be stored
             raise RunFailed(f"{error}; so far: {'; '.join(applied.lines()) or 'no node is drained'}") from error
@@ -574,23 +568,20 @@ def apply(
 
 def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return "applied" of a recommendation as lines for the terminal."""
-    return [*(each["why"] for each in entries), *(f"undo: {each['undo']}" for each in entries if each["undo"])]
+    return [*(entry["why"] for entry in entries), *(f"undo: {entry['undo']}" for entry in entries if entry["undo"])]
 
 
 def _not_applicable(content: Mapping[str, Any]) -> str:
     """Return why a recommendation drains no node; "" where it drains some."""
     if content["result"] != CONFIRMED:
-        return "the hunt found no slow node or pair" if content["result"] == "nobody" else "the hunt has no verdict"
+        return "the hunt found no slow node or pair" if content["result"] == NONE_SLOW else "the hunt has no verdict"
     if content["no_drain"]:
         return str(content["no_drain"])
     if not content["drains"]:
         return "no confirmed fault is in a node"
-    known = content["manager"] in TOOLS
-    return "" if known else "neither Slurm nor Kubernetes manages these nodes; the commands are in recommendation.json"
-
-
-def _own(found: Iterable[ManagedNode]) -> int:
-    return sum(node.drained_by_collbench for node in found)
+    if content["manager"] not in TOOLS:
+        return "neither Slurm nor Kubernetes manages these nodes; the commands are in recommendation.json"
+    return ""
 
 
 def _drain_node(
@@ -600,37 +591,37 @@ def _drain_node(
 
     earlier  the node as it was before; None: the manager has no node of that name
     """
+
+    def entry(action: str, why: str, undo: str | None = None) -> dict[str, Any]:
+        return {"node": drain["node"] or drain["host"], "action": action, "why": why, "line": drain["line"], "undo": undo, "when": utc()}
+
     name, tool = drain["node"], TOOLS[manager]
     if earlier is not None and earlier.drained:
         reason = f" ({earlier.reason})" if earlier.reason else ""
-        yield _entry(drain, LEFT, f"{name} is already drained{reason}; left unchanged")
+        yield entry(LEFT, f"{name} is already drained{reason}; left unchanged")
         return
     if not name or not is_name(name):
-        yield _entry(drain, FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
+        yield entry(FAILED, f"{drain['host']} is not drained: {drain['no_line'] or 'it is not a valid node name'}")
         return
-    command, undo = drain_command(manager, name, drain["reason"]), {"undo": line(undo_command(manager, name))}
+    command, undo = drain_command(manager, name, drain["reason"]), line(undo_command(manager, name))
     by_hand = f"run by hand, with the needed permissions: {line(command)}"
     if earlier is None:
-        yield _entry(drain, FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
+        yield entry(FAILED, f"{name} is not drained: {tool} has no node of that name; with the right name, {by_hand}")
         return
-    yield _entry(drain, BEGUN, f"{tool} was started to drain {name}; its outcome is not known") | undo
+    yield entry(BEGUN, f"{tool} was started to drain {name}; its outcome is not known", undo)
     outcome = run(command, env)
     now = nodes(manager, env, run)[0] or []  # the node's state counts, not the exit code of the command
     if not any(node.name == name and node.drained for node in now):
         why = outcome.why or f"{tool} reported success, but the node is not drained"
-        yield _entry(drain, FAILED, f"{name} is not drained ({why}): {by_hand}")
-    elif _own(now) <= cap.of(len(now)):
-        yield _entry(drain, DRAINED, f"{name} is drained") | undo
+        yield entry(FAILED, f"{name} is not drained ({why}): {by_hand}")
+    elif sum(node.drained_by_collbench for node in now) <= cap.of(len(now)):
+        yield entry(DRAINED, f"{name} is drained", undo)
     else:
         over = f"another hunt drained nodes at the same time, and --max-drain {cap.text} is exceeded"
         outcome = run(undo_command(manager, name), env)
         after, _ = nodes(manager, env, run, name)
         if after and after[0].name == name and not after[0].drained:
-            yield _entry(drain, LEFT, f"{name} was drained and returned to service: {over}")
+            yield entry(LEFT, f"{name} was drained and returned to service: {over}")
         else:
             why = outcome.why or "unknown cause"
-            yield _entry(drain, DRAINED, f"{name} is drained, and could not be returned to service ({why}): {over}") | undo
-
-
-def _entry(drain: Mapping[str, Any], action: str, why: str) -> dict[str, Any]:
-    return {"node": drain["node"] or drain["host"], "action": action, "why": why, "line": drain["line"], "undo": None, "when": utc()}
+            yield entry(DRAINED, f"{name} is drained, and could not be returned to service ({why}): {over}", undo)

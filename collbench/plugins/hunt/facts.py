@@ -17,22 +17,10 @@ from collbench.units import format_percent, format_rate, format_time, listed, pl
 Ways = Literal["sends and receives", "sends", "receives", "small messages"]
 
 
-class Evidence(Fact, frozen=True):
-    """A measurement of a suspect, or its meaning."""
-
-
-class HuntNote(Fact, frozen=True):
-    """A limit of the hunt's result, or a property that all endpoints share."""
-
-
-class FaultyPart(Fact, frozen=True):
-    """The part of a confirmed endpoint that is slow."""
-
-
 # Why it is a suspect.
 
 
-class SlowInSweep(Evidence, frozen=True):
+class SlowInSweep(Fact, frozen=True):
     """An endpoint was slow in the sweep; `ratio` is its speed relative to the others, `where` the paths ("to other hosts")."""
 
     ways: Ways
@@ -46,7 +34,7 @@ class SlowInSweep(Evidence, frozen=True):
         return f"sweep: {_at(self.ways, self.ratio)}{where} ({self.slow} of {plural(self.partners, 'partner')})"
 
 
-class PairSlowInSweep(Evidence, frozen=True):
+class PairSlowInSweep(Fact, frozen=True):
     """A pair was slow in the sweep."""
 
     ways: Ways
@@ -58,7 +46,7 @@ class PairSlowInSweep(Evidence, frozen=True):
         return f"sweep: the pair reached {_share(self.ratio)} of the median"
 
 
-class SlowWithOnePartner(Evidence, frozen=True):
+class SlowWithOnePartner(Fact, frozen=True):
     """An endpoint was slow with one partner and not with others, so the path between the two may be slow."""
 
     text = "{endpoint} was slow with {partner}, but not with {others:list}"
@@ -67,7 +55,7 @@ class SlowWithOnePartner(Evidence, frozen=True):
     others: tuple[str, ...]
 
 
-class SlowGroups(Evidence, frozen=True):
+class SlowGroups(Fact, frozen=True):
     """The groups of an endpoint were slow."""
 
     text = "{slow} of {groups:group} with it reached {ratio:share} (median) of the others' bus bandwidth"
@@ -76,7 +64,7 @@ class SlowGroups(Evidence, frozen=True):
     ratio: float
 
 
-class GroupsNotMeasured(Evidence, frozen=True):
+class GroupsNotMeasured(Fact, frozen=True):
     """No group of an endpoint could be measured; `why` is the reason of the last one."""
 
     text = "none of the {groups:group} with it could be measured: {why}"
@@ -87,7 +75,7 @@ class GroupsNotMeasured(Evidence, frozen=True):
 # The repeated measurements.
 
 
-class Retest(Evidence, frozen=True):
+class Retest(Fact, frozen=True):
     """A suspect was measured again with a partner; rates in bytes/s, latencies in s.
 
     endpoint  the end of a path that was measured; "" for a suspect that is one endpoint
@@ -125,7 +113,7 @@ class Retest(Evidence, frozen=True):
         return f"{plural(self.controls, 'control pair') if self.controls else 'median of the sweep'}: {', '.join(figures)}"
 
 
-class RetestCounts(Evidence, frozen=True):
+class RetestCounts(Fact, frozen=True):
     """In how many rounds a suspect was slow, and how many control pairs were as slow."""
 
     slow: int
@@ -142,7 +130,7 @@ class RetestCounts(Evidence, frozen=True):
         return counts + waited + flipped
 
 
-class NotProven(Evidence, frozen=True):
+class NotProven(Fact, frozen=True):
     """Why the rounds do not confirm a suspect.
 
     cause  "cpu": other work used its CPU; "state": the machine changed its state; "rounds": it was not slow in all rounds; "controls":
@@ -165,83 +153,83 @@ class NotProven(Evidence, frozen=True):
         return f"inconclusive: {text[self.cause]}"
 
 
-class BelowThreshold(Evidence, frozen=True):
+class BelowThreshold(Fact, frozen=True):
     """It was slower again, but by less than the smallest slowdown that is reported."""
 
     text = "slower again, but by less than the smallest slowdown that is reported"
 
 
-class FastWithPeers(Evidence, frozen=True):
+class FastWithPeers(Fact, frozen=True):
     """A suspect is as fast with these as others are with each other, as in a smaller part of a divided network."""
 
     text = "as fast with {peers:list} as others with each other: it may be in a smaller part of the network"
     peers: tuple[str, ...]
 
 
-class DividedNetwork(Evidence, frozen=True):
+class DividedNetwork(Fact, frozen=True):
     """Other suspects are fast with each other, so the network may have parts."""
 
     text = "inconclusive: other suspects are fast with each other, so the network may have several parts"
 
 
-class ControlsAsSlow(Evidence, frozen=True):
+class ControlsAsSlow(Fact, frozen=True):
     """Control pairs were as slow, or there were none on this kind of path."""
 
     text = "inconclusive: control pairs were as slow at the same time, or none used the same kind of path"
 
 
-class TooFewPartners(Evidence, frozen=True):
+class TooFewPartners(Fact, frozen=True):
     """It was not measured again with two healthy partners."""
 
     text = "inconclusive: not measured again with two healthy partners"
 
 
-class MixedPartners(Evidence, frozen=True):
+class MixedPartners(Fact, frozen=True):
     """It is slow with some healthy partners only."""
 
     text = "inconclusive: slow with some healthy partners, but not clearly with others"
 
 
-class SlowOnce(Evidence, frozen=True):
+class SlowOnce(Fact, frozen=True):
     """A pair was slow once, but not clearly again."""
 
     text = "inconclusive: slow once, but not clearly when measured again"
 
 
-class NotRetested(Evidence, frozen=True):
+class NotRetested(Fact, frozen=True):
     """A pair could not be measured again."""
 
     text = "inconclusive: it could not be measured again"
 
 
-class EndNotCleared(Evidence, frozen=True):
+class EndNotCleared(Fact, frozen=True):
     """An end of a slow path was not fast with any partner, so the end may be slow instead."""
 
     text = "inconclusive: {endpoint} was not fast with any partner"
     endpoint: str
 
 
-class OthersAsSlow(Evidence, frozen=True):
+class OthersAsSlow(Fact, frozen=True):
     """Many pairs of other endpoints are as slow; `share` of them."""
 
     text = "inconclusive: {share:share} of the pairs of other endpoints are as slow: the network may have segments of different speed"
     share: float
 
 
-class ManyPaths(Evidence, frozen=True):
+class ManyPaths(Fact, frozen=True):
     """So many paths without a common endpoint are slow that the network is built so."""
 
     text = "inconclusive: {paths} paths without a common endpoint are slow, so the topology explains them"
     paths: int
 
 
-class Deferred(Evidence, frozen=True):
+class Deferred(Fact, frozen=True):
     """Not measured again: too few healthy endpoints would be left to compare with."""
 
     text = "inconclusive: not measured again, since too few healthy endpoints would remain to compare with"
 
 
-class NoFigures(Evidence, frozen=True):
+class NoFigures(Fact, frozen=True):
     """An endpoint gave no figures in its last rounds."""
 
     text = "none of its last {missing} of {pairs:pair} could be measured: {why}"
@@ -250,7 +238,7 @@ class NoFigures(Evidence, frozen=True):
     why: str
 
 
-class FewPartnersMeasured(Evidence, frozen=True):
+class FewPartnersMeasured(Fact, frozen=True):
     """An endpoint was measured with too few partners."""
 
     text = "measured with {partners:partner} only; {needed} are needed"
@@ -258,13 +246,13 @@ class FewPartnersMeasured(Evidence, frozen=True):
     needed: int
 
 
-class SpeedUnknown(Evidence, frozen=True):
+class SpeedUnknown(Fact, frozen=True):
     """Whether an endpoint is slow is unknown."""
 
     text = "inconclusive: whether it is slow is unknown"
 
 
-class WrongElements(HuntNote, frozen=True):
+class WrongElements(Fact, frozen=True):
     """Measurements of an endpoint with wrong data."""
 
     text = "{endpoint}: wrong data in {wrong} of {measured:measurement}"
@@ -273,7 +261,7 @@ class WrongElements(HuntNote, frozen=True):
     measured: int
 
 
-class AloneOnSwitch(Evidence, frozen=True):
+class AloneOnSwitch(Fact, frozen=True):
     """The only endpoint on its switch: faults of the switch look the same."""
 
     text = "no other endpoint is on its switch ({switch}): that switch and its cables may be the cause"
@@ -283,7 +271,7 @@ class AloneOnSwitch(Evidence, frozen=True):
 # Growing groups, and suspects measured alone.
 
 
-class SlowAtScale(Evidence, frozen=True):
+class SlowAtScale(Fact, frozen=True):
     """All groups of a size were slow with this endpoint; `ratio` of the others' bus bandwidth."""
 
     text = "{groups} groups of {size} were slow with it; the last reached {ratio:share} of the others' bus bandwidth"
@@ -292,7 +280,7 @@ class SlowAtScale(Evidence, frozen=True):
     ratio: float
 
 
-class FastWithout(Evidence, frozen=True):
+class FastWithout(Fact, frozen=True):
     """Its partners were fast without it; it was itself fast in groups of `size`, 0: in none."""
 
     size: int = 0
@@ -301,7 +289,7 @@ class FastWithout(Evidence, frozen=True):
         return "its partners were fast without it" + (f", and it was fast in groups of {self.size}" if self.size else "")
 
 
-class InsideRatio(Evidence, frozen=True):
+class InsideRatio(Fact, frozen=True):
     """An all-reduce among the endpoint's own ranks, relative to that of healthy endpoints at the same time."""
 
     text = "inside: an all-reduce of its own ranks reaches {ratio:share} of that of {controls:healthy endpoint}"
@@ -309,7 +297,7 @@ class InsideRatio(Evidence, frozen=True):
     controls: int
 
 
-class InterfaceRatio(Evidence, frozen=True):
+class InterfaceRatio(Fact, frozen=True):
     """Messages over one interface alone, relative to those of healthy pairs at the same time."""
 
     text = "{interface}: {ways} over it alone at {ratio:share} of {controls:healthy pair}"
@@ -319,7 +307,7 @@ class InterfaceRatio(Evidence, frozen=True):
     controls: int
 
 
-class PartNotMeasured(Evidence, frozen=True):
+class PartNotMeasured(Fact, frozen=True):
     """A part was not measured alone; `part` is "inside" or an interface."""
 
     text = "{part}: not measured ({why})"
@@ -327,19 +315,19 @@ class PartNotMeasured(Evidence, frozen=True):
     why: str
 
 
-class InsideNotMeasured(Evidence, frozen=True):
+class InsideNotMeasured(Fact, frozen=True):
     """The endpoint has one rank, so its inside was not measured."""
 
     text = "not measured inside (needs several ranks per host): over TCP, busy CPU cores look the same"
 
 
-class InsideHost(FaultyPart, frozen=True):
+class InsideHost(Fact, frozen=True):
     """The inside of the host."""
 
     text = "inside the host (CPU, memory or GPU links)"
 
 
-class SlowInterfaces(FaultyPart, frozen=True):
+class SlowInterfaces(Fact, frozen=True):
     """Some of its network interfaces."""
 
     names: tuple[str, ...]
@@ -348,7 +336,7 @@ class SlowInterfaces(FaultyPart, frozen=True):
         return f"{'interface' if len(self.names) == 1 else 'interfaces'} {listed(self.names)}"
 
 
-class WayToNetwork(FaultyPart, frozen=True):
+class WayToNetwork(Fact, frozen=True):
     """Its connection to the network: `interfaces` are those that were measured alone, all of them slow."""
 
     interfaces: tuple[str, ...] = ()
@@ -360,7 +348,7 @@ class WayToNetwork(FaultyPart, frozen=True):
 # Notes.
 
 
-class PairFigures(HuntNote, frozen=True):
+class PairFigures(Fact, frozen=True):
     """The figures of a pair, where there are too few endpoints to find a slow one; rates in bytes/s, the latency in s."""
 
     a: str
@@ -375,7 +363,7 @@ class PairFigures(HuntNote, frozen=True):
         return f"{self.a} and {self.b}: {format_rate(self.there)} GB/s there{back}{latency}"
 
 
-class PairNotMeasured(HuntNote, frozen=True):
+class PairNotMeasured(Fact, frozen=True):
     """A pair could not be measured."""
 
     text = "{a} and {b}: not measured ({why})"
@@ -384,14 +372,14 @@ class PairNotMeasured(HuntNote, frozen=True):
     why: str
 
 
-class MorePairsNotMeasured(HuntNote, frozen=True):
+class MorePairsNotMeasured(Fact, frozen=True):
     """Pairs that could not be measured, beyond those that are named."""
 
     text = "{count:more pair} not measured"
     count: int
 
 
-class RoundFlag(HuntNote, frozen=True):
+class RoundFlag(Fact, frozen=True):
     """A flag of rounds."""
 
     flag: str
@@ -402,7 +390,7 @@ class RoundFlag(HuntNote, frozen=True):
         return f"{self.count} of {plural(self.rounds, 'round')}: {flag_name(self.flag)}"
 
 
-class PairsNotCovered(HuntNote, frozen=True):
+class PairsNotCovered(Fact, frozen=True):
     """Not every pair was measured, so a slow path may be undetected."""
 
     text = "{measured} of {possible} pairs measured: a slow path of the others is not detected"
@@ -410,7 +398,7 @@ class PairsNotCovered(HuntNote, frozen=True):
     possible: int
 
 
-class DividedPairs(HuntNote, frozen=True):
+class DividedPairs(Fact, frozen=True):
     """No endpoint is slow, but many pairs are slower than the fastest ones."""
 
     text = (
@@ -420,41 +408,41 @@ class DividedPairs(HuntNote, frozen=True):
     share: float
 
 
-class AllAlike(HuntNote, frozen=True):
+class AllAlike(Fact, frozen=True):
     """No endpoint is slower than the others; `middle` is their median, bytes/s."""
 
     text = "all reach {middle:rate} GB/s; if that is far below the hard limit, all are slow"
     middle: float
 
 
-class GroupSweep(HuntNote, frozen=True):
+class GroupSweep(Fact, frozen=True):
     """The sweep was by groups, which detects less."""
 
     text = "the sweep measured groups: slow paths between two endpoints and slow small messages are not detected"
 
 
-class PairsInstead(HuntNote, frozen=True):
+class PairsInstead(Fact, frozen=True):
     """Pairs were measured although groups were requested."""
 
     text = "pairs measured instead of groups, which need {needed} endpoints and cannot cover links"
     needed: int
 
 
-class RoundsUsedUp(HuntNote, frozen=True):
+class RoundsUsedUp(Fact, frozen=True):
     """The rounds did not suffice to measure every suspect again."""
 
     text = "{rounds:round} did not suffice to measure every suspect again; the others are inconclusive"
     rounds: int
 
 
-class PathsNotRetested(HuntNote, frozen=True):
+class PathsNotRetested(Fact, frozen=True):
     """Slow pairs that were not measured again."""
 
     text = "{count:more pair} slow once and not measured again: too many to be exceptions"
     count: int
 
 
-class StageSkipped(HuntNote, frozen=True):
+class StageSkipped(Fact, frozen=True):
     """A stage was skipped for lack of rounds."""
 
     stage: Literal["growing", "isolation"]
@@ -466,7 +454,7 @@ class StageSkipped(HuntNote, frozen=True):
         return f"{what}: that takes up to {plural(self.needed, 'round')}, and {self.left} are left"
 
 
-class TooManySuspects(HuntNote, frozen=True):
+class TooManySuspects(Fact, frozen=True):
     """So many endpoints are slower that the others may be the exception."""
 
     text = (
@@ -477,7 +465,7 @@ class TooManySuspects(HuntNote, frozen=True):
     endpoints: int
 
 
-class TooFewMeasured(HuntNote, frozen=True):
+class TooFewMeasured(Fact, frozen=True):
     """Too few endpoints gave figures."""
 
     text = "only {measured} of {endpoints} endpoints were measured with enough others"
@@ -485,13 +473,13 @@ class TooFewMeasured(HuntNote, frozen=True):
     endpoints: int
 
 
-class OneEndpoint(HuntNote, frozen=True):
+class OneEndpoint(Fact, frozen=True):
     """There is only one endpoint."""
 
     text = "one endpoint: nothing to compare it with; hunt with four or more"
 
 
-class TooFewEndpoints(HuntNote, frozen=True):
+class TooFewEndpoints(Fact, frozen=True):
     """Two or three endpoints: a slow one cannot be found."""
 
     endpoints: Literal[2, 3]
@@ -502,7 +490,7 @@ class TooFewEndpoints(HuntNote, frozen=True):
         return "three endpoints: a slow one looks like a fast path between the other two; measure with four or more"
 
 
-class GrowingNeedsMore(HuntNote, frozen=True):
+class GrowingNeedsMore(Fact, frozen=True):
     """Too few endpoints for growing groups."""
 
     text = "growing groups: {endpoints} endpoints are too few for two groups of {size}"
@@ -510,7 +498,7 @@ class GrowingNeedsMore(HuntNote, frozen=True):
     size: int
 
 
-class GroupNotMeasured(HuntNote, frozen=True):
+class GroupNotMeasured(Fact, frozen=True):
     """A group could not be measured; `part`: a part of a slow group with others; size 0: all endpoints together."""
 
     size: int
@@ -522,7 +510,7 @@ class GroupNotMeasured(HuntNote, frozen=True):
         return f"{subject}: not measured ({self.why})"
 
 
-class WholeSlow(HuntNote, frozen=True):
+class WholeSlow(Fact, frozen=True):
     """All endpoints together are slower than smaller groups, and no part of them is."""
 
     text = (
@@ -533,7 +521,7 @@ class WholeSlow(HuntNote, frozen=True):
     ratio: float
 
 
-class SizeSlow(HuntNote, frozen=True):
+class SizeSlow(Fact, frozen=True):
     """All groups of a size are slower than smaller ones."""
 
     text = (
@@ -544,7 +532,7 @@ class SizeSlow(HuntNote, frozen=True):
     ratio: float
 
 
-class TooManySlowGroups(HuntNote, frozen=True):
+class TooManySlowGroups(Fact, frozen=True):
     """Most groups of a size are slower than the others."""
 
     text = "{slow} of {groups} groups of {size} are slower than the others: too many to find the cause"
@@ -553,7 +541,7 @@ class TooManySlowGroups(HuntNote, frozen=True):
     size: int
 
 
-class PartsNotDivided(HuntNote, frozen=True):
+class PartsNotDivided(Fact, frozen=True):
     """Slow parts of groups that were not divided further; `why`: no rounds were left, or too few healthy endpoints."""
 
     parts: int
@@ -565,7 +553,7 @@ class PartsNotDivided(HuntNote, frozen=True):
         return f"{plural(self.parts, 'slow part')} of groups of {self.size} not divided further: too few {lack} left"
 
 
-class NoSlowPiece(HuntNote, frozen=True):
+class NoSlowPiece(Fact, frozen=True):
     """No piece of a slow group was slow with others."""
 
     text = (
@@ -576,7 +564,7 @@ class NoSlowPiece(HuntNote, frozen=True):
     endpoints: int
 
 
-class NotConfirmedAtScale(HuntNote, frozen=True):
+class NotConfirmedAtScale(Fact, frozen=True):
     """Endpoints that were slow in groups of a size, but could not be measured again."""
 
     text = "{count:more endpoint} slow in groups of {size}, but not measured again"
@@ -584,7 +572,7 @@ class NotConfirmedAtScale(HuntNote, frozen=True):
     size: int
 
 
-class ClearedAtScale(HuntNote, frozen=True):
+class ClearedAtScale(Fact, frozen=True):
     """An endpoint that was slow in groups of a size was not slow again; `why` it was not measured, "": it was."""
 
     size: int

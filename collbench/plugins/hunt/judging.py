@@ -20,18 +20,7 @@ from statistics import fmean
 
 import numpy as np
 
-from collbench.plugins.hunt.facts import (
-    BelowThreshold,
-    ControlsAsSlow,
-    DividedNetwork,
-    FastWithPeers,
-    MixedPartners,
-    PairSlowInSweep,
-    SlowInSweep,
-    SlowWithOnePartner,
-    TooFewPartners,
-    Ways,
-)
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, MatrixView, noise_scale, quantile
 from collbench.plugins.hunt.pairs import PairEffects
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, Suspect
@@ -51,7 +40,7 @@ from collbench.stats.median import t_quantile
 
 BANDWIDTH_WAYS = (SENDS, RECEIVES)
 MEANS_DEGREES = 8.0  # means have lighter tails than single figures
-_WAYS: dict[tuple[str, ...], Ways] = {
+_WAYS: dict[tuple[str, ...], facts.Ways] = {
     (SENDS, RECEIVES): "sends and receives", (SENDS,): "sends", (RECEIVES,): "receives", (LATENCY,): "small messages",
 }  # fmt: skip
 _FAST = 0.5  # of the depth: a place that is slow by less is as fast as the others
@@ -217,7 +206,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
     behind: Figures = np.min([each - view.fit.middle for each in speeds], axis=0)  # NaN if one of them is unknown
     not_slow = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
     fast, met = tuple(int(each) for each in not_slow[np.argsort(-behind[not_slow])]), int(view.measured[place].sum())
-    why = SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
+    why = facts.SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
     noise, inside = max(view.noise, view.error), view.where == _INSIDE
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
 
@@ -248,7 +237,7 @@ def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[flo
     slow = np.array([mask[pair], mask[pair[::-1]]])
     ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
     (tail, noise), level = limits, CELLS[view.quantity]
-    why = PairSlowInSweep(_WAYS[ways], exp(-depth))
+    why = facts.PairSlowInSweep(_WAYS[ways], exp(-depth))
     return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
 
 
@@ -544,7 +533,7 @@ class PlaceCheck(Check):
         if other is None or self.slow_with_all or many_as_slow(self._as_deep, self._trials_with(other)):
             return None
         others = [partner for partner in self.partners() if partner != other]
-        why = (SlowWithOnePartner(names[self.place], names[other], tuple(names[each] for each in others)),)
+        why = (facts.SlowWithOnePartner(names[self.place], names[other], tuple(names[each] for each in others)),)
         ways = self.candidate.ways
         if self.place > other:
             ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
@@ -555,15 +544,15 @@ class PlaceCheck(Check):
     def _reason(self, state: str, names: Sequence[str]) -> list[Fact]:
         """Return the facts that the trials add up to."""
         if state != INCONCLUSIVE:
-            return [self.repeats.counts] if state == CONFIRMED else [BelowThreshold()] if self.slow_with_all else []
+            return [self.repeats.counts] if state == CONFIRMED else [facts.BelowThreshold()] if self.slow_with_all else []
         fast = [partner for partner, how in self.partners(healthy=False).items() if how == FAST]
         if self.slow_with_all and fast:
-            return [FastWithPeers(tuple(names[partner] for partner in fast))]
+            return [facts.FastWithPeers(tuple(names[partner] for partner in fast))]
         if self.slow_with_all and self.in_a_part:
-            return [DividedNetwork()]
+            return [facts.DividedNetwork()]
         if self.slow_with_all:
-            return [ControlsAsSlow()] if self.like_others else [self.repeats.counts, self.repeats.reason]
-        return [TooFewPartners() if len(self.partners()) < _ENOUGH else MixedPartners()]
+            return [facts.ControlsAsSlow()] if self.like_others else [self.repeats.counts, self.repeats.reason]
+        return [facts.TooFewPartners() if len(self.partners()) < _ENOUGH else facts.MixedPartners()]
 
     def _kind(self) -> str:
         """Return which of its ways are slow, by all trials with healthy partners."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import text
 from collbench.plugins.hunt.drain import lines, lines_of, read
-from collbench.plugins.hunt.records import StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
+from collbench.plugins.hunt.protocol import CONFIRMED
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
 from collbench.report.kinds import Destination, RunKind, StoredRecords
@@ -19,7 +18,7 @@ from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
     from collbench.analysis.concerns import Concern
-    from collbench.plugins.hunt.pairs import PairEffects, PairFinding
+    from collbench.plugins.hunt.pairs import PairEffects
     from collbench.report.html.first_screen import FirstScreen
     from collbench.report.material import Material
     from collbench.results.reader import Run
@@ -52,9 +51,8 @@ class HuntKind(RunKind):
         hunt: StoredHunt = stored.records
         advice, unread = advice_of(run.path)
         state = "" if run.finished and hunt.about.get("verdict") else ", not finished"
-        done = len(hunt.rounds)
-        to.begin(run, f"{plural(done, 'round')}{state}", [*stored.warnings, *unread])
-        about = {**hunt.about, "rounds": done}
+        to.begin(run, f"{plural(len(hunt.rounds), 'round')}{state}", [*stored.warnings, *unread])
+        about = {**hunt.about, "rounds": len(hunt.rounds)}
         text.write_hunt(about, to.format, to.out, color=to.color, advice=advice, run=run.path.resolve().name, headed=to.headed)
         return True
 
@@ -66,27 +64,33 @@ class HuntKind(RunKind):
         if not hunts:
             return None
         run, stored = hunts[0]
-        about = {**stored.about, "rounds": len(stored.rounds)}
-        verdict = about.get("verdict")
-        line = line_of(run)
-        places = about["places"]
+        hunt = text.shown_about({**stored.about, "rounds": len(stored.rounds)})
+        verdict, places, line = hunt.verdict, hunt.places, line_of(run)
         if not verdict:
             title = "the hunt stopped early, without a verdict"
-            return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [text.describe_hunt(about)], "hunt")
-        confirmed = [suspect for suspect in verdict["suspects"] if suspect["state"] == "confirmed"]
-        badge = (BAD, "FAULTY") if confirmed else (GOOD, "HEALTHY") if verdict["result"] == "nobody" else (DOUBT, "NO VERDICT")
+            return FirstScreen(title, (DOUBT, "NO VERDICT"), (), line, [text.describe_hunt(hunt)], "hunt")
+        confirmed = [suspect for suspect in verdict.suspects if suspect.state == CONFIRMED]
+        badge = (DOUBT, "NO VERDICT")
+        if confirmed:
+            badge = (BAD, "FAULTY")
+        elif verdict.result == NONE_SLOW:
+            badge = (GOOD, "HEALTHY")
         sentences = [text.finding(suspect, places) for suspect in confirmed]
-        figures = [
-            LargeFigure(
-                format_percent(100 * suspect["ratio"]), short(f"of the others: {' and '.join(places[at] for at in suspect['places'])}", 80)
-            )
-            for suspect in confirmed[: MOST_FIGURES - 1]
-            if isinstance(suspect.get("ratio"), int | float) and isfinite(suspect["ratio"])
-        ]
-        figures.append(LargeFigure(str(len(places)), f"{about.get('by', 'endpoint')}s searched"))
-        rest = [f"and {len(sentences) - 2} more"] if len(sentences) > 2 else []
-        title = "; ".join([*sentences[:2], *rest]) or text.headline(verdict)
-        more = [*_drains(run), text.describe_hunt(about), *filter(None, [text.describe_typical(about)])]
+        figures = []
+        for suspect in confirmed[: MOST_FIGURES - 1]:
+            if suspect.ratio is not None:
+                names = short(f"of the others: {' and '.join(places[place] for place in suspect.places)}", 80)
+                figures.append(LargeFigure(format_percent(100 * suspect.ratio), names))
+        figures.append(LargeFigure(str(len(places)), f"{hunt.by}s searched"))
+        if len(sentences) > 2:
+            sentences[2:] = [f"and {len(sentences) - 2} more"]
+        title = "; ".join(sentences) or text.headline(verdict)
+        try:
+            drains = (read(run.path) or {"drains": []})["drains"][: MOST_FIGURES - 1]
+        except UsageError:
+            drains = []  # the section has the error
+        more = [f"to drain {drain['node']}: `{drain['line']}`" for drain in drains if drain["line"]]
+        more += [text.describe_hunt(hunt), *filter(None, [text.describe_typical(hunt)])]
         return FirstScreen(title, badge, figures, line, more, "hunt")
 
     def concerns(self, material: Material) -> Iterator[Concern]:
@@ -106,33 +110,7 @@ def advice_of(path: Path) -> tuple[list[str], list[str]]:
     return [*lines(advice), *lines_of(advice["applied"]), *filter(None, [advice["refused"]])] if advice else [], []
 
 
-def _drains(run: Run) -> list[str]:
-    """Return the commands that drain the first faulty nodes; none if recommendation.json is missing or not valid."""
-    from collbench.report.html.first_screen import MOST_FIGURES
-
-    try:
-        drains = (read(run.path) or {"drains": []})["drains"]
-    except UsageError:
-        return []  # the section has the error
-    return [f"to drain {drain['node']}: `{drain['line']}`" for drain in drains[: MOST_FIGURES - 1] if drain["line"]]
-
-
 # Runs of pairs.
-
-
-class PairsOfRun:
-    """The pairs of a run, and what follows from them."""
-
-    def __init__(self, stored: StoredPairs) -> None:
-        self.stored = stored
-
-    @cached_property
-    def effects(self) -> PairEffects:
-        """The matrix, the pairs measured again, findings and doubts."""
-        from collbench.plugins.hunt.pairs import PairEffects, remeasured
-
-        again = {pair for one in self.stored.rounds if one.again for pair in one.pairs}
-        return PairEffects(self.stored.matrix(), again, remeasured=remeasured(self.stored.about.get("judged")))
 
 
 class PairsKind(RunKind):
@@ -152,17 +130,16 @@ class PairsKind(RunKind):
         check_pairs(run)
 
     def read(self, run: Run) -> StoredRecords:
-        """Return the pairs, a PairsOfRun."""
+        """Return the pairs, a StoredPairs."""
         pairs = read_pairs(run)
         assert pairs is not None
-        return StoredRecords(PairsOfRun(pairs), pairs.warnings)
+        return StoredRecords(pairs, pairs.warnings)
 
     def show(self, run: Run, stored: StoredRecords, to: Destination) -> bool:
         """Print the matrix."""
         from collbench.plugins.hunt.pairs_text import write_pairs
 
-        pairs: StoredPairs = stored.records.stored
-        effects: PairEffects = stored.records.effects
+        pairs: StoredPairs = stored.records
         done = len(pairs.rounds)
         planned = pairs.about.get("rounds")
         state = plural(done, "round")
@@ -171,16 +148,10 @@ class PairsKind(RunKind):
                 state = f"{done} of {planned} rounds"
             state += ", not finished"
         to.begin(run, state, stored.warnings)
-        about = {**pairs.about, "rounds": len({each.round for each in pairs.rounds if not each.again})}
-        findings: list[PairFinding] = []
-        doubts: list[str] = []
-        if to.format != "csv":
-            findings = effects.findings()
-            doubts = effects.doubts()
+        name = run.path.resolve().name
         write_pairs(
-            effects.matrix, findings, about, to.format, to.out, color=to.color, unsaid=doubts, external=pairs.external,
-            run=run.path.resolve().name, headed=to.headed,
-        )  # fmt: skip
+            pairs.effects, pairs.shown_about, to.format, to.out, color=to.color, external=pairs.external, run=name, headed=to.headed
+        )
         return True
 
     def markdown(self, material: Material) -> Iterator[str]:
@@ -189,7 +160,7 @@ class PairsKind(RunKind):
 
         for run, pairs in material.of_kind(self.name):
             title = f"## {escaped(short(run.path.resolve().name, 80))}"
-            yield from ("", title, "", escaped_line(measured(pairs.effects.matrix, pairs.stored.about)))
+            yield from ("", title, "", escaped_line(measured(pairs.effects.matrix, pairs.about)))
 
     def findings(self, material: Material) -> Iterator[Concern]:
         """Yield wrong data, slow places and pairs, doubts, and what could not be read of the rounds."""
@@ -197,7 +168,7 @@ class PairsKind(RunKind):
 
         for _, pairs in material.of_kind(self.name):
             yield from findings_of(pairs.effects)
-            yield from (Concern(MISSING, warning) for warning in pairs.stored.warnings)
+            yield from (Concern(MISSING, warning) for warning in pairs.warnings)
 
     def screen(self, material: Material) -> FirstScreen | None:
         """Return the places and pairs that are slower than the others explain."""
@@ -208,18 +179,19 @@ class PairsKind(RunKind):
         if not runs:
             return None
         run, pairs = runs[0]
-        stored = pairs.stored
-        effects = pairs.effects
-        names, found, open_ones = effects.matrix.places, effects.findings(), effects.inconclusive()
-        about = {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})}
-        badge = (BAD, "SLOW") if found else (DOUBT, "INCONCLUSIVE") if open_ones else (GOOD, "EVEN")
-        even = f"no place and no pair among {len(names)} is slower than the others"
-        title, *others = [each.sentence(names) for each in found] or [*open_ones[:1]] or [even]
-        rates = sorted(float(rate) for rate in effects.matrix.bandwidth.ravel() if rate > 0)
-        worst = found[: MOST_FIGURES - 1]
-        figures = [LargeFigure(format_percent(100 * each.ratio), short(f"of the others: {each.name(names)}", 80)) for each in worst]
-        figures += [LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs")] if rates else []
-        return FirstScreen(title, badge, figures, line_of(run), [measured(effects.matrix, about), *others[:3]], "pairs")
+        matrix, findings, inconclusive = pairs.effects.matrix, pairs.effects.findings(), pairs.effects.inconclusive()
+        badge = {CONFIRMED: (BAD, "SLOW"), NO_VERDICT: (DOUBT, "INCONCLUSIVE"), NONE_SLOW: (GOOD, "EVEN")}[pairs.effects.result]
+        sentences = [finding.sentence(matrix.places) for finding in findings] or inconclusive[:1]
+        title = sentences[0] if sentences else f"no place and no pair among {matrix.n} is slower than the others"
+        figures = []
+        for finding in findings[: MOST_FIGURES - 1]:
+            name = short(f"of the others: {finding.name(matrix.places)}", 80)
+            figures.append(LargeFigure(format_percent(100 * finding.ratio), name))
+        rates = sorted(float(rate) for rate in matrix.bandwidth.ravel() if rate > 0)
+        if rates:
+            figures.append(LargeFigure(f"{format_rate(rates[len(rates) // 2])} GB/s", "median of all pairs"))
+        more = [measured(matrix, pairs.shown_about), *sentences[1:4]]
+        return FirstScreen(title, badge, figures, line_of(run), more, "pairs")
 
 
 def findings_of(effect: PairEffects) -> Iterator[Concern]:
@@ -232,7 +204,7 @@ def findings_of(effect: PairEffects) -> Iterator[Concern]:
     for a, b in np.argwhere(np.triu(np.nan_to_num(matrix.wrong) > 0)).tolist():
         wrong = f"{matrix.wrong[a, b]:.0f} elements are wrong"
         yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
-    yield from (Concern(FINDING, each.sentence(matrix.places)) for each in effect.findings())
+    yield from (Concern(FINDING, finding.sentence(matrix.places)) for finding in effect.findings())
     yield from (Concern(NOTE, sentence) for sentence in effect.doubts())
 
 

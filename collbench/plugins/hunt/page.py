@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collbench.analysis.concerns import DOUBTFUL, FINDING, WRONG, Concern
 from collbench.plugins.hunt.kind import advice_of
 from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE
-from collbench.plugins.hunt.text import describe_hunt, headline, next_steps, sentence
+from collbench.plugins.hunt.text import describe_hunt, headline, next_steps, sentence, shown_about
 from collbench.report.cases import NOTHING
 from collbench.report.frame import printable
 from collbench.report.headlines import short
@@ -19,7 +19,7 @@ from collbench.results.flags import explain
 from collbench.units import format_percent, format_rate, plural
 
 if TYPE_CHECKING:
-    from collbench.plugins.hunt.records import HuntRound, StoredHunt
+    from collbench.plugins.hunt.records import HuntAbout, HuntRound, StoredHunt
     from collbench.report.material import Material
     from collbench.results.reader import Run
 
@@ -37,7 +37,8 @@ def section(material: Material) -> Section | None:
     for number, (run, stored) in enumerate(hunts):
         name = f"{printable(run.path.resolve().name)}: " if len(hunts) > 1 else ""
         texts += [f"{name}{text}" for text in _texts(run, stored, summary=number > 0)]
-        if suspects := _suspects(stored.about):
+        suspects = _suspects(shown_about(stored.about))
+        if suspects:
             tables.append((f"{name}suspects with their evidence", suspects))
         more = f", the first {_MOST_ROUNDS}" if len(stored.rounds) > _MOST_ROUNDS else ""
         tables.append((f"{name}{plural(len(stored.rounds), 'round')}, as measured{more}", _rounds(stored)))
@@ -49,10 +50,10 @@ def section(material: Material) -> Section | None:
 def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
     """Yield wrong data, and the suspects that are confirmed or inconclusive."""
     yield from (Concern(WRONG, f"{what} of a hunt") for what in _wrong(stored))
-    for suspect in (stored.about.get("verdict") or {}).get("suspects", ()):
-        if suspect["state"] in _MARKS:
-            severity = FINDING if suspect["state"] == CONFIRMED else DOUBTFUL
-            yield Concern(severity, sentence(suspect, stored.about["places"]))
+    hunt = shown_about(stored.about)
+    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+        if suspect.state in _MARKS:
+            yield Concern(FINDING if suspect.state == CONFIRMED else DOUBTFUL, sentence(suspect, hunt.places))
 
 
 def _wrong(stored: StoredHunt) -> list[str]:
@@ -63,41 +64,47 @@ def _wrong(stored: StoredHunt) -> list[str]:
 
 def _texts(run: Run, stored: StoredHunt, summary: bool) -> Iterator[str]:
     """Yield the verdict's notes, what to do, and the meaning of the flags; with `summary` what the first screen has of the first run."""
-    about, (advice, unread) = {**stored.about, "rounds": len(stored.rounds)}, advice_of(run.path)
-    verdict = about.get("verdict") or {"notes": []}
+    hunt, (advice, unread) = shown_about({**stored.about, "rounds": len(stored.rounds)}), advice_of(run.path)
     if summary:
-        yield describe_hunt(about)
-        yield from [headline(verdict)] if about.get("verdict") else []
-    yield from (*_wrong(stored), *verdict["notes"], *(about.get("crossed") or ()), *next_steps(about), *advice, *unread, *stored.warnings)
-    yield from explain({flag for one in stored.rounds for flag in one.flags})
+        yield describe_hunt(hunt)
+        if hunt.verdict:
+            yield headline(hunt.verdict)
+    yield from (*_wrong(stored), *(hunt.verdict.notes if hunt.verdict else ()), *(hunt.crossed or ()), *next_steps(hunt))
+    yield from (*advice, *unread, *stored.warnings)
+    yield from explain({flag for hunt_round in stored.rounds for flag in hunt_round.flags})
 
 
-def _suspects(about: Any) -> Table | None:
+def _suspects(hunt: HuntAbout) -> Table | None:
     """Return a line for each suspect, and one for each further item of its evidence; None without suspects."""
     lines: list[tuple[str, str]] = []
     styles: list[str] = []
-    for suspect in (about.get("verdict") or {}).get("suspects", ()):
-        first, *others = suspect["evidence"] or [""]
-        lines += [(sentence(suspect, about["places"]), first), *(("", each) for each in others)]
-        styles += [_MARKS.get(suspect["state"], ""), *("" for _ in others)]
+    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+        first, *others = suspect.evidence or [""]
+        lines += [(sentence(suspect, hunt.places), first), *(("", item) for item in others)]
+        styles += [_MARKS.get(suspect.state, ""), *("" for _ in others)]
     return Table(("suspect", "evidence"), lines[:_MOST_LINES], marks=marks_of(styles)) if lines else None
 
 
 def _rounds(stored: StoredHunt) -> Table:
-    shown = stored.rounds[:_MOST_ROUNDS]
-    marks = marks_of("wrong" if any(one.wrong) else "na" if all(one.na) else "" for one in shown)
-    return Table(_HEAD, [_line(one, stored.about["places"]) for one in shown], frozenset({0, 4}), marks)
-
-
-def _line(one: HuntRound, places: Sequence[str]) -> list[str]:
-    """Return a round with its slowest group, and the reason for the first one that was not measured."""
-    speeds = zip(one.speed_bytes_per_s, one.backward_bytes_per_s, one.groups, strict=True)
-    known = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
-    slowest, group = min(known, default=(None, ()))
-    names = ", ".join(places[place] for place in group[:_MOST_NAMES]) + (" …" if len(group) > _MOST_NAMES else "")
-    na = [why for why in one.na if why is not None]
-    measured, why = f"{len(one.groups)} × {one.kind if one.nic is None else one.nic}", f"{len(na)}: {na[0]}" if na else ""
-    return [str(one.round + 1), one.stage, one.why, measured, format_rate(slowest) if slowest else NOTHING, names, why]
+    """Return a line for each round with its slowest group, and the reason for the first one that was not measured."""
+    places, lines, styles = stored.about["places"], [], []
+    for hunt_round in stored.rounds[:_MOST_ROUNDS]:
+        speeds = zip(hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, hunt_round.groups, strict=True)
+        known = [(min(filter(None, (there, back))), group) for there, back, group in speeds if there or back]
+        slowest, group = min(known, default=(None, ()))
+        names = ", ".join(places[place] for place in group[:_MOST_NAMES]) + (" …" if len(group) > _MOST_NAMES else "")
+        reasons = [why for why in hunt_round.na if why is not None]
+        lines.append([
+            str(hunt_round.round + 1),
+            hunt_round.stage,
+            hunt_round.why,
+            f"{len(hunt_round.groups)} × {hunt_round.nic or hunt_round.kind}",
+            format_rate(slowest) if slowest else NOTHING,
+            names,
+            f"{len(reasons)}: {reasons[0]}" if reasons else "",
+        ])  # fmt: skip
+        styles.append("wrong" if any(hunt_round.wrong) else "na" if all(hunt_round.na) else "")
+    return Table(_HEAD, lines, frozenset({0, 4}), marks_of(styles))
 
 
 # The chart of a hunt: the speed of each place.
@@ -113,9 +120,11 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     """Return the chart; None without rounds of pairs. run: before its title if there are several."""
     if len(speeds := _speeds(stored.rounds)) < 2:
         return None
-    states = _states(stored.about.get("verdict") or {})
+    hunt = shown_about(stored.about)
+    suspects = hunt.verdict.suspects if hunt.verdict else []
+    states = {suspect.places[0]: suspect.state for suspect in suspects if len(suspect.places) == 1}
     typical, order = median(speeds.values()), sorted(speeds)
-    names = [printable(stored.about["places"][place]) for place in order]
+    names = [printable(hunt.places[place]) for place in order]
     width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))
     picture = Picture(width, _HEIGHT)
     percents = [100 * speeds[place] / typical for place in order]
@@ -151,7 +160,3 @@ def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
                     for place in group:
                         found.setdefault(place, []).append(min(there, back))
     return {place: median(speeds) for place, speeds in found.items()}
-
-
-def _states(verdict: Mapping[str, Any]) -> dict[int, str]:
-    return {each["places"][0]: each["state"] for each in verdict.get("suspects", []) if len(each["places"]) == 1}

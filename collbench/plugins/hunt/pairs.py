@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from collbench.plugins.hunt.pair_statistics import LEAST_PLACES, Figures, Mask, MatrixView
-from collbench.plugins.hunt.records import STATES, PairMatrix
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, STATES, PairMatrix
 from collbench.units import first_of, format_percent
 
 # The findings in a matrix of pairs, and their sentences.
@@ -187,6 +187,13 @@ class PairEffects:
         places = _once([each for view in self.views for each in self._places(view) if not self._unknown_places(each)])
         pairs = _once([each for view in self.views for each in self._pairs(view)])
         return [*sorted(places, key=lambda each: each.ratio), *sorted(pairs, key=lambda each: each.ratio)]
+
+    @property
+    def result(self) -> str:
+        """Return `confirmed` if something is slow, `no verdict` if only inconclusive suspects may be, else `nobody`."""
+        if self.findings():
+            return CONFIRMED
+        return NO_VERDICT if self.inconclusive() else NONE_SLOW
 
     def doubts(self) -> list[str]:
         """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""

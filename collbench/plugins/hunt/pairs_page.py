@@ -389,47 +389,32 @@ _DIGITS, _FEW_DIGITS = 6, {"bandwidth": 3, "latency": 4}  # significant ones
 _SHARED = {"host": "of a host", "name": "of hosts with names that differ in the last number only", "neighbours": "next to each other"}
 
 
-@dataclass(frozen=True)
-class MatrixInput:
-    """A matrix with its findings.
+def charts(effects: PairEffects, key: str, run: str, places: str, samples: tuple[int, int]) -> list[Chart]:
+    """Return the charts of bandwidth and latency, as far as they were measured.
 
-    key      of its charts within the page
+    key      of the charts within the page
     run      prefix of their titles if there are several runs
     places   what is paired: "nodes", "ranks"
-    found    the findings
     samples  the largest number of samples of a latency, and of a bandwidth one way
     """
-
-    key: str
-    run: str
-    places: str
-    effects: PairEffects
-    found: Sequence[PairFinding]
-    samples: tuple[int, int]
-
-
-def charts(matrix: MatrixInput) -> list[Chart]:
-    """Return the charts of bandwidth and latency, as far as they were measured."""
-    groups = grouped(matrix.effects.matrix.places, matrix.effects.matrix.hosts)
-    return [_chart(matrix, each, groups) for each in quantities(matrix.effects.matrix) if np.isfinite(each.values).any()]
-
-
-def _chart(matrix: MatrixInput, quantity: Quantity, groups: Groups) -> Chart:
-    named, key = marks(quantity, matrix.found, groups), f"{matrix.key}-{quantity.name}"
-    title = f"{matrix.run}{quantity.name.capitalize()} of {quantity.size} messages between {quantity.matrix.n} {matrix.places}"
-    drawn = _Drawing(key, quantity, groups, named)
-    method = _method(quantity, groups, matrix.samples[not quantity.symmetric])
-    data = _data(quantity, matrix.effects.again, groups, (drawn.start, drawn.start, drawn.side))
-    return Chart(
-        key, title, _caption(quantity, [mark.text for mark in named]), method, drawn.picture.markup(title),
-        _whole(quantity) if quantity.matrix.n <= _WHOLE else _slowest(quantity, matrix.found), data=data, wide=quantity.matrix.n > _WHOLE,
-    )  # fmt: skip
-
-
-def _caption(quantity: Quantity, named: Sequence[str]) -> str:
-    findings = f"Slow: {first_of(named, 3, '; ')}." if named else "No slow place or pair."
-    cell = "A cell is a pair" if quantity.symmetric else "Senders are rows, receivers are columns"
-    return f"{findings} {cell}; dark cells are near the median, brighter cells are slower."
+    matrix, findings = effects.matrix, effects.findings()
+    groups = grouped(matrix.places, matrix.hosts)
+    drawn_charts = []
+    for quantity in quantities(matrix):
+        if not np.isfinite(quantity.values).any():
+            continue
+        named = marks(quantity, findings, groups)
+        chart_key = f"{key}-{quantity.name}"
+        title = f"{run}{quantity.name.capitalize()} of {quantity.size} messages between {matrix.n} {places}"
+        drawn = _Drawing(chart_key, quantity, groups, named)
+        slow = f"Slow: {first_of([mark.text for mark in named], 3, '; ')}." if named else "No slow place or pair."
+        cell = "A cell is a pair" if quantity.symmetric else "Senders are rows, receivers are columns"
+        caption = f"{slow} {cell}; dark cells are near the median, brighter cells are slower."
+        method = _method(quantity, groups, samples[not quantity.symmetric])
+        table = _whole(quantity) if matrix.n <= _WHOLE else _slowest(quantity, findings)
+        data = _data(quantity, effects.again, groups, (drawn.start, drawn.start, drawn.side))
+        drawn_charts.append(Chart(chart_key, title, caption, method, drawn.picture.markup(title), table, data=data, wide=matrix.n > _WHOLE))
+    return drawn_charts
 
 
 def _method(quantity: Quantity, groups: Groups, samples: int) -> str:
@@ -531,23 +516,22 @@ def section(material: Material) -> Section | None:
     tables: list[tuple[str, Table]] = []
     shown: list[Chart] = []
     runs = material.of_kind("pairs")
-    for number, (run, pairs) in enumerate(runs):
-        stored = pairs.stored
-        effects = pairs.effects
+    for number, (run, stored) in enumerate(runs):
+        effects = stored.effects
         name = f"{printable(run.path.resolve().name)}: " if len(runs) > 1 else ""
         found = effects.findings()
         texts += [printable(f"{name}{text}") for text in _texts(stored, effects, found, summary=number > 0)]
         frame = texts_of.place_frame(effects.matrix, found)
         tables.append((f"{name}each place: {''.join(frame.foot) or 'medians over partners'}", Table.of(frame)))
         places = {"node": "nodes", "rank": "ranks"}.get(str(stored.about.get("by")), "places")
-        shown += charts(MatrixInput(f"pairs-{number}", name, places, effects, found, _samples(stored)))
+        shown += charts(effects, f"pairs-{number}", name, places, _samples(stored))
     return Section("pairs", "Pairs: slow nodes and links", texts, tables, shown) if runs else None
 
 
 def _texts(stored: StoredPairs, effects: PairEffects, found: Sequence[PairFinding], summary: bool) -> Iterator[str]:
     """Yield wrong data, doubts, and notes on the rounds; with `summary` what the first screen has of the first run, too."""
     if summary:
-        yield texts_of.measured(effects.matrix, {**stored.about, "rounds": len({one.round for one in stored.rounds if not one.again})})
+        yield texts_of.measured(effects.matrix, stored.shown_about)
     if summary or len(found) > 1:
         yield from texts_of.sentences(effects.matrix, found)
     yield from (*texts_of.wrong_data(effects.matrix), *effects.doubts())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from collbench.columns import RUN_COLUMN, column
 from collbench.plugins.hunt.pair_statistics import quantile
-from collbench.plugins.hunt.pairs import PairFinding
+from collbench.plugins.hunt.pairs import PairEffects, PairFinding
 from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Frame, Line, csv_table, printable, table_lines, text_columns
@@ -162,11 +162,6 @@ _WORST = 20  # of more places than MOST_PLACES, and all named ones
 TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
 
 
-def place_lines(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None) -> Iterator[Line]:
-    """Yield the table of places. A narrow terminal omits the last columns."""
-    yield from table_lines(place_frame(matrix, found), width)
-
-
 def place_frame(matrix: PairMatrix, found: Sequence[PairFinding]) -> Frame[Sequence[str]]:
     """Return the table of places; of many only the slowest and those with findings."""
     chosen, figures = _place_rows(matrix, found)
@@ -292,43 +287,52 @@ PAIR_COLUMNS = {
 
 
 def write_pairs(
-    matrix: PairMatrix,
-    found: Sequence[PairFinding],
+    effects: PairEffects,
     about: Mapping[str, Any],
     format: str,
     out: TextIO,
     *,
     color: bool,
-    unsaid: Sequence[str],
     external: Sequence[Row] = (),
     run: str = "",
     headed: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Print the matrix to `out`.
+    """Print the matrix to `out`, with its findings and doubts.
 
     about   run.json's "pairs": backend, by, rounds, sampled … (missing values are not printed)
     format  table, csv (a record per directed pair with a figure) or json (one object). Raises UsageError for another one.
-    unsaid  why a slow place or pair is not named: see `doubts`
     external  rows of external tools; CSV leaves them out
     run     the name of its folder, in a CSV's first column
     headed  whether the CSV has its header already, from another run
     quiet   whether notes are left out
     """
     check_format(format, FORMATS, " for pairs")
+    matrix = effects.matrix
     if format == "csv":
-        found_lines: Iterable[Line] = csv_table(PAIR_COLUMNS, pair_records(matrix, run), headed)
+        lines: Iterable[Line] = csv_table(PAIR_COLUMNS, pair_records(matrix, run), headed)
     elif format == "json":
-        found_lines = map(Line, json_parts(matrix, found, about, unsaid, external))
+        lines = map(Line, json_parts(effects, about, external))
     else:
-        width, blank = width_of(out), Line("")
-        found_lines = [
-            *_finding_lines(matrix, found, about, unsaid, width),
-            *(blank, *place_lines(matrix, found, width)),
-            *(blank, *heatmap(matrix, found, width, color, _can_encode(out, _BLOCKS))),
+        width, findings = width_of(out), effects.findings()
+        above = [Line(measured(matrix, about), "head")]
+        above += [Line(sentence, "wrong") for sentence in wrong_data(matrix)]
+        above += [Line(sentence, "doubtful" if findings else "") for sentence in sentences(matrix, findings)]
+        above += [Line(sentence, "foot") for sentence in effects.doubts()]
+        try:
+            _BLOCKS.encode(out.encoding or "utf-8")
+            blocks = True
+        except (UnicodeEncodeError, LookupError):
+            blocks = False
+        lines = [
+            *wrapped([Line(printable(line.text), line.style) for line in above], width),
+            Line(""),
+            *table_lines(place_frame(matrix, findings), width),
+            Line(""),
+            *heatmap(matrix, findings, width, color, blocks),
             *external_lines(external, matrix, str(about.get("backend", "?")), width),
         ]
-    print_lines(found_lines, out, color, quiet=quiet)
+    print_lines(lines, out, color, quiet=quiet)
 
 
 def wrong_data(matrix: PairMatrix) -> list[str]:
@@ -350,23 +354,23 @@ def pair_records(matrix: PairMatrix, run: str) -> Iterator[list[Any]]:
         yield [run, matrix.places[a], matrix.places[b], matrix.size_bytes, *figures[:3], matrix.latency_size_bytes, figures[3], wrong]
 
 
-def json_parts(
-    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], external: Sequence[Row] = ()
-) -> Iterator[str]:
+def json_parts(effects: PairEffects, about: Mapping[str, Any], external: Sequence[Row] = ()) -> Iterator[str]:
     """Yield one object in lines: what was measured, findings with their sentences, doubts, and the matrices row by row (null: unknown).
 
     external: rows of external tools; without any the object lacks the key.
     """
+    matrix = effects.matrix
     head = {
         "schema": 1,
         "places": matrix.places,
         "size_bytes": matrix.size_bytes,
         "latency_size_bytes": matrix.latency_size_bytes,
         "about": {name: value for name, value in about.items() if name != "places"},
-        "findings": [finding_json(each, matrix.places) for each in found],
-        "doubts": unsaid,
-        **({"theirs": [row.as_json() for row in external]} if external else {}),
+        "findings": [finding_json(finding, matrix.places) for finding in effects.findings()],
+        "doubts": effects.doubts(),
     }
+    if external:
+        head["theirs"] = [row.as_json() for row in external]
     yield to_line(head).removesuffix("}") + ","
     parts = {
         "bandwidth_bytes_per_s": matrix.bandwidth,
@@ -387,19 +391,6 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
         "of_cells": found.of_cells, "both_ways": found.both_ways, "where": found.where, "latency_ratio": found.latency,
         "untold": found.unknown, "host": found.host or None, "sentence": found.sentence(names),
     }  # fmt: skip
-
-
-def _finding_lines(
-    matrix: PairMatrix, found: Sequence[PairFinding], about: Mapping[str, Any], unsaid: Sequence[str], width: int | None
-) -> Iterator[Line]:
-    """Yield what was measured, wrong data, findings and doubts."""
-    styled = (
-        ("head", [measured(matrix, about)]),
-        ("wrong", wrong_data(matrix)),
-        ("doubtful" if found else "", sentences(matrix, found)),
-        ("foot", unsaid),
-    )
-    return wrapped([Line(printable(text), style) for style, texts in styled for text in texts], width)
 
 
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
@@ -428,14 +419,6 @@ def sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
 
 def _more(number: int, what: str) -> list[str]:
     return [f"and {number} more {what}: see --format json"] if number > 0 else []
-
-
-def _can_encode(out: TextIO, letters: str) -> bool:
-    try:
-        letters.encode(out.encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _number(value: float) -> float | None:

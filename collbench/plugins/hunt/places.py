@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from collbench.addresses import Family, family_of, is_link_local, is_loopback
@@ -18,6 +17,7 @@ from collbench.errors import UsageError
 from collbench.measuring.request import Request
 from collbench.operations.groups import Groups, Pair, Schedule, schedule
 from collbench.operations.sweep import Sweep
+from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
 from collbench.report.dry_run import MEASUREMENTS
@@ -199,28 +199,6 @@ class HuntRequest:
         return {**self.pairs.options, **own}
 
 
-@dataclass(frozen=True)
-class RoundOrder:
-    """The request of one round, of a strategy at rank 0; see `results.rounds.HuntRound` for the fields.
-
-    pause_s  seconds to wait before the round
-    number   from 0; the task counts the rounds
-    """
-
-    kind: str
-    groups: Groups
-    why: str
-    stage: str
-    nic: str | None = None
-    pause_s: float = 0.0
-    number: int = 0
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RoundOrder:
-        """Return the request from the fields received over the control plane, in which tuples have become lists."""
-        return msgspec.convert(values, cls)
-
-
 class Rounds:
     """The rounds that a strategy requests, at rank 0. Those that are stored answer it without a measurement.
 
@@ -228,12 +206,12 @@ class Rounds:
     stored    the records of a run to resume; folder: of that run
     """
 
-    def __init__(self, strategy: Generator[RoundOrder, list[Any], None], stored: Iterable[Any] = (), folder: Path = Path()) -> None:
+    def __init__(self, strategy: Generator[RoundRequest, list[Any], None], stored: Iterable[Any] = (), folder: Path = Path()) -> None:
         self._strategy, self._folder = strategy, folder
         self._records: dict[int, list[Any]] = {}
         self.add(stored)
         self._number: int | None = None  # of the round that the strategy waits for; None: it was not asked yet
-        self._order: RoundOrder | None = None  # what is left of that round
+        self._order: RoundRequest | None = None  # what is left of that round
 
     @property
     def numbers(self) -> list[int]:
@@ -246,7 +224,7 @@ class Rounds:
         for one in records:
             self._records.setdefault(one.round, []).append(one)
 
-    def next(self) -> RoundOrder | None:
+    def next(self) -> RoundRequest | None:
         """Return what is left to measure of the next round; None: the strategy has ended.
 
         Raises UsageError if the stored records are of another round than the strategy requests.

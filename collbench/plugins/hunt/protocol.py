@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from collbench.plugins.hunt.facts import Evidence, FewPartnersMeasured, NoFigures
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.pair_statistics import levelled
-from collbench.plugins.hunt.records import PairMatrix
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, HuntRound, PairMatrix, PairRound
 from collbench.reason import Fact, as_json
 
 # The requests of a hunt and their results: the protocol between the strategy (this package) and the measurement (a task, or a model).
@@ -33,6 +33,7 @@ class RoundRequest:
     why     for the log: "round 3 of 8", "3 suspects with two healthy partners"
     stage   "sweep", "cross-check", "growing", "isolation": rounds are counted by it
     pause_s seconds to wait before the round, so that a short disturbance affects only one of several repetitions
+    number  from 0; the task counts the rounds
     """
 
     kind: str
@@ -41,6 +42,7 @@ class RoundRequest:
     stage: str = "sweep"
     nic: str | None = None
     pause_s: float = 0.0
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class GroupFigure:
     backward   PAIRS, NIC: from the second to the first
     latency_s  PAIRS: half the round trip
     low, high  the speed's 95 % interval; for PAIRS that of the slower direction
-    wrong      elements that differ from the data sent
+    wrong      elements that differ from the data sent; detail: the first rank's description of them
     cpu_wait   PAIRS: the largest share of the round's time that one of its ranks waited for a CPU; 0 if unknown
     flipped    PAIRS: whether the state probe of one of its ranks changed during the round
     """
@@ -65,6 +67,7 @@ class GroupFigure:
     na: str | None = None
     cpu_wait: float = 0.0
     flipped: bool = False
+    detail: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,46 @@ class RoundResult:
 
     figures: tuple[GroupFigure, ...]
     flags: tuple[str, ...] = ()
+
+
+def result_of(hunt_round: HuntRound) -> RoundResult:
+    """Return the result of a hunt's round, as the strategy takes it."""
+    groups = len(hunt_round.groups)
+    columns = (
+        hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, hunt_round.latency_s, hunt_round.low_bytes_per_s,
+        hunt_round.high_bytes_per_s, hunt_round.wrong, hunt_round.na, hunt_round.cpu_wait or (0.0,) * groups,
+        hunt_round.flipped or (False,) * groups,
+    )  # fmt: skip
+    return RoundResult(tuple(GroupFigure(*figures) for figures in zip(*columns, strict=True)), hunt_round.flags)
+
+
+def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:
+    """Return the figures of these pairs. Each pair is in one of the rounds, or was not measured."""
+    figures: dict[tuple[int, ...], GroupFigure] = {}
+    for pair_round in rounds:
+        for turn, pair in enumerate(pair_round.pairs):
+            ways = [
+                (pair_round.forward_s[turn], pair_round.forward_ci_s[turn]),
+                (pair_round.backward_s[turn], pair_round.backward_ci_s[turn]),
+            ]
+            there, back = (size_bytes / seconds if seconds else None for seconds, _ in ways)
+            _, slower = max(ways, key=lambda way: way[0] or 0.0)
+            high, low = (size_bytes / seconds if seconds else None for seconds in slower)
+            figures[pair] = GroupFigure(
+                there,
+                back,
+                pair_round.latency_s[turn],
+                low,
+                high,
+                pair_round.wrong[turn] or 0,
+                pair_round.na[turn],
+                pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0,
+                bool(pair_round.flipped and pair_round.flipped[turn]),
+                pair_round.wrong_detail[turn] if pair_round.wrong_detail else None,
+            )
+    missing = GroupFigure(None, na="not measured")
+    flags = dict.fromkeys(flag for pair_round in rounds for flag in pair_round.flags)
+    return RoundResult(tuple(figures.get(group[:2], missing) for group in groups), tuple(flags))
 
 
 @dataclass(frozen=True)
@@ -139,7 +182,13 @@ class Suspect:
     def as_json(self) -> dict[str, Any]:
         """Return the suspect as it is stored. `evidence` and `part` are stored as text, and as facts."""
         return {
-            **{name: getattr(self, name) for name in ("kind", "places", "state", "ratio", "low", "high", "partners")},
+            "kind": self.kind,
+            "places": self.places,
+            "state": self.state,
+            "ratio": self.ratio if isfinite(self.ratio) else None,
+            "low": self.low,
+            "high": self.high,
+            "partners": self.partners,
             "evidence": [each.render() for each in self.evidence],
             "evidence_facts": as_json(self.evidence),
             "part": "" if self.part is None else self.part.render(),
@@ -177,10 +226,10 @@ class HuntVerdict:
     def result(self) -> str:
         """Return `confirmed`, `nobody` or `no verdict`. It is `no verdict`, too, if suspects are inconclusive and none is confirmed."""
         if self.no_verdict:
-            return "no verdict"
+            return NO_VERDICT
         if self.of(CONFIRMED):
-            return "confirmed"
-        return "no verdict" if self.of(INCONCLUSIVE) else "nobody"
+            return CONFIRMED
+        return NO_VERDICT if self.of(INCONCLUSIVE) else NONE_SLOW
 
     def name(self, places: Sequence[int]) -> str:
         """Return the names of places: "node07", or "node03 and node09"."""
@@ -266,12 +315,12 @@ def _clean(figure: GroupFigure) -> GroupFigure:
     return replace(figure, speed=speed, backward=backward, latency_s=latency, low=low, high=high)
 
 
-def lost(log: HuntLog) -> dict[int, Evidence]:
+def lost(log: HuntLog) -> dict[int, Fact]:
     """Return the places that no longer give figures, with the reason: all figures of at least the last two rounds (or ever) are missing.
 
     Figures that are missing because of such a partner do not count.
     """
-    found: dict[int, Evidence] = {}
+    found: dict[int, Fact] = {}
     while True:
         missed: dict[int, list[str]] = {}
         met: dict[int, set[int]] = {}
@@ -285,17 +334,17 @@ def lost(log: HuntLog) -> dict[int, Evidence]:
         if not gone:
             return found
         worst = max(gone, key=lambda place: (len(missed[place]), -place))
-        found[worst] = NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
+        found[worst] = facts.NoFigures(len(missed[worst]), requested[worst], missed[worst][-1])
 
 
-def hardly_met(log: HuntLog, least: int) -> dict[int, Evidence]:
+def hardly_met(log: HuntLog, least: int) -> dict[int, Fact]:
     """Return the places with figures of fewer than `least` partners, with the reason."""
     met: list[set[int]] = [set() for _ in log.names]
     for _, (a, b), figure in log.figures():
         if figure.speed is not None:
             met[a].add(b)
             met[b].add(a)
-    return {place: FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
+    return {place: facts.FewPartnersMeasured(len(others), least) for place, others in enumerate(met) if len(others) < least}
 
 
 def wrong_data(log: HuntLog) -> dict[int, tuple[int, int]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,11 +16,16 @@ from numpy.typing import NDArray
 
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
+from collbench.records import Record
 from collbench.results.reader import Run, decode_record, misfit, read_lines, row_from_json
 from collbench.results.row import Row
 from collbench.units import format_bytes
 
+if TYPE_CHECKING:
+    from collbench.plugins.hunt.pairs import PairEffects
+
 STATES = ("confirmed", "cleared", "inconclusive")
+NONE_SLOW, NO_VERDICT = "nobody", "no verdict"  # results of pairs and hunts besides "confirmed", as stored
 _MOST_PLACES = 20_000
 _RANK = re.compile(r"rank [0-9]+ \((.+)\)", re.DOTALL)
 
@@ -31,10 +37,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Places = Annotated[tuple[Count, ...], Meta(min_length=1)]
 Interval = tuple[Bound, Bound]
 _R = TypeVar("_R", "HuntRound", "PairRound")
+_A = TypeVar("_A", bound="PlacesAbout")
 
 
-class _Suspect(msgspec.Struct):
-    """The shown fields of a suspect in run.json; silent places have no ratio and no bounds."""
+class StoredSuspect(msgspec.Struct):
+    """A suspect in run.json; silent places have no ratio and no bounds. See `protocol.Suspect` for the fields."""
 
     state: Literal["confirmed", "cleared", "inconclusive"]
     places: tuple[Count, ...]
@@ -47,12 +54,51 @@ class _Suspect(msgspec.Struct):
     high: Bound = None
 
 
-class _Verdict(msgspec.Struct):
-    """The shown fields of a hunt's verdict in run.json."""
+class StoredVerdict(msgspec.Struct):
+    """A hunt's verdict in run.json; middle: the usual speed of a pair, bytes per second."""
 
     result: Literal["confirmed", "nobody", "no verdict"]
     notes: list[str]
-    suspects: list[_Suspect]
+    suspects: list[StoredSuspect]
+    no_verdict: str | None = None
+    middle: float | None = None
+
+
+class StoredCeiling(msgspec.Struct):
+    """The highest possible rate of a pair or group in run.json, and what sets it."""
+
+    bytes_per_s: float | None = None
+    limited_by: str | None = None
+
+
+class PlacesAbout(msgspec.Struct, kw_only=True):
+    """What pairs and hunts need in their part of run.json."""
+
+    places: Annotated[list[str], Meta(min_length=1, max_length=_MOST_PLACES)]
+    hosts: list[str] = msgspec.field(default_factory=list)
+
+
+class HuntAbout(PlacesAbout, kw_only=True):
+    """Run.json's "hunt", as far as it is shown; its verdict is None if it stopped early."""
+
+    by: str = "endpoint"
+    backend: str | None = None
+    size_bytes: int | None = None
+    rounds: int | None = None
+    promised: int | None = None
+    max_time_s: float | None = None
+    ceiling: StoredCeiling | None = None
+    crossed: list[str] | None = None
+    verdict: StoredVerdict | None = None
+
+
+class PairsAbout(PlacesAbout, kw_only=True):
+    """What a matrix of pairs needs in run.json, and the suspects that were measured again."""
+
+    places: Annotated[list[str], Meta(min_length=2, max_length=_MOST_PLACES)]
+    size_bytes: Annotated[int, Meta(ge=1)]
+    latency_size_bytes: Annotated[int, Meta(ge=1)]
+    judged: list[StoredSuspect] | None = None
 
 
 def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
@@ -66,22 +112,7 @@ def place_hosts(about: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(match[1] if (match := _RANK.fullmatch(name)) else name for name in about["places"])
 
 
-class _HuntAbout(msgspec.Struct):
-    """What a hunt needs in run.json."""
-
-    places: Annotated[list[str], Meta(min_length=1, max_length=_MOST_PLACES)]
-
-
-class _PairsAbout(_HuntAbout):
-    """What a matrix of pairs needs in run.json."""
-
-    places: Annotated[list[str], Meta(min_length=2, max_length=_MOST_PLACES)]
-    size_bytes: Annotated[int, Meta(ge=1)]
-    latency_size_bytes: Annotated[int, Meta(ge=1)]
-
-
-@dataclass(frozen=True)
-class HuntRound:
+class HuntRound(Record, frozen=True):
     """A round of a hunt: disjoint groups of places measured at the same time. Every list has one value per group, None without a figure.
 
     round      from 0
@@ -118,10 +149,6 @@ class HuntRound:
     cpu_wait: tuple[Share, ...] = ()
     flipped: tuple[bool, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the round as values for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class StoredHunt:
@@ -139,71 +166,66 @@ class StoredHunt:
 
 def check_hunt(run: Run) -> Mapping[str, Any]:
     """Return run.json's "hunt". Raises UsageError if it lacks places, or if they, the links or the verdict are not valid."""
-    about = _checked_about(run, "hunt", _HuntAbout, "a hunt", "the list of places in its run.json is")
-    if about.get("crossed") is not None and not _fits(about["crossed"], list[str]):
-        raise UsageError(f"{run.path} has a hunt, but the links (`crossed`) in its run.json are not valid: it was altered")
-    if (verdict := about.get("verdict")) is not None and not (
-        _fits(verdict, _Verdict) and _have_places(verdict["suspects"], len(about["places"]))
-    ):
-        raise UsageError(f"{run.path} has a hunt, but the verdict in its run.json is not valid: it was altered")
-    return about
+    problems = {
+        "": "rounds of a hunt, but the list of places in its run.json is missing or",
+        "hosts": "rounds of a hunt, but the list of hosts in its run.json is",
+        "crossed": "a hunt, but the links (`crossed`) in its run.json are",
+        "verdict": "a hunt, but the verdict in its run.json is",
+    }
+    raw, about = _checked_about(run, "hunt", HuntAbout, problems)
+    if about.verdict and not _have_places(about.verdict.suspects, len(about.places)):
+        raise _altered(run, problems["verdict"])
+    return raw
 
 
 def read_hunt(run: Run) -> StoredHunt:
     """Return the hunt of a run, up to its last finished round. Raises UsageError if run.json is not valid."""
     about, warnings = check_hunt(run), list[str]()
     places = len(about["places"])
-    rounds = list(read_lines(run.path / HUNT_FILE, lambda values: round_from_json(values, places), warnings))
+    rounds = list(read_lines(run.path / HUNT_FILE, lambda values: decoded_round(values, HuntRound, places), warnings))
     return StoredHunt(about, rounds, warnings)
 
 
-def round_from_json(values: Mapping[str, Any], places: int) -> HuntRound:
-    """Return the round that `as_json` wrote, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
-    return _decoded_round(values, HuntRound, places)
+def decoded_round(values: Mapping[str, Any], kind: type[_R], places: int) -> _R:
+    """Return the round that `as_json` wrote, among `places` places: its groups are disjoint, and every list has one value for each.
 
-
-def pair_round_from_json(values: Mapping[str, Any], places: int) -> PairRound:
-    """Return the round that `as_json` wrote, among `places` places, with every field checked. Raises ValueError naming the first misfit."""
-    return _decoded_round(values, PairRound, places)
-
-
-def _decoded_round(values: Mapping[str, Any], kind: type[_R], places: int) -> _R:
-    """Return the round: its groups are disjoint, and every list has one value for each."""
-    found = decode_record(values, kind)
-    name = "groups" if isinstance(found, HuntRound) else "pairs"
-    groups: tuple[tuple[int, ...], ...] = getattr(found, name)
+    Raises ValueError naming the first misfit.
+    """
+    record = decode_record(values, kind)
+    name = "groups" if isinstance(record, HuntRound) else "pairs"
+    groups: tuple[tuple[int, ...], ...] = getattr(record, name)
     members = [place for group in groups for place in group]
     if len(set(members)) < len(members) or max(members, default=0) >= places:
         raise misfit(name, groups)
-    for each in fields(found):
-        value = getattr(found, each.name)
-        if each.default is MISSING and isinstance(value, tuple) and len(value) != len(groups):
-            raise misfit(each.name, value)
-    return found
+    for declared in msgspec.structs.fields(record):
+        value = getattr(record, declared.name)
+        if declared.required and isinstance(value, tuple) and len(value) != len(groups):
+            raise misfit(declared.name, value)
+    return record
 
 
-def _checked_about(run: Run, key: str, kind: type[_HuntAbout], what: str, problem: str) -> dict[str, Any]:
-    """Return the part of run.json that describes the rounds. Raises UsageError if it is not valid."""
-    found = run.info.get(key)
-    about: dict[str, Any] = found if isinstance(found, dict) else {}
-    if not _fits(about, kind):
-        raise UsageError(f"{run.path} has rounds of {what}, but {problem} missing or not valid: it was altered")
-    if not (_fits(hosts := about.get("hosts", about["places"]), list[str]) and len(hosts) == len(about["places"])):
-        raise UsageError(f"{run.path} has rounds of {what}, but the list of hosts in its run.json is not valid: it was altered")
-    return about
+def _checked_about(run: Run, key: str, kind: type[_A], problems: Mapping[str, str]) -> tuple[Mapping[str, Any], _A]:
+    """Return the part of run.json that describes the rounds, raw and typed. Raises UsageError if it is not valid.
 
-
-def _have_places(suspects: Sequence[Mapping[str, Any]], places: int) -> bool:
-    return all(place < places for suspect in suspects for name in ("places", "partners") for place in suspect[name])
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value has the fields that are shown of it."""
+    problems  by field that is not valid what the error says; of all others ""
+    """
+    raw = run.info.get(key)
     try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
+        about = msgspec.convert(raw if isinstance(raw, dict) else {}, kind)
+    except msgspec.ValidationError as error:
+        path = re.search(r"`\$\.(\w+)", str(error))
+        raise _altered(run, problems.get(path[1] if path else "", problems[""])) from error
+    if isinstance(raw, dict) and "hosts" in raw and len(about.hosts) != len(about.places):
+        raise _altered(run, problems["hosts"])
+    return raw or {}, about
+
+
+def _altered(run: Run, problem: str) -> UsageError:
+    return UsageError(f"{run.path} has {problem} not valid: it was altered")
+
+
+def _have_places(suspects: Sequence[StoredSuspect], places: int) -> bool:
+    return all(place < places for suspect in suspects for place in (*suspect.places, *suspect.partners))
 
 
 # The results of `collbench pairs`: one line per round in pairs.jsonl, and the matrix of all rounds.
@@ -215,8 +237,7 @@ def _fits(value: Any, kind: Any) -> bool:
 Figures = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class PairRound:
+class PairRound(Record, frozen=True):
     """A round of disjoint pairs measured at the same time. Every list has one value per pair, None (or a null) without a figure.
 
     round        the round of the schedule, from 0
@@ -249,10 +270,6 @@ class PairRound:
     wrong_detail: tuple[str | None, ...] = ()
     cpu_wait: tuple[Share, ...] = ()
     flipped: tuple[bool, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the round as values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -296,51 +313,36 @@ def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatr
     For a pair measured again the faster figures count, since a disturbance only slows it down. A pair that is slow in the matrix was
     therefore slow both times. Wrong elements are summed.
     """
-    places, sizes = tuple(about["places"]), (about["size_bytes"], about["latency_size_bytes"])
+    places, size, latency_size = tuple(about["places"]), about["size_bytes"], about["latency_size_bytes"]
     latency, bandwidth, low, high, wrong, spread = (np.full((len(places), len(places)), np.nan) for _ in range(6))
-    found = PairMatrix(places, latency, bandwidth, low, high, wrong, *sizes, spread, place_hosts(about))
-    for one in rounds:
-        _put(found, one)
-    return found
+    for pair_round in rounds:
+        turns = [turn for turn, why in enumerate(pair_round.na) if why is None]
+        if not turns:
+            continue
+        a, b = np.array([pair_round.pairs[turn] for turn in turns]).T  # disjoint pairs
+        latency_s, ends = _figures(pair_round.latency_s, turns), _figures(pair_round.latency_ci_s, turns)
+        kept = latency[a, b] <= np.where(np.isnan(latency_s), np.inf, latency_s)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio_of_ends = ends[:, 1] / ends[:, 0]
+        for figures, measured in ((latency, latency_s), (spread, ratio_of_ends)):
+            figures[a, b] = figures[b, a] = np.where(kept, figures[a, b], measured)
+        elements = _figures(pair_round.wrong, turns)
+        wrong[a, b] = wrong[b, a] = np.where(np.isnan(elements), wrong[a, b], np.nan_to_num(wrong[a, b]) + elements)
+        forward, backward = (pair_round.forward_s, pair_round.forward_ci_s), (pair_round.backward_s, pair_round.backward_ci_s)
+        for sender, receiver, (times, intervals) in ((a, b, forward), (b, a, backward)):
+            known = _figures(times, turns), _figures(intervals, turns)
+            with np.errstate(divide="ignore"):  # a time that is too short to be valid has no rate
+                rates, bounds = (np.where(seconds > 0, size / seconds, np.nan) for seconds in known)
+            kept = bandwidth[sender, receiver] >= np.nan_to_num(rates)
+            for figures, measured in ((bandwidth, rates), (high, bounds[:, 0]), (low, bounds[:, 1])):
+                figures[sender, receiver] = np.where(kept, figures[sender, receiver], measured)
+    return PairMatrix(places, latency, bandwidth, low, high, wrong, size, latency_size, spread, place_hosts(about))
 
 
-def _put(found: PairMatrix, one: PairRound) -> None:
-    """Store the figures of all pairs of a round, which are disjoint."""
-    done = [turn for turn, why in enumerate(one.na) if why is None]
-    if not done:
-        return
-    a, b = np.array([one.pairs[turn] for turn in done]).T
-    _put_latency(found, one, (a, b), done)
-    wrong = _figures(one.wrong, done)
-    summed = np.where(np.isnan(wrong), found.wrong[a, b], np.nan_to_num(found.wrong[a, b]) + wrong)
-    found.wrong[a, b] = found.wrong[b, a] = summed
-    for (row, column), times, intervals in (((a, b), one.forward_s, one.forward_ci_s), ((b, a), one.backward_s, one.backward_ci_s)):
-        rates, bounds = (_rates(found.size_bytes, _figures(values, done)) for values in (times, intervals))
-        kept = found.bandwidth[row, column] >= np.nan_to_num(rates)
-        for figures, measured in ((found.bandwidth, rates), (found.high, bounds[:, 0]), (found.low, bounds[:, 1])):
-            figures[row, column] = np.where(kept, figures[row, column], measured)
-
-
-def _put_latency(found: PairMatrix, one: PairRound, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], done: Sequence[int]) -> None:
-    assert found.latency_spread is not None
-    ends, latency = _figures(one.latency_ci_s, done), _figures(one.latency_s, done)
-    kept = found.latency_s[pairs] <= np.where(np.isnan(latency), np.inf, latency)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = ends[:, 1] / ends[:, 0]
-    for figures, measured in ((found.latency_s, latency), (found.latency_spread, spread)):
-        figures[pairs] = figures[pairs[::-1]] = np.where(kept, figures[pairs], measured)
-
-
-def _rates(size: int, seconds: Figures) -> Figures:
-    """Return bytes per second; NaN if the time is unknown, or too short to be valid."""
-    with np.errstate(divide="ignore"):
-        return np.where(seconds > 0, size / seconds, np.nan)
-
-
-def _figures(values: Sequence[Any], done: Sequence[int]) -> Figures:
+def _figures(values: Sequence[Any], turns: Sequence[int]) -> Figures:
     """Return the values of these pairs; None and negative values become NaN."""
-    found = np.array([values[turn] for turn in done], dtype=np.float64)
-    return np.where(found >= 0, found, np.nan)
+    figures = np.array([values[turn] for turn in turns], dtype=np.float64)
+    return np.where(figures >= 0, figures, np.nan)
 
 
 # Reading the rounds of a pairs run. Like all files of a run they are untrusted: invalid content becomes a warning.
@@ -350,7 +352,7 @@ _MOST_EXTERNAL = 1 << 20  # rows of other tools, some KB each
 _LITTLE = 1 << 30  # bytes that every machine has
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoredPairs:
     """The content of a pairs run.
 
@@ -369,17 +371,43 @@ class StoredPairs:
         """Return the matrix of all rounds."""
         return matrix_of(self.about, self.rounds)
 
+    @cached_property
+    def effects(self) -> PairEffects:
+        """The matrix, the pairs measured again, findings and doubts."""
+        from collbench.plugins.hunt.pairs import PairEffects, remeasured
 
-def check_pairs(run: Run) -> dict[str, Any] | None:
+        again = {pair for pair_round in self.rounds if pair_round.again for pair in pair_round.pairs}
+        return PairEffects(self.matrix(), again, remeasured=remeasured(self.about.get("judged")))
+
+    @property
+    def shown_about(self) -> dict[str, Any]:
+        """Return `about` with the number of rounds of the matrix that were measured."""
+        return {**self.about, "rounds": len({pair_round.round for pair_round in self.rounds if not pair_round.again})}
+
+
+def check_pairs(run: Run) -> Mapping[str, Any] | None:
     """Return run.json's "pairs"; None if the run measured none. Raises UsageError if it lacks what a matrix needs."""
     if run.info.get("pairs") is None and not (run.path / PAIRS_FILE).is_file():
         return None
-    about = _checked_about(run, "pairs", _PairsAbout, "pairs", "places or sizes in its run.json are")
-    judged = about.get("judged")
-    if judged is not None and not (_fits(judged, list[_Suspect]) and _have_places(judged, len(about["places"]))):
-        raise UsageError(f"{run.path} has rounds of pairs, but the list of judged suspects in its run.json is not valid: it was altered")
-    _check_room(len(about["places"]), run)
-    return about
+    problems = {
+        "": "rounds of pairs, but places or sizes in its run.json are missing or",
+        "hosts": "rounds of pairs, but the list of hosts in its run.json is",
+        "judged": "rounds of pairs, but the list of judged suspects in its run.json is",
+    }
+    raw, about = _checked_about(run, "pairs", PairsAbout, problems)
+    if about.judged and not _have_places(about.judged, len(about.places)):
+        raise _altered(run, problems["judged"])
+    needed = _BYTES_OF_A_PAIR * len(about.places) ** 2
+    if needed > _LITTLE:  # a short file can claim any number of places
+        import psutil
+
+        free = psutil.virtual_memory().available
+        if needed > free:
+            raise UsageError(
+                f"{run.path} has {len(about.places):,} places: their matrix needs {format_bytes(needed)} of memory, and "
+                f"{format_bytes(free)} are free. Use a machine with more memory"
+            )
+    return raw
 
 
 def read_pairs(run: Run) -> StoredPairs | None:
@@ -388,21 +416,6 @@ def read_pairs(run: Run) -> StoredPairs | None:
     if about is None:
         return None
     places = len(about["places"])
-    rounds = list(read_lines(run.path / PAIRS_FILE, lambda values: pair_round_from_json(values, places), warnings))
+    rounds = list(read_lines(run.path / PAIRS_FILE, lambda values: decoded_round(values, PairRound, places), warnings))
     external = list(islice(read_lines(run.path / TOOLS_FILE, row_from_json, warnings), _MOST_EXTERNAL))
     return StoredPairs(about, rounds, warnings, external)
-
-
-def _check_room(places: int, run: Run) -> None:
-    """Raise UsageError if the matrix needs more than the free memory: a short file can claim any number of places."""
-    needed = _BYTES_OF_A_PAIR * places**2
-    if needed <= _LITTLE:
-        return
-    import psutil
-
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise UsageError(
-            f"{run.path} has {places:,} places: their matrix needs {format_bytes(needed)} of memory, and {format_bytes(free)} are free. "
-            "Use a machine with more memory"
-        )

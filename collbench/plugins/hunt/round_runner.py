@@ -26,19 +26,21 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.case import Case
 from collbench.operations.data import Mismatch
 from collbench.operations.dtypes import dtype_named
-from collbench.operations.groups import Groups, Pair, Round
+from collbench.operations.groups import Groups, Round
 from collbench.operations.operation import Operation
 from collbench.operations.sweep import Sweep
 from collbench.plugins.channels.tcp_streams import COUNTED, StreamReport, TcpStream, run_streams
-from collbench.plugins.hunt.disturbances import monitor_round
-from collbench.plugins.hunt.places import PairsRequest, Places, Rails, RoundOrder, leaders
+from collbench.plugins.hunt.disturbances import largest, monitor_round
+from collbench.plugins.hunt.places import PairsRequest, Places, Rails, leaders
+from collbench.plugins.hunt.protocol import NIC, PAIRS, GroupFigure, RoundRequest, result_of_pairs
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
 from collbench.stats.median import median
 
 _Interval = tuple[float | None, float | None]
 _NOTHING: _Interval = (None, None)
-_WARMUPS = (10, 1)  # calls before the first sample, after the trial call: a window of messages also warms up the connection
+# Calls before the first sample, after the trial call: a window of messages also warms up the connection.
+_LATENCY_WARMUPS, _BANDWIDTH_WARMUPS = 10, 1
 _GROUP_WARMUPS = 2  # the first one connects
 _COUNTED_PART = 0.8  # of a stream's time; the rest is its warm-up
 
@@ -55,13 +57,10 @@ class RoundMeasurement:
 
 def ways_of(request: PairsRequest, backend: str) -> tuple[RoundMeasurement, RoundMeasurement, RoundMeasurement]:
     """Return the three measurements on a backend: latency, forward bandwidth and backward bandwidth."""
-
-    def way(operation: Operation, size_bytes: int, warmups: int) -> RoundMeasurement:
-        case = _only_case(request, operation, size_bytes, backend, 2).placed(False)
-        return RoundMeasurement(operation, case, _warmed(request.launch.budget, warmups))
-
-    latency = way(P2P_LATENCY, request.latency_size_bytes, _WARMUPS[0])
-    bandwidth = way(P2P_BANDWIDTH, request.size_bytes, _WARMUPS[1])
+    latency_case = _only_case(request, P2P_LATENCY, request.latency_size_bytes, backend, 2).placed(False)
+    bandwidth_case = _only_case(request, P2P_BANDWIDTH, request.size_bytes, backend, 2).placed(False)
+    latency = RoundMeasurement(P2P_LATENCY, latency_case, _warmed(request.launch.budget, _LATENCY_WARMUPS))
+    bandwidth = RoundMeasurement(P2P_BANDWIDTH, bandwidth_case, _warmed(request.launch.budget, _BANDWIDTH_WARMUPS))
     return latency, bandwidth, replace(bandwidth, backward=True)
 
 
@@ -89,37 +88,40 @@ def no_groups(request: PairsRequest, backend: Backend, world: World) -> str | No
     )
 
 
-# What all kinds of rounds share: the figures of a group, and the measurement of a case over the groups of a round.
+# What all kinds of rounds share: the record of a hunt's round, and the measurement of a case over the groups of a round.
 
 
-@dataclass(frozen=True)
-class GroupResult:
-    """The figures of one pair or group of a round; see `HuntRound` for the fields."""
+def hunt_round(number: int, request: RoundRequest, figures: Sequence[GroupFigure], flags: Iterable[str] = ()) -> HuntRound:
+    """Return the round of a hunt with the figures of its groups."""
 
-    speed: float | None = None
-    backward: float | None = None
-    latency_s: float | None = None
-    low: float | None = None
-    high: float | None = None
-    wrong: int = 0
-    detail: str | None = None
-    na: str | None = None
-    cpu_wait: float = 0.0
-    flipped: bool = False
+    def column(name: str) -> tuple[Any, ...]:
+        return tuple(getattr(figure, name) for figure in figures)
 
-
-def hunt_round(number: int, order: RoundOrder, results: Sequence[GroupResult], flags: Iterable[str] = ()) -> HuntRound:
-    """Return the round of a hunt with the results of its groups."""
-
-    def each(name: str) -> tuple[Any, ...]:
-        return tuple(getattr(one, name) for one in results)
-
-    recorded = order.kind == "pairs"
     return HuntRound(
-        number, order.kind, order.stage, order.why, order.groups, each("speed"), each("backward"), each("latency_s"), each("low"),
-        each("high"), each("wrong"), each("na"), order.nic, tuple(dict.fromkeys(flags)), each("detail"),
-        each("cpu_wait") if recorded else (), each("flipped") if recorded else (),
-    )  # fmt: skip
+        round=number,
+        kind=request.kind,
+        stage=request.stage,
+        why=request.why,
+        groups=request.groups,
+        speed_bytes_per_s=column("speed"),
+        backward_bytes_per_s=column("backward"),
+        latency_s=column("latency_s"),
+        low_bytes_per_s=column("low"),
+        high_bytes_per_s=column("high"),
+        wrong=column("wrong"),
+        na=column("na"),
+        nic=request.nic,
+        flags=tuple(dict.fromkeys(flags)),
+        wrong_detail=column("detail"),
+        cpu_wait=column("cpu_wait") if request.kind == PAIRS else (),
+        flipped=column("flipped") if request.kind == PAIRS else (),
+    )
+
+
+def of_pairs(number: int, request: RoundRequest, played: Sequence[PairRound], size_bytes: int) -> HuntRound:
+    """Return the measured rounds as one hunt round. There are several if a rank rejected a measurement."""
+    result = result_of_pairs(request.groups, played, size_bytes)
+    return hunt_round(number, request, result.figures, result.flags)
 
 
 def wrong_by(key_of: Mapping[int, Hashable], mismatches: Sequence[Mismatch]) -> tuple[Counter[Hashable], dict[Hashable, str]]:
@@ -132,17 +134,44 @@ def wrong_by(key_of: Mapping[int, Hashable], mismatches: Sequence[Mismatch]) -> 
     return wrong, details
 
 
-def rate(moved: float, seconds: float | None) -> float | None:
-    """Return the bytes per second; None if the time is unknown, or too short to be valid."""
-    return moved / seconds if seconds else None
-
-
-def _figure(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
+def _median_time(samples: NDArray[np.float64]) -> tuple[float | None, _Interval]:
     """Return the median and its interval. Equal samples have no interval, since the clock's resolution hides their differences."""
-    known = median(samples)
-    if known.value <= 0:
+    middle = median(samples)
+    if middle.value <= 0:
         return None, _NOTHING
-    return known.value, _NOTHING if samples.min() == samples.max() else (known.ci_low, known.ci_high)
+    return middle.value, _NOTHING if samples.min() == samples.max() else (middle.ci_low, middle.ci_high)
+
+
+@dataclass(frozen=True)
+class PairTimes:
+    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
+
+    seconds: tuple[float | None, ...]
+    intervals: tuple[_Interval, ...]
+    wrong: tuple[int, ...]
+    n: int
+    flags: tuple[str, ...]
+    wrong_detail: tuple[str | None, ...]
+
+
+def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> PairTimes:
+    """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks.
+
+    width: the number of ranks of a place.
+    """
+    initiators = [group[0] for group in ready.groups]
+    messages = ready.operation.moves(ready.case) * (width if ready.operation is P2P_BANDWIDTH else 1)
+    turns = range(len(initiators) // width)
+    times = [_median_time(slowest(measured.samples, initiators[turn * width : (turn + 1) * width]) / messages) for turn in turns]
+    wrong, details = wrong_by({rank: at // width for at, group in enumerate(ready.groups) for rank in group}, mismatches)
+    return PairTimes(
+        seconds=tuple(seconds for seconds, _ in times),
+        intervals=tuple(interval for _, interval in times),
+        wrong=tuple(wrong[turn] for turn in turns),
+        n=measured.samples.shape[1],
+        flags=(*measured.flags, "python_loop") if ready.fell_back else tuple(measured.flags),
+        wrong_detail=tuple(details.get(turn) for turn in turns),
+    )
 
 
 @dataclass(frozen=True)
@@ -165,24 +194,22 @@ class RoundRunner:
     rails: Rails | None = None
     no_groups: str | None = None
 
-    def play(self, number: int, order: RoundOrder) -> HuntRound | None:
+    def play(self, number: int, request: RoundRequest) -> HuntRound | None:
         """Return a hunt's round at rank 0, None elsewhere. All ranks call with the same request."""
-        if order.kind == "pairs":
-            played = list(self.play_pairs(number, tuple((group[0], group[1]) for group in order.groups)))
-            return of_pairs(number, order, played, self.request.size_bytes) if self.world.rank == 0 else None
-        if order.kind == "nic" and order.nic not in (self.rails or {}):
-            results, flags = self._without(order, f"some nodes do not have the interface {order.nic}")
-        elif order.kind == "nic":
-            results, flags = self._streamed(order)
-        elif self.no_groups:
-            results, flags = self._without(order, self.no_groups)
+        if request.kind == PAIRS:
+            played = list(self.play_pairs(number, tuple((group[0], group[1]) for group in request.groups)))
+            return of_pairs(number, request, played, self.request.size_bytes) if self.world.rank == 0 else None
+        why_not = self.no_groups
+        if request.kind == NIC:
+            why_not = None if request.nic in (self.rails or {}) else f"some nodes do not have the interface {request.nic}"
+        flags: Sequence[str] = ()
+        if why_not:
+            figures = [GroupFigure(None, na=why_not)] * len(request.groups)
+        elif request.kind == NIC:
+            figures, flags = self._streamed(request)
         else:
-            results, flags = self._reduced(order)
-        return hunt_round(number, order, results, flags) if self.world.rank == 0 else None
-
-    @staticmethod
-    def _without(order: RoundOrder, why: str) -> tuple[list[GroupResult], Sequence[str]]:
-        return [GroupResult(na=why)] * len(order.groups), ()
+            figures, flags = self._reduced(request)
+        return hunt_round(number, request, figures, flags) if self.world.rank == 0 else None
 
     def _timed(
         self, operation: Operation, case: Case, groups: Groups, context: BackendContext, budget: Budget
@@ -207,13 +234,14 @@ class RoundRunner:
         """
         times: list[PairTimes] = []
         reason = None
-        with monitor_round(self.world, self.probe) as watch:
+        with monitor_round(self.world, self.probe) as disturbances:
             for way in self.ways:
-                found = self._pair_times(way, pairs)
-                if isinstance(found, str):
-                    reason = found
+                way_times = self._pair_times(way, pairs)
+                if isinstance(way_times, str):
+                    reason = way_times
                     break
-                times += [found] if found else []
+                if way_times:
+                    times.append(way_times)
         half = len(pairs) // 2
         if reason is not None and half:
             yield from self.play_pairs(number, pairs[:half], again)
@@ -222,11 +250,33 @@ class RoundRunner:
             gap, nothing = (None,), (_NOTHING,)
             yield PairRound(number, pairs, gap, nothing, gap, nothing, gap, nothing, gap, (reason,), again=again, flags=self.flags)
         elif len(times) == len(self.ways):
-            disturbed = [watch.of([*self.places.ranks[a], *self.places.ranks[b]]) for a, b in pairs]
-            yield replace(
-                self._pair_round(number, pairs, again, times),
-                cpu_wait=tuple(round(each.cpu_wait, 4) for each in disturbed),
-                flipped=tuple(each.flipped for each in disturbed),
+            latency, forward, backward = times
+            of_ranks = [largest(disturbances, [*self.places.ranks[a], *self.places.ranks[b]]) for a, b in pairs]
+            wrong: list[int | None] = [None] * len(pairs)
+            if self.request.launch.check:
+                wrong = [sum(counts) for counts in zip(*(way_times.wrong for way_times in times), strict=True)]
+            flags = [*self.flags, *(flag for way_times in times for flag in way_times.flags)]
+            if len(pairs) > 1:
+                flags.insert(len(self.flags), "pairs_at_once")
+            yield PairRound(
+                round=number,
+                pairs=tuple(pairs),
+                latency_s=latency.seconds,
+                latency_ci_s=latency.intervals,
+                forward_s=forward.seconds,
+                forward_ci_s=forward.intervals,
+                backward_s=backward.seconds,
+                backward_ci_s=backward.intervals,
+                wrong=tuple(wrong),
+                na=(None,) * len(pairs),
+                n=(latency.n, forward.n, backward.n),
+                again=again,
+                flags=tuple(dict.fromkeys(flags)),
+                wrong_detail=tuple(
+                    next(filter(None, details), None) for details in zip(*(way_times.wrong_detail for way_times in times), strict=True)
+                ),
+                cpu_wait=tuple(round(disturbance.cpu_wait, 4) for disturbance in of_ranks),
+                flipped=tuple(disturbance.flipped for disturbance in of_ranks),
             )
 
     def _pair_times(self, way: RoundMeasurement, pairs: Round) -> PairTimes | str | None:
@@ -244,34 +294,25 @@ class RoundRunner:
         ready, measured, mismatches = timed
         return None if measured is None or mismatches is None else pair_times(self.places.width, ready, measured, mismatches)
 
-    def _pair_round(self, number: int, pairs: Sequence[Pair], again: bool, times: Sequence[PairTimes]) -> PairRound:
-        latency, forward, backward = times
-        wrong = [sum(each) for each in zip(*(one.wrong for one in times), strict=True)]
-        flags = dict.fromkeys((*self.flags, *(["pairs_at_once"] if len(pairs) > 1 else []), *(flag for one in times for flag in one.flags)))
-        return PairRound(
-            number, tuple(pairs), latency.seconds, latency.intervals, forward.seconds, forward.intervals, backward.seconds,
-            backward.intervals, tuple(wrong if self.request.launch.check else [None] * len(pairs)), (None,) * len(pairs),
-            (latency.n, forward.n, backward.n), again,
-            tuple(flags), tuple(next(filter(None, details), None) for details in zip(*(one.wrong_detail for one in times), strict=True)),
-        )  # fmt: skip
-
     # All-reduces in disjoint groups, all at the same time. A group is several places, or the ranks of one place.
 
-    def _reduced(self, order: RoundOrder) -> tuple[list[GroupResult], Sequence[str]]:
-        """Return the result of each group, at rank 0. A group with only one rank has no figure, since it moves no data."""
-        ranks = [tuple(rank for place in group for rank in self.places.ranks[place]) for group in order.groups]
-        groups = tuple(each for each in ranks if len(each) > 1)
-        found, flags = self._reduced_over(groups) if groups else ({}, ())
-        alone = GroupResult(na="one rank: nothing to reduce")
-        return [found.get(each, alone) for each in ranks], (*self.flags, *flags)
+    def _reduced(self, request: RoundRequest) -> tuple[list[GroupFigure], Sequence[str]]:
+        """Return the figures of each group, at rank 0. A group with only one rank has none, since it moves no data."""
+        ranks = [tuple(rank for place in group for rank in self.places.ranks[place]) for group in request.groups]
+        groups = tuple(members for members in ranks if len(members) > 1)
+        figures: dict[tuple[int, ...], GroupFigure] = {}
+        flags: Sequence[str] = ()
+        if groups:
+            figures, flags = self._reduced_over(groups)
+        alone = GroupFigure(None, na="one rank: nothing to reduce")
+        return [figures.get(members, alone) for members in ranks], (*self.flags, *flags)
 
-    def _reduced_over(self, groups: Groups) -> tuple[dict[tuple[int, ...], GroupResult], Sequence[str]]:
+    def _reduced_over(self, groups: Groups) -> tuple[dict[tuple[int, ...], GroupFigure], Sequence[str]]:
         backend = self.context.backend
         with self.world.watchdog.phase(f"making groups on {backend.name}"):
-            wrong, made = _made(backend, [ranks for ranks in groups if ranks not in self.context.members])
-        if reason := self.world.first_error(wrong, "making the groups of a round"):
-            timed: Any = reason
-        else:
+            refusal, made = _made(backend, [ranks for ranks in groups if ranks not in self.context.members])
+        timed: Any = self.world.first_error(refusal, "making the groups of a round")
+        if not timed:
             context = replace(self.context, members=self.context.members | made)
             budget = _warmed(self.request.launch.budget, _GROUP_WARMUPS)
             timed = self._timed(ALLREDUCE, group_case(self.request, backend), groups, context, budget)
@@ -279,83 +320,47 @@ class RoundRunner:
             if group is not None:
                 backend.release(group)
         if not isinstance(timed, tuple):
-            return dict.fromkeys(groups, GroupResult(na=str(timed))), ()
+            return dict.fromkeys(groups, GroupFigure(None, na=str(timed))), ()
         ready, measured, mismatches = timed
         if measured is None or mismatches is None:
             return {}, ()
-        return _reached(ready, measured, mismatches), (*measured.flags, *(["python_loop"] if ready.fell_back else []))
+        wrong, details = wrong_by({rank: ranks for ranks in groups for rank in ranks}, mismatches)
+        figures = {}
+        for ranks in groups:  # the median over the samples of the group's slowest rank
+            moved = ready.case.size_bytes * ALLREDUCE.bus_factor(len(ranks))
+            seconds, interval = _median_time(slowest(measured.samples, list(ranks)))
+            speed, high, low = (moved / time_s if time_s else None for time_s in (seconds, *interval))
+            figures[ranks] = GroupFigure(speed, low=low, high=high, wrong=wrong[ranks], detail=details.get(ranks))
+        return figures, (*measured.flags, "python_loop") if ready.fell_back else measured.flags
 
     # Streams between the first processes of two nodes, one direction after the other.
 
-    def _streamed(self, order: RoundOrder) -> tuple[list[GroupResult], Sequence[str]]:
-        """Return the result of each pair: it has the interval of its slower direction, and no figure if one direction has none."""
-        seconds, nic = self.request.launch.budget.max_time_s, order.nic or ""
+    def _streamed(self, request: RoundRequest) -> tuple[list[GroupFigure], Sequence[str]]:
+        """Return the figures of each pair: the interval of its slower direction, and no speed if one direction has none."""
+        seconds, nic = self.request.launch.budget.max_time_s, request.nic or ""
         firsts, addresses = leaders(self.world, self.places), (self.rails or {})[nic]
-        ways = [TcpStream(firsts[a], firsts[b], addresses[b], addresses[a], nic) for a, b in order.groups]
-        each_way = [ways, [way.reversed for way in ways]]
-        found = [zip(those, run_streams(self.world, those, seconds), strict=True) for those in each_way]
-        both = list(zip(*([_stream_result(way, report, seconds) for way, report in one] for one in found), strict=True))
-        results = []
-        for (there, _), (back, _) in both:
-            slower = min((there, back), key=lambda one: one.speed or 0.0)
+        streams = [TcpStream(firsts[a], firsts[b], addresses[b], addresses[a], nic) for a, b in request.groups]
+        both_ways = []
+        for those in (streams, [stream.reversed for stream in streams]):
+            reports = run_streams(self.world, those, seconds)
+            both_ways.append([_stream_figure(stream, report, seconds) for stream, report in zip(those, reports, strict=True)])
+        figures = []
+        for (there, _), (back, _) in zip(*both_ways, strict=True):
+            slower = min((there, back), key=lambda way: way.speed or 0.0)
             detail = there.detail or back.detail
-            na = there.na or back.na
-            results.append(GroupResult(there.speed, back.speed, None, slower.low, slower.high, int(detail is not None), detail, na))
-        proven = all(seen for pair in both for _, seen in pair)
-        return results, () if proven else ("path_unproven",)
-
-
-# Pairs: from samples to times, and from times to the round of a hunt.
-
-
-@dataclass(frozen=True)
-class PairTimes:
-    """One measurement of all pairs, at rank 0: seconds per message with their intervals, wrong elements, samples, flags."""
-
-    seconds: tuple[float | None, ...]
-    intervals: tuple[_Interval, ...]
-    wrong: tuple[int, ...]
-    n: int
-    flags: tuple[str, ...]
-    wrong_detail: tuple[str | None, ...]
-
-
-def pair_times(width: int, ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> PairTimes:
-    """Return the times of each pair of places: those of its slowest pair of ranks, measured at the pairs' first ranks.
-
-    width: the number of ranks of a place.
-    """
-    initiators = [group[0] for group in ready.groups]
-    each = [initiators[at : at + width] for at in range(0, len(initiators), width)]
-    messages = ready.operation.moves(ready.case) * (width if ready.operation is P2P_BANDWIDTH else 1)
-    found = [_figure(slowest(measured.samples, ranks) / messages) for ranks in each]
-    turn_of = {rank: turn // width for turn, group in enumerate(ready.groups) for rank in group}
-    wrong, details = wrong_by(turn_of, mismatches)
-    flags = [*measured.flags, *(["python_loop"] if ready.fell_back else [])]
-    return PairTimes(
-        tuple(seconds for seconds, _ in found), tuple(interval for _, interval in found), tuple(wrong[turn] for turn in range(len(each))),
-        measured.samples.shape[1], tuple(flags), tuple(details.get(turn) for turn in range(len(each))),
-    )  # fmt: skip
-
-
-def of_pairs(number: int, order: RoundOrder, played: Sequence[PairRound], size: int) -> HuntRound:
-    """Return the measured rounds as one hunt round. There are several if a rank rejected a measurement."""
-    met: dict[tuple[int, ...], GroupResult] = {}
-    for one in played:
-        details = one.wrong_detail or (None,) * len(one.pairs)
-        for turn, pair in enumerate(one.pairs):
-            times = [(one.forward_s[turn], one.forward_ci_s[turn]), (one.backward_s[turn], one.backward_ci_s[turn])]
-            _, (first, last) = max(times, key=lambda way: way[0] or 0.0)  # of the slower direction
-            there, back = (rate(size, seconds) for seconds, _ in times)
-            low, high = rate(size, last), rate(size, first)
-            met[pair] = GroupResult(
-                there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, details[turn], one.na[turn],
-                one.cpu_wait[turn] if one.cpu_wait else 0.0, bool(one.flipped and one.flipped[turn]),
-            )  # fmt: skip
-    return hunt_round(number, order, [met[group[0], group[1]] for group in order.groups], (flag for one in played for flag in one.flags))
-
-
-# Groups: their creation, and their bus bandwidth.
+            figures.append(
+                GroupFigure(
+                    there.speed,
+                    back.speed,
+                    low=slower.low,
+                    high=slower.high,
+                    wrong=int(detail is not None),
+                    na=there.na or back.na,
+                    detail=detail,
+                )
+            )
+        proven = all(counted for way in both_ways for _, counted in way)
+        return figures, () if proven else ("path_unproven",)
 
 
 def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | None, dict[tuple[int, ...], Group | None]]:
@@ -365,45 +370,30 @@ def _made(backend: Backend, groups: Sequence[tuple[int, ...]]) -> tuple[str | No
     reports a dead rank as some error; the next exchange between the ranks identifies that rank.
     """
     made: dict[tuple[int, ...], Group | None] = {}
-    why: list[str] = []
+    refusal = None
     for ranks in groups:
         try:
             made[ranks] = backend.group(ranks)
         except (PeerFailed, WaitExpired):  # of an exchange: the launch ends
             raise
         except (CollbenchError, RuntimeError) as error:
-            why.append(str(error) or type(error).__name__)
-    return next(iter(why), None), made
+            refusal = refusal or str(error) or type(error).__name__
+    return refusal, made
 
 
-def _reached(ready: PreparedCase, measured: Measurement, mismatches: Sequence[Mismatch]) -> dict[tuple[int, ...], GroupResult]:
-    """Return the result of each group: the median over samples of its slowest rank."""
-    wrong, details = wrong_by({rank: ranks for ranks in ready.groups for rank in ranks}, mismatches)
-    found = {}
-    for ranks in ready.groups:
-        seconds, ends = _figure(slowest(measured.samples, list(ranks)))
-        moved = ready.case.size_bytes * ALLREDUCE.bus_factor(len(ranks))
-        low, high = (rate(moved, end) for end in reversed(ends))
-        found[ranks] = GroupResult(rate(moved, seconds), low=low, high=high, wrong=wrong[ranks], detail=details.get(ranks))
-    return found
-
-
-# Streams: whether the bytes took the interface.
-
-
-def _stream_result(way: TcpStream, report: StreamReport, seconds: float) -> tuple[GroupResult, bool]:
+def _stream_figure(way: TcpStream, report: StreamReport, seconds: float) -> tuple[GroupFigure, bool]:
     """Return (the rate of a stream with its interval, or why it is unknown; whether both interfaces counted it)."""
     if report.why:
-        return GroupResult(na=report.why), True
+        return GroupFigure(None, na=report.why), True
     rates, left, came = report.rates, report.left, report.came
     if not rates.size or rates.max() <= 0:
-        return GroupResult(na=f"{way.nic} of {way.source.host}: the stream stalled", detail=report.wrong), True
+        return GroupFigure(None, na=f"{way.nic} of {way.source.host}: the stream stalled", detail=report.wrong), True
     least = COUNTED * float(np.mean(rates)) * seconds * _COUNTED_PART
     elsewhere = f"over another interface than {way.nic}, although it has the address of {way.nic}"
     if left is not None and left < least:
-        return GroupResult(na=f"the stream left {way.source.host} {elsewhere}", detail=report.wrong), True
+        return GroupFigure(None, na=f"the stream left {way.source.host} {elsewhere}", detail=report.wrong), True
     if came is not None and came < least:
-        return GroupResult(na=f"the stream reached {way.target.host} {elsewhere}", detail=report.wrong), True
-    known = median(rates)
+        return GroupFigure(None, na=f"the stream reached {way.target.host} {elsewhere}", detail=report.wrong), True
+    rate = median(rates)
     proven = left is not None and came is not None
-    return GroupResult(known.value or None, low=known.ci_low, high=known.ci_high, detail=report.wrong), proven
+    return GroupFigure(rate.value or None, low=rate.ci_low, high=rate.ci_high, detail=report.wrong), proven

@@ -21,28 +21,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from collbench.plugins.hunt.facts import (
-    ClearedAtScale,
-    FastWithout,
-    GroupNotMeasured,
-    GrowingNeedsMore,
-    HuntNote,
-    InsideHost,
-    InsideNotMeasured,
-    InsideRatio,
-    InterfaceRatio,
-    NoSlowPiece,
-    NotConfirmedAtScale,
-    PartNotMeasured,
-    PartsNotDivided,
-    SizeSlow,
-    SlowAtScale,
-    SlowInterfaces,
-    TooManySlowGroups,
-    Ways,
-    WayToNetwork,
-    WholeSlow,
-)
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.protocol import (
     CONFIRMED,
     GROUPS,
@@ -70,7 +49,7 @@ _INSIDE = "inside"  # as in `Suspect.kind`
 _BOUNDS = (0.8, 0.95)
 _CONTROLS = 3  # healthy places at least; their median is the comparison
 _BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow; if they are healthy inside, the connection to the network is slow
-_WAYS: dict[str, Ways] = {"sender": "sends", "receiver": "receives"}
+_WAYS: dict[str, facts.Ways] = {"sender": "sends", "receiver": "receives"}
 
 
 def most_rounds_isolation(options: Options) -> int:
@@ -101,7 +80,7 @@ def measure_isolation(
     healthy = [pair_of(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     for nic in options.nics:
         for each in by_pairs[len(taken) :]:
-            each.evidence.append(PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
+            each.evidence.append(facts.PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
         if taken:
             why = f"{plural(len(taken), 'suspect')} over {nic} alone, with {len(healthy)} healthy pairs as controls"
             yield from _compare(log, RoundRequest(NIC, (*pairs, *healthy), why, stage="isolation", nic=nic), taken, len(healthy))
@@ -119,11 +98,11 @@ def _compare(
         ratio = each.ratios[request.nic or _INSIDE] = speed / float(np.median(usual)) if speed and usual else None
         if ratio is None:
             why = figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
-            each.evidence.append(PartNotMeasured(request.nic or _INSIDE, why))
+            each.evidence.append(facts.PartNotMeasured(request.nic or _INSIDE, why))
         elif request.nic is None:
-            each.evidence.append(InsideRatio(ratio, controls))
+            each.evidence.append(facts.InsideRatio(ratio, controls))
         else:
-            each.evidence.append(InterfaceRatio(request.nic, _WAYS.get(each.suspect.kind, "sends and receives"), ratio, controls))
+            each.evidence.append(facts.InterfaceRatio(request.nic, _WAYS.get(each.suspect.kind, "sends and receives"), ratio, controls))
 
 
 @dataclass
@@ -145,14 +124,14 @@ class _SuspectRatios:
         found = replace(self.suspect, evidence=(*self.suspect.evidence, *self.evidence))
         inside = self.ratios.get(_INSIDE)
         if inside is not None and inside < limit:  # the ratio of its own ranks replaces that of its messages
-            return replace(found, kind=_INSIDE, part=InsideHost(), ratio=inside, low=None, high=None)
+            return replace(found, kind=_INSIDE, part=facts.InsideHost(), ratio=inside, low=None, high=None)
         known = {nic: ratio for nic, ratio in self.ratios.items() if nic != _INSIDE and ratio is not None}
         slow = tuple(nic for nic, ratio in known.items() if ratio < limit)
         if slow and len(slow) < len(known):
-            return replace(found, part=SlowInterfaces(slow))
+            return replace(found, part=facts.SlowInterfaces(slow))
         if slow or (inside is not None and not known and found.kind in _BY_MESSAGES):
-            unsure = (InsideNotMeasured(),) if inside is None else ()
-            return replace(found, part=WayToNetwork(slow), evidence=(*found.evidence, *unsure))
+            unsure = (facts.InsideNotMeasured(),) if inside is None else ()
+            return replace(found, part=facts.WayToNetwork(slow), evidence=(*found.evidence, *unsure))
         return found
 
 
@@ -192,7 +171,7 @@ def measure_growing(
     if not options.growing:
         return []
     if not sizes(len(places)):
-        log.notes.append(GrowingNeedsMore(len(places), LEAST_SIZE))
+        log.notes.append(facts.GrowingNeedsMore(len(places), LEAST_SIZE))
         return []
     found = _Growing(log, random, list(places), _dividing(len(places)))
     for size in sizes(len(places)):
@@ -238,27 +217,27 @@ class _Growing:
         for turn in ("once", "again")[: 1 + min(1, self.room)]:
             answer = yield from self._request([tuple(sorted(self.places))], f"{all_places}, {turn}")
             if not answer.figures[0].speed:
-                self.log.notes.append(GroupNotMeasured(0, _why(answer.figures[0])))
+                self.log.notes.append(facts.GroupNotMeasured(0, _why(answer.figures[0])))
                 return
             best = max(best, answer.figures[0].speed / self.typical)
             if best > WHOLE:
                 return
-        self.log.notes.append(WholeSlow(len(self.places), best))
+        self.log.notes.append(facts.WholeSlow(len(self.places), best))
 
     def _judge(self, groups: Sequence[Part], answer: RoundResult, size: int) -> list[Part]:
         """Return the slow groups, the worst first, and store the others' speed. If most are slow, return none: they cannot be divided."""
         by_group = dict(zip(groups, zip(log_ratios(answer), answer.figures, strict=True), strict=True))
         slow = sorted((group for group in groups if by_group[group][0] < SLOW), key=lambda group: by_group[group][0])
         healthy = [group for group in groups if by_group[group][0] >= SLOW]
-        self.log.notes += [GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
+        self.log.notes += [facts.GroupNotMeasured(size, _why(figure)) for ratio, figure in by_group.values() if np.isnan(ratio)]
         self.healthy |= {place: size for group in healthy for place in group}
         if len(slow) > len(healthy):
-            self._leave(TooManySlowGroups(len(slow), len(groups), size))
+            self._leave(facts.TooManySlowGroups(len(slow), len(groups), size))
             return []
         if healthy:
             typical = float(np.median([speed for group in healthy if (speed := by_group[group][1].speed)]))
             if self.typical and typical < WHOLE * self.typical:
-                self.log.notes.append(SizeSlow(size, typical / self.typical))
+                self.log.notes.append(facts.SizeSlow(size, typical / self.typical))
             self.typical = typical
         return slow
 
@@ -268,14 +247,14 @@ class _Growing:
         parts = slow
         while parts:
             if self.room < _STEP_AND_CONFIRMATION:
-                self._leave(PartsNotDivided(len(parts), size, "rounds"))
+                self._leave(facts.PartsNotDivided(len(parts), size, "rounds"))
                 break
             self.room -= 1
             others = self._others({place for part in parts for place in part} | set(taken), size)
             # other places must complete the group of each piece; the worst parts first
             most = next((number for number in range(len(parts), 0, -1) if _cuts(parts[:number], size, len(others)) > 1), 0)
             if most < len(parts):
-                self._leave(PartsNotDivided(len(parts) - most, size, "endpoints"))
+                self._leave(facts.PartsNotDivided(len(parts) - most, size, "endpoints"))
             if not most:
                 break
             parts = parts[:most]
@@ -291,7 +270,7 @@ class _Growing:
             parts = [piece for piece in blamed if len(piece) > 1]
         return taken
 
-    def _leave(self, note: HuntNote) -> None:
+    def _leave(self, note: Fact) -> None:
         """Add a note about slow groups with an unknown cause. Then the figure of all places together shows nothing new."""
         self.log.notes.append(note)
         self.unsettled = True
@@ -307,9 +286,9 @@ class _Growing:
             of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
             lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
             if lost:
-                self.log.notes.append(GroupNotMeasured(size, _why(lost[0]), part=True))
+                self.log.notes.append(facts.GroupNotMeasured(size, _why(lost[0]), part=True))
             elif min(ratio for ratio, _ in of_part) >= SLOW:
-                self.log.notes.append(NoSlowPiece(size, len(part)))
+                self.log.notes.append(facts.NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
@@ -317,7 +296,7 @@ class _Growing:
         others = self._others(taken, size)
         most = max(0, (len(others) - size) // (size - 1))
         if most < len(taken):
-            self._leave(NotConfirmedAtScale(len(taken) - most, size))
+            self._leave(facts.NotConfirmedAtScale(len(taken) - most, size))
             suspects = dict(list(suspects.items())[:most])
         self.room -= _CONFIRMATIONS
         for number in range(_CONFIRMATIONS):
@@ -331,10 +310,10 @@ class _Growing:
             for (place,), group, ratio, figure in zip(singles, groups, log_ratios(answer), answer.figures, strict=False):
                 suspects[place] |= {*group} - {place}
                 if not ratio < SLOW:
-                    self.log.notes.append(ClearedAtScale(size, "" if figure.speed else _why(figure)))
+                    self.log.notes.append(facts.ClearedAtScale(size, "" if figure.speed else _why(figure)))
                     del suspects[place]
                 elif number + 1 == _CONFIRMATIONS:
-                    evidence = (SlowAtScale(1 + _CONFIRMATIONS, size, exp(ratio)), FastWithout(self.healthy.get(place, 0)))
+                    evidence = (facts.SlowAtScale(1 + _CONFIRMATIONS, size, exp(ratio)), facts.FastWithout(self.healthy.get(place, 0)))
                     met = tuple(sorted(suspects[place]))
                     self.suspects.append(Suspect("scale", (place,), CONFIRMED, exp(ratio), partners=met, evidence=evidence))
         self.places = [place for place in self.places if place not in suspects]

@@ -22,7 +22,7 @@ from math import comb, exp, log, sqrt
 
 import numpy as np
 
-from collbench.plugins.hunt.facts import NotProven, Retest, RetestCounts
+from collbench.plugins.hunt import facts
 from collbench.stats.median import t_quantile
 
 CHANCE = 0.0005  # of a false confirmation per hunt, for all suspects together
@@ -81,22 +81,22 @@ class Repeats:
         return (None, None) if self.low is None or self.high is None else (exp(-self.high), exp(-self.low))
 
     @property
-    def counts(self) -> RetestCounts:
+    def counts(self) -> facts.RetestCounts:
         """Return the counts as evidence."""
-        return RetestCounts(self.slow, self.rounds, self.slow_controls, self.controls, self.waited, self.flipped)
+        return facts.RetestCounts(self.slow, self.rounds, self.slow_controls, self.controls, self.waited, self.flipped)
 
     @property
-    def reason(self) -> NotProven:
+    def reason(self) -> facts.NotProven:
         """Return why this does not confirm the suspect."""
         if self.waited:
-            return NotProven("cpu", self.waited, self.rounds)
+            return facts.NotProven("cpu", self.waited, self.rounds)
         if self.flipped >= max(1, self.rounds):
-            return NotProven("state", self.flipped, self.rounds)
+            return facts.NotProven("state", self.flipped, self.rounds)
         if self.slow < self.rounds:
-            return NotProven("rounds", self.slow, self.rounds)
+            return facts.NotProven("rounds", self.slow, self.rounds)
         if self.slow_controls:
-            return NotProven("controls", self.slow_controls, self.controls)
-        return NotProven("scatter", self.rounds, self.rounds)
+            return facts.NotProven("controls", self.slow_controls, self.controls)
+        return facts.NotProven("scatter", self.rounds, self.rounds)
 
 
 def repeats(trials: Sequence[Trial], ways: Sequence[str], bound: float) -> Repeats:
@@ -180,15 +180,15 @@ class Trial:
     cpu_wait: float = 0.0
     flipped: bool = False
 
-    def evidence(self, names: Sequence[str], end: bool = False) -> Retest:
+    def evidence(self, names: Sequence[str], end: bool = False) -> facts.Retest:
         """Return the trial as evidence. end: the suspect is a path, and `place` is one of its ends."""
         endpoint, partner = names[self.place] if end else "", names[self.partner]
         if self.na is not None:
-            return Retest(partner, self.healthy, na=self.na, endpoint=endpoint)
+            return facts.Retest(partner, self.healthy, na=self.na, endpoint=endpoint)
         own, typical = (
             (each.get(SENDS), each.get(RECEIVES), 1 / each[LATENCY] if each.get(LATENCY) else None) for each in (self.values, self.typical)
         )
-        return Retest(partner, self.healthy, self.controls, *own, *typical, endpoint=endpoint)
+        return facts.Retest(partner, self.healthy, self.controls, *own, *typical, endpoint=endpoint)
 
 
 SENDS, RECEIVES, LATENCY = "sends", "receives", "latency"

@@ -9,41 +9,17 @@ from __future__ import annotations
 
 import random as draws
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf, isnan, log, nan
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from math import inf, isnan, nan
+from math import log as log_of
 
 import numpy as np
 
 from collbench.errors import UsageError
 from collbench.operations.groups import circle_round
-from collbench.plugins.hunt import judging, scale, sweep
+from collbench.plugins.hunt import facts, judging, scale, sweep
 from collbench.plugins.hunt.crosscheck import CrossCheck
-from collbench.plugins.hunt.facts import (
-    AllAlike,
-    AloneOnSwitch,
-    Deferred,
-    DividedPairs,
-    Evidence,
-    GroupSweep,
-    ManyPaths,
-    MorePairsNotMeasured,
-    OneEndpoint,
-    OthersAsSlow,
-    PairFigures,
-    PairNotMeasured,
-    PairsInstead,
-    PairsNotCovered,
-    PathsNotRetested,
-    RoundFlag,
-    RoundsUsedUp,
-    SpeedUnknown,
-    StageSkipped,
-    TooFewEndpoints,
-    TooFewMeasured,
-    TooManySuspects,
-    WrongElements,
-)
 from collbench.plugins.hunt.judging import Alike, Candidate, SweepResult
 from collbench.plugins.hunt.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS
 from collbench.plugins.hunt.protocol import (
@@ -52,7 +28,6 @@ from collbench.plugins.hunt.protocol import (
     GROUPS,
     INCONCLUSIVE,
     PAIRS,
-    GroupFigure,
     Hunt,
     HuntLog,
     HuntVerdict,
@@ -62,10 +37,12 @@ from collbench.plugins.hunt.protocol import (
     Suspect,
     hardly_met,
     lost,
+    result_of_pairs,
     wrong_data,
 )
 from collbench.plugins.hunt.records import PairMatrix, PairRound
 from collbench.reason import Fact
+from collbench.units import plural
 
 # One, two or three places: none can be named, but their figures are reported.
 
@@ -84,12 +61,11 @@ def _hunt_few(names: tuple[str, ...]) -> Hunt:
         yield from log.request(RoundRequest(PAIRS, circle_round(n, number), f"round {number + 1} of {rounds(n)}"))
     for _, (a, b), figure in log.figures():
         if figure.speed is None:
-            log.notes.append(PairNotMeasured(names[a], names[b], figure.na or ""))
+            log.notes.append(facts.PairNotMeasured(names[a], names[b], figure.na or ""))
         else:
-            log.notes.append(PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
-    wrong = wrong_data(log)
-    log.notes += _wrong(wrong, wrong, names)
-    why = OneEndpoint() if n < 2 else TooFewEndpoints(2 if n == 2 else 3)
+            log.notes.append(facts.PairFigures(names[a], names[b], figure.speed, figure.backward, figure.latency_s))
+    log.notes += [facts.WrongElements(names[place], *counts) for place, counts in wrong_data(log).items()]
+    why = facts.OneEndpoint() if n < 2 else facts.TooFewEndpoints(2 if n == 2 else 3)
     return HuntVerdict(names, (), log.rounds(), rounds(n), tuple(log.notes), why, typical_speed(log))
 
 
@@ -101,31 +77,33 @@ _LEAST_PAIRS = 6
 
 
 def demote_common(suspects: Sequence[Suspect], log: HuntLog, alike: Alike) -> list[Suspect]:
-    """Return the suspects. Those as slow as many pairs of other places, on the same kind of path, become inconclusive."""
-    confirmed = {place for each in suspects if each.state == CONFIRMED for place in each.places}
-    matrices = {level: log.matrix(level) for level in (False, True)} if confirmed else {}
-    return [_demoted(each, matrices, confirmed, alike) if each.state == CONFIRMED else each for each in suspects]
+    """Return the suspects. Those as slow as many pairs of other places, on the same kind of path, become inconclusive.
 
-
-def _demoted(suspect: Suspect, matrices: Mapping[bool, PairMatrix], confirmed: set[int], alike: Alike) -> Suspect:
-    """Return one suspect, judged with the round effects removed if it is only a little slow, and with them otherwise.
-
-    Their removal hides a part that met another part as a whole. Without it, rounds may differ by their modes.
+    A suspect is judged with the round effects removed if it is only a little slow, and with them otherwise. Their removal hides a part
+    that met another part as a whole. Without it, rounds may differ by their modes.
     """
-    weak = -log(suspect.ratio) < CELLS["bandwidth"].least
-    matrix = matrices[weak]
-    if weak and matrix.n < 2 * PAIR_ROUNDS_LEAST_CELLS:
-        return suspect  # the effect of rounds with so few pairs is not removed
-    figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
-    ends = suspect.places if len(suspect.places) == 2 else (*suspect.places, *suspect.partners[:1])
-    pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not confirmed & {int(a), int(b)}]
-    if suspect.partners:
-        pairs = [pair for pair in pairs if alike(*pair) == alike(*ends)]
-    speeds = np.array([figures[pair] for pair in pairs])
-    if len(speeds) < _LEAST_PAIRS:
-        return suspect
-    share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log(suspect.ratio) / 2))
-    return suspect if share <= _MOST_SLOW else _inconclusive(suspect, OthersAsSlow(share))
+    confirmed = {place for suspect in suspects if suspect.state == CONFIRMED for place in suspect.places}
+    matrices = {level: log.matrix(level) for level in (False, True)} if confirmed else {}
+    judged = []
+    for suspect in suspects:
+        judged.append(suspect)
+        if suspect.state != CONFIRMED:
+            continue
+        weak = -log_of(suspect.ratio) < CELLS["bandwidth"].least
+        matrix = matrices[weak]
+        if weak and matrix.n < 2 * PAIR_ROUNDS_LEAST_CELLS:
+            continue  # the effect of rounds with so few pairs is not removed
+        figures = -np.log(matrix.latency_s) if suspect.kind == "latency" else np.log(matrix.bandwidth)
+        ends = suspect.places if len(suspect.places) == 2 else (*suspect.places, *suspect.partners[:1])
+        pairs = [(int(a), int(b)) for a, b in np.argwhere(np.isfinite(figures)) if not confirmed & {int(a), int(b)}]
+        if suspect.partners:
+            pairs = [pair for pair in pairs if alike(*pair) == alike(*ends)]
+        speeds = np.array([figures[pair] for pair in pairs])
+        if len(speeds) >= _LEAST_PAIRS:
+            share = float(np.mean(speeds < np.quantile(speeds, _FAST) + log_of(suspect.ratio) / 2))
+            if share > _MOST_SLOW:
+                judged[-1] = _inconclusive(suspect, facts.OthersAsSlow(share))
+    return judged
 
 
 def _inconclusive(suspect: Suspect, why: Fact) -> Suspect:
@@ -151,8 +129,8 @@ def suspects(check: CrossCheck, names: Sequence[str]) -> list[Suspect]:
     slow = [each for each in paths if each.state == CONFIRMED]
     ends = {place for each in slow for place in each.places}
     if len(slow) >= max(_MANY_PATHS, len(names) // _OF_PLACES) and len(ends) == 2 * len(slow):
-        paths = [_inconclusive(each, ManyPaths(len(slow))) if each in slow else each for each in paths]
-    return [*places, *(_open(each, Deferred()) for each in check.found.deferred), *paths]
+        paths = [_inconclusive(each, facts.ManyPaths(len(slow))) if each in slow else each for each in paths]
+    return [*places, *(_open(each, facts.Deferred()) for each in check.found.deferred), *paths]
 
 
 def _worst(found: Sequence[Suspect]) -> list[Suspect]:
@@ -172,43 +150,30 @@ def _open(candidate: Candidate, why: Fact) -> Suspect:
     return Suspect(kind, candidate.places, INCONCLUSIVE, candidate.ratio, evidence=(*candidate.why, why))
 
 
-def _with_remarks(suspect: Suspect, log: HuntLog, leaf_of: Sequence[str]) -> Suspect:
-    """Return the suspect, with evidence about wrong data, and about a switch without other hosts: a fault of its cables looks the same.
-
-    leaf_of  by place its switch, "": unknown; (): all are unknown
-    """
-    evidence: list[Fact] = [*suspect.evidence, *_wrong(suspect.places, wrong_data(log), log.names)]
-    leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
-    hosts = {host for host, own in zip(_path_ends(log), leaf_of, strict=False) if own == leaf}
-    if leaf and suspect.state == CONFIRMED and len(hosts) == 1:
-        evidence.append(AloneOnSwitch(leaf))
-    return replace(suspect, evidence=tuple(evidence))
-
-
-def _wrong(places: Iterable[int], wrong: Mapping[int, tuple[int, int]], names: Sequence[str]) -> list[WrongElements]:
-    return [WrongElements(names[place], *wrong[place]) for place in places if place in wrong]
-
-
 def notes(log: HuntLog, those: Sequence[Suspect], found: SweepResult) -> list[Fact]:
     """Return the undecided questions, and the properties that all places share."""
     names, n = log.names, len(log.names)
-    named = {place for each in those for place in each.places}
+    named = {place for suspect in those for place in suspect.places}
     # wrong data in at least half of a place's measurements; or in any if there is no such place
     wrong = wrong_data(log)
     most = [place for place, (bad, measured) in wrong.items() if 2 * bad >= measured] or list(wrong)
-    known: list[Fact] = [*_wrong([place for place in most if place not in named], wrong, names)]
+    known: list[Fact] = [facts.WrongElements(names[place], *wrong[place]) for place in most if place not in named]
     # pairs without a figure, of places that have other figures
     lost = {pair: figure.na for _, pair, figure in log.figures() if figure.speed is None and not named & set(pair)}
-    known += [PairNotMeasured(names[a], names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
-    known += [MorePairsNotMeasured(len(lost) - _MOST_PAIRS)] if len(lost) > _MOST_PAIRS else []
+    known += [facts.PairNotMeasured(names[a], names[b], why or "") for (a, b), why in list(lost.items())[:_MOST_PAIRS]]
+    if len(lost) > _MOST_PAIRS:
+        known.append(facts.MorePairsNotMeasured(len(lost) - _MOST_PAIRS))
     flags = Counter(flag for _, answer in log.exchanges for flag in dict.fromkeys(answer.flags))
-    known += [RoundFlag(flag, number, len(log.exchanges)) for flag, number in flags.items()]
+    known += [facts.RoundFlag(flag, number, len(log.exchanges)) for flag, number in flags.items()]
     met, possible = len({pair for _, pair, _ in log.figures()}), n * (n - 1) // 2
-    known += [PairsNotCovered(met, possible)] if 0 < met < possible else []  # a slow path is detected only if it was measured
+    if 0 < met < possible:  # a slow path is detected only if it was measured
+        known.append(facts.PairsNotCovered(met, possible))
     speed = found.middle or typical_speed(log)
-    if speed is not None and all(each.state == CLEARED for each in those):
-        uneven = _uneven(log)
-        known.append(DividedPairs(uneven) if uneven > _MOST_UNEVEN else AllAlike(speed))
+    if speed is not None and all(suspect.state == CLEARED for suspect in those):
+        # the share of pairs that are noticeably slower than the fastest tenth
+        speeds = np.array([log_of(pair_speed) for pair_speed in _speeds(log, PAIRS)])
+        uneven = float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if len(speeds) else 0.0
+        known.append(facts.DividedPairs(uneven) if uneven > _MOST_UNEVEN else facts.AllAlike(speed))
     return known
 
 
@@ -219,13 +184,7 @@ def typical_speed(log: HuntLog) -> float | None:
 
 
 def _speeds(log: HuntLog, kind: str) -> list[float]:
-    return [each for _, _, figure in log.figures(kind) for each in (figure.speed, figure.backward) if each]
-
-
-def _uneven(hunt_log: HuntLog) -> float:
-    """Return the share of pairs that are noticeably slower than the fastest tenth."""
-    speeds = [log(each) for each in _speeds(hunt_log, PAIRS)]
-    return float(np.mean(speeds < np.quantile(speeds, _FASTEST) - CELLS["bandwidth"].least)) if speeds else 0.0
+    return [speed for _, _, figure in log.figures(kind) for speed in (figure.speed, figure.backward) if speed]
 
 
 _CROSS_CHECK_ROUNDS = ((8, 26), (16, 18), (64, 14), (256, 10), (inf, 9))  # by the number of places
@@ -241,14 +200,6 @@ def promise(n: int, options: Options) -> int:
     return sum(stages(n, options).values())
 
 
-def stages(n: int, options: Options) -> dict[str, int]:
-    """Return the largest number of rounds of each stage of a hunt among n places. Raises UsageError as `promise` does."""
-    if n < LEAST_PLACES:
-        return {"sweep": rounds(n)}
-    shares = _shares(n, options)
-    return {"sweep": shares.sweep, "cross-check": shares.cross_check, "growing": shares.growing, "isolation": shares.isolation}
-
-
 def cross_check_rounds(n: int) -> int:
     """Return how many rounds may measure suspects of n places again: more for few places, since a round then has few controls."""
     return next(rounds for most, rounds in _CROSS_CHECK_ROUNDS if n < most)
@@ -259,95 +210,101 @@ def hunt(names: Sequence[str], options: Options, hosts: Sequence[str] = ()) -> H
 
     names, hosts: of the places; without hosts each place is a host of its own.
     """
-    if len(names) < LEAST_PLACES:
+    n = len(names)
+    if n < LEAST_PLACES:
         return (yield from _hunt_few(tuple(names)))
-    log, shares = HuntLog(tuple(names), hosts=tuple(hosts or names)), _shares(len(names), options)
+    log, most_rounds = HuntLog(tuple(names), hosts=tuple(hosts or names)), stages(n, options)
     random = draws.Random(f"hunt, {options.seed}")
-    found = yield from _sweep(log, options, shares, random)
-    too_many = _too_many(found, len(names), len(_unknown_speeds(log, shares)))
+    found = yield from _sweep(log, options, most_rounds["sweep"], random)
+    # no place can be judged if healthy places are not a majority
+    too_many: facts.TooFewMeasured | facts.TooManySuspects | None = None
+    measured, slow = n - len(_unknown_speeds(log, options)), len({candidate.places for candidate in found.places})
+    if measured < LEAST_PLACES:
+        too_many = facts.TooFewMeasured(measured, n)
+    elif slow and (len(found.healthy) < 2 or 2 * slow >= measured):
+        too_many = facts.TooManySuspects(slow, measured)
     if too_many:
-        known = [_open(each, too_many) for each in found.places]
+        known = [_open(candidate, too_many) for candidate in found.places]
     else:
-        known = yield from _cross_check(log, found, options, shares, random)
-        if options.growing and not any(each.state == CONFIRMED for each in known):
-            known += yield from _grow(log, _not_suspects(known, len(names)), options, shares, random)
-        if options.isolate and any(each.state == CONFIRMED for each in known):
-            known = yield from _isolate(log, known, options, shares)
+        known = yield from _cross_check(log, found, options, most_rounds["cross-check"], random)
+        if options.growing and not any(suspect.state == CONFIRMED for suspect in known):
+            healthy = _not_suspects(known, n)
+            needed = scale.most_rounds(len(healthy), options)
+            if needed > most_rounds["growing"]:
+                log.notes.append(facts.StageSkipped("growing", needed, most_rounds["growing"]))
+            else:
+                known += yield from scale.measure_growing(log, healthy, options, random)
+        if options.isolate and any(suspect.state == CONFIRMED for suspect in known):
+            needed = scale.most_rounds_isolation(options)
+            if needed > most_rounds["isolation"]:
+                log.notes.append(facts.StageSkipped("isolation", needed, most_rounds["isolation"]))
+            else:
+                known = yield from scale.measure_isolation(log, known, _not_suspects(known, n), options)
     all_notes = (*log.notes, *notes(log, known, found))
-    remarked = [_with_remarks(each, log, options.leaf_of or ()) for each in known]
-    ordered = sorted(remarked, key=lambda each: (_ORDER[each.state], 0.0 if isnan(each.ratio) else each.ratio, each.places))
-    middle = found.middle or typical_speed(log)
-    return HuntVerdict(log.names, tuple(ordered), log.rounds(), shares.all_of_them, all_notes, too_many, middle, log.hosts)
+    middle, promised = found.middle or typical_speed(log), sum(most_rounds.values())
+    ordered = _remarked(log, known, options.leaf_of or ())
+    return HuntVerdict(log.names, ordered, log.rounds(), promised, all_notes, too_many, middle, log.hosts)
 
 
-def _sweep(log: HuntLog, options: Options, shares: _Shares, random: draws.Random) -> Generator[RoundRequest, RoundResult, SweepResult]:
+def _remarked(log: HuntLog, suspects: Sequence[Suspect], leaf_of: Sequence[str]) -> tuple[Suspect, ...]:
+    """Return the suspects in order, with evidence about wrong data, and about a switch without other hosts.
+
+    leaf_of  by place its switch, "": unknown; (): all are unknown
+    """
+    wrong, remarked = wrong_data(log), []
+    for suspect in suspects:
+        evidence = [*suspect.evidence]
+        evidence += [facts.WrongElements(log.names[place], *wrong[place]) for place in suspect.places if place in wrong]
+        leaf = leaf_of[suspect.places[0]] if leaf_of and len(suspect.places) == 1 else ""
+        hosts = {host for host, leaf_of_host in zip(_path_ends(log), leaf_of, strict=False) if leaf_of_host == leaf}
+        if leaf and suspect.state == CONFIRMED and len(hosts) == 1:  # a fault of the switch's cables looks the same
+            evidence.append(facts.AloneOnSwitch(leaf))
+        remarked.append(replace(suspect, evidence=tuple(evidence)))
+    remarked.sort(key=lambda suspect: (_ORDER[suspect.state], 0.0 if isnan(suspect.ratio) else suspect.ratio, suspect.places))
+    return tuple(remarked)
+
+
+def _sweep(log: HuntLog, options: Options, room: int, random: draws.Random) -> Generator[RoundRequest, RoundResult, SweepResult]:
     """Return the candidates, and the healthy places to compare them with."""
-    if shares.by_groups:
-        log.notes.append(GroupSweep())
+    if _is_by_groups(len(log.names), options):
+        log.notes.append(facts.GroupSweep())
         members = yield from sweep.sweep_groups(log, options, random)
-        return judging.candidates_of_groups(members, len(log.names), _unknown_speeds(log, shares))
+        return judging.candidates_of_groups(members, len(log.names), _unknown_speeds(log, options))
     if options.method == "groups":
-        log.notes.append(PairsInstead(sweep.LEAST_PLACES))
-    yield from sweep.sweep_pairs(log, options, shares.sweep, random)
-    return judging.find_candidates(log.matrix(), _unknown_speeds(log, shares))
+        log.notes.append(facts.PairsInstead(sweep.LEAST_PLACES))
+    yield from sweep.sweep_pairs(log, options, room, random)
+    return judging.find_candidates(log.matrix(), _unknown_speeds(log, options))
 
 
 def _cross_check(
-    log: HuntLog, found: SweepResult, options: Options, shares: _Shares, random: draws.Random
+    log: HuntLog, found: SweepResult, options: Options, room: int, random: draws.Random
 ) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
     """Return the suspects after their repeated measurement, and the places of unknown speed. At most a third is confirmed."""
     check = CrossCheck(log, found, _path_ends(log), options.leaf_of, random)
-    done = yield from check.run(shares.cross_check)
+    done = yield from check.run(room)
     if not done:
-        log.notes.append(RoundsUsedUp(shares.cross_check))
+        log.notes.append(facts.RoundsUsedUp(room))
     if check.left_out:
-        log.notes.append(PathsNotRetested(check.left_out))
-    gone = _unknown_speeds(log, shares)
-    known = [each for each in demote_common(suspects(check, log.names), log, check.alike) if not set(each.places) & gone.keys()]
-    confirmed = [each for each in known if each.state == CONFIRMED and len(each.places) == 1]
+        log.notes.append(facts.PathsNotRetested(check.left_out))
+    gone = _unknown_speeds(log, options)
+    judged = demote_common(suspects(check, log.names), log, check.alike)
+    known = [suspect for suspect in judged if not set(suspect.places) & gone.keys()]
+    confirmed = [suspect for suspect in known if suspect.state == CONFIRMED and len(suspect.places) == 1]
     if _MOST_CONFIRMED_SHARE * len(confirmed) > len(log.names):
-        too_many = TooManySuspects(len(confirmed), len(log.names))
+        too_many = facts.TooManySuspects(len(confirmed), len(log.names))
         log.notes.append(too_many)
-        known = [_inconclusive(each, too_many) if each in confirmed else each for each in known]
-    return known + [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, SpeedUnknown())) for place, why in gone.items()]
+        known = [_inconclusive(suspect, too_many) if suspect in confirmed else suspect for suspect in known]
+    return known + [Suspect("node", (place,), INCONCLUSIVE, nan, evidence=(why, facts.SpeedUnknown())) for place, why in gone.items()]
 
 
-def _grow(
-    log: HuntLog, healthy: Sequence[int], options: Options, shares: _Shares, random: draws.Random
-) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-    """Return the suspects that growing groups find, if there are rounds for them."""
-    needed = scale.most_rounds(len(healthy), options)
-    if needed > shares.growing:
-        log.notes.append(StageSkipped("growing", needed, shares.growing))
-        return []
-    return (yield from scale.measure_growing(log, healthy, options, random))
-
-
-def _isolate(log: HuntLog, known: list[Suspect], options: Options, shares: _Shares) -> Generator[RoundRequest, RoundResult, list[Suspect]]:
-    """Return the suspects with their slow parts, if there are rounds to measure them alone."""
-    needed = scale.most_rounds_isolation(options)
-    if needed > shares.isolation:
-        log.notes.append(StageSkipped("isolation", needed, shares.isolation))
-        return known
-    return (yield from scale.measure_isolation(log, known, _not_suspects(known, len(log.names)), options))
-
-
-def _unknown_speeds(log: HuntLog, shares: _Shares) -> dict[int, Evidence]:
+def _unknown_speeds(log: HuntLog, options: Options) -> dict[int, Fact]:
     """Return the places of unknown speed, with the reason."""
-    return lost(log) if shares.by_groups else {**hardly_met(log, sweep.LEAST_PARTNERS), **lost(log)}
-
-
-def _too_many(found: SweepResult, n: int, gone: int) -> TooFewMeasured | TooManySuspects | None:
-    """Return why no place can be judged, if healthy places are not a majority."""
-    measured, slow = n - gone, len({each.places for each in found.places})
-    if measured < LEAST_PLACES:
-        return TooFewMeasured(measured, n)
-    return TooManySuspects(slow, measured) if slow and (len(found.healthy) < 2 or 2 * slow >= measured) else None
+    return lost(log) if _is_by_groups(len(log.names), options) else {**hardly_met(log, sweep.LEAST_PARTNERS), **lost(log)}
 
 
 def _not_suspects(known: Sequence[Suspect], n: int) -> list[int]:
-    """Return the places that are not suspects."""
-    out = {place for each in known if each.state in (CONFIRMED, INCONCLUSIVE) and each.kind != "path" for place in each.places}
+    suspected = [suspect for suspect in known if suspect.state in (CONFIRMED, INCONCLUSIVE) and suspect.kind != "path"]
+    out = {place for suspect in suspected for place in suspect.places}
     return [place for place in range(n) if place not in out]
 
 
@@ -356,33 +313,26 @@ def _path_ends(log: HuntLog) -> Sequence[str]:
     return log.names if len(set(log.hosts)) == 1 else log.hosts
 
 
-@dataclass(frozen=True)
-class _Shares:
-    """The largest number of rounds of each stage."""
-
-    by_groups: bool
-    sweep: int
-    cross_check: int
-    growing: int
-    isolation: int
-
-    @property
-    def all_of_them(self) -> int:
-        return self.sweep + self.cross_check + self.growing + self.isolation
-
-
-def _shares(n: int, options: Options) -> _Shares:
-    """Return the rounds of each stage. If they are limited, the sweep and the cross-check come first, then the isolation."""
-    # groups cannot decide among few places, nor cross all links
+def _is_by_groups(n: int, options: Options) -> bool:
+    """Return whether the sweep measures groups, which cannot decide among few places, nor cross all links."""
     able = n >= sweep.LEAST_PLACES and not options.cover and options.method != "pairs"
     fits = options.most_rounds is None or sweep.rounds(n, options) + cross_check_rounds(n) <= options.most_rounds
-    by_groups = able and (options.method == "groups" or not fits)
+    return able and (options.method == "groups" or not fits)
+
+
+def stages(n: int, options: Options) -> dict[str, int]:
+    """Return the largest number of rounds of each stage of a hunt among n places. Raises UsageError as `promise` does.
+
+    If the rounds are limited, the sweep and the cross-check come first, then the isolation.
+    """
+    if n < LEAST_PLACES:
+        return {"sweep": rounds(n)}
+    by_groups = _is_by_groups(n, options)
     sweep_rounds = sweep.rounds_groups(n, options) if by_groups else sweep.rounds(n, options)
     least = sweep_rounds if by_groups else sweep.least_rounds(n, options)
     if sweep_rounds < least:
         raise UsageError(
-            f"a sweep of {sweep_rounds} {'round' if sweep_rounds == 1 else 'rounds'} cannot distinguish a faulty one of {n} "
-            "from a faulty partner: "
+            f"a sweep of {plural(sweep_rounds, 'round')} cannot distinguish a faulty one of {n} from a faulty partner: "
             f"allow {least} or more (--rounds {least})"
         )
     grown = scale.most_rounds(n, options) if options.growing else 0
@@ -397,7 +347,7 @@ def _shares(n: int, options: Options) -> _Shares:
     left = most - swept
     checked = min(cross_check_rounds(n), left)
     isolated = min(alone, left - checked)
-    return _Shares(by_groups, swept, checked, min(grown, left - checked - isolated), isolated)
+    return {"sweep": swept, "cross-check": checked, "growing": min(grown, left - checked - isolated), "isolation": isolated}
 
 
 # The suspects of a pair matrix, measured again as in a hunt: next to control pairs, in rounds that chance does not explain.
@@ -413,25 +363,8 @@ def judge(matrix: PairMatrix, rounds: Sequence[PairRound], seed: int) -> Generat
     slow = {each.places for each in found.places}
     if matrix.n < LEAST_PLACES or len(found.healthy) < 2 or 2 * len(slow) >= matrix.n:
         return []
-    answers = [(RoundRequest(PAIRS, one.pairs, ""), answer_of(one.pairs, [one], matrix.size_bytes)) for one in rounds]
+    answers = [(RoundRequest(PAIRS, one.pairs, ""), result_of_pairs(one.pairs, [one], matrix.size_bytes)) for one in rounds]
     log = HuntLog(matrix.places, answers, matrix.hosts)
     check = CrossCheck(log, found, _path_ends(log), None, draws.Random(f"pairs, {seed}"))
     yield from check.run(cross_check_rounds(matrix.n))
     return demote_common(suspects(check, matrix.places), log, check.alike)
-
-
-def answer_of(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:
-    """Return the figures of these pairs. Each pair is in one of the rounds, or was not measured."""
-    figures = {pair: _figure(one, turn, size_bytes) for one in rounds for turn, pair in enumerate(one.pairs)}
-    missing = GroupFigure(None, na="not measured")
-    flags = dict.fromkeys(flag for one in rounds for flag in one.flags)
-    return RoundResult(tuple(figures.get((group[0], group[1]), missing) for group in groups), tuple(flags))
-
-
-def _figure(one: PairRound, turn: int, size_bytes: int) -> GroupFigure:
-    there, back = (size_bytes / seconds if seconds else None for seconds in (one.forward_s[turn], one.backward_s[turn]))
-    slower = max((one.forward_s, one.forward_ci_s), (one.backward_s, one.backward_ci_s), key=lambda way: way[0][turn] or 0.0)[1][turn]
-    high, low = (size_bytes / seconds if seconds else None for seconds in slower)
-    cpu_wait = one.cpu_wait[turn] if one.cpu_wait else 0.0
-    flipped = bool(one.flipped and one.flipped[turn])
-    return GroupFigure(there, back, one.latency_s[turn], low, high, one.wrong[turn] or 0, one.na[turn], cpu_wait, flipped)

@@ -19,9 +19,10 @@ from collbench.machine.fabric import Fabric
 from collbench.machine.readers.rdma_tools import read_fabric
 from collbench.machine.readers.text import printable
 from collbench.operations.groups import Pair, Round, schedule
+from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.fabric_routes import Attached, Routes, Way, attached, host_key, slower
-from collbench.plugins.hunt.facts import Evidence, GroupsNotMeasured, SlowGroups
 from collbench.plugins.hunt.protocol import GROUPS, PAIRS, HuntLog, Options, RoundRequest, RoundResult
+from collbench.reason import Fact
 from collbench.units import first_of
 
 # A schedule of pairs that crosses every cable of the fabric: `--cover-links`, from a file of `ibnetdiscover`.
@@ -287,7 +288,7 @@ class SlowMember(NamedTuple):
 
     place: int
     ratio: float
-    why: Evidence
+    why: Fact
 
 
 Ratios = NDArray[np.float64]
@@ -341,10 +342,10 @@ def slow_members(ratios: Ratios, lost: Sequence[Sequence[str]]) -> list[SlowMemb
     for place, whys in enumerate(lost):
         known = np.sort(ratios[np.isfinite(ratios[:, place]), place])
         if not len(known):
-            found += [SlowMember(place, LEAST_RATIO, GroupsNotMeasured(len(whys), whys[-1]))] if whys else []
+            found += [SlowMember(place, LEAST_RATIO, facts.GroupsNotMeasured(len(whys), whys[-1]))] if whys else []
         elif known[-2 if len(known) >= _FORGIVEN else -1] <= limit:
             ratio = exp(float(np.median(known)))
-            found.append(SlowMember(place, ratio, SlowGroups(int((known <= limit).sum()), len(known), ratio)))
+            found.append(SlowMember(place, ratio, facts.SlowGroups(int((known <= limit).sum()), len(known), ratio)))
     return sorted(found, key=lambda each: each.ratio)
 
 

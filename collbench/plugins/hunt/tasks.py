@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from collbench.backends.backend import can_do
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, USAGE, UsageError
@@ -19,31 +21,11 @@ from collbench.measuring.prepared_case import wrong_data
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, at_rank_0, run_task
 from collbench.operations.builtin.allreduce import ALLREDUCE
 from collbench.operations.groups import Pair, Schedule
-from collbench.plugins.channels.wire_tools import (
-    FLAGS,
-    LATENCY,
-    ToolPair,
-    ToolRequest,
-    ToolResult,
-    Tools,
-    WireTool,
-    installed_tools,
-    run_tool,
-)
+from collbench.plugins.channels.wire_tools import FLAGS, LATENCY, ToolPair, ToolRequest, Tools, installed_tools, run_tool
 from collbench.plugins.hunt import HUNT_FILE, PAIRS_FILE, TOOLS_FILE
-from collbench.plugins.hunt.places import (
-    HuntRequest,
-    PairsRequest,
-    Places,
-    Rails,
-    RoundOrder,
-    Rounds,
-    places_of,
-    rails_of,
-    sampled,
-    schedule_of,
-)
-from collbench.plugins.hunt.records import HuntRound, PairRound, read_hunt, read_pairs
+from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places, Rails, Rounds, places_of, rails_of, sampled, schedule_of
+from collbench.plugins.hunt.protocol import CONFIRMED, PAIRS, RoundRequest
+from collbench.plugins.hunt.records import NONE_SLOW, HuntRound, PairRound, read_hunt, read_pairs
 from collbench.plugins.hunt.round_runner import RoundRunner, group_case, no_groups, ways_of
 from collbench.reason import as_json
 from collbench.results.reader import Run
@@ -51,7 +33,7 @@ from collbench.results.row import Row, Times
 from collbench.units import listed
 
 MATRIX = "matrix"  # the stage of a pairs run before suspects are measured again
-_CODES = {"confirmed": NEGATIVE, "nobody": FINE, "no verdict": NO_VERDICT}
+_CODES = {CONFIRMED: NEGATIVE, NONE_SLOW: FINE, "no verdict": NO_VERDICT}
 
 
 # What pairs and hunts share: one backend, its places, and the rounds that a strategy at rank 0 requests.
@@ -67,7 +49,7 @@ class RoundsListener(ProgressListener, Protocol):
         """
         ...
 
-    def next(self, last: Sequence[Any]) -> RoundOrder | None:
+    def next(self, last: Sequence[Any]) -> RoundRequest | None:
         """Return the next round, given the records of the last one (of pairs first: of the whole matrix); None: no more rounds.
 
         The rounds follow from the records alone: a resumed run gives those that are stored.
@@ -145,22 +127,27 @@ class RoundsTask(Task):
             "max_time_s": self.request.launch.budget.max_time_s, "budget_s": self.request.budget_s,
         }  # fmt: skip
 
-    def requested_of(self, session: LaunchSession, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request for run.json, with the options of this kind of run."""
-        return {"options": {**super().requested(session)["options"], **options}, "values": {"ranks": [session.backend.running.ranks]}}
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Return the options of this kind of run for run.json: a run is resumed only with the same ones."""
+        return self.request.options
 
-    def strategy(self) -> Generator[RoundOrder, list[Any], None]:
+    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+        """Return the request for run.json."""
+        return {"options": {**super().requested(session)["options"], **self.options}, "values": {"ranks": [session.backend.running.ranks]}}
+
+    def strategy(self) -> Generator[RoundRequest, list[Any], None]:
         """Yield the rounds at rank 0, and receive the records of each."""
         return self.listened((), 0)
 
-    def listened(self, last: Sequence[Any], number: int) -> Generator[RoundOrder, list[Any], None]:
+    def listened(self, last: Sequence[Any], number: int) -> Generator[RoundRequest, list[Any], None]:
         """Yield the rounds that the listener requests, from a number on; `last` are the records of the rounds before."""
         while self.listener and (order := self.listener.next(last)):
             last = yield replace(order, number=number)
             number += 1
 
     @abstractmethod
-    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop | None:
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundRequest) -> WrongDataStop | None:
         """Measure a round on all ranks and store it. Return the reason to give if wrong data in it ends the launch."""
 
     def measure_rounds(self, session: LaunchSession, runner: RoundRunner) -> None:
@@ -172,10 +159,11 @@ class RoundsTask(Task):
             agreed = session.world.broadcast(asdict(order) if order else {}, "choosing the next round")
             if not agreed:
                 return
-            begun = len(session.records)
-            stop = self.play(session, runner, RoundOrder.from_json(agreed))
-            rounds.add(session.records[begun:])
-            self.stopped = session.stops(any(any(one.wrong) for one in session.records[begun:]), stop)
+            measured_before = len(session.records)
+            stop = self.play(session, runner, msgspec.convert(agreed, RoundRequest))
+            records = session.records[measured_before:]
+            rounds.add(records)
+            self.stopped = session.stops(any(any(record.wrong) for record in records), stop)
 
     def resumed(self, run: Run, stored: Sequence[Any], result: object) -> tuple[dict[int, Any], bool]:
         """Ask the strategy for the first round that is not stored; return as `take_up`. result: of the run, as it is stored."""
@@ -185,12 +173,12 @@ class RoundsTask(Task):
 
     def note_wrong_data(self, session: LaunchSession, rounds: Sequence[Any], groups: str, what: Any) -> bool:
         """Note the pairs or groups with wrong data, at rank 0, and return whether there are any."""
-        met = (
-            each
-            for one in rounds
-            for each in zip(getattr(one, groups), one.wrong, one.wrong_detail or (None,) * len(one.wrong), strict=True)
+        counts = (
+            group_counts
+            for record in rounds
+            for group_counts in zip(getattr(record, groups), record.wrong, record.wrong_detail or (None,) * len(record.wrong), strict=True)
         )
-        sentences = wrong_data(self.places.names, met, what)
+        sentences = wrong_data(self.places.names, counts, what)
         for sentence in sentences:
             session.note(sentence)
         return bool(sentences)
@@ -225,9 +213,10 @@ class HuntTask(RoundsTask):
         self.about |= world.broadcast(own or {}, "planning the hunt")
         return Plan(self.about["promised"], {"hunt": self.about}, notes=list(filter(None, [self.places.idle])))
 
-    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
+    @property
+    def options(self) -> Mapping[str, Any]:
         """Return the options, and the links that the pairs cross."""
-        return self.requested_of(session, {**self.hunt.options, "--cover-links": self.about.get("crossed")})
+        return {**self.hunt.options, "--cover-links": self.about.get("crossed")}
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rounds. Raises UsageError if one is missing, or if they are not the rounds of this hunt."""
@@ -241,7 +230,7 @@ class HuntTask(RoundsTask):
         self.about |= {name: stored.about.get(name) for name in ("rounds", "ceiling")}
         return self.resumed(run, stored.rounds, self.verdict and self.verdict["result"])
 
-    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop:
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundRequest) -> WrongDataStop:
         """Measure a round of any kind."""
         session.progress(f"{order.stage}: {order.why}", order.number, self.about["promised"])
         if one := runner.play(order.number, order):
@@ -293,20 +282,19 @@ def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, 
 
     For pairs it is the rate of one pair of ranks times the ranks of a place, since their messages share the limit.
     """
-    first, backend, places = session.records[0], runner.context.backend, runner.places
     if "oversubscribed" in runner.flags:  # times that include waits for a core show nothing about a link
         return None
-    if first.kind == "pairs":
-        way, groups = runner.ways[1], places.groups([(group[0], group[1]) for group in first.groups])
-        ceiling, _ = session.ceilings.of(way.operation, way.case, backend, groups)
-        many = places.width
+    first, backend, places, ranks_per_place = session.records[0], runner.context.backend, runner.places, 1
+    if first.kind == PAIRS:
+        way, ranks_per_place = runner.ways[1], places.width
+        ceiling, _ = session.ceilings.of(way.operation, way.case, backend, places.groups([(a, b) for a, b in first.groups]))
     else:
-        ranks = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
-        ceiling, _ = session.ceilings.of(ALLREDUCE, group_case(runner.request, backend), backend, ranks)
-        many = 1
+        groups = tuple(tuple(rank for place in group for rank in places.ranks[place]) for group in first.groups)
+        ceiling, _ = session.ceilings.of(ALLREDUCE, group_case(runner.request, backend), backend, groups)
     if ceiling.bytes_per_s is None:
         return None
-    return {"bytes_per_s": ceiling.bytes_per_s * many, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
+    rate = ceiling.bytes_per_s * ranks_per_place
+    return {"bytes_per_s": rate, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
 def run_hunt(request: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
@@ -326,7 +314,7 @@ class PairsTask(RoundsTask):
     began: float = field(default_factory=time.monotonic)
     visited: int = 0
     external: list[Row] = field(default_factory=list)
-    result: str = "nobody"
+    result: str = NONE_SLOW
     _played: int = 0  # rounds of the matrix that this launch has measured
     _ended: bool = False  # whether the matrix of the run to resume has ended: rounds that it lacks are not measured
 
@@ -350,15 +338,16 @@ class PairsTask(RoundsTask):
         """Return run.json's "pairs" for so many pairs, without those that the launch has counted."""
         request, backend = self.request, session.backend.name
         sample = sampled(request, self.schedule, pairs)
-        return {
-            **self.about_places(backend), "streams": ways_of(request, backend)[1].case.streams, "possible": self.schedule.possible,
-            "sampled": sample.render() if sample else None, "concurrent": request.concurrent,
-            **({"sampled_fact": as_json(sample)} if sample else {}), **({"tools": list(request.tools)} if request.tools else {}),
-        }  # fmt: skip
-
-    def requested(self, session: LaunchSession) -> Mapping[str, Any]:
-        """Return the options."""
-        return self.requested_of(session, self.request.options)
+        about = self.about_places(backend)
+        about["streams"] = ways_of(request, backend)[1].case.streams
+        about["possible"] = self.schedule.possible
+        about["sampled"] = sample.render() if sample else None
+        about["concurrent"] = request.concurrent
+        if sample:
+            about["sampled_fact"] = as_json(sample)
+        if request.tools:
+            about["tools"] = list(request.tools)
+        return about
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rounds. A matrix that --budget ended is not continued."""
@@ -373,7 +362,7 @@ class PairsTask(RoundsTask):
         self._ended = measured or bool(stored.external) or any(one.again for one in stored.rounds)
         return self.resumed(run, stored.rounds, self.result if measured else "")
 
-    def strategy(self) -> Generator[RoundOrder, list[Any], None]:
+    def strategy(self) -> Generator[RoundRequest, list[Any], None]:
         """Yield the rounds of the matrix until all are done or the time is used up, then those that measure suspects again.
 
         Every place gets at least one pair. --budget limits the rounds that one launch measures.
@@ -387,11 +376,11 @@ class PairsTask(RoundsTask):
                     continue
                 if number >= least and number % parts == 0 and time.monotonic() - self.began > self.request.budget_s:
                     break
-            matrix += yield RoundOrder("pairs", pairs, "", MATRIX, number=number)
+            matrix += yield RoundRequest("pairs", pairs, "", MATRIX, number=number)
             self.visited += len(pairs)
         yield from self.listened(matrix, self.schedule.number)
 
-    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundOrder) -> WrongDataStop | None:
+    def play(self, session: LaunchSession, runner: RoundRunner, order: RoundRequest) -> WrongDataStop | None:
         """Measure a round of the matrix, or of suspects again."""
         again, pairs = order.stage != MATRIX, tuple((group[0], group[1]) for group in order.groups)
         if again:
@@ -431,7 +420,7 @@ class PairsTask(RoundsTask):
         measured = sum(reason is None for one in first for reason in one.na)
         self.about = self._about(session, self.visited) | {"rounds": len({one.round for one in first}), "measured": measured}
         found = dict(self.listener.verdict(rounds, self.about)) if self.listener else {}
-        self.result = found.get("result", "nobody")
+        self.result = found.get("result", NONE_SLOW)
         for each in found.pop("findings", ()) if session.folder else ():
             session.folder.event("finding", text=each["sentence"], finding=each)  # type: ignore[union-attr]
         return {"pairs": {**self.about, **found}}
@@ -477,43 +466,39 @@ class PairsTask(RoundsTask):
 
     def _rows_of_round(self, session: LaunchSession, pairs: Sequence[Pair], stored: Sequence[Sequence[Any]]) -> Iterator[Row]:
         """Yield the rows of a round that are not stored: of each tool, operation and direction."""
-        names, members, firsts = (
-            self.places.names,
-            members_of(session.backend.running, session.world),
-            [ranks[0] for ranks in self.places.ranks],
-        )
+        names, members = self.places.names, members_of(session.backend.running, session.world)
+        firsts = [ranks[0] for ranks in self.places.ranks]
         seconds = min(self.request.launch.budget.max_time_s, session.world.timeout_s / 2)  # a running tool shows no progress
         for tool in self.tools.tools:
             for operation in tool.operations:
                 size = self.request.latency_size_bytes if operation == LATENCY else self.request.size_bytes
                 request = ToolRequest(operation, size, seconds)
-                for each in (pairs, [(b, a) for a, b in pairs]):
-                    ways = [(a, b) for a, b in each if [tool.name, operation, names[a], names[b]] not in stored]
-                    courses = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
-                    found = run_tool(session.world, tool, request, courses, self.tools.versions[tool.name]) if courses else []
-                    for (a, b), course, ran in zip(ways, courses, found, strict=True):
-                        row = _tool_row(tool, request, course, ran)
-                        around = {"from": names[a], "to": names[b]}
-                        around |= {"path": "loopback: both are on one host"} if course.inside else {}
-                        flags = (*row.flags, *(["pairs_at_once"] if len(pairs) > 1 else []))
-                        yield replace(row, group=f"{firsts[a]}-{firsts[b]}", flags=flags, evidence={**row.evidence, **around})
+                for directed in (pairs, [(b, a) for a, b in pairs]):
+                    ways = [(a, b) for a, b in directed if [tool.name, operation, names[a], names[b]] not in stored]
+                    tool_pairs = [ToolPair(members[firsts[a]], members[firsts[b]]) for a, b in ways]
+                    results = run_tool(session.world, tool, request, tool_pairs, self.tools.versions[tool.name]) if tool_pairs else []
+                    for (a, b), tool_pair, result in zip(ways, tool_pairs, results, strict=True):
+                        evidence = {**result.evidence(tool), "from": names[a], "to": names[b]}
+                        if tool_pair.inside:
+                            evidence["path"] = "loopback: both are on one host"
+                        flags = [*FLAGS]
+                        if result.other_path:
+                            flags.append("other_path")
+                        if len(pairs) > 1:
+                            flags.append("pairs_at_once")
+                        time_s = result.figure.time_s if result.figure else None
+                        rate = size / time_s if time_s else None
+                        yield Row(
+                            operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed",
+                            f"{firsts[a]}-{firsts[b]}", None, size, size, 2, 1 if tool_pair.inside else 2, na=result.why,
+                            n=result.figure.n if result.figure else 0, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate,
+                            time_s=Times(time_s, None, None, None, None, None, None) if time_s else None,
+                            flags=tuple(flags), evidence=evidence,
+                        )  # fmt: skip
 
 
 def _pairs_at_once(pairs: int) -> str:
     return f"{pairs} {'pair' if pairs == 1 else 'pairs at once'}"
-
-
-def _tool_row(tool: WireTool, request: ToolRequest, course: ToolPair, ran: ToolResult) -> Row:
-    """Return the row of one run of a tool, without the places."""
-    time_s = ran.figure.time_s if ran.figure else None
-    rate = request.size_bytes / time_s if time_s else None
-    return Row(
-        request.operation, tool.name, tool.api, "cpu", "uint8", None, None, "batched", False, "fixed", "all", None,
-        request.size_bytes, request.size_bytes, 2, 1 if course.inside else 2, na=ran.why, n=ran.figure.n if ran.figure else 0,
-        time_s=Times(time_s, None, None, None, None, None, None) if time_s else None,
-        algbw_bytes_per_s=rate, busbw_bytes_per_s=rate, flags=(*FLAGS, *(["other_path"] if ran.other_path else [])),
-        evidence=ran.evidence(tool),
-    )  # fmt: skip
 
 
 def run_pairs(request: PairsRequest, world: World, listener: RoundsListener | None, ended: Callable[[int], None]) -> int:

@@ -5,14 +5,16 @@ All outputs are made from run.json's "hunt", so a stored hunt looks as it did wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
+
+import msgspec
 
 from collbench.columns import RUN_COLUMN, column
 from collbench.machine.peak.ceiling import TOLERANCE
 from collbench.plugins.hunt.drain import CODES, what
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE
+from collbench.plugins.hunt.records import NONE_SLOW, HuntAbout, StoredSuspect, StoredVerdict
 from collbench.reason import CommandText
 from collbench.report.frame import Line, csv_table, defused, printable
 from collbench.report.screen import check_format, print_lines, width_of, wrapped
@@ -65,151 +67,147 @@ def write_hunt(
     quiet   whether notes and advice are left out
     """
     check_format(format, FORMATS, " for a hunt")
-    found: Iterator[Line] = iter([Line(to_line({**as_object(about), "advice": list(advice)}))])
+    hunt = shown_about(about)
     if format == "csv":
-        found = csv_table(HUNT_COLUMNS, hunt_records(about, run), headed)
-    elif format == "table":
+        lines: Iterable[Line] = csv_table(HUNT_COLUMNS, hunt_records(hunt, run), headed)
+    elif format == "json":
+        lines = [Line(to_line({**as_object(about), "advice": list(advice)}))]
+    else:
         width = width_of(out)
-        texts = [*_lines(about), *((text, "foot") for text in advice)]
-        whole = [(Line(printable(text), style), None if isinstance(text, CommandText) else width) for text, style in texts]
-        found = (part for line, room in whole for part in wrapped([line], room))
-    print_lines(found, out, color, quiet=quiet)
+        lines = []
+        for text, style in [*_lines(hunt), *((text, "foot") for text in advice)]:
+            lines += wrapped([Line(printable(text), style)], None if isinstance(text, CommandText) else width)
+    print_lines(lines, out, color, quiet=quiet)
 
 
-def describe_hunt(about: Mapping[str, Any]) -> str:
+def shown_about(about: Mapping[str, Any]) -> HuntAbout:
+    """Return run.json's "hunt", as far as it is shown."""
+    return msgspec.convert(about, HuntAbout)
+
+
+def describe_hunt(hunt: HuntAbout) -> str:
     """Return "hunt among 64 ranks over simulated, messages of 1 MiB, 14 rounds (estimate: at most 23)"."""
-    size = about.get("size_bytes")
-    over = f" over {about['backend']}" if isinstance(about.get("backend"), str) else ""
-    messages = f", messages of {format_size(size)}" if isinstance(size, int) else ""
-    done, most = about.get("rounds"), about.get("promised")
-    rounds = f", {plural(done, 'round')}" if isinstance(done, int) else ""
-    estimate = f" (estimate: at most {most})" if rounds and isinstance(most, int) else ""
-    return f"hunt among {plural(len(about['places']), about.get('by', 'endpoint'))}{over}{messages}{rounds}{estimate}"
+    text = f"hunt among {plural(len(hunt.places), hunt.by)}"
+    if hunt.backend is not None:
+        text += f" over {hunt.backend}"
+    if hunt.size_bytes is not None:
+        text += f", messages of {format_size(hunt.size_bytes)}"
+    if hunt.rounds is not None:
+        text += f", {plural(hunt.rounds, 'round')}"
+        if hunt.promised is not None:
+            text += f" (estimate: at most {hunt.promised})"
+    return text
 
 
-def headline(verdict: Mapping[str, Any]) -> str:
+def headline(verdict: StoredVerdict) -> str:
     """Return the verdict in one line."""
-    counts = {state: sum(each["state"] == state for each in verdict["suspects"]) for state in (CONFIRMED, CLEARED, INCONCLUSIVE)}
+    counts = {state: sum(suspect.state == state for suspect in verdict.suspects) for state in (CONFIRMED, CLEARED, INCONCLUSIVE)}
     text = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    if verdict["result"] == CONFIRMED:
+    if verdict.result == CONFIRMED:
         return text
-    if verdict["result"] == "nobody":
+    if verdict.result == NONE_SLOW:
         return "no slow endpoint or path found" + (f": {text}" if text else "")
-    return f"no verdict: {verdict.get('no_verdict') or text}"
+    return f"no verdict: {verdict.no_verdict or text}"
 
 
-def describe_typical(about: Mapping[str, Any]) -> str | None:
+def describe_typical(hunt: HuntAbout) -> str | None:
     """Return "median 9.87 of 10.0 GB/s (99 %), limited by a simulated link"; None if the median is unknown."""
-    middle = (about.get("verdict") or {}).get("middle")
-    if not isinstance(middle, int | float) or middle <= 0:
+    middle = hunt.verdict.middle if hunt.verdict else None
+    if middle is None or middle <= 0:
         return None
-    share, ceiling = share_of_ceiling(about), about.get("ceiling") or {}
-    if share is None:
+    share = share_of_ceiling(hunt)
+    if share is None or hunt.ceiling is None or hunt.ceiling.bytes_per_s is None:
         return f"median {format_rate(middle)} GB/s; the expected bandwidth is unknown"
+    most, limited_by = format_rate(hunt.ceiling.bytes_per_s), hunt.ceiling.limited_by
     if share > TOLERANCE:
-        most = format_rate(ceiling["bytes_per_s"])
-        return f"median {format_rate(middle)} GB/s, above the {most} GB/s of {ceiling['limited_by']}: that link speed is wrong"
-    text = f"median {format_rate(middle)} of {format_rate(ceiling['bytes_per_s'])} GB/s ({format_percent(100 * share)})"
-    return f"{text}, limited by {ceiling['limited_by']}"
+        return f"median {format_rate(middle)} GB/s, above the {most} GB/s of {limited_by}: that link speed is wrong"
+    return f"median {format_rate(middle)} of {most} GB/s ({format_percent(100 * share)}), limited by {limited_by}"
 
 
-def share_of_ceiling(about: Mapping[str, Any]) -> float | None:
+def share_of_ceiling(hunt: HuntAbout) -> float | None:
     """Return the median as a share of the expected bandwidth, from 0 to about 1; None if one of them is unknown."""
-    ceiling, middle = about.get("ceiling"), (about.get("verdict") or {}).get("middle")
-    most = ceiling.get("bytes_per_s") if isinstance(ceiling, dict) and isinstance(ceiling.get("limited_by"), str) else None
-    if not all(isinstance(value, int | float) and value > 0 for value in (most, middle)):
-        return None
-    return float(middle / most)  # type: ignore[operator]
+    middle = hunt.verdict.middle if hunt.verdict else None
+    most = hunt.ceiling.bytes_per_s if hunt.ceiling and hunt.ceiling.limited_by is not None else None
+    return middle / most if middle and most and middle > 0 and most > 0 else None
 
 
-def next_steps(about: Mapping[str, Any]) -> list[str]:
+def next_steps(hunt: HuntAbout) -> list[str]:
     """Return what to run next, where the verdict is not clear."""
-    verdict = about.get("verdict")
-    if verdict is None:
+    if hunt.verdict is None:
         return ["the hunt stopped early, without a verdict: run it again"]
-    steps, share, longer = [], share_of_ceiling(about), about.get("max_time_s")
-    if share is not None and share < FAR_BELOW and verdict["result"] == "nobody":
+    steps, share = [], share_of_ceiling(hunt)
+    if share is not None and share < FAR_BELOW and hunt.verdict.result == NONE_SLOW and hunt.ceiling:
         steps.append(
-            f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({about['ceiling']['limited_by']}): "
+            f"all are equally slow, at {format_percent(100 * share)} of the expected bandwidth ({hunt.ceiling.limited_by}): "
             "check what they have in common (`collbench doctor`, `collbench probe --measure`), or try a larger --size or --window"
         )
-    if any(each["state"] == INCONCLUSIVE for each in verdict["suspects"]):
-        again = f"collbench hunt --max-time {4 * longer:g}" if isinstance(longer, int | float) else "collbench hunt"
+    if any(suspect.state == INCONCLUSIVE for suspect in hunt.verdict.suspects):
+        again = "collbench hunt" if hunt.max_time_s is None else f"collbench hunt --max-time {4 * hunt.max_time_s:g}"
         steps.append(f"for a verdict on inconclusive suspects, measure longer on an idle system: `{again}`")
     return steps
 
 
-def sentence(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
+def sentence(suspect: StoredSuspect, places: Sequence[str]) -> str:
     """Return "confirmed: node07 sends and receives at 51 % of the others (50 % to 52 %): interface eth1"."""
-    return f"{suspect['state']}: {finding(suspect, places)}"
+    return f"{suspect.state}: {finding(suspect, places)}"
 
 
-def finding(suspect: Mapping[str, Any], places: Sequence[str]) -> str:
+def finding(suspect: StoredSuspect, places: Sequence[str]) -> str:
     """Return the sentence without the suspect's state."""
-    ends = [end for name in ("low", "high") if (end := _known(suspect, name)) is not None]
-    span = f" ({' to '.join(format_percent(100 * end) for end in ends)})" if len(ends) == 2 and suspect["kind"] != "latency" else ""
-    part = f": {suspect['part']}" if suspect["part"] else ""
-    subject = " and ".join(places[place] for place in suspect["places"])
-    subject = f"the path between {subject}" if len(suspect["places"]) > 1 else subject
-    if suspect["state"] == CLEARED:
+    subject = " and ".join(places[place] for place in suspect.places)
+    if len(suspect.places) > 1:
+        subject = f"the path between {subject}"
+    if suspect.state == CLEARED:
         return f"{subject} is as fast as the others"
-    ratio = _known(suspect, "ratio")
-    slow = "could not be measured" if ratio is None else what(suspect["kind"], ratio) if suspect["kind"] in CODES else "is slow"
-    return f"{subject} {slow}{span}{part}"
+    text = f"{subject} is slow"
+    if suspect.ratio is None:
+        text = f"{subject} could not be measured"
+    elif suspect.kind in CODES:
+        text = f"{subject} {what(suspect.kind, suspect.ratio)}"
+    if suspect.low is not None and suspect.high is not None and suspect.kind != "latency":
+        text += f" ({format_percent(100 * suspect.low)} to {format_percent(100 * suspect.high)})"
+    return f"{text}: {suspect.part}" if suspect.part else text
 
 
-def _known(suspect: Mapping[str, Any], name: str) -> float | None:
-    """Return a number of a suspect; None if it has none (NaN as measured, null as stored)."""
-    value = suspect.get(name)
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
-
-
-def _lines(about: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(hunt: HuntAbout) -> Iterator[tuple[str, str]]:
     """Yield lines with their styles."""
-    yield describe_hunt(about), "head"
-    verdict, places = about.get("verdict"), about["places"]
-    if verdict:
-        yield headline(verdict), "wrong" if verdict["result"] == CONFIRMED else ""
+    yield describe_hunt(hunt), "head"
+    if hunt.verdict:
+        yield headline(hunt.verdict), "wrong" if hunt.verdict.result == CONFIRMED else ""
         for state in (CONFIRMED, INCONCLUSIVE, CLEARED):
-            suspects = [each for each in verdict["suspects"] if each["state"] == state]
+            suspects = [suspect for suspect in hunt.verdict.suspects if suspect.state == state]
             shown = suspects if state == CONFIRMED else suspects[:_MOST_SHOWN]
-            for each in shown:
-                yield sentence(each, places), _STYLES[state]
-                yield from ((f"  {text}", "") for text in each["evidence"])
+            for suspect in shown:
+                yield sentence(suspect, hunt.places), _STYLES[state]
+                yield from ((f"  {text}", "") for text in suspect.evidence)
             if len(shown) < len(suspects):
                 yield f"and {len(suspects) - len(shown)} more {state}: see --format json", "foot"
-        yield from ((text, "") for text in [describe_typical(about)] if text)
-        yield from ((note, "foot") for note in verdict["notes"])
-    yield from ((text, "foot") for text in about.get("crossed") or ())
-    yield from ((text, "foot") for text in next_steps(about))
+        typical = describe_typical(hunt)
+        if typical:
+            yield typical, ""
+        yield from ((note, "foot") for note in hunt.verdict.notes)
+    yield from ((text, "foot") for text in (*(hunt.crossed or ()), *next_steps(hunt)))
 
 
 def as_object(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return one object: the hunt and its suspects with codes and sentences; places and partners are indices into the list of places."""
-    verdict = about.get("verdict") or {}
+    hunt, verdict = shown_about(about), about.get("verdict") or {}
+    typed = hunt.verdict.suspects if hunt.verdict else []
     suspects = [
-        {**each, "code": CODES.get(each["kind"]), "sentence": sentence(each, about["places"])} for each in verdict.get("suspects", [])
+        {**stored, "code": CODES.get(suspect.kind), "sentence": sentence(suspect, hunt.places)}
+        for stored, suspect in zip(verdict.get("suspects", []), typed, strict=True)
     ]
     kept = {name: value for name, value in about.items() if name not in ("places", "verdict", "nodes")}
     return {
         "schema": 1, "places": about["places"], "result": verdict.get("result"), "suspects": suspects, "notes": verdict.get("notes", []),
-        "middle_bytes_per_s": verdict.get("middle"), "share_of_ceiling": share_of_ceiling(about), "next": next_steps(about), "about": kept,
+        "middle_bytes_per_s": verdict.get("middle"), "share_of_ceiling": share_of_ceiling(hunt), "next": next_steps(hunt), "about": kept,
     }  # fmt: skip
 
 
-def hunt_records(about: Mapping[str, Any], run: str) -> Iterator[list[Any]]:
+def hunt_records(hunt: HuntAbout, run: str) -> Iterator[list[Any]]:
     """Yield the fields of HUNT_COLUMNS for each suspect."""
-    for each in (about.get("verdict") or {}).get("suspects", []):
-        subject, partners = (" ".join(defused(about["places"][place]) for place in each[name]) for name in ("places", "partners"))
-        ratios = [_known(each, name) for name in ("ratio", "low", "high")]
-        yield [
-            run,
-            each["state"],
-            CODES.get(each["kind"]),
-            each["kind"],
-            subject,
-            *ratios,
-            partners,
-            each["part"],
-            "; ".join(each["evidence"]),
-        ]
+    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+        subject, partners = (" ".join(defused(hunt.places[place]) for place in places) for places in (suspect.places, suspect.partners))
+        figures = [suspect.ratio, suspect.low, suspect.high]
+        evidence = "; ".join(suspect.evidence)
+        yield [run, suspect.state, CODES.get(suspect.kind), suspect.kind, subject, *figures, partners, suspect.part, evidence]

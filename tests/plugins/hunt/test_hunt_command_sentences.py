@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from collbench.plugins.hunt import hunt_strategy
+from collbench.plugins.hunt import progress
 from tests.helpers import Call, said
 
 
 def hunting(method: str, **about: Any) -> Call:
     arguments = Namespace(method=method, rounds=None, budget=600.0, max_time=0.5, seed=None, no_growing=False, no_isolation=False,
                           cover_links=Path("links"))  # fmt: skip
-    return lambda: hunt_strategy.options_of(arguments, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
+    return lambda: progress.options_of(arguments, {"no_groups": None, "ranks_per_place": 1, "nics": [], **about})
 
 
 def no_drain(*flags: str, virtual: bool = False, slowed: tuple[str, ...] = ()) -> Call:
-    return lambda: hunt_strategy._no_drain(Namespace(slowed=slowed), {"virtual": virtual, "backend": "simulated"}, flags)
+    return lambda: progress._no_drain(Namespace(slowed=slowed), {"virtual": virtual, "backend": "simulated"}, flags)
 
 
 WORDS: dict[str, tuple[Call, str]] = {
     "hunt, groups without all-reduce": (hunting("groups", no_groups="socket does not support allreduce"),
         "--method groups needs all-reduce, but socket does not support allreduce: choose another --backend, or --method pairs"),
     "hunt, groups beside links": (hunting("groups"), "--cover-links needs pairs, which --method groups does not measure: omit one of them"),
-    "hunt, recommendation not written": (lambda: hunt_strategy._stored(Path("/nowhere/run"), {}),
+    "hunt, recommendation not written": (lambda: progress._stored(Path("/nowhere/run"), {}),
         "/nowhere/run: cannot write recommendation.json (No such file or directory): check the folder and its disk"),
     "hunt, simulated": (no_drain(virtual=True), "backend simulated simulates its ranks"),
     "hunt, slowed": (no_drain(slowed=("by=10%",)), "ranks were slowed on purpose (--slowed)"),

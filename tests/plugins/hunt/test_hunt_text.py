@@ -14,6 +14,7 @@ import pytest
 from collbench.errors import UsageError
 from collbench.plugins.hunt import HUNT_FILE
 from collbench.plugins.hunt.drain import FILE
+from collbench.plugins.hunt.protocol import Suspect
 from collbench.plugins.hunt.text import write_hunt
 from collbench.reason import CommandText
 from collbench.report.runs import report_run
@@ -186,7 +187,8 @@ def test_a_page_and_metrics_report_that_a_hunt_is_not_on_them(run: Path, tmp_pat
 
 
 def test_a_place_that_gave_no_figures_is_not_called_slow_and_reads_the_same_from_disk(tmp_path: Path) -> None:
-    silent = {**UNDECIDED, "kind": "node", "places": [1], "ratio": nan, "evidence": ["no figure of its last 3 of 5 pairs: gone"]}
+    suspect = Suspect("node", (1,), "inconclusive", nan).as_json()
+    silent = {**UNDECIDED, **suspect, "evidence": ["no figure of its last 3 of 5 pairs: gone"]}
     hunt = about(silent, result="no verdict")
     folder = RunFolder.create(tmp_path / "run", "hunt", {"hunt": hunt})
     for number in range(5):

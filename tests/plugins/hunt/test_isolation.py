@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from collbench.plugins.hunt.facts import (
-    FaultyPart,
     InsideHost,
     InsideNotMeasured,
     InsideRatio,
@@ -19,7 +18,7 @@ from collbench.plugins.hunt.facts import (
 )
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INSIDE, NIC, Options, Suspect
 from collbench.plugins.hunt.scale import measure_isolation, most_rounds_isolation
-from collbench.reason import Text
+from collbench.reason import Fact, Text
 from tests.plugins.hunt.made_up import MadeUp, Played, play
 
 RAILS = Options(can_inside=True, nics=("eth0", "eth1"))
@@ -42,7 +41,7 @@ def cluster(seed: int = 0) -> MadeUp:
 
 
 THREE = Options(nics=("a", "b", "c"))
-PARTS: dict[str, tuple[Callable[[int], MadeUp], Options, str, FaultyPart | None]] = {
+PARTS: dict[str, tuple[Callable[[int], MadeUp], Options, str, Fact | None]] = {
     "one interface of two": (lambda seed: cluster(seed).slow_nic(2, "eth1"), RAILS, "node", SlowInterfaces(("eth1",))),
     "two interfaces of three": (
         lambda seed: MadeUp(16, seed).rails("a", "b", "c").slow_nic(2, "a").slow_nic(2, "c"), THREE, "node", SlowInterfaces(("a", "c")),

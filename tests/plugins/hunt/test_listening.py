@@ -16,8 +16,8 @@ from collbench.errors import Interrupted, RunFailed, UsageError
 from collbench.measuring.session import Plan
 from collbench.plugins.hunt import drain
 from collbench.plugins.hunt.drain import CommandOutcome
-from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter, answer_of, options_of
-from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect
+from collbench.plugins.hunt.progress import HuntProgressPrinter, options_of
+from collbench.plugins.hunt.protocol import CONFIRMED, GroupFigure, HuntVerdict, RoundResult, Suspect, result_of
 from collbench.plugins.hunt.records import HuntRound
 from tests.plugins.hunt.test_cover import FAT_TREE, nodes
 from tests.plugins.hunt.test_records import a_round
@@ -66,7 +66,7 @@ def test_a_file_of_links_chooses_the_pairs_and_the_links_that_they_cross() -> No
 
 def test_the_result_of_a_round_has_the_figures_of_each_pair() -> None:
     one = a_round(speed_bytes_per_s=(1e9, None), wrong=(0, 3), na=(None, "gone"), flags=("simulated",))
-    assert answer_of(one) == RoundResult(
+    assert result_of(one) == RoundResult(
         (GroupFigure(1e9, 1e9, 1e-6, 1e9, 1e9, 0, None), GroupFigure(None, 1e9, 1e-6, 1e9, 1e9, 3, "gone")), ("simulated",)
     )  # fmt: skip
 

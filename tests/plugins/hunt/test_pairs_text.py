@@ -24,11 +24,11 @@ from collbench.plugins.hunt.pairs_text import (
     external_lines,
     heatmap,
     place_frame,
-    place_lines,
     write_pairs,
 )
 from collbench.plugins.hunt.records import PairMatrix, PairRound, read_pairs
 from collbench.report.cases import NOTHING
+from collbench.report.frame import table_lines
 from collbench.report.runs import report_run
 from collbench.results.flags import flag_names
 from collbench.results.folder import RunFolder
@@ -54,7 +54,7 @@ def half(matrix: PairMatrix, place: int) -> PairMatrix:
 
 def text_of(matrix: PairMatrix, format: str = "table", about: dict[str, Any] = ABOUT, color: bool = False) -> str:
     out = io.StringIO()
-    write_pairs(matrix, PairEffects(matrix).findings(), about, format, out, color=color, unsaid=PairEffects(matrix).doubts())
+    write_pairs(PairEffects(matrix), about, format, out, color=color)
     return out.getvalue()
 
 
@@ -149,7 +149,7 @@ def test_colours_of_cividis() -> None:
 def test_the_terminals_width_is_respected(width: int, n: int) -> None:
     matrix = replace(half(even(n), 3), places=tuple(f"a-rather-long-host-name-{i}" for i in range(n)))
     found = PairEffects(matrix).findings()
-    shown = [line.text for line in (*heatmap(matrix, found, width, False, True), *place_lines(matrix, found, width))]
+    shown = [line.text for line in (*heatmap(matrix, found, width, False, True), *table_lines(place_frame(matrix, found), width))]
     assert max(map(len, shown)) <= width
 
 
@@ -167,7 +167,7 @@ def test_many_places_share_a_row_that_shows_their_slowest_pair() -> None:
 
 def test_the_table_of_many_places_shows_the_slowest_and_the_named() -> None:
     matrix = half(even(200), 150)
-    lines = [line.text for line in place_lines(matrix, PairEffects(matrix).findings(), None)]
+    lines = [line.text for line in table_lines(place_frame(matrix, PairEffects(matrix).findings()), None)]
     assert lines[1].startswith("node") and len(lines) <= 23
     assert any(line.startswith("node151 ") for line in lines)
     assert re.fullmatch(r"medians over partners; 1[78]\d of 200 places, which are faster, are not shown", lines[-1])
@@ -193,10 +193,12 @@ def test_json_is_one_object() -> None:
     assert np.array(actual["latency_s"], float).shape == (5, 5)
 
 
-def test_long_lists_of_findings_are_cut() -> None:
+def test_long_lists_of_findings_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [PairFinding("pair", "bandwidth", (i, i + 1), 0.5, 1, 2) for i in range(0, 60, 2)]
     out = io.StringIO()
-    write_pairs(even(64), found, ABOUT, "table", out, color=False, unsaid=[])
+    with monkeypatch.context() as patch:
+        patch.setattr(PairEffects, "findings", lambda effects: found)
+        write_pairs(PairEffects(even(64)), ABOUT, "table", out, color=False)
     assert "and 10 more findings: see --format json" in out.getvalue()
     matrix = even(16)
     matrix.wrong[0] = matrix.wrong[:, 0] = matrix.wrong[1] = matrix.wrong[:, 1] = 3
@@ -356,7 +358,7 @@ def test_nothing_without_rows_and_not_too_many() -> None:
 @pytest.mark.parametrize("format", ["json", "csv", "table"])
 def test_programs_get_the_rows(format: str) -> None:
     row, out = theirs("p2p_bandwidth", 1e-3, MIB), io.StringIO()
-    write_pairs(two_nodes(), [], EXTERNAL, format, out, color=False, unsaid=[], external=[row])
+    write_pairs(PairEffects(two_nodes()), EXTERNAL, format, out, color=False, external=[row])
     if format == "json":
         assert [decode_record(each, Row) for each in json.loads(out.getvalue())["theirs"]] == [row]
     else:

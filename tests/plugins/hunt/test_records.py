@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +21,11 @@ from collbench.plugins.hunt.records import (
     HuntRound,
     PairRound,
     check_hunt,
+    decoded_round,
     matrix_of,
-    pair_round_from_json,
     place_hosts,
     read_hunt,
     read_pairs,
-    round_from_json,
 )  # fmt: skip
 from collbench.plugins.hunt.text import as_object, write_hunt
 from collbench.results.folder import RunFolder
@@ -51,21 +49,24 @@ JSON = st.recursive(
 )
 SECONDS = st.none() | st.floats(1e-9, 10)
 FILES = {"hunt": HUNT_FILE, "pairs": PAIRS_FILE}
-PARSERS: dict[str, Callable[[Any, int], Any]] = {"hunt": round_from_json, "pairs": pair_round_from_json}
+PARSERS: dict[str, Callable[[Any, int], Any]] = {
+    "hunt": lambda values, places: decoded_round(values, HuntRound, places),
+    "pairs": lambda values, places: decoded_round(values, PairRound, places),
+}
 both = pytest.mark.parametrize("kind", ["hunt", "pairs"])
 
 
 def a_round(number: int = 0, groups: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3)), **changes: Any) -> HuntRound:
     each, n = (1e9,) * len(groups), len(groups)
-    return replace(
-        HuntRound(number, "pairs", "sweep", "round 1 of 3", groups, each, each, (1e-6,) * n, each, each, (0,) * n, (None,) * n), **changes
+    return HuntRound(number, "pairs", "sweep", "round 1 of 3", groups, each, each, (1e-6,) * n, each, each, (0,) * n, (None,) * n).replace(
+        **changes
     )
 
 
 def a_pair_round(number: int = 0, pairs: Any = ((0, 1), (2, 3)), seconds: float = 1e-6, **changes: Any) -> PairRound:
     each, near = (seconds,) * len(pairs), ((seconds, seconds * 2),) * len(pairs)
-    return replace(
-        PairRound(number, pairs, each, near, each, near, each, near, (0,) * len(pairs), (None,) * len(pairs), (6, 6, 6)), **changes
+    return PairRound(number, pairs, each, near, each, near, each, near, (0,) * len(pairs), (None,) * len(pairs), (6, 6, 6)).replace(
+        **changes
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collbench.plugins.hunt.pairs import PairEffects
-from collbench.plugins.hunt.pairs_page import COLORS, MatrixInput, charts
+from collbench.plugins.hunt.pairs_page import COLORS, charts
 from collbench.plugins.hunt.records import PairMatrix
 from collbench.report.html.chart import Chart
 
@@ -34,7 +34,7 @@ def slowed(matrix: PairMatrix, sender: object = slice(None), receiver: object = 
 def drawn(matrix: PairMatrix, again: Collection[tuple[int, int]] = (), run: str = "") -> list[Chart]:
     """Its charts."""
     effects = PairEffects(matrix, again)
-    return charts(MatrixInput("pairs-0", run, "nodes", effects, effects.findings(), (60, 30)))
+    return charts(effects, "pairs-0", run, "nodes", (60, 30))
 
 
 def cell_values(chart: Chart) -> NDArray[np.float64]:

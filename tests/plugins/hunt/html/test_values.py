@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collbench.plugins.hunt.pairs import PairEffects
-from collbench.plugins.hunt.pairs_page import MatrixInput, charts
+from collbench.plugins.hunt.pairs_page import charts
 from collbench.units import format_rate, format_time
 from tests.plugins.hunt.html.matrices import cell_values, drawn, even, slowed
 from tests.plugins.hunt.pair_matrices import SyntheticMatrix
@@ -67,7 +67,7 @@ def test_no_figure_ends_in_a_traceback(rates: list[float], times: list[float]) -
     matrix.bandwidth[~np.eye(4, dtype=bool)] = rates
     matrix.latency_s[np.triu_indices(4, 1)] = times
     matrix.latency_s[np.tril_indices(4, -1)] = matrix.latency_s.T[np.tril_indices(4, -1)]
-    for chart in charts(MatrixInput("pairs-0", "", "nodes", PairEffects(matrix), [], (1, 1))):
+    for chart in charts(PairEffects(matrix), "pairs-0", "", "nodes", (1, 1)):
         assert "nan" not in chart.drawing
         json.dumps(chart.data, allow_nan=False)
 

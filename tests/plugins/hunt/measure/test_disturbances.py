@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from collbench.plugins.hunt import disturbances
-from collbench.plugins.hunt.disturbances import Disturbance, RoundMonitor, monitor_round
+from collbench.plugins.hunt.disturbances import Disturbance, largest, monitor_round
 
 
 def test_the_worst_rank_of_a_pair_counts() -> None:
-    watch = RoundMonitor([Disturbance(0.1, False), Disturbance(0.4, True), Disturbance(0.2, False)])
-    assert watch.of([0, 1]) == Disturbance(0.4, True)
-    assert watch.of([0, 2]) == Disturbance(0.2, False)
-    assert watch.of([7]) == Disturbance(0.0, False)
+    ranks = [Disturbance(0.1, False), Disturbance(0.4, True), Disturbance(0.2, False)]
+    assert largest(ranks, [0, 1]) == Disturbance(0.4, True)
+    assert largest(ranks, [0, 2]) == Disturbance(0.2, False)
+    assert largest(ranks, [7]) == Disturbance(0.0, False)
 
 
 def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: list[float | None]) -> Disturbance:
@@ -25,9 +25,9 @@ def of_round(monkeypatch: pytest.MonkeyPatch, waited: list[int | None], probed: 
     monkeypatch.setattr(disturbances, "_waited_ns", lambda: waited.pop(0))
     world: Any = SimpleNamespace(gather=lambda mine, what: [mine])
     probe: Any = SimpleNamespace(measure=lambda: probed.pop(0))
-    with monitor_round(world, probe) as watch:
+    with monitor_round(world, probe) as ranks:
         pass
-    return watch.of([0])
+    return largest(ranks, [0])
 
 
 @pytest.mark.parametrize(

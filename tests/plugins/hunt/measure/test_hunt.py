@@ -16,7 +16,8 @@ from collbench.errors import PeerFailed, UsageError
 from collbench.measuring.request import Budget, Request
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places, RoundOrder
+from collbench.plugins.hunt.places import HuntRequest, PairsRequest, Places
+from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.records import PairRound, read_hunt
 from collbench.plugins.hunt.round_runner import no_groups, of_pairs
 from collbench.plugins.hunt.tasks import ceiling_of_rounds, nodes_of, run_hunt
@@ -33,8 +34,8 @@ def reduced(n: int) -> float:
     return moved / (ALPHA_S + moved / BETA_BYTES_PER_S)
 
 
-def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> RoundOrder:
-    return RoundOrder(kind, groups, "to see", "sweep", nic)
+def ask(kind: str, *groups: tuple[int, ...], nic: str | None = None) -> RoundRequest:
+    return RoundRequest(kind, groups, "to see", "sweep", nic)
 
 
 class ScriptedHunter(RecordingListener):
@@ -189,7 +190,7 @@ def test_where_a_rank_is_gone_at_the_end_none_is_judged(hunt: Any, monkeypatch: 
 def test_the_interval_of_a_pair_is_that_of_its_slower_direction() -> None:
     met = PairRound(0, ((0, 1), (2, 3)), (1e-6,) * 2, ((None, None),) * 2, (1.0, 4.0), ((0.9, 1.1), (3.0, 5.0)),
                     (2.0, 1.0), ((1.6, 2.5), (0.9, 1.1)), (0, 0), (None, None))  # fmt: skip
-    one = of_pairs(0, RoundOrder.from_json(ask("pairs", (0, 1), (2, 3))), [met], 120)
+    one = of_pairs(0, ask("pairs", (0, 1), (2, 3)), [met], 120)
     assert (one.speed_bytes_per_s, one.backward_bytes_per_s) == ((120.0, 30.0), (60.0, 120.0))
     assert (one.low_bytes_per_s, one.high_bytes_per_s) == ((48.0, 24.0), (75.0, 40.0))
 

@@ -16,7 +16,8 @@ from collbench.measuring.request import Budget
 from collbench.plugins.channels import tcp_streams
 from collbench.plugins.channels.tcp_streams import TcpStream
 from collbench.plugins.hunt import places
-from collbench.plugins.hunt.places import PairsRequest, Places, RoundOrder, rails_of
+from collbench.plugins.hunt.places import PairsRequest, Places, rails_of
+from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.round_runner import RoundRunner
 from tests.control.together import Meeting, together
 
@@ -75,7 +76,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *said: tuple[Any, Any, Any]) -> Any:
     monkeypatch.setattr(tcp_streams, "listen_at", lambda address: socket.socket())
     world.extend_timeout, world.watchdog = nullcontext, SimpleNamespace(phase=nullcontext)
     rails = {"eth1": ("10.1.0.1", "10.1.0.2", "10.1.0.3")}
-    return runner(world, NODES, rails, 1.0).play(4, RoundOrder("nic", ((0, 1),), "alone", "isolation", "eth1"))
+    return runner(world, NODES, rails, 1.0).play(4, RoundRequest("nic", ((0, 1),), "alone", "isolation", "eth1"))
 
 
 GOOD: tuple[Any, Any, Any] = ({"value": [4000, "00"]}, {"value": int(1e9)}, {"value": [RATES, None, int(1e9)]})
@@ -122,7 +123,8 @@ STREAMED = """
 from collbench.addresses import is_loopback
 from collbench.plugins.channels import tcp_streams
 from collbench.plugins.hunt import round_runner
-from collbench.plugins.hunt.places import Places, RoundOrder
+from collbench.plugins.hunt.places import Places
+from collbench.plugins.hunt.protocol import RoundRequest
 from tests.plugins.hunt.measure.test_hunt_nics import runner
 
 round_runner.leaders = lambda world, places: list(world.members)  # each rank represents a node, though all are on this host
@@ -130,7 +132,7 @@ round_runner.leaders = lambda world, places: list(world.members)  # each rank re
 
 def main(world):
     places = Places("node", ("a", "b", "c", "d", "e"), ("a", "b", "c", "d", "e"), ((0,), (1,), (2,), (3,), (4,)))
-    one = runner(world, places, {NIC: ADDRESSES}, 0.5).play(3, RoundOrder("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
+    one = runner(world, places, {NIC: ADDRESSES}, 0.5).play(3, RoundRequest("nic", ((0, 1), (2, 4)), "alone", "isolation", NIC))
     return one and one.as_json()
 """
 LOOPBACK = [f"127.0.0.{n}" for n in range(1, 6)]

@@ -16,7 +16,8 @@ from collbench.measuring.request import Budget, Request
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.groups import schedule
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.places import PairsRequest, PairsSampled, Places, RoundOrder, places_of, sampled, schedule_of
+from collbench.plugins.hunt.places import PairsRequest, PairsSampled, Places, places_of, sampled, schedule_of
+from collbench.plugins.hunt.protocol import RoundRequest
 from collbench.plugins.hunt.records import read_pairs
 from collbench.plugins.hunt.tasks import run_pairs
 from collbench.reason import decode
@@ -38,7 +39,7 @@ class Requesting(RecordingListener):
 
     def next(self, last):
         self.played.append([one.pairs for one in last])
-        return RoundOrder("pairs", tuple(self.rounds_again.pop(0)), "", "cross-check") if self.rounds_again else None
+        return RoundRequest("pairs", tuple(self.rounds_again.pop(0)), "", "cross-check") if self.rounds_again else None
 
     def verdict(self, rounds, about):
         self.rounds = rounds

@@ -21,9 +21,8 @@ from collbench.measuring.request import Budget, Request
 from collbench.measuring.resume import resumed_note
 from collbench.operations.dtypes import DTYPES
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.hunt_strategy import HuntProgressPrinter
-from collbench.plugins.hunt.pairs_progress import PairsProgressPrinter
 from collbench.plugins.hunt.places import HuntRequest, PairsRequest
+from collbench.plugins.hunt.progress import HuntProgressPrinter, PairsProgressPrinter
 from collbench.plugins.hunt.tasks import run_hunt, run_pairs
 from collbench.plugins.training.progress import WorkloadProgressPrinter
 from collbench.plugins.training.step_task import Training

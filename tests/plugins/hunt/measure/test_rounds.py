@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +13,10 @@ from collbench.measuring.sampling import Measurement
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
 from collbench.operations.sweep import Sweep
-from collbench.plugins.hunt.places import PairsRequest, RoundOrder
+from collbench.plugins.hunt.places import PairsRequest
+from collbench.plugins.hunt.protocol import GroupFigure, RoundRequest
 from collbench.plugins.hunt.records import PairRound
-from collbench.plugins.hunt.round_runner import GroupResult, hunt_round, of_pairs, pair_times
+from collbench.plugins.hunt.round_runner import hunt_round, of_pairs, pair_times
 from collbench.plugins.hunt.tasks import PairsTask
 from tests.helpers import make_case
 
@@ -43,7 +43,7 @@ def of_wrong(*wrong: int | None) -> PairRound:
 )
 def test_the_exit_code(wrong: tuple[int | None, ...], measured: int, result: str, code: int) -> None:
     rounds = of_wrong(*wrong)
-    rounds = rounds if measured else replace(rounds, na=("no such pair",) * len(wrong))
+    rounds = rounds if measured else rounds.replace(na=("no such pair",) * len(wrong))
     task = PairsTask(PairsRequest(Request("pairs", SWEEP, ("simulated",))), None, result=result)
     assert task.exit_code([rounds]) == code
 
@@ -78,7 +78,7 @@ def test_wrong_data_belongs_to_the_pair_of_nodes_of_the_rank(rank: int, wrong: t
 
 
 SIZE = 1000
-ASKED = RoundOrder("pairs", ((2, 3), (0, 1)), "again", "cross-check")
+ASKED = RoundRequest("pairs", ((2, 3), (0, 1)), "again", "cross-check")
 
 
 def measured(pairs: tuple[tuple[int, int], ...], forward: float, backward: float, **changes: object) -> PairRound:
@@ -114,5 +114,5 @@ def test_figures_are_in_the_order_of_the_groups_and_come_from_several_rounds() -
 
 
 def test_a_round_that_cannot_be_measured_gives_the_reason_for_every_group() -> None:
-    found = hunt_round(4, ASKED, [GroupResult(na="no such interface")] * 2)
+    found = hunt_round(4, ASKED, [GroupFigure(None, na="no such interface")] * 2)
     assert (found.speed_bytes_per_s, found.na, found.wrong) == ((None, None), ("no such interface",) * 2, (0, 0))

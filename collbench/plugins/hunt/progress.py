@@ -1,0 +1,271 @@
+"""The listeners of pairs runs and hunts, at rank 0: they request the rounds, print a line for each, then the result and the next action."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collbench.errors import RunFailed, UsageError
+from collbench.plugins.hunt.protocol import HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs
+from collbench.plugins.hunt.records import HuntRound, PairMatrix, PairRound, matrix_of, place_hosts
+from collbench.reason import as_json
+from collbench.report.dry_run import MEASUREMENTS
+from collbench.report.progress import ProgressPrinter
+from collbench.report.screen import wants_color
+from collbench.results.row import Row
+from collbench.units import format_duration
+
+if TYPE_CHECKING:
+    from collbench.measuring.session import Plan
+    from collbench.plugins.hunt.pairs import PairEffects
+
+# By flag of a round the reason why its figures depend on the start of the launch, not on the machines.
+_NO_DRAIN_FLAGS = {
+    "oversubscribed": "more ranks than cores were running: start fewer",
+    "shared_gpu": "several ranks used one GPU: start one rank per GPU",
+}
+
+
+class PairsProgressPrinter(ProgressPrinter):
+    """The listener of a pairs run (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._effects: PairEffects | None = None
+        self._retest: Generator[RoundRequest, RoundResult, list[Suspect]] | None = None
+        self._round_request: RoundRequest | None = None
+        self._suspects: list[Suspect] = []
+        self._external: list[Row] = []
+
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Store what is known before the first round."""
+        self._about = about
+        return {}
+
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Store the folder."""
+        self._folder = folder
+
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
+        """Update the live line, or print one for the log."""
+        if total is None:
+            self.note(f"suspects again, round {done}: {text}")
+        elif self._live:
+            self._screen.progress(f"round of {text}", done, total, eta_s)
+        else:
+            left = "" if eta_s is None or done == total else f", {format_duration(eta_s)} left"
+            self.note(f"round {done} of {total}: {text}{left}")
+
+    def record(self, record: Any, place: int | None) -> None:
+        """Keep the rows of external tools, to print below the matrix."""
+        if isinstance(record, Row):
+            self._external.append(record)
+
+    def next(self, last: Sequence[PairRound]) -> RoundRequest | None:
+        """Return the next round that measures suspects again; None if there is none."""
+        from collbench.plugins.hunt.strategy import judge
+
+        try:
+            if self._retest is None or self._round_request is None:
+                self._retest = judge(self._matrix(last), last, self._arguments.seed or 0)
+                self._round_request = next(self._retest)
+            else:
+                result = result_of_pairs(self._round_request.groups, last, self._about["size_bytes"])
+                self._round_request = self._retest.send(result)
+        except StopIteration as stop:
+            self._suspects = stop.value
+            return None
+        return self._round_request
+
+    def verdict(self, rounds: Sequence[PairRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the verdict: each slow node and pair that measuring again confirmed, and the judged suspects."""
+        from collbench.plugins.hunt.pairs import PairEffects, remeasured
+        from collbench.plugins.hunt.pairs_text import finding_json
+
+        judged = [suspect.as_json() for suspect in self._suspects]
+        repeated = {pair for pair_round in rounds if pair_round.again for pair in pair_round.pairs}
+        self._about = about
+        self._effects = effects = PairEffects(self._matrix(rounds), repeated, remeasured=remeasured(judged))
+        findings = [finding_json(finding, effects.matrix.places) for finding in effects.findings()]
+        return {"result": effects.result, "judged": judged, "findings": findings}
+
+    def end(self) -> None:
+        """Print the matrix, and the run's folder."""
+        self.close()
+        if self._effects:
+            from collbench.plugins.hunt.pairs_text import write_pairs
+
+            color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
+            write_pairs(
+                self._effects, self._about, self._arguments.format, sys.stdout, color=color, external=self._external, run=name,
+                quiet=self._arguments.quiet,
+            )  # fmt: skip
+            sys.stdout.flush()
+        super().end()
+
+    def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
+        return matrix_of(self._about, rounds)
+
+
+class HuntProgressPrinter(ProgressPrinter):
+    """The HuntListener of a hunt. Use it in a `with` block, like ProgressPrinter."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        super().__init__(arguments)
+        self._hunt: Generator[RoundRequest, RoundResult, HuntVerdict] | None = None
+        self._verdict: HuntVerdict | None = None
+        self._manager = ""
+        self._flags: set[str] = set()
+        self._advice: list[str] = []
+
+    def plan(self, about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the largest number of rounds, and the results of a link file. Raises UsageError before results are stored."""
+        from collbench.plugins.hunt.drain import check_apply
+        from collbench.plugins.hunt.strategy import hunt, promise
+
+        self._manager = check_apply(os.environ) if self._arguments.apply else ""
+        options, crossed = options_of(self._arguments, about)
+        self._hunt = hunt(about["places"], options, place_hosts(about))
+        return {"promised": promise(len(about["places"]), options), "seed": options.seed, **crossed}
+
+    def begin(self, plan: Plan, folder: str) -> None:
+        """Print the largest number of rounds."""
+        about = self._about = plan.facts["hunt"]
+        self._folder = folder
+        longest = format_duration(about["promised"] * MEASUREMENTS * about["max_time_s"])
+        rounds = "one round" if about["promised"] == 1 else f"{about['promised']} rounds"
+        self.note(f"hunt among {len(about['places'])} {about['by']}s: at most {rounds}, of {longest} in all")
+
+    def record(self, record: Any, place: int | None) -> None:
+        """Note the flags of a round."""
+        self._flags |= set(record.flags)
+
+    def next(self, last: Sequence[HuntRound]) -> RoundRequest | None:
+        """Return the hunt's next request, given the result of the last round."""
+        assert self._hunt is not None
+        try:
+            return self._hunt.send(result_of(last[-1])) if last else next(self._hunt)
+        except StopIteration as stop:
+            self._verdict = stop.value
+            return None
+
+    def progress(self, text: str, done: int, total: int | None, eta_s: float | None = None) -> None:
+        """Update the live line, or write a line to the log."""
+        if self._live:
+            self._screen.progress(text, done, total or 0, None)
+        else:
+            self.note(f"round {done + 1} of at most {total}, {text}")
+
+    def verdict(self, rounds: Sequence[HuntRound], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the verdict for run.json."""
+        assert self._verdict is not None
+        verdict = self._verdict
+        stored = {
+            "result": verdict.result, "suspects": [suspect.as_json() for suspect in verdict.suspects], "rounds": verdict.rounds,
+            "notes": [note.render() for note in verdict.notes], "note_facts": as_json(verdict.notes),
+            "no_verdict": verdict.no_verdict and verdict.no_verdict.render(),
+            "no_verdict_fact": verdict.no_verdict and as_json(verdict.no_verdict), "middle": verdict.middle,
+        }  # fmt: skip
+        self._about = {**about, "verdict": stored}
+        return stored
+
+    def act(self, folder: Path, event: Callable[..., None]) -> None:
+        """Write recommendation.json, and with --apply drain the confirmed nodes. Raises RunFailed if the file cannot be written.
+
+        Each drain is stored before and after its request with the command that reverts it, for the case of an abort.
+        """
+        from collbench.plugins.hunt.drain import BEGUN, HuntSummary, apply, lines, parse_cap, recommendation
+
+        assert self._verdict is not None
+        summary = HuntSummary.here(
+            folder, os.environ, [(host, node) for host, node in self._about["nodes"]], allocation=self._arguments.allocation,
+            manager=self._manager, no_drain=_no_drain(self._arguments, self._about, self._flags),
+        )  # fmt: skip
+        document = recommendation(self._verdict, summary)
+        path = _stored(folder, document)
+        self._advice = lines(document)
+
+        def keep(entry: dict[str, Any]) -> None:
+            event("drain", **entry)
+            entries = document["applied"]
+            if entries and entries[-1]["action"] == BEGUN:  # the process ended during this drain
+                entries.pop()
+            entries.append(entry)
+            _stored(folder, document)
+
+        if self._arguments.apply:
+            applied = apply(document, parse_cap(self._arguments.max_drain), os.environ, note=keep)
+            self._advice += applied.lines()
+            if applied.refused:
+                document["refused"] = applied.refused
+                _stored(folder, document)
+        self.note(f"recommendation: {path}")
+
+    def end(self) -> None:
+        """Print the verdict, the recommended action, and the folder of the run."""
+        self.close()
+        if self._about.get("verdict"):
+            from collbench.plugins.hunt.kind import advice_of
+            from collbench.plugins.hunt.text import write_hunt
+
+            if not self._advice:  # a complete run that was resumed has acted before
+                self._advice, _ = advice_of(Path(self._folder))
+            format, color = self._arguments.format, wants_color(sys.stdout, self._arguments.color)
+            quiet = self._arguments.quiet
+            write_hunt(self._about, format, sys.stdout, color=color, advice=self._advice, run=Path(self._folder).name, quiet=quiet)
+            sys.stdout.flush()
+            for line in self._advice if format == "csv" else ():
+                self.note(line)
+        super().end()
+
+
+def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Return (the hunt's options, the entries of a link file for run.json's "hunt"). Raises UsageError.
+
+    The entries are sentences about the links that messages cross, and about links without messages.
+    """
+    if arguments.method == "groups" and about["no_groups"]:
+        raise UsageError(f"--method groups needs all-reduce, but {about['no_groups']}: choose another --backend, or --method pairs")
+    can_reduce = about["no_groups"] is None
+    options = Options(
+        method=arguments.method if can_reduce else "pairs",
+        rounds=arguments.rounds,
+        most_rounds=max(1, int(arguments.budget / (MEASUREMENTS * arguments.max_time))),
+        seed=arguments.seed or 0,
+        growing=can_reduce and not arguments.no_growing,
+        isolate=not arguments.no_isolation,
+        can_inside=can_reduce and about["ranks_per_place"] > 1,
+        nics=tuple(about["nics"]),
+    )
+    if not arguments.cover_links:
+        return options, {}
+    from collbench.plugins.hunt.sweep import cover_links
+
+    if options.method == "groups":
+        raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")
+    cover = cover_links(arguments.cover_links, place_hosts(about))
+    crossed = {"crossed": [cover.sentence(), *cover.notes], "uncovered": list(cover.uncovered)}
+    return replace(options, leaf_of=cover.leaf_of, cover=cover.pairs), crossed
+
+
+def _stored(folder: Path, document: Mapping[str, Any]) -> Path:
+    from collbench.plugins.hunt.drain import store
+
+    try:
+        return store(folder, document)
+    except OSError as error:
+        raise RunFailed(f"{folder}: cannot write recommendation.json ({error.strerror or error}): check the folder and its disk") from error
+
+
+def _no_drain(arguments: argparse.Namespace, about: Mapping[str, Any], flags: Collection[str]) -> str:
+    """Return why no node may be drained: the launch itself causes the slow ranks. "" if nodes may be drained."""
+    if about["virtual"]:
+        return f"backend {about['backend']} simulates its ranks"
+    if arguments.slowed:
+        return "ranks were slowed on purpose (--slowed)"
+    return next((why for flag, why in _NO_DRAIN_FLAGS.items() if flag in flags), "")
