@@ -88,7 +88,7 @@ def _overlap_figures(row: Row) -> dict[str, Any]:
 
 
 # The columns of nested records in CSV, by their keys.
-_CEILING = {
+CEILING_COLUMNS = {
     "kind": column("The kind of expected bandwidth: measured, network, topology, given, simulated or none."),
     "bytes_per_s": column("The expected bus bandwidth: what a healthy system approaches."),
     "limited_by": column("The link or resource that sets the expected bandwidth; without a rate, the reason."),
@@ -236,7 +236,7 @@ class Row:
     groups: Annotated[dict[str, Any], column("", parts=_GROUPS)] = field(default_factory=dict)
     overlap: Annotated[dict[str, Any], column("", parts=_OVERLAP, value=_overlap_figures)] = field(default_factory=dict)
     interference: dict[str, Any] = field(default_factory=dict)
-    ceiling: Annotated[Ceiling | None, column("", parts=_CEILING)] = None
+    ceiling: Annotated[Ceiling | None, column("", parts=CEILING_COLUMNS)] = None
     hard_bound: Annotated[Ceiling | None, column("", parts=_HARD_BOUND)] = None
     percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
     checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0

@@ -216,7 +216,7 @@ def _kept(rows: Sequence[LoadRow]) -> dict[str, str]:
     return {row.wrong_detail or "wrong data": "wrong" for row in rows if row.wrong}
 
 
-INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, frame_of, _kept)
+INTERFERENCE = RecordKind("load", LoadRow, FILE, title, remarks, sorted_rows, style, frame_of, kept=_kept)
 
 
 class LoadWriter:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from collbench.plugins.traces.recording import TraceFact
-from collbench.plugins.traces.replay_verdict import Cost, costliest, exposed_s
-from collbench.plugins.training.records import ReplayedTrace, StepRow, part_ends
-from collbench.plugins.training.text import milliseconds, of_part, span
+from collbench.plugins.traces.replay_verdict import Cost, costliest
+from collbench.plugins.training.records import ReplayedTrace, StepRow
+from collbench.plugins.training.text import limiting, milliseconds, of_expected, span
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, without_empty
@@ -22,17 +22,17 @@ def _ms(seconds: float | None) -> str:
 
 _COLUMNS: tuple[Column[Shown], ...] = (
     Column("", "backend", lambda each: each[0]),
-    Column("", "costliest operations", lambda each: span(*part_ends(each[1].part)), cut=True),
-    Column("", "operation", lambda each: str(each[1].part["operation"]), drop=3),
-    Column("", "groups", lambda each: f"{each[1].part['groups']} of {plural(each[1].part['group_ranks'], 'rank')}", drop=6),
-    Column("", "size", lambda each: format_bytes(each[1].part["size_bytes"]), right=True, drop=4),
-    Column("", "times", lambda each: str(each[1].part["times"]), right=True),
+    Column("", "costliest operations", lambda each: span(*each[1].part.names), cut=True),
+    Column("", "operation", lambda each: each[1].part.operation, drop=3),
+    Column("", "groups", lambda each: f"{each[1].part.groups} of {plural(each[1].part.group_ranks, 'rank')}", drop=6),
+    Column("", "size", lambda each: format_bytes(each[1].part.size_bytes), right=True, drop=4),
+    Column("", "times", lambda each: str(each[1].part.times), right=True),
     Column("", "all ms", lambda each: _ms(each[1].time_s), right=True),
     Column("", "share", lambda each: NOTHING if each[1].share is None else format_percent(100 * each[1].share), right=True, drop=5),
     Column("", "recorded ms", lambda each: _ms(each[1].recorded_s), right=True, drop=2),
-    Column("", "of expected", lambda each: of_part(each[1].part)[0], drop=1),
+    Column("", "of expected", lambda each: of_expected(each[1].part), drop=1),
     Column("", "gain ms", lambda each: _ms(each[1].gain_s), right=True),
-    Column("", "limited by", lambda each: of_part(each[1].part)[1], drop=7),
+    Column("", "limited by", lambda each: limiting(each[1].part), drop=7),
 )
 
 
@@ -46,7 +46,7 @@ def replay_sentences(row: StepRow) -> Iterator[str]:
     """Yield the exposed communication, and the recorded time of the step beside the measured one."""
     if row.replay is None or row.time_s is None:
         return
-    step_s, exposed = row.time_s.p50, exposed_s(row) or 0.0
+    step_s, exposed = row.time_s.p50, row.exposed_s or 0.0
     if row.replay.compute is None:
         yield "the replay does not compute: the time of the step is that of its communication"
     else:
@@ -61,20 +61,6 @@ def replay_sentences(row: StepRow) -> Iterator[str]:
     else:
         here = " with its computing" if row.replay.compute is None else f", {100 * (step_s / recorded - 1):+.3g} % here"
         yield f"recorded time of the step: {milliseconds(recorded)} ms{here}"
-
-
-def replay_values(row: StepRow) -> dict[str, object]:
-    """Return the fields of a replay for CSV, all empty for other rows: trace_…, recorded_…, compute_s and exposed_s."""
-    trace = row.replay
-    return {
-        "trace_format": trace and trace.form,
-        "trace_ranks": trace and trace.ranks,
-        "trace_missing": trace and ", ".join(trace.missing),
-        "recorded_step_time_s": trace and trace.step_time_s,
-        "compute_s": trace and trace.compute_s,
-        "exposed_s": exposed_s(row),
-        "recorded_parts_s": list(trace.parts_time_s) if trace else None,
-    }
 
 
 def trace_sentences(trace: ReplayedTrace) -> Iterator[str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.records import PartRow, StepRow, comparison
 
 COSTLIEST = 5
 
@@ -23,7 +21,7 @@ class Cost:
     recorded_s   recorded time; None: not recorded
     """
 
-    part: Mapping[str, Any]
+    part: PartRow
     time_s: float
     share: float | None
     gain_s: float | None
@@ -35,26 +33,18 @@ def costliest(row: StepRow, most: int = COSTLIEST) -> list[Cost]:
     recorded = row.replay.parts_time_s if row.replay else ()
     found = []
     for number, part in enumerate(row.parts):
-        each_s = (part["time_s"] or {}).get("p50")
-        if not each_s:
+        if not part.time_s or not part.time_s.p50:
             continue
-        time_s = part["times"] * each_s
+        time_s = part.times * part.time_s.p50
         before = recorded[number] if number < len(recorded) else None
-        found.append((part, time_s, None if before is None else part["times"] * before))
+        found.append((part, time_s, None if before is None else part.times * before))
     whole = sum(time_s for _, time_s, _ in found) if "parts_left_out" not in row.flags else None
     costs = [Cost(part, time_s, time_s / whole if whole else None, _gain(part, time_s), before) for part, time_s, before in found]
     return sorted(costs, key=lambda cost: -cost.time_s)[:most]
 
 
-def _gain(part: Mapping[str, Any], time_s: float) -> float | None:
-    rate = (part["ceiling"] or {}).get("bytes_per_s")
-    if not rate or part["percent_of_ceiling"] is None or part["moved_bytes"] is None:
+def _gain(part: PartRow, time_s: float) -> float | None:
+    compared = comparison(part)
+    if compared is None or part.moved_bytes is None:
         return None
-    return max(0.0, time_s - float(part["moved_bytes"] / rate))
-
-
-def exposed_s(row: StepRow) -> float | None:
-    """Return the exposed communication of a replayed step in seconds: its time without that of computing. None without a measurement."""
-    if row.time_s is None or row.replay is None:
-        return None
-    return max(0.0, row.time_s.p50 - row.replay.compute_s)
+    return max(0.0, time_s - part.moved_bytes / compared.expected)

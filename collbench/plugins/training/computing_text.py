@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from collbench.operations.unsupported import decode_reason
 from collbench.plugins.overlap.records import Overlap, OverlapEstimate, StepOverlap
 from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
-from collbench.plugins.training.records import StepRow, computing_of
+from collbench.plugins.training.records import StepRow
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame
 from collbench.results.flags import DOUBTFUL
@@ -46,14 +46,14 @@ _STEPS: tuple[Column[ShownStep], ...] = (
 def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
     """Return the table of a training that computes while it communicates, a line per backend; empty without such rows."""
     shown = [
-        ShownStep(row.backend, known, bool(DOUBTFUL & set(row.flags))) for row in rows if (known := computing_of(row)) and known.overlap
+        ShownStep(row.backend, row.computing, bool(DOUBTFUL & set(row.flags))) for row in rows if row.computing and row.computing.overlap
     ]
     return Frame(_STEPS, shown, names_hidden=True)
 
 
 def computing_sentences(row: StepRow) -> Iterator[str]:
     """Yield how the computation of a row was chosen, how data moves meanwhile, and why it is inconclusive."""
-    known = computing_of(row)
+    known = row.computing
     if known is None:
         return
     if known.overlap is None:
@@ -75,22 +75,6 @@ def format_efficiency(result: StepOverlap) -> str:
         return "inconclusive"
     interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
     return f"{100 * found.value:.1f} %{interval}"
-
-
-def computing_values(row: StepRow) -> dict[str, Any]:
-    """Return the fields of CSV and DataFrames, by name; None in rows that were not measured with computing."""
-    known = computing_of(row)
-    overlap, efficiency = (known.overlap, known.efficiency) if known else (None, None)
-    percent, exposed = (overlap.percent, overlap.exposed_s) if overlap else (None, None)
-    found: dict[str, Any] = {
-        "computing_s": overlap and overlap.computation_s, "computing_exchanges_s": overlap and overlap.communication_s,
-        "computing_both_s": overlap and overlap.both_s, "computing_outcome": overlap and overlap.outcome,
-        "computing_payer": overlap and overlap.payer, "computing_blocks": overlap and overlap.blocks,
-    }  # fmt: skip
-    for name, unit, each in (("exposed", "_s", exposed), ("percent", "", percent), ("efficiency", "", efficiency)):
-        for end, of in (("", "value"), ("_low", "low"), ("_high", "high")):
-            found[f"computing_{name}{end}{unit}"] = getattr(each, of, None)
-    return found
 
 
 def _exposed_ms(exposed: OverlapEstimate) -> str:

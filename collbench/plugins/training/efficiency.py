@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from collbench.columns import column
 
 # Scaling efficiency of a training step, from the times of computing and exchanging.
 #
@@ -14,9 +17,9 @@ from dataclasses import dataclass
 class Share:
     """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None if it has no interval."""
 
-    value: float
-    low: float | None = None
-    high: float | None = None
+    value: Annotated[float, column("{}", key="")]
+    low: Annotated[float | None, column("{} The lower end of its interval.")] = None
+    high: Annotated[float | None, column("{} The upper end of its interval.")] = None
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Efficiency:
     """
 
     compute_s: float
-    apart: Share
-    overlap: Share
+    apart: Annotated[Share, column("The scaling efficiency without overlap of computing and communication.")]
+    overlap: Annotated[Share, column("The scaling efficiency with perfect overlap.")]
 
 
 def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, high_s: float | None = None) -> Efficiency:

@@ -12,7 +12,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from collbench.operations.data import Mismatch
 from collbench.operations.unsupported import FrameworkUnsupported
 from collbench.plugins.traces.c10d import dtype_in, dtype_of, kind_of, width_of
 from collbench.plugins.traces.model import DTYPES, KINDS, NONE
-from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.records import PartRow, StepRow
 from collbench.plugins.training.workloads.frameworks import DDP, ModelTensors, tensors_of
 from collbench.plugins.training.workloads.registry import regimes
 from collbench.plugins.training.workloads.shape import BUCKET
@@ -127,22 +127,21 @@ class FrameworkTraining:
         """Return the bytes of host memory that a rank needs."""
         return _COPIES * self.shape.gradient_bytes
 
-    def parts(self) -> list[dict[str, Any]]:
+    def parts(self) -> tuple[PartRow, ...]:
         """Return the expected operations as a row's `parts`; neighbors of equal size are one."""
         found = []
         for _, those in groupby(self.step.exchanges, lambda one: (one.operation, one.size_bytes)):
             alike = list(those)
             first, last = alike[0], alike[-1]
             moved = max(bytes_of(first, len(first.groups[0])))
-            found.append(
-                {
-                    "what": first.what if first is last else f"{first.what} … {last.what}", "ends": [first.what, last.what],
-                    "operation": first.operation, "groups": len(first.groups), "group_ranks": len(first.groups[0]),
-                    "size_bytes": first.size_bytes, "times": len(alike), "moved_bytes": moved * len(alike), "time_s": None,
-                    "busbw_bytes_per_s": None, "ceiling": no_ceiling(_NO_REFERENCE).as_json(), "percent_of_ceiling": None,
-                }
+            part = PartRow(
+                what=first.what if first is last else f"{first.what} … {last.what}", ends=(first.what, last.what),
+                operation=first.operation, groups=len(first.groups), group_ranks=len(first.groups[0]), size_bytes=first.size_bytes,
+                times=len(alike), moved_bytes=moved * len(alike), time_s=None, busbw_bytes_per_s=None, ceiling=no_ceiling(_NO_REFERENCE),
+                percent_of_ceiling=None,
             )  # fmt: skip
-        return found
+            found.append(part)
+        return tuple(found)
 
 
 # The model and its training, in one process and under a framework.
@@ -328,8 +327,8 @@ def measure_framework(framework: FrameworkTraining, run: TrainingRun, session: L
         "libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python", "traffic": as_json(traffic),
         "recorded": dict(Counter(one.render() for one in by_rank[0])),
     }  # fmt: skip
-    return replace(
-        row, note=traffic.render(), parts=framework.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device,
+    return row.replace(
+        note=traffic.render(), parts=framework.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device,
         flags=tuple(dict.fromkeys((*flags, *doubts(times, len(times), None, 1)))), evidence=evidence | wrong_evidence(mismatches),
         **check_fields(int(bool(session.request.check)), mismatches),
     )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collbench.plugins.traces.step_drawing import timeline_chart
-from collbench.plugins.training.records import part_ends
+from collbench.plugins.training.records import comparison
 from collbench.plugins.training.routing_page import routing_chart
 from collbench.plugins.training.text import frames, milliseconds, remarks, scaling_frame, span, title, trainings
 from collbench.report.frame import Frame, printable
@@ -15,7 +15,6 @@ from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.drawing import Picture, linear_scale, series_classes
 from collbench.units import format_percent
-from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
     from collbench.plugins.training.records import StepRow
@@ -45,7 +44,7 @@ def section(material: Material) -> Section | None:
         texts += [f"{head}{text}" for text in remarks(those)]
         shown: Iterable[Frame[Any]] = frames(those)
         tables += [(f"{head}{caption}", Table.of(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
-        if (scaling := scaling_frame(those, dict_of(run.info.get("workload")).get("step_time_s"))) is not None:
+        if (scaling := scaling_frame(those)) is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
         charts += [routing_chart(key, head, those) or _parts_chart(key, head, those), timeline_chart(key, head, those)]
@@ -119,18 +118,18 @@ def _bars(row: StepRow, number: int, several: bool) -> Iterator[_Bar]:
     if row.time_s is None or not _is_time(row.time_s.p50):
         return
     backend = f"{row.backend}: " if several else ""
-    expected = row.ceiling_time_s if row.percent_of_ceiling is not None and _is_time(row.ceiling_time_s) else None
+    expected = row.ceiling_time_s if comparison(row) and _is_time(row.ceiling_time_s) else None
     whole = "a round of a worker" if row.staleness else "the whole step"
     yield _Bar(f"{backend}{whole}", row.time_s.p50, _interval(row.time_s.ci_low, row.time_s.ci_high), expected, number, is_part=False)
     for part in row.parts:
-        times: Mapping[str, Any] = part["time_s"] or {}
-        if not _is_time(time_s := part["times"] * (times.get("p50") or 0.0)):
+        if part.time_s is None or not _is_time(part.times * part.time_s.p50):
             continue
-        ends = [part["times"] * end if end is not None else None for end in (times.get("ci_low"), times.get("ci_high"))]
-        share = part["percent_of_ceiling"]
-        count = f" ({part['times']} × {milliseconds(times['p50'])} ms)" if part["times"] > 1 else ""
-        name = f"{backend}{span(*part_ends(part))}{count}"
-        yield _Bar(name, time_s, _interval(*ends), time_s * share / 100 if _is_time(share) else None, number, is_part=True)
+        time_s = part.times * part.time_s.p50
+        low, high = (None if end is None else part.times * end for end in (part.time_s.ci_low, part.time_s.ci_high))
+        compared = comparison(part)
+        expected = time_s * compared.percent / 100 if compared and _is_time(compared.percent) else None
+        count = f" ({part.times} × {milliseconds(part.time_s.p50)} ms)" if part.times > 1 else ""
+        yield _Bar(f"{backend}{span(*part.names)}{count}", time_s, _interval(low, high), expected, number, is_part=True)
 
 
 def _is_time(value: float | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, isqrt
 from typing import Any
@@ -504,9 +504,9 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     seconds = times_by_turn(watched.measured.samples, plan.ranks, len(plan.turns))
     taken = watched.measured.samples.shape[1] // len(plan.turns)
     moved = moved_of_routings(plan)
-    row = replace(row, moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
+    row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
-        return replace(row, flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
+        return row.replace(flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
     times = routed_times(seconds, plan)
     ceiling, expected_s, bound_s = _expected(plan, around.limits)
     measured_s = np.array([each.value for each in times.each])
@@ -518,8 +518,8 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
     at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None
     result = _result(plan, times, moved, None if withheld else expected_s)
-    return replace(
-        row, n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=asdict(replace(result, rounds=len(seconds))),
+    return row.replace(
+        n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=replace(result, rounds=len(seconds)),
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
         ceiling=replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **_NO_INTERVAL),
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collbench.plugins.training.records import RoutedStep, RoutingResult, routing_of
+from collbench.plugins.training.records import RoutedStep, RoutingResult
 from collbench.plugins.training.routing_text import format_tax
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Table
@@ -28,7 +28,7 @@ _METHOD = (
 
 def routing_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None:
     """Return the chart of one training on its backends; None without routings."""
-    found = [(row.backend, result) for row in rows if (result := routing_of(row))]
+    found = [(row.backend, row.routing) for row in rows if row.routing]
     series = [(backend, result, drawn) for backend, result in found if (drawn := [step for step in result.steps if _is_time(step.time_s)])]
     if not series:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collbench.plugins.training.records import RoutedStep, RoutingResult, routing_of
+from collbench.plugins.training.records import RoutedStep, RoutingResult
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, without_empty
 from collbench.results.estimate import Estimate
@@ -36,7 +36,7 @@ class ShownResult:
 
 def routing_frames(rows: Sequence[StepRow]) -> tuple[Frame[ShownResult], Frame[ShownRouting]]:
     """Return the tables of one training on some backends: the distribution over the routings, and the routings; empty without any."""
-    results = [ShownResult(row.backend, found) for row in rows if (found := routing_of(row))]
+    results = [ShownResult(row.backend, row.routing) for row in rows if row.routing]
     steps = [ShownRouting("" if number else each.backend, step) for each in results for number, step in enumerate(shown_steps(each.result))]
     kept = without_empty(_ROUTINGS, steps)
     return Frame(_DISTRIBUTION, results, names_hidden=True), Frame(kept, steps, names_hidden=True)
@@ -50,7 +50,7 @@ def shown_steps(result: RoutingResult) -> list[RoutedStep]:
 
 def routing_sentences(row: StepRow) -> Iterator[str]:
     """Yield the sentences below the tables of one row: the tax, and the bytes of dispatch and combine."""
-    result = routing_of(row)
+    result = row.routing
     if result is None:
         return
     tax = format_tax(result.tax)
@@ -80,21 +80,6 @@ def format_tax(tax: Estimate) -> str:
     digits = 0 if tax.high - tax.low >= 0.02 else 1
     low, high = (100 * (end - 1) for end in (tax.low, tax.high))
     return f"{100 * (tax.value - 1):+.{digits}f} % ({low:.{digits}f} to {high:.{digits}f} %)"
-
-
-def routing_values(row: StepRow) -> dict[str, Any]:
-    """Return the fields of CSV, by name: the distribution and the tax; None in rows without routings."""
-    result = routing_of(row)
-    found: dict[str, Any] = {"routings": len(result.steps) if result else None}
-    for name in ("p5", "p50", "p95", "max"):
-        found |= _ends(f"routing_time_{name}", getattr(result.time_s, name) if result else None, "_s")
-    found |= _ends("even_time", result.even_time_s if result else None, "_s")
-    return found | _ends("imbalance_tax", result.tax if result else None, "")
-
-
-def _ends(name: str, estimate: Estimate | None, unit: str) -> dict[str, float | None]:
-    known = estimate or Estimate()
-    return {f"{name}{unit}": known.value, f"{name}_low{unit}": known.low, f"{name}_high{unit}": known.high}
 
 
 def _milliseconds(time_s: Estimate) -> str:

@@ -36,7 +36,7 @@ from collbench.operations.dtypes import DTYPES, DType, dtype_named
 from collbench.operations.unsupported import HostMemoryNeeded, ServersUnsupported
 from collbench.plugins.libraries.tensorflow import ParameterServers, ServerLayout
 from collbench.plugins.training.framework_steps import FrameworkTraining
-from collbench.plugins.training.records import ReplayedTrace, StepRow
+from collbench.plugins.training.records import ReplayedTrace, ServerUpdates, Staleness, StepRow, WorkerPace
 from collbench.plugins.training.step_task import StepPart, StepPlan, Training, check_number, moved_by
 from collbench.plugins.training.workloads.parameter_server import REGIME, roles
 from collbench.plugins.training.workloads.step import Regime, Shape, Step, moved_bytes
@@ -540,8 +540,8 @@ def measure_served(run: TrainingRun, session: LaunchSession) -> StepRow | None:
     known, row = times_of(times), run.row()
     crowded = session.crowded(backend, "cpu")
     flags = [*(["oversubscribed"] if crowded else []), *(["too_many_updates"] if session.request.check and not exact else [])]
-    row = replace(
-        row, n=len(times), time_s=known, busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None,
+    row = row.replace(
+        n=len(times), time_s=known, busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None,
         ceiling=no_ceiling(_NO_REFERENCE), flags=tuple(dict.fromkeys((*backend.flags, *flags, *doubts(times, len(times), None, 1)))),
     )  # fmt: skip
     mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
@@ -554,7 +554,7 @@ def _with_common_fields(
     """Return the row with why it stopped, its evidence and the result of verification."""
     evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python", **more}
     stopped = "iterations" if session.request.budget.iterations else "max_time"
-    return replace(row, stopped=stopped, evidence=evidence | wrong_evidence(mismatches), **check_fields(int(checked), mismatches))
+    return row.replace(stopped=stopped, evidence=evidence | wrong_evidence(mismatches), **check_fields(int(checked), mismatches))
 
 
 def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
@@ -732,25 +732,25 @@ def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
     """Return the row with its ceiling. It has no percentage if ranks wait for cores, or if the bytes took another path."""
     percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
     flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
-    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
+    return row.replace(ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
 
 
-def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> Staleness:
     """Return quantiles of how many updates of other workers came between a pull and the next push: by worker and for all."""
     seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
     for reply in all_ranks:
         for rank, stale in reply["stale"].items():
             seen.setdefault(int(rank), Counter()).update({int(by): many for by, many in stale.items()})
-    each = [
-        {"rank": rank, "steps": reply["rounds"], "steps_per_s": reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank])}
+    paces = [
+        WorkerPace(rank=rank, steps=reply["rounds"], steps_per_s=reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank]))
         for rank, reply in workers.items()
     ]
-    servers = [{"rank": rank, "updates": reply["updates"]} for rank, reply in enumerate(all_ranks) if not reply["worker"]]
+    servers = [ServerUpdates(rank=rank, updates=reply["updates"]) for rank, reply in enumerate(all_ranks) if not reply["worker"]]
     whole: Counter[int] = sum(seen.values(), Counter())
-    return {
-        **_quantiles(whole), "workers": each, "servers": servers, "steps_per_s": sum(one["steps_per_s"] for one in each),
-        "duration_s": max(reply["duration_s"] for reply in all_ranks),
-    }  # fmt: skip
+    return Staleness(
+        **_quantiles(whole), workers=tuple(paces), servers=tuple(servers), steps_per_s=sum(pace.steps_per_s or 0.0 for pace in paces),
+        duration_s=max(reply["duration_s"] for reply in all_ranks),
+    )  # fmt: skip
 
 
 def _quantiles(stale: Counter[int]) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -50,7 +50,7 @@ from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
 from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupported, decode_reason
 from collbench.plugins.traces.recording import Recording
-from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.records import PartRow, StepRow
 from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 from collbench.reason import Fact, as_json
@@ -748,10 +748,10 @@ def with_figures(
     doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
     seen = doubts(series, len(taken), None, 1)
     flags = dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
-    return replace(
-        row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
+    return row.replace(
+        n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
-        parts=[_part_fields(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
+        parts=tuple(_measured_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)),
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
         flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": how},
     )  # fmt: skip
@@ -779,18 +779,17 @@ def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple
     return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
-def _part_fields(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
+def _measured_part(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> PartRow:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
     ceiling = replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL)
     percent, _ = against_limits(busbw, ceiling, bound, withheld)
-    return {
-        "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
-        "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
-        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
-        "ceiling": ceiling.as_json(), "percent_of_ceiling": percent,
-    }  # fmt: skip
+    return PartRow(
+        what=part.what, ends=part.ends, operation=part.operation.name, groups=len(part.groups), group_ranks=part.width,
+        size_bytes=part.case.size_bytes, times=part.times, moved_bytes=moved * part.times, time_s=times, busbw_bytes_per_s=busbw,
+        ceiling=ceiling, percent_of_ceiling=percent,
+    )  # fmt: skip
 
 
 def _moved_once(part: StepPart) -> float:

@@ -26,7 +26,7 @@ from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.plugins.training import FILE
 from collbench.plugins.training.computing import measure_computing, refused, unsupported, with_own_buffers
 from collbench.plugins.training.framework_steps import FrameworkTraining, measure_framework
-from collbench.plugins.training.records import StepRow, read_workload
+from collbench.plugins.training.records import StepRow, comparison
 from collbench.plugins.training.routed import (
     differing_routing,
     plan_routed,
@@ -63,6 +63,7 @@ from collbench.plugins.training.step_task import (
     verify_step,
     with_figures,
 )
+from collbench.plugins.training.text import STEPS
 from collbench.reason import Fact
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -184,7 +185,7 @@ class WorkloadTask(Task):
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rows by the place of their training."""
-        _, rows, _ = read_workload(run)
+        rows, _ = STEPS.read(run.path)
         stored = {(row.regime, row.model, row.backend): row for row in rows}
         names = [(one.training.regime.name, one.training.model, one.opened.name) for one in self.runs]
         found = {place: stored[name] for place, name in enumerate(names) if name in stored}
@@ -206,7 +207,7 @@ class WorkloadTask(Task):
             session.progress(run.title, done - 1, len(left))
             row = self._measured(session, run)
             if row and self.request.compute and not row.computing and row.na is None and (reason := unsupported(run.training.regime)):
-                row = replace(row, computing=refused(reason, self.request.step_time_s).as_json())
+                row = row.replace(computing=refused(reason, self.request.step_time_s))
             if row:
                 session.store(row, FILE)
             if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
@@ -247,12 +248,12 @@ class WorkloadTask(Task):
         if row is None or found is None:
             return None
         if isinstance(found, Fact):
-            return replace(row, computing=refused(found, goal_s).as_json())
+            return row.replace(computing=refused(found, goal_s))
         result, wrong, watched = found
-        row = replace(row, computing=result.as_json(), flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
+        row = row.replace(computing=result, flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
         if row.wrong or not wrong:
             return row
-        return replace(row, **check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        return row.replace(**check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
     def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
         """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""
@@ -268,7 +269,7 @@ class WorkloadTask(Task):
             session.note(watched.other_path)
         around = _around(session, run, prepared.ready, step, routed_limits(plan, session.ceilings, run.backend))
         row = routed_row(run.row(), plan, watched, around)
-        return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        return row.replace(**check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
@@ -287,7 +288,7 @@ class WorkloadTask(Task):
         around = replace(around, flags=(*step.flags, *left_out, *around.flags))
         around.evidence["buffers"] = [one.part.slots for one in step.parts]
         row = with_figures(run.row(), step, watched, alone, around)
-        row = replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        row = row.replace(**check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
         if run.training.recording and session.folder:
             session.folder.append(*replayed_case(row, run, step, watched, ranks_by_host(run.backend, world)))
         return row
@@ -318,7 +319,7 @@ def replayed_case(
         step.ready.case, operation=run.training.regime.name, traffic=Traffic(f"{run.training.model}:{run.training.recording.digest}")
     )
     operation = replace(step.ready.operation, name=case.operation, bus_factor=lambda n: row.moved_bytes / case.size_bytes)
-    context = RowContext(hosts, row.ceiling, withheld=row.percent_of_ceiling is None, evidence=row.evidence)
+    context = RowContext(hosts, row.ceiling, withheld=comparison(row) is None, evidence=row.evidence)
     found, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
     return replace(found, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
 
