@@ -25,7 +25,7 @@ from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.plugins.training import FILE
 from collbench.plugins.training.computing import measure_computing, refused, unsupported, with_own_buffers
-from collbench.plugins.training.framework_steps import FrameworkTraining, measure_framework
+from collbench.plugins.training.framework_steps import FrameworkTraining
 from collbench.plugins.training.records import StepRow, comparison
 from collbench.plugins.training.routed import (
     differing_routing,
@@ -36,23 +36,18 @@ from collbench.plugins.training.routed import (
     routed_too_large,
     verify_routed,
 )
-from collbench.plugins.training.servers import (
-    TrainingRun,
-    measure_asynchronous,
-    measure_served,
-    roles_of,
-    roles_too_large,
-    served_of,
-    serves,
-)
+from collbench.plugins.training.servers import roles_of, served_of, serves
 from collbench.plugins.training.step_task import (
     Around,
+    LibraryTraining,
     PartLimit,
     PartNotPrepared,
     PreparedStep,
     StepPlan,
     Training,
+    TrainingRun,
     agree,
+    library_too_large,
     limits_of,
     path_s,
     plan_of,
@@ -134,8 +129,8 @@ class WorkloadTask(Task):
             run = replace(run, plan=agree(run.plan, world)) if run.plan and not (run.step and run.step.routing) else run
             room = routed_too_large if run.step and run.step.routing else too_large
             too_much = room(run.title, run.plan, opened.backend, world) if run.plan else None
-            roles = run.roles or run.served or run.framework
-            reason = world.first_error(roles_too_large(run.title, roles, world) if roles else too_much, "looking at the memory")
+            too_much = library_too_large(run.title, run.library, world) if run.library else too_much
+            reason = world.first_error(too_much, "looking at the memory")
         if not reason:
             return run
         if not training.optional:
@@ -150,15 +145,17 @@ class WorkloadTask(Task):
         step, adapt = regime.step(shape), run.training.adapt
         step = adapt(step, self.request.launch, backend) if adapt else step
         run = replace(run, shape=shape, step=step)
+        library: LibraryTraining | ServersUnsupported | None = None
         if regime.models:
-            framework = FrameworkTraining(regime, shape, step)
-            return replace(run, framework=framework, reason=framework.refusal(backend))
-        if serves(backend, regime):
-            served = served_of(shape, regime, backend.ranks)
-            return replace(run, reason=served) if isinstance(served, ServersUnsupported) else replace(run, served=served)
-        if regime.asynchronous(shape):
-            roles = roles_of(step, backend.ranks)
-            return replace(run, roles=roles, reason=roles.refusal(backend))
+            library = FrameworkTraining(regime, shape, step)
+        elif serves(backend, regime):
+            library = served_of(shape, regime, backend.ranks)
+        elif regime.asynchronous(shape):
+            library = roles_of(step, backend.ranks)
+        if isinstance(library, ServersUnsupported):
+            return replace(run, reason=library)
+        if library:
+            return replace(run, library=library, reason=library.refusal(backend))
         plan = plan_of(step, self.request.launch, backend)
         if step.routing:
             plan_routed(plan)
@@ -218,12 +215,8 @@ class WorkloadTask(Task):
         world = session.world
         if run.reason:
             return run.without(run.reason) if world.rank == 0 else None
-        if run.roles:
-            return measure_asynchronous(run, session)
-        if run.served:
-            return measure_served(run, session)
-        if run.framework:
-            return measure_framework(run.framework, run, session)
+        if run.library:
+            return run.library.measure(run, session)
         assert run.plan is not None
         context = session.context_of([(part.operation, part.case, run.opened) for part in run.parts], run.backend)
         return (self._routed if run.plan.step.routing else self._stepped)(session, run, run.plan, context)

@@ -19,8 +19,8 @@ from collbench.operations.registry import operations
 from collbench.operations.unsupported import ServersUnsupported, decode_reason
 from collbench.plugins.training import step_task as step_module
 from collbench.plugins.training import task as training
-from collbench.plugins.training.servers import roles_of, roles_too_large
-from collbench.plugins.training.step_task import StepPart, StepPlan, _program, must_cross, path_s, time_parts
+from collbench.plugins.training.servers import roles_of
+from collbench.plugins.training.step_task import StepPart, StepPlan, _program, library_too_large, must_cross, path_s, time_parts
 from collbench.plugins.training.task import run_workload
 from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.measure.launches import RecordingListener, run_alone
@@ -80,13 +80,13 @@ def test_a_step_is_one_iteration_of_all_its_exchanges(train):
 def test_exchanges_that_are_alike_are_one_part_looked_at_alone(train):
     (row,) = train(BUCKETS).rows
     large, small = row.parts
-    assert [large[key] for key in ("what", "operation", "groups", "group_ranks", "size_bytes", "times", "moved_bytes")] == [
+    assert [getattr(large, key) for key in ("what", "operation", "groups", "group_ranks", "size_bytes", "times", "moved_bytes")] == [
         "bucket 1 of 3 … bucket 2 of 3", "allreduce", 1, 4, 4096, 2, 1.5 * 8192,
     ]  # fmt: skip
     assert (small.what, small.times, small.moved_bytes) == ("bucket 3 of 3", 1, 1.5 * 1024)
     assert large.time_s.p50 == pytest.approx(lasts(4096), rel=0.06)
-    assert large["busbw_bytes_per_s"] == pytest.approx(1.5 * 4096 / large.time_s.p50)
-    assert large["percent_of_ceiling"] == pytest.approx(100 * large["busbw_bytes_per_s"] / BETA_BYTES_PER_S)
+    assert large.busbw_bytes_per_s == pytest.approx(1.5 * 4096 / large.time_s.p50)
+    assert large.percent_of_ceiling == pytest.approx(100 * large.busbw_bytes_per_s / BETA_BYTES_PER_S)
     assert row.parts_time_s == pytest.approx(2 * large.time_s.p50 + small.time_s.p50)
     assert (row.evidence["buffers"], row.evidence["exchanges"]) == ([2, 1], 3)  # alike ones take turns
 
@@ -367,6 +367,6 @@ def test_asynchronous_training_that_does_not_fit_the_memory_reports_it(monkeypat
     pairs = [Exchange("p2p_bandwidth", (pair,), 2**40, "x") for pair in ((1, 0), (0, 1))]
     me = SimpleNamespace(rank=0, host="node1")
     world = SimpleNamespace(on_host=lambda: [me, SimpleNamespace(rank=1)], me=me)
-    said = roles_too_large("parameter-server on mpi", roles_of(Step(tuple(pairs), 4), 2), world)
+    said = library_too_large("parameter-server on mpi", roles_of(Step(tuple(pairs), 4), 2), world)
     assert "parameter-server on mpi" in said and "on node1 for its 2 ranks" in said
-    assert roles_too_large("x", roles_of(Step(tuple(replace(each, size_bytes=4) for each in pairs), 4), 2), world) is None
+    assert library_too_large("x", roles_of(Step(tuple(replace(each, size_bytes=4) for each in pairs), 4), 2), world) is None
