@@ -223,7 +223,7 @@ def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hos
     monkeypatch.setattr(workload_asynchronous, "members_of", lambda backend, world: [SimpleNamespace(host=each) for each in hosts])
     roles = roles_of(step(servers=servers, worker=max(servers) + 1), len(hosts))
     ceilings = SimpleNamespace(of=lambda *about: asked.append(about[-1]) or (found, None))
-    actual = workload_asynchronous._ceiling(SimpleNamespace(roles=roles, backend=SimpleNamespace(name="mpi")), ceilings, None)
+    actual = workload_asynchronous._ceiling(roles, SimpleNamespace(name="mpi"), ceilings, None)
     assert (actual.bytes_per_s, asked) == (rate, [((roles.workers[0], 0),)] if rate else [])
 
 
