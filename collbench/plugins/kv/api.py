@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collbench.api.frames import DeclaredTable, frame_of
-from collbench.plugins.kv.kind import KV
+from collbench.plugins.kv.text import KV
 
 if TYPE_CHECKING:
     import pandas

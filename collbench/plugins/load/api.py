@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collbench.api.frames import DeclaredTable, frame_of
-from collbench.plugins.load.kind import LOAD
+from collbench.plugins.load.text import LOAD
 
 if TYPE_CHECKING:
     import pandas

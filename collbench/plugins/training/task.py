@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.errors import UsageError
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, ranks_by_host
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
@@ -292,12 +292,6 @@ class WorkloadTask(Task):
             if row.wrong:
                 session.note(f"wrong data in {row.regime} on {row.backend}: {row.wrong_detail or ''}")
         return {"workload": self._about(session)}
-
-    def exit_code(self, records: Sequence[StepRow]) -> int:
-        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
-        if any(row.wrong for row in records):
-            return FAILED
-        return FINE if any(row.na is None for row in records) else USAGE
 
 
 def replayed_case(

@@ -7,22 +7,37 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
+from collbench.operations.unsupported import decode_reason
+from collbench.plugins.overlap.records import Overlap, OverlapEstimate, StepOverlap
+from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
 from collbench.plugins.training import FILE
-from collbench.plugins.training.computing_text import ShownStep, computing_frame, computing_sentences
-from collbench.plugins.training.efficiency import Efficiency, Share
-from collbench.plugins.training.records import PartRow, Staleness, StepRow, WorkerPace, comparison
-from collbench.plugins.training.routing_text import ShownResult, ShownRouting, routing_frames, routing_sentences
+from collbench.plugins.training.records import (
+    Efficiency,
+    PartRow,
+    RoutedStep,
+    RoutingResult,
+    Share,
+    Staleness,
+    StepRow,
+    WorkerPace,
+    comparison,
+)
 from collbench.plugins.training.workloads.registry import every_regime
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
 from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
 from collbench.report.frame import Column, Frame, Line, R, csv_of, printable, table_lines, without_empty
 from collbench.report.screen import print_lines, width_of, wrapped
+from collbench.results.estimate import Estimate
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
 from collbench.units import format_bytes, format_rate, format_size, format_time, plural
+
+if TYPE_CHECKING:
+    from collbench.plugins.training.records import StepRow
+
 
 # Texts of planned and measured training steps.
 
@@ -357,9 +372,190 @@ def scaling_frame(rows: Sequence[StepRow]) -> Frame[tuple[str, Efficiency]] | No
     return Frame(columns, found, head=head, foot=foot)
 
 
-def _share(found: Share) -> str:
+def _share(found: Share | OverlapEstimate) -> str:
+    """Return "81.2 % (79.9–82.6 %)"."""
     interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
     return f"{100 * found.value:.1f} %{interval}"
+
+
+# Steps that compute while they communicate.
+
+
+class ShownStep(NamedTuple):
+    """A line of the table of steps with computing: a backend, its result, and whether a flag of the row makes it doubtful."""
+
+    backend: str
+    result: StepOverlap
+    doubtful: bool = False
+
+
+def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[ShownStep]:
+    def shown(each: ShownStep) -> str:
+        return text(each.result.overlap) if each.result.overlap else NOTHING
+
+    return Column("", title, shown, right=right, drop=drop)
+
+
+def _measured_efficiency(each: ShownStep) -> str:
+    """Return "81.2 % (79.9–82.6 %)", after "? " if the row is doubtful; or "inconclusive"."""
+    known = each.result.efficiency if each.result.conclusive else None
+    return f"{'? ' if each.doubtful else ''}{_share(known) if known else 'inconclusive'}"
+
+
+_STEPS: tuple[Column[ShownStep], ...] = (
+    Column("", "backend", lambda each: each.backend),
+    _of_step("compute ms", lambda known: format_time(known.computation_s / 1000)),
+    _of_step("exchanges ms", lambda known: format_time(known.communication_s / 1000)),
+    _of_step("both ms", lambda known: format_time(known.both_s / 1000)),
+    _of_step("exposed ms", lambda known: _exposed_ms(known.exposed_s), drop=1),
+    _of_step("overlap", lambda known: format_overlap(known.percent)),
+    _of_step("compute slower", lambda known: format_slowdown(known.slowdown), drop=3),
+    _of_step("outcome", format_outcome, drop=2, right=False),
+    Column("", "scaling efficiency", _measured_efficiency, right=False),
+)
+
+
+def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
+    """Return the table of a training that computes while it communicates, a line per backend; empty without such rows."""
+    shown = [
+        ShownStep(row.backend, row.computing, bool(DOUBTFUL & set(row.flags))) for row in rows if row.computing and row.computing.overlap
+    ]
+    return Frame(_STEPS, shown, names_hidden=True)
+
+
+def computing_sentences(row: StepRow) -> Iterator[str]:
+    """Yield how the computation of a row was chosen, how data moves meanwhile, and why it is inconclusive."""
+    known = row.computing
+    if known is None:
+        return
+    if known.overlap is None:
+        reason = decode_reason(known.refusal)
+        yield f"not measured with computing: {reason.render() if reason else 'unknown reason'}"
+        return
+    chosen = "as stated by --step-time" if known.stated else "as long as the exchanges; state it by --step-time"
+    how = MOVES[known.overlap.progress]
+    yield f"with computing of {format_time(known.goal_s / 1000)} ms, {chosen}: efficiency = compute / both; data moves {how}"
+    if known.overlap.doubt:
+        what = "overlap" if known.conclusive else "overlap and scaling efficiency"
+        yield f"{what} inconclusive: {known.overlap.doubt.render()}"
+
+
+def _exposed_ms(exposed: OverlapEstimate) -> str:
+    value, low, high = (None if each is None else f"{1e3 * each:.4g}" for each in (exposed.value, exposed.low, exposed.high))
+    return f"{value}" if low is None else f"{value} ({low}–{high})"
+
+
+# Expert-parallel training over several routings: the distribution of the step time, the imbalance tax, and each routing.
+
+MOST_SHOWN = 24  # routings in the table; JSON has all
+
+
+@dataclass(frozen=True)
+class ShownRouting:
+    """A line of the table of routings: the backend, in its first line only, and the routing."""
+
+    backend: str
+    step: RoutedStep
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    """A line of the table of distributions: a backend and its result."""
+
+    backend: str
+    result: RoutingResult
+
+
+def routing_frames(rows: Sequence[StepRow]) -> tuple[Frame[ShownResult], Frame[ShownRouting]]:
+    """Return the tables of one training on some backends: the distribution over the routings, and the routings; empty without any."""
+    results = [ShownResult(row.backend, row.routing) for row in rows if row.routing]
+    steps = [ShownRouting("" if number else each.backend, step) for each in results for number, step in enumerate(shown_steps(each.result))]
+    kept = without_empty(_ROUTINGS, steps)
+    return Frame(_DISTRIBUTION, results, names_hidden=True), Frame(kept, steps, names_hidden=True)
+
+
+def shown_steps(result: RoutingResult) -> list[RoutedStep]:
+    """Return the routings of the table, by number: all, or the slowest."""
+    slowest = sorted(result.steps, key=lambda step: step.time_s.value or 0.0, reverse=True)[:MOST_SHOWN]
+    return sorted(slowest, key=lambda step: step.step)
+
+
+def routing_sentences(row: StepRow) -> Iterator[str]:
+    """Yield the sentences below the tables of one row: the tax, and the bytes of dispatch and combine."""
+    result = row.routing
+    if result is None:
+        return
+    tax = format_tax(result.tax)
+    routings = plural(len(result.steps), "routing")
+    if result.tax.value is not None:
+        yield (
+            f"imbalance tax: {tax} of the time of a step with as many tokens that are routed evenly; {routings}, "
+            f"measured in turn with even ones, {plural(result.rounds, 'round')}"
+        )
+    each = [f"{name} {format_bytes(way.bytes)} ({way.dtype})" for name, way in _ways(result) if way.bytes is not None]
+    if each:
+        yield f"all tokens of a step: {', '.join(each)}"
+    if len(result.steps) > MOST_SHOWN:
+        yield f"the slowest {MOST_SHOWN} of {routings} are shown; JSON has all"
+
+
+def _ways(result: RoutingResult) -> tuple[tuple[str, Any], ...]:
+    return ("dispatch", result.dispatch), ("combine", result.combine)
+
+
+def format_tax(tax: Estimate) -> str:
+    """Return "+71.0 % (70.6 to 71.8 %)", with as many digits as the interval supports; a dash if it is unknown."""
+    if tax.value is None:
+        return NOTHING
+    if tax.low is None or tax.high is None:
+        return f"{100 * (tax.value - 1):+.0f} %"
+    digits = 0 if tax.high - tax.low >= 0.02 else 1
+    low, high = (100 * (end - 1) for end in (tax.low, tax.high))
+    return f"{100 * (tax.value - 1):+.{digits}f} % ({low:.{digits}f} to {high:.{digits}f} %)"
+
+
+def _milliseconds(time_s: Estimate) -> str:
+    """Return "966.1 (962.0–970.5)"; without the interval where it is unknown."""
+    if time_s.value is None:
+        return NOTHING
+    if time_s.low is None or time_s.high is None:
+        return format_time(time_s.value / 1000)
+    low, high = (format_time(end / 1000) for end in (time_s.low, time_s.high))
+    return f"{format_time(time_s.value / 1000)} ({low}–{high})"
+
+
+def _of_expected(step: RoutedStep) -> str:
+    if step.busbw_bytes_per_s is None or step.expected_bytes_per_s is None or step.percent_of_expected is None:
+        return NOTHING
+    rate, expected = format_rate(step.busbw_bytes_per_s), format_rate(step.expected_bytes_per_s)
+    return f"{rate} of {expected} GB/s ({step.percent_of_expected:.0f} %)"
+
+
+def _busiest_share(each: ShownRouting) -> str:
+    return NOTHING if each.step.busiest_share is None else f"{100 * each.step.busiest_share:.1f} %"
+
+
+_DISTRIBUTION: tuple[Column[ShownResult], ...] = (
+    Column("", "backend", lambda each: each.backend),
+    Column("", "routings", lambda each: str(len(each.result.steps)), right=True, drop=3),
+    Column("", "even ms", lambda each: _milliseconds(each.result.even_time_s), right=True, drop=2),
+    Column("", "p5 ms", lambda each: _milliseconds(each.result.time_s.p5), right=True, drop=4),
+    Column("", "p50 ms", lambda each: _milliseconds(each.result.time_s.p50), right=True),
+    Column("", "p95 ms", lambda each: _milliseconds(each.result.time_s.p95), right=True, drop=1),
+    Column("", "slowest ms", lambda each: _milliseconds(each.result.time_s.max), right=True),
+    Column("", "imbalance tax", lambda each: format_tax(each.result.tax), right=True),
+)
+_ROUTINGS: tuple[Column[ShownRouting], ...] = (
+    Column("", "backend", lambda each: each.backend),
+    Column("", "routing", lambda each: str(each.step.step), right=True),
+    Column("", "step ms", lambda each: _milliseconds(each.step.time_s), right=True),
+    Column("", "imbalance tax", lambda each: format_tax(each.step.tax), right=True),
+    Column("", "busiest rank", lambda each: str(each.step.busiest_rank), right=True),
+    Column("", "its share", _busiest_share, right=True),
+    Column("", "imbalance", lambda each: NOTHING if each.step.imbalance is None else f"{each.step.imbalance:.2f}×", right=True, drop=1),
+    Column("", "moves", lambda each: NOTHING if (moved := each.step.moved_bytes) is None else format_bytes(moved), right=True, drop=3),
+    Column("", "of expected", lambda each: _of_expected(each.step), drop=2),
+)
 
 
 STEPS = RecordKind("workload", StepRow, FILE, title, remarks, style=style, lines=lines)
