@@ -136,6 +136,7 @@ _METHOD = (
 def routing_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None:
     """Return the chart of one training on its backends; None without routings."""
     series: list[tuple[str, RoutingResult, Sequence[RoutedStep]]] = []
+    drawn: Sequence[RoutedStep]
     for row in rows:
         drawn = [step for step in row.routing.steps if _is_time(step.time_s.value)] if row.routing else []
         if row.routing and drawn:

@@ -252,7 +252,10 @@ def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, 
 
 
 _TIMES = {name: spec for name, spec, _ in declared(Times)} | {
-    "p50": column("The median time of a step; of asynchronous training, of a round of a worker."),
+    "p50": column(
+        "The median time of a step, from the ranks' meeting to the end of the slowest, of several routings over their medians; of "
+        "asynchronous training, of a round of a worker, which does not wait for others."
+    ),
 }
 _CEILING = {name: CEILING_COLUMNS[name] for name in ("kind", "bytes_per_s", "limited_by", "model", "source")}
 _REPLAY = {
@@ -307,37 +310,13 @@ def _routing(row: StepRow) -> Any:
 
 class StepRow(Record, frozen=True):
     """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
-    figures are None.
-
-    regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}
-    note            the regime's own remark
-    parameters, dtype, bucket_bytes   of the model and its gradients
-    payload_bytes   the bytes that the training itself moves, per rank
-    moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): for each exchange the busier
-                    direction, since exchanges follow one another. For asynchronous training, the bytes that a worker pushes and pulls in a
-                    round
-    n, time_s       samples of a whole step, from the ranks' meeting to the end of the slowest. For asynchronous training: rounds of a
-                    worker, which does not wait for others
-    stopped         why no more samples were taken
-    busbw_bytes_per_s   moved_bytes by the time. For asynchronous training, the bytes per second that the busiest server receives, which it
-                    also sends
-    ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
-    ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
-    parts           the exchanges of the step; those that differ only in `what` are one
-    parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
-                    one another
-    checked, wrong, wrong_detail   as in a row of cases
-    staleness       of asynchronous training
-    routing         for several routings of tokens to experts. Then `time_s` is over the medians of the routings, n counts all their
-                    samples, moved_bytes and ceiling_time_s are means, and busbw is all routings' bytes by all their times
-    replay          of a replay its trace, else None
-    computing       with `--compute real`
-    step_time_s     the user's computing time of a step, which run.json has; None in stored lines
+    figures are None. Rows with several routings are over all of them: n counts the samples of all, and busbw is all their bytes by all
+    their times.
     """
 
     _EMPTY: ClassVar = ("staleness", "routing", "computing")  # without a value they are stored as an empty object
 
-    regime: Annotated[str, column("The training.")]
+    regime: Annotated[str, column("The training, e.g. data-parallel.")]
     model: Annotated[str, column("The model that is trained.")]
     backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
     device: Annotated[str, column("Where the buffers are: `cpu` (host memory) or `cuda` (GPU memory).")]
@@ -346,20 +325,42 @@ class StepRow(Record, frozen=True):
     dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
     parameters: Annotated[int, column("The parameters of the model.")]
     bucket_bytes: Annotated[int, column("The size of a bucket of gradients.")]
-    payload_bytes: Annotated[int, column("The bytes that the training moves per rank and step.")]
-    moved_bytes: Annotated[float, column("The bytes of the rank that moves most, per step, by the conventions of busbw.")]
+    payload_bytes: Annotated[int, column("The bytes that the training itself moves per rank and step.")]
+    moved_bytes: Annotated[
+        float,
+        column(
+            "The bytes of the rank that moves most, per step, by the conventions of busbw: for each exchange the busier direction, since "
+            "exchanges follow one another; the mean of several routings; of asynchronous training, what a worker moves in a round."
+        ),
+    ]
     options: Annotated[dict[str, str], column("The requested options of the training.")] = field(default_factory=dict)
     note: Annotated[str, column("A remark about the training.")] = ""
     na: Annotated[str | None, column("Why it was not measured.")] = None
-    n: Annotated[int, column("The number of samples.")] = 0
+    n: Annotated[int, column("The number of samples of a step; of asynchronous training, the rounds of a worker.")] = 0
     time_s: Annotated[Times | None, column("", parts=_TIMES)] = None
     stopped: Annotated[str | None, column("Why the sampling stopped: precision, max_time, most_samples or iterations.")] = None
-    busbw_bytes_per_s: Annotated[float | None, column("The moved bytes divided by the median time.")] = None
+    busbw_bytes_per_s: Annotated[
+        float | None,
+        column(
+            "The moved bytes divided by the median time; of asynchronous training, the bytes per second that the busiest server receives, "
+            "which it also sends."
+        ),
+    ] = None
+    # moved_bytes by ceiling_time_s, limited by the exchange that takes most of it; its rate is None where one of them has none
     ceiling: Annotated[Ceiling | None, column("", parts=_CEILING)] = None
-    ceiling_time_s: Annotated[float | None, column("The time of the step at the expected bandwidth of its exchanges.")] = None
+    ceiling_time_s: Annotated[
+        float | None,
+        column("The time of the step at the expected bandwidth of its exchanges, one after the other where they share a rank."),
+    ] = None
     percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
-    parts: Annotated[tuple[PartRow, ...], column("The exchanges of a step.", value=_parts)] = ()
-    parts_time_s: Annotated[float | None, column("The time of all parts alone, one after the other.")] = None
+    parts: Annotated[tuple[PartRow, ...], column("The exchanges of a step, by kind.", value=_parts)] = ()
+    parts_time_s: Annotated[
+        float | None,
+        column(
+            "The time of all parts alone, one after the other where they share a rank: the rest of the step is what they cost or save one "
+            "another."
+        ),
+    ] = None
     checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
     wrong: Annotated[int | None, column("The number of wrong elements in these iterations; missing if none was verified.")] = None
     wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
@@ -385,7 +386,7 @@ class StepRow(Record, frozen=True):
     ] = None  # fmt: skip
     replay: Annotated[ReplayedTrace | None, column("", key="", parts=_REPLAY)] = None
     computing: Annotated[StepOverlap | None, column("", parts=_COMPUTING)] = None
-    step_time_s: Annotated[float | None, column("The computing time of a step.", after="routing")] = None
+    step_time_s: Annotated[float | None, column("The user's computing time of a step, which run.json has.", after="routing")] = None
 
     @property
     @figure("The number of routings that were measured.", after="step_time_s")

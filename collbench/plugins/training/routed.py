@@ -41,7 +41,7 @@ from collbench.plugins.training.records import RoutedStep, RoutingResult, StepRo
 from collbench.plugins.training.step_task import Around, PartLimit, PartNotPrepared, StepPart, StepPlan, WrongPart, least_s
 from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
 from collbench.plugins.training.workloads.step import bytes_of
-from collbench.reason import Fact, as_json
+from collbench.reason import as_json
 from collbench.results.estimate import Estimate
 from collbench.results.row import Times
 from collbench.stats.median import Median, fewest_for, median, quantile
@@ -202,22 +202,15 @@ def routed_too_large(title: str, plan: StepPlan, backend: Backend, world: World)
     )
 
 
-class RoutingsDiffer(Fact, frozen=True):
-    """Two ranks have different token counts. rank: the first one that differs from rank 0."""
-
-    text = (
-        "the token counts of rank {rank} ({host}) differ from those of rank 0: give the same routing file, and the same version of numpy, "
-        "to all ranks"
-    )
-    rank: int
-    host: str
-
-
-def differing_routing(routing: Routing | None, world: World) -> RoutingsDiffer | None:
-    """Return which rank has other token counts than rank 0, the same at all ranks; None if they agree. All ranks call it."""
+def check_routing(routing: Routing | None, world: World) -> None:
+    """Raise UsageError, on all ranks, if the token counts of a rank differ from those of rank 0. All ranks call it."""
     names = world.allgather(routing.name if routing else "", "comparing the routings")
-    other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
-    return None if other is None else RoutingsDiffer(other, world.members[other].host)
+    for rank, name in enumerate(names):
+        if name != names[0]:
+            raise UsageError(
+                f"the token counts of rank {rank} ({world.members[rank].host}) differ from those of rank 0: give the same routing file, "
+                "and the same version of numpy, to all ranks"
+            )
 
 
 # Preparation: buffers of the largest routing, and a program for each exchange over them.

@@ -28,7 +28,7 @@ from collbench.plugins.training.computing import measure_computing, refused, uns
 from collbench.plugins.training.framework_steps import FrameworkTraining
 from collbench.plugins.training.records import StepRow, comparison
 from collbench.plugins.training.routed import (
-    differing_routing,
+    check_routing,
     plan_routed,
     prepare_routed,
     routed_limits,
@@ -123,8 +123,8 @@ class WorkloadTask(Task):
         except UsageError as error:
             wrong = str(error)
         reason = world.first_error(wrong, f"laying {training.regime.name} out")
-        if not reason and (differs := differing_routing(run.step.routing if run.step else None, world)):
-            raise UsageError(differs.render())
+        if not reason:
+            check_routing(run.step.routing if run.step else None, world)
         if not reason and not run.reason:
             run = replace(run, plan=agree(run.plan, world)) if run.plan and not (run.step and run.step.routing) else run
             room = routed_too_large if run.step and run.step.routing else too_large

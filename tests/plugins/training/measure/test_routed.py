@@ -13,7 +13,7 @@ from collbench.errors import UsageError
 from collbench.measuring.request import Budget
 from collbench.plugins.training.routed import (
     Turn,
-    differing_routing,
+    check_routing,
     joint_confidence,
     round_of,
     rounds_schedule,
@@ -232,8 +232,8 @@ def test_ranks_with_different_token_counts_end_the_launch():
     mine, others = routing_of_text("zipf:1"), routing_of_text("zipf:1", seed="1")
     members = [SimpleNamespace(host=f"node{rank}") for rank in range(3)]
     world = SimpleNamespace(allgather=lambda name, what: [name, name, others.name], members=members)
-    found = differing_routing(mine, world)
-    assert (found.rank, found.host) == (2, "node2")
-    assert differing_routing(mine, SimpleNamespace(allgather=lambda name, what: [name] * 3, members=members)) is None
+    with pytest.raises(UsageError, match=r"rank 2 \(node2\)"):
+        check_routing(mine, world)
+    check_routing(mine, SimpleNamespace(allgather=lambda name, what: [name] * 3, members=members))
     assert mine.name != replace(others, name="").name != others.name
     assert json.loads(json.dumps(mine.name)) == mine.name
