@@ -14,22 +14,26 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import msgspec
 
 from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
+from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
 
 if TYPE_CHECKING:
-    from collbench.report.frame import Frame
+    from collbench.report.frame import Frame, Line
 
 
-def _as_json(value: Any) -> Any:
-    """Return a value with nested records as objects."""
-    if isinstance(value, msgspec.Struct):
-        return {name: _as_json(getattr(value, name)) for name in value.__struct_fields__}
-    if is_dataclass(value):
-        return {field.name: _as_json(getattr(value, field.name)) for field in fields(value)}
+def stored(value: Any) -> Any:
+    """Return a value of a record as it is stored: nested records as objects, facts as `reason.as_json` has them."""
+    if isinstance(value, Fact):
+        return as_json(value)
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if isinstance(value, msgspec.Struct) or is_dataclass(value):
+        names = value.__struct_fields__ if isinstance(value, msgspec.Struct) else [field.name for field in fields(value)]
+        return {name: stored(getattr(value, name)) for name in names}
     if isinstance(value, dict):
-        return {key: _as_json(inner) for key, inner in value.items()}
+        return {key: stored(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_json(inner) for inner in value]
+        return [stored(inner) for inner in value]
     return value
 
 
@@ -38,7 +42,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as values for JSON, with nested records as objects."""
-        return {name: _as_json(getattr(self, name)) for name in self.__struct_fields__}
+        return {name: stored(getattr(self, name)) for name in self.__struct_fields__}
+
+    @classmethod
+    def decoded(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record of a stored line; unknown keys are left out. Raises ValueError naming the first field that does not fit."""
+        return decode_record(values, cls)
 
     def replace(self, **figures: Any) -> Self:
         """Return a copy with other values of these fields."""
@@ -71,6 +80,7 @@ class RecordKind(Generic[R]):
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
     frame    the table for people, where it differs from the declared columns
+    lines    all lines for people, of so many characters, where they are more than a headline, a table and sentences
     kept     by sentence of `remarks` that is a result, which --quiet keeps, its style
     """
 
@@ -82,6 +92,7 @@ class RecordKind(Generic[R]):
     order: Callable[[Sequence[R]], Sequence[R]] = list
     style: Callable[[R], str] = lambda record: ""
     frame: Callable[[Sequence[R]], Frame[R]] | None = None
+    lines: Callable[[Sequence[R], int | None], Iterable[Line]] | None = None
     kept: Callable[[Sequence[R]], Mapping[str, str]] = lambda records: {}
 
     @property
@@ -101,11 +112,11 @@ class RecordKind(Generic[R]):
     def read(self, folder: Path) -> tuple[list[R], list[str]]:
         """Return (the records in a run's folder up to the last complete one, what could not be read)."""
         warnings: list[str] = []
-        return list(read_lines(folder / self.file, self.decoded, warnings)), warnings
+        return list(read_lines(folder / self.file, self.record.decoded, warnings)), warnings
 
     def decoded(self, values: Mapping[str, Any]) -> R:
-        """Return the record of a stored line; unknown keys are left out. Raises ValueError naming the first field that does not fit."""
-        return decode_record(values, self.record)
+        """Return the record of a stored line; see `Record.decoded`."""
+        return self.record.decoded(values)
 
 
 def _shown_of(name: str, spec: ColumnSpec) -> Iterator[ShownColumn[Any]]:

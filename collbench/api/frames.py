@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
+    from collbench.api.runs import Runs
+
 
 # Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
 
@@ -133,6 +135,20 @@ class DeclaredTable:
         name = run.path.resolve().name
         for record in self.records_of(run, strict):
             yield [name, *(value.value(record) for value in self.kind.declared.values)]
+
+    def frames(self, content: str) -> Callable[[Runs], pandas.DataFrame]:
+        """Return the method of `Runs` that returns the DataFrame of all runs. content: what has a row in it."""
+
+        def frame(self: Runs) -> pandas.DataFrame:
+            return frame_of(table, self, self.strict)
+
+        table = self
+        frame.__name__ = self.name
+        frame.__doc__ = f"""Return a DataFrame with a row per {content}.
+
+        Raises UsageError without pandas, and UnreadableRun for damaged records.
+        """
+        return frame
 
     def all_records(self) -> property:
         """Return a property of `Runs` with the records of all runs."""

@@ -17,7 +17,7 @@ from collbench import __version__
 from collbench.backends.backend import Backend
 from collbench.control.diagnosis import Hang
 from collbench.control.world import World
-from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
+from collbench.errors import FAILED, FINE, USAGE, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals, software
 from collbench.launch.spawn import command_began_s, record_run
 from collbench.measuring.ceilings import Ceilings
@@ -136,7 +136,10 @@ class Task(Protocol):
         return {}
 
     def exit_code(self, records: Sequence[Any]) -> int:
-        """Return the exit code that follows from the records, at rank 0."""
+        """Return the exit code, at rank 0: 4 if data was wrong, 2 if nothing could be measured, else 0."""
+        if any(row.wrong for row in records):
+            return FAILED
+        return FINE if any(row.na is None for row in records) else USAGE
 
     def act(self, session: LaunchSession, code: int) -> None:
         """Act on the result, at rank 0, when it is stored and all ranks still run."""

@@ -35,6 +35,9 @@ def lines(kind: RecordKind[R], records: Sequence[R], width: int | None = None) -
     """Yield the headline, the table, and the sentences below it; nothing without records."""
     if not records:
         return
+    if kind.lines:
+        yield from kind.lines(records, width)
+        return
     yield Line(printable(kind.title(records)), "head")
     yield from table_lines(frame_of(kind, records), width)
     kept = kind.kept(records)
@@ -55,7 +58,7 @@ def write(
     """Print records in one of FORMATS; the table has them in the order of their kind. Raises UsageError for another format.
 
     run     the name of their folder, in a CSV's first column
-    headed  whether records were printed before: a CSV has its header
+    headed  whether records were printed before: a CSV has its header, and a table is separated by an empty line
     quiet   whether notes are left out
     """
     check_format(format, FORMATS, f" for {kind.name}")
@@ -65,7 +68,7 @@ def write(
         found = [Line(to_line(record.as_json())) for record in records]
     else:
         width = width_of(out)
-        found = list(wrapped(lines(kind, records, width), width))
+        found = [*([Line("")] if headed else []), *wrapped(lines(kind, records, width), width)]
     print_lines(found, out, color, quiet=quiet)
 
 

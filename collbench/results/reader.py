@@ -16,6 +16,7 @@ from msgspec import Meta
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
+from collbench.reason import Fact
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES
 from collbench.results.row import SCHEMA, Row, Times, stored_operation
 from collbench.results.store import parse_object, read_object
@@ -126,7 +127,7 @@ def with_limits(values: Mapping[str, Any]) -> dict[str, Any]:
 def decode_record(values: Mapping[str, Any], kind: type[_T]) -> _T:
     """Return the dataclass from JSON values; unknown keys are left out. Raises ValueError naming the first field that does not fit.
 
-    Nothing that a record, or a time or ceiling in it, holds as a number of its own can be negative.
+    Nothing that a record, or a time, ceiling or record in it, holds as a number of its own can be negative.
     """
     try:
         record = msgspec.convert(values, kind)
@@ -149,14 +150,15 @@ def misfit(name: str, value: Any) -> ValueError:
 
 
 def check_signs(record: Any, path: str) -> None:
-    """Raise ValueError for a negative number in a record, or in a time or ceiling of it. path: what comes before the field's name."""
+    """Raise ValueError for a negative number in a record, or in a time, ceiling or record of it. path: before the field's name."""
     names = record.__struct_fields__ if isinstance(record, msgspec.Struct) else vars(record)
     for name in names:
         value = getattr(record, name)
         if isinstance(value, int | float) and value < 0:
             raise misfit(path + name, value)
-        if isinstance(value, Times | Ceiling):
-            check_signs(value, f"{path}{name}.")
+        for inner in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(inner, Times | Ceiling | msgspec.Struct) and not isinstance(inner, Fact):
+                check_signs(inner, f"{path}{name}.")
 
 
 def _read_info(path: Path, warnings: list[str]) -> dict[str, Any]:

@@ -57,13 +57,20 @@ class CaseKey(NamedTuple):
         return dict(zip(self._fields, self.stored(), strict=False))
 
 
-class Comparison(NamedTuple):
+class RateComparison(NamedTuple):
     """A measured bus bandwidth against the expected one. `percent` is 100 at the rate that a healthy system approaches."""
 
     percent: float
     busbw_bytes_per_s: float
     expected_bytes_per_s: float
     ceiling: Ceiling
+
+
+def compared_rates(percent: float | None, busbw_bytes_per_s: float | None, ceiling: Ceiling | None) -> RateComparison | None:
+    """Return a bus bandwidth against the expected one; None if either is unknown, or without a percentage: it does not apply."""
+    if percent is None or busbw_bytes_per_s is None or ceiling is None or not ceiling.bytes_per_s:
+        return None
+    return RateComparison(percent, busbw_bytes_per_s, ceiling.bytes_per_s, ceiling)
 
 
 SERIES = tuple(name for name in CaseKey._fields if name != "size_bytes")  # within a series rows differ only in size
@@ -97,7 +104,7 @@ def _overlap_figures(row: Row) -> dict[str, Any]:
 
 
 # The columns of nested records in CSV, by their keys.
-_CEILING = {
+CEILING_COLUMNS = {
     "kind": column("The kind of expected bandwidth: measured, network, topology, given, simulated or none."),
     "bytes_per_s": column("The expected bus bandwidth: what a healthy system approaches."),
     "limited_by": column("The link or resource that sets the expected bandwidth; without a rate, the reason."),
@@ -245,7 +252,7 @@ class Row:
     groups: Annotated[dict[str, Any], column("", parts=_GROUPS)] = field(default_factory=dict)
     overlap: Annotated[dict[str, Any], column("", parts=_OVERLAP, value=_overlap_figures)] = field(default_factory=dict)
     interference: dict[str, Any] = field(default_factory=dict)
-    ceiling: Annotated[Ceiling | None, column("", parts=_CEILING)] = None
+    ceiling: Annotated[Ceiling | None, column("", parts=CEILING_COLUMNS)] = None
     hard_bound: Annotated[Ceiling | None, column("", parts=_HARD_BOUND)] = None
     percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
     checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
@@ -292,12 +299,9 @@ class Row:
         return values
 
     @property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> RateComparison | None:
         """Return the bus bandwidth against the expected one; None if either is unknown, or if the expected one does not apply."""
-        percent, rate, ceiling = self.percent_of_ceiling, self.busbw_bytes_per_s, self.ceiling
-        if percent is None or rate is None or ceiling is None or not ceiling.bytes_per_s:
-            return None
-        return Comparison(percent, rate, ceiling.bytes_per_s, ceiling)
+        return compared_rates(self.percent_of_ceiling, self.busbw_bytes_per_s, self.ceiling)
 
     def compared_with(self, ceiling: Ceiling | None, hard_bound: Ceiling | None, percent: float | None) -> Row:
         """Return a copy with these limits; `percent`: of the ceiling, None if it does not apply."""

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     summary="transfers of scattered blocks, such as those of a key-value cache",
     commands={"kv": "collbench.plugins.kv.command:add_kv"},
     records={"kv": RecordFile(FILE, "row", has_cases=True)},
-    kinds=("collbench.plugins.kv.kind:KV",),
+    kinds=("collbench.plugins.kv.text:KV",),
     sections={"collbench.plugins.kv.page:section": "gate"},
     tables=("collbench.plugins.kv.api:KV_TABLE",),
     api={"Runs.kv": "collbench.plugins.kv.api:kv", "Runs.kv_rows": "collbench.plugins.kv.api:kv_rows"},

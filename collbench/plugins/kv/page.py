@@ -13,13 +13,13 @@ from collbench.report.forms import frame_of
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, linear_scale, series_classes
+from collbench.report.html.drawing import Bar, bar_picture, series_classes
 from collbench.units import format_percent, format_time, listed, plural
 
 if TYPE_CHECKING:
     from collbench.report.material import Material
 
-_WIDTH, _LEFT, _STEP, _MOST_BARS = 540, 8, 42, 16  # pixels
+_MOST_BARS = 16
 _FASTEST = 1e15  # bytes per second: a larger rate is not valid
 _METHOD = (
     "A bar is the bytes of all blocks divided by the median time until the last target has all of them. Each method moves the same blocks "
@@ -66,25 +66,14 @@ def _chart(key: str, prefix: str, rows: Sequence[KvRow]) -> Chart | None:
     shown = most_bytes(rows)[:_MOST_BARS]
     if not shown:
         return None
-    picture = Picture(_WIDTH, len(shown) * _STEP + 46)
-    ends = [_gigabytes(row, time_s) for row in shown for time_s in (row.time_s.value, row.time_s.low, row.expected_s)]
-    x = linear_scale(0.0, max(ends), _LEFT, _WIDTH - 20, "GB/s")
-    bottom = len(shown) * _STEP + 6
-    for value, text in x.ticks:
-        picture.line([(x.at(value), 4), (x.at(value), bottom)], "grid")
-        picture.text(x.at(value), bottom + 16, text, "middle")
-    picture.text((x.start + x.end) / 2, bottom + 34, x.title, "middle")
-    for place, row in enumerate(shown):
-        y, right = place * _STEP + 20, x.at(_gigabytes(row, row.time_s.value))
-        picture.text(_LEFT, y - 3, short(row.method, 52), classes="ink")
-        picture.text(_WIDTH - 20, y - 3, result(row), "end", "ink")
-        picture.add("rect", series_classes(0), x=x.start, y=y + 2, width=max(1.0, right - x.start), height=13)
+    bars = []
+    for row in shown:
+        interval = None
         if row.time_s.low and row.time_s.high:
-            picture.line([(x.at(_gigabytes(row, end)), y + 8.5) for end in (row.time_s.high, row.time_s.low)], "axis wide")
-        if row.expected_s:
-            limit = x.at(_gigabytes(row, row.expected_s))
-            picture.line([(limit, y - 1), (limit, y + 18)], "limit wide")
-        picture.tip(right, y + 8.5, short(f"{row.method}: {result(row)}", 300))
+            interval = (_gigabytes(row, row.time_s.high), _gigabytes(row, row.time_s.low))
+        mark = _gigabytes(row, row.expected_s) if row.expected_s else None
+        bars.append(Bar(row.method, result(row), _gigabytes(row, row.time_s.value), interval, mark, series_classes(0)))
+    picture = bar_picture(bars, "GB/s")
     what = f"{plural(shown[0].blocks, 'block')} of {blocks_text(shown[0])}"
     name = f"{prefix}The rate of each method: {what}"
     table = Table(["method", "rate"], [[row.method, result(row)] for row in shown])

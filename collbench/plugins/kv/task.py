@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from collbench.backends.backend import Backend, Unavailable
 from collbench.backends.registry import backend_class
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.crossing import LeastBytes
 from collbench.measuring.loop import Loop, Timed
@@ -339,12 +339,6 @@ class KvTask(Task):
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return run.json's "kv"."""
         return {"kv": self.about(session)}
-
-    def exit_code(self, records: Sequence[KvRow]) -> int:
-        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
-        if any(row.wrong for row in records):
-            return FAILED
-        return FINE if any(row.na is None for row in records) else USAGE
 
 
 def run_kv(kv: KvRequest, world: World, listener: ProgressListener | None, ended: Callable[[int], None]) -> int:

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     summary="how much slower an operation is while other ranks use the same links",
     commands={"load": "collbench.plugins.load.command:add_load"},
     records={"load": RecordFile(FILE, "row", has_cases=True)},
-    kinds=("collbench.plugins.load.kind:LOAD",),
+    kinds=("collbench.plugins.load.text:LOAD",),
     sections={"collbench.plugins.load.page:section": "gate"},
     tables=("collbench.plugins.load.api:LOADS_TABLE",),
     api={"Runs.loads": "collbench.plugins.load.api:loads", "Runs.load_rows": "collbench.plugins.load.api:load_rows"},

@@ -3,13 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, floor, log, sqrt
 from typing import Literal
 
-from collbench.plugins.load.blocks import FEWEST_GROUPS, Blocks, QuantileEstimate, block_quantile, block_ratio
+import numpy as np
+from numpy.typing import NDArray
+
 from collbench.plugins.load.records import SHARES, LoadQuantile, Verdict
 from collbench.reason import Fact
 from collbench.results.estimate import Estimate
+from collbench.stats.median import quantile, t_quantile
 from collbench.units import plural
+
+# Quantiles of samples that come in blocks.
+
+FEWEST_GROUPS = 4  # of which an interval follows: Student's t with 3 degrees of freedom
+_BEYOND = 3  # samples of a group above a quantile: 6 for the median, 300 for p99, 3,000 for p99.9
+_NORMAL = 1e6  # degrees of freedom of a normal variable
+Blocks = Sequence[NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class QuantileEstimate:
+    """A quantile, or the ratio of two, with its confidence interval; None where the samples are too few. groups: behind the interval."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    groups: int = 0
+
+
+def fewest_samples(share: float) -> int:
+    """Return the number of samples of a group for a quantile (0 to 1): three beyond it, and six at least."""
+    return max(6, round(_BEYOND / (1 - share))) if share < 1 else 6
+
+
+def grouped(blocks: Sequence[Blocks], share: float) -> list[list[NDArray[np.float64]]]:
+    """Return [groups][conditions] the samples of neighboring blocks, each with enough samples for a quantile.
+
+    blocks: [conditions][blocks]; the block of each condition at the same place is of the same pair. There are at most as many groups as
+    blocks, all of the same number of blocks but for the last ones; none if the blocks together do not have enough samples.
+    """
+    sizes = [[len(block) for block in condition] for condition in blocks]
+    number = len(sizes[0])
+    for count in range(number, 0, -1):
+        ends = [floor(number * index / count) for index in range(count + 1)]
+        parts = list(pairwise(ends))
+        if all(sum(condition[low:high]) >= fewest_samples(share) for condition in sizes for low, high in parts):
+            return [[np.concatenate(condition[low:high]) for condition in blocks] for low, high in parts]
+    return []
+
+
+def block_quantile(blocks: Blocks, share: float, confidence: float = 0.95) -> QuantileEstimate:
+    """Return a quantile of all samples, in their unit. The interval covers the spread inside the blocks and between them.
+
+    It is the union of the order statistics' interval, which needs no distribution but independent samples, and of Student's interval
+    of the groups' quantiles. Without four groups the interval is unknown.
+    """
+    groups = grouped([blocks], share)
+    if not groups:
+        return QuantileEstimate()
+    ordered = np.sort(np.concatenate([group[0] for group in groups]))
+    value = quantile(ordered, share)
+    if len(groups) < FEWEST_GROUPS:
+        return QuantileEstimate(value, groups=len(groups))
+    reach = t_quantile((1 + confidence) / 2, _NORMAL) * sqrt(len(ordered) * share * (1 - share))
+    place = share * (len(ordered) - 1)
+    low, high = (float(ordered[min(max(0, round(at)), len(ordered) - 1)]) for at in (place - reach - 0.5, place + reach + 0.5))
+    each = np.log([max(quantile(np.sort(group[0]), share), 1e-12) for group in groups])
+    half = _half_width(each, confidence)
+    return QuantileEstimate(value, min(low, value * exp(-half)), max(high, value * exp(half)), len(groups))
+
+
+def block_ratio(before: Blocks, after: Blocks, share: float, confidence: float = 0.95) -> QuantileEstimate:
+    """Return the quantile `after` divided by that `before`: the geometric mean over groups of pairs, with Student's interval.
+
+    Both have a block of each pair, in the same order, so that what changes slowly affects both blocks of a pair alike.
+    """
+    groups = grouped([before, after], share)
+    if not groups:
+        return QuantileEstimate()
+    pairs = [[max(quantile(np.sort(part), share), 1e-12) for part in group] for group in groups]
+    each = np.array([log(second / first) for first, second in pairs])
+    value = exp(float(each.mean()))
+    if len(groups) < FEWEST_GROUPS:
+        return QuantileEstimate(value, groups=len(groups))
+    half = _half_width(each, confidence)
+    return QuantileEstimate(value, exp(log(value) - half), exp(log(value) + half), len(groups))
+
+
+def _half_width(logs: NDArray[np.float64], confidence: float) -> float:
+    """Return half of Student's interval of a mean."""
+    return min(700.0, t_quantile((1 + confidence) / 2, len(logs) - 1) * float(logs.std(ddof=1)) / sqrt(len(logs)))
+
 
 FEWEST_BLOCKS = FEWEST_GROUPS
 _JOINT = 1 - 0.05 / len(SHARES)  # so that the intervals of a row's factors hold together with 95 %

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import unsupported_reason
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.errors import UsageError
 from collbench.launch import signals
 from collbench.measuring.crossing import LeastBytes, least
 from collbench.measuring.loop import Loop, Timed
@@ -289,12 +289,6 @@ class LoadTask(Task):
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Return run.json's "load"."""
         return {"load": self.about(session)}
-
-    def exit_code(self, records: Sequence[LoadRow]) -> int:
-        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
-        if any(row.wrong for row in records):
-            return FAILED
-        return FINE if any(row.na is None for row in records) else USAGE
 
 
 class Measuring:

@@ -8,14 +8,15 @@ group gives one value from the medians of its states, and the interval is over g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import ceil, sqrt
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from collbench.columns import column
 from collbench.reason import Fact, as_json
 from collbench.stats.median import t_quantile
 from collbench.units import plural
@@ -118,9 +119,9 @@ class AssistanceMissing(Fact, frozen=True):
 class OverlapEstimate:
     """A value with its 95 % confidence interval; low and high are None where there are too few groups."""
 
-    value: float
-    low: float | None
-    high: float | None
+    value: Annotated[float, column("{}", key="")]
+    low: Annotated[float | None, column("{} The lower end of its 95 % confidence interval.")]
+    high: Annotated[float | None, column("{} The upper end of its 95 % confidence interval.")]
 
 
 @dataclass(frozen=True)
@@ -256,10 +257,6 @@ class StepOverlap:
     def conclusive(self) -> bool:
         """Whether the efficiency holds. An overlap can be too wide for a conclusion while the efficiency is not."""
         return self.overlap is not None and (self.overlap.doubt is None or isinstance(self.overlap.doubt, OverlapWide))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the values for a row, JSON-ready."""
-        return {**asdict(replace(self, overlap=None)), "overlap": self.overlap.as_json() if self.overlap else None}
 
 
 def efficiency_of(states: States) -> OverlapEstimate:

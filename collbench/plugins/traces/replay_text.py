@@ -4,13 +4,12 @@ recorded times, and what the trace lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from collbench.plugins.traces.recording import TraceFact
-from collbench.plugins.training.records import ReplayedTrace, StepRow, part_ends
-from collbench.plugins.training.text import milliseconds, of_part, span
+from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
+from collbench.plugins.training.text import limiting, milliseconds, of_expected, span
 from collbench.reason import decode_or_text
 from collbench.report.cases import NOTHING
 from collbench.report.frame import Column, Frame, without_empty
@@ -31,7 +30,7 @@ class Cost:
     recorded_s   recorded time; None: not recorded
     """
 
-    part: Mapping[str, Any]
+    part: PartRow
     time_s: float
     share: float | None
     gain_s: float | None
@@ -47,17 +46,17 @@ def _ms(seconds: float | None) -> str:
 
 _COLUMNS: tuple[Column[Shown], ...] = (
     Column("", "backend", lambda each: each[0]),
-    Column("", "costliest operations", lambda each: span(*part_ends(each[1].part)), cut=True),
-    Column("", "operation", lambda each: str(each[1].part["operation"]), drop=3),
-    Column("", "groups", lambda each: f"{each[1].part['groups']} of {plural(each[1].part['group_ranks'], 'rank')}", drop=6),
-    Column("", "size", lambda each: format_bytes(each[1].part["size_bytes"]), right=True, drop=4),
-    Column("", "times", lambda each: str(each[1].part["times"]), right=True),
+    Column("", "costliest operations", lambda each: span(*each[1].part.names), cut=True),
+    Column("", "operation", lambda each: each[1].part.operation, drop=3),
+    Column("", "groups", lambda each: f"{each[1].part.groups} of {plural(each[1].part.group_ranks, 'rank')}", drop=6),
+    Column("", "size", lambda each: format_bytes(each[1].part.size_bytes), right=True, drop=4),
+    Column("", "times", lambda each: str(each[1].part.times), right=True),
     Column("", "all ms", lambda each: _ms(each[1].time_s), right=True),
     Column("", "share", lambda each: NOTHING if each[1].share is None else format_percent(100 * each[1].share), right=True, drop=5),
     Column("", "recorded ms", lambda each: _ms(each[1].recorded_s), right=True, drop=2),
-    Column("", "of expected", lambda each: of_part(each[1].part)[0], drop=1),
+    Column("", "of expected", lambda each: of_expected(each[1].part), drop=1),
     Column("", "gain ms", lambda each: _ms(each[1].gain_s), right=True),
-    Column("", "limited by", lambda each: of_part(each[1].part)[1], drop=7),
+    Column("", "limited by", lambda each: limiting(each[1].part), drop=7),
 )
 
 
@@ -72,34 +71,26 @@ def _costliest(row: StepRow) -> list[Cost]:
     recorded = row.replay.parts_time_s if row.replay else ()
     costs = []
     for number, part in enumerate(row.parts):
-        each_s = (part["time_s"] or {}).get("p50")
-        if not each_s:
+        if not part.time_s or not part.time_s.p50:
             continue
-        time_s = part["times"] * each_s
+        time_s = part.times * part.time_s.p50
         before = recorded[number] if number < len(recorded) else None
-        rate = (part["ceiling"] or {}).get("bytes_per_s")
+        compared = part.comparison
         gain_s = None
-        if rate and part["percent_of_ceiling"] is not None and part["moved_bytes"] is not None:
-            gain_s = max(0.0, time_s - float(part["moved_bytes"] / rate))
-        costs.append(Cost(part, time_s, None, gain_s, None if before is None else part["times"] * before))
+        if compared is not None and part.moved_bytes is not None:
+            gain_s = max(0.0, time_s - part.moved_bytes / compared.expected_bytes_per_s)
+        costs.append(Cost(part, time_s, None, gain_s, None if before is None else part.times * before))
     whole = sum(cost.time_s for cost in costs)
     if whole and "parts_left_out" not in row.flags:
         costs = [replace(cost, share=cost.time_s / whole) for cost in costs]
     return sorted(costs, key=lambda cost: -cost.time_s)[:_COSTLIEST]
 
 
-def exposed_s(row: StepRow) -> float | None:
-    """Return the exposed communication of a replayed step in seconds: its time without that of computing. None without a measurement."""
-    if row.time_s is None or row.replay is None:
-        return None
-    return max(0.0, row.time_s.p50 - row.replay.compute_s)
-
-
 def replay_sentences(row: StepRow) -> Iterator[str]:
     """Yield the exposed communication, and the recorded time of the step beside the measured one."""
     if row.replay is None or row.time_s is None:
         return
-    step_s, exposed = row.time_s.p50, exposed_s(row) or 0.0
+    step_s, exposed = row.time_s.p50, row.exposed_s or 0.0
     if row.replay.compute is None:
         yield "the replay does not compute: the time of the step is that of its communication"
     else:
@@ -114,20 +105,6 @@ def replay_sentences(row: StepRow) -> Iterator[str]:
     else:
         here = " with its computing" if row.replay.compute is None else f", {100 * (step_s / recorded - 1):+.3g} % here"
         yield f"recorded time of the step: {milliseconds(recorded)} ms{here}"
-
-
-def replay_values(row: StepRow) -> dict[str, object]:
-    """Return the fields of a replay for CSV, all empty for other rows: trace_…, recorded_…, compute_s and exposed_s."""
-    trace = row.replay
-    return {
-        "trace_format": trace and trace.form,
-        "trace_ranks": trace and trace.ranks,
-        "trace_missing": trace and ", ".join(trace.missing),
-        "recorded_step_time_s": trace and trace.step_time_s,
-        "compute_s": trace and trace.compute_s,
-        "exposed_s": exposed_s(row),
-        "recorded_parts_s": list(trace.parts_time_s) if trace else None,
-    }
 
 
 def trace_sentences(trace: ReplayedTrace) -> Iterator[str]:

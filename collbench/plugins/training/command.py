@@ -208,8 +208,7 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
 
     Raises UsageError for a training that does not fit.
     """
-    from collbench.plugins.training.records import read_workload
-    from collbench.plugins.training.text import write_plan
+    from collbench.plugins.training.text import STEPS, write_plan
     from collbench.report.screen import write_line
 
     if info and info.rank:
@@ -218,7 +217,7 @@ def show_workload(workload: WorkloadRequest, arguments: argparse.Namespace, info
     run = earlier_run(request, workload.options)
     planned, left_out = planned_steps(workload.trainings, planned_hosts(request, arguments, info, env))
     backends = [name for name in request.backends if not missing_backend(name)]
-    stored = {(row.regime, row.backend) for row in read_workload(run)[1]} if run else set()
+    stored = {(row.regime, row.backend) for row in STEPS.read(run.path)[0]} if run else set()
     left = sum((step.regime.name, name) not in stored for step in planned for name in backends)
     computing = sum((step.regime.name, name) not in stored and workload.compute and step.regime.with_computing is not None
                     for step in planned for name in backends)  # fmt: skip

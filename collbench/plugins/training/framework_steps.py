@@ -12,11 +12,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,27 +24,23 @@ from collbench.backends.backend import Backend
 from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed
 from collbench.machine.peak.ceiling import no_ceiling
-from collbench.measuring.row import check_fields, doubts, times_of, wrong_evidence
 from collbench.measuring.session import LaunchSession
 from collbench.operations.data import Mismatch
 from collbench.operations.unsupported import FrameworkUnsupported
 from collbench.plugins.traces.c10d import dtype_in, dtype_of, kind_of, width_of
 from collbench.plugins.traces.model import DTYPES, KINDS, NONE
-from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.records import PartRow, StepRow
+from collbench.plugins.training.step_task import LibraryTraining, StepTiming, TrainingRun
 from collbench.plugins.training.workloads.frameworks import DDP, ModelTensors, tensors_of
 from collbench.plugins.training.workloads.registry import regimes
 from collbench.plugins.training.workloads.shape import BUCKET
 from collbench.plugins.training.workloads.step import Regime, Shape, Step, bytes_of
-from collbench.reason import Fact, as_json
+from collbench.reason import Fact, as_json, decode
 from collbench.units import format_bytes, parse_size, plural
-
-if TYPE_CHECKING:
-    from collbench.plugins.training.servers import TrainingRun
 
 _CAPABLE = ("gloo", "torch-nccl")
 _WARMUPS = 3  # after the first step DistributedDataParallel rebuilds its buckets, within the second one
 _SEED = 0  # of the parameters before training
-_MOST = 3000  # samples at most
 _SETTLE_S = 0.5  # torch 2.13 frees a stopped observer without regard to threads that still end an operation
 _COPIES = 7  # of the parameters: two models with gradients, buckets, and the values that are compared
 _NO_REFERENCE = "the step computes, too"
@@ -102,7 +98,7 @@ Traffic = TrafficEqual | TrafficDiffers
 
 
 @dataclass(frozen=True)
-class FrameworkTraining:
+class FrameworkTraining(LibraryTraining):
     """A training that a framework runs, and the exchanges that are expected of it."""
 
     regime: Regime
@@ -123,26 +119,29 @@ class FrameworkTraining:
         """Return why the framework does not run over a backend, or None."""
         return None if backend.name in _CAPABLE else FrameworkUnsupported(self.regime.name, backend.name, _CAPABLE)
 
-    def bytes_at(self, _rank: int) -> int:
+    def bytes_at(self, rank: int) -> int:
         """Return the bytes of host memory that a rank needs."""
         return _COPIES * self.shape.gradient_bytes
 
-    def parts(self) -> list[dict[str, Any]]:
+    def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
+        """Measure on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the framework fails."""
+        return _measure(self, run, session)
+
+    def parts(self) -> tuple[PartRow, ...]:
         """Return the expected operations as a row's `parts`; neighbors of equal size are one."""
         found = []
         for _, those in groupby(self.step.exchanges, lambda one: (one.operation, one.size_bytes)):
             alike = list(those)
             first, last = alike[0], alike[-1]
             moved = max(bytes_of(first, len(first.groups[0])))
-            found.append(
-                {
-                    "what": first.what if first is last else f"{first.what} … {last.what}", "ends": [first.what, last.what],
-                    "operation": first.operation, "groups": len(first.groups), "group_ranks": len(first.groups[0]),
-                    "size_bytes": first.size_bytes, "times": len(alike), "moved_bytes": moved * len(alike), "time_s": None,
-                    "busbw_bytes_per_s": None, "ceiling": no_ceiling(_NO_REFERENCE).as_json(), "percent_of_ceiling": None,
-                }
+            part = PartRow(
+                what=first.what if first is last else f"{first.what} … {last.what}", ends=(first.what, last.what),
+                operation=first.operation, groups=len(first.groups), group_ranks=len(first.groups[0]), size_bytes=first.size_bytes,
+                times=len(alike), moved_bytes=moved * len(alike), time_s=None, busbw_bytes_per_s=None, ceiling=no_ceiling(_NO_REFERENCE),
+                percent_of_ceiling=None,
             )  # fmt: skip
-        return found
+            found.append(part)
+        return tuple(found)
 
 
 # The model and its training, in one process and under a framework.
@@ -291,8 +290,7 @@ def compared(framework: str, expected: Sequence[Exchanged], by_rank: Sequence[Se
 # One training: warm-up, a recorded step, samples, and a step that is verified.
 
 
-def measure_framework(framework: FrameworkTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    """Measure on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the framework fails."""
+def _measure(framework: FrameworkTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
     import torch
 
     world, budget, title = session.world, session.request.budget, run.title
@@ -301,11 +299,10 @@ def measure_framework(framework: FrameworkTraining, run: TrainingRun, session: L
     try:
         with world.extend_timeout(budget.max_time_s), world.watchdog.phase(f"{title}: training"):
             training = TorchTraining(framework.shape, [seed + world.rank], device, framework.regime)
-            warm = _samples(torch, training, max(_WARMUPS, budget.warmup or 0), world)
+            timing = StepTiming(title, training.step, torch.distributed.barrier)
+            timing.warm_up(max(_WARMUPS, budget.warmup or 0), world)
             recorded = recorded_step(torch, training)
-            slowest = max(world.allgather(float(warm[-1]), f"{title}: warming up"))
-            n = budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
-            series = _samples(torch, training, n, world)
+            series = timing.sample(session)
             wrong = _verify(torch, framework, world, device, seed) if session.request.check else []
     except (CollbenchError, MemoryError):
         raise
@@ -315,40 +312,18 @@ def measure_framework(framework: FrameworkTraining, run: TrainingRun, session: L
     all_ranks = world.gather(reply, f"{title}: gathering")
     if all_ranks is None:
         return None
-    by_rank = [
-        [Exchanged(**{name: one[name] for name in ("operation", "size_bytes", "dtype")}) for one in said] for _, said, _ in all_ranks
-    ]
-    traffic = compared(_name(torch, framework.regime), framework.expected, by_rank, framework)
+    by_rank: list[list[Exchanged]] = [[decode(one, Exchanged) for one in said] for _, said, _ in all_ranks]
+    name = f"{'DistributedDataParallel' if framework.regime.name == DDP.name else 'FSDP2'} of torch {torch.__version__}"
+    traffic = compared(name, framework.expected, by_rank, framework)
     times = np.max([said for said, _, _ in all_ranks], axis=0)  # of the slowest rank
     mismatches = [Mismatch(**one) for _, _, found in all_ranks for one in found]
-    flags = [*run.backend.flags, *(["oversubscribed"] if session.crowded(run.backend, device) else [])]
+    flags = ["oversubscribed"] if session.crowded(run.backend, device) else []
     flags += ["model_differs"] if isinstance(traffic, TrafficDiffers) else []
-    row = run.row(n=len(times), time_s=times_of(times), stopped="iterations" if budget.iterations else "max_time")
-    evidence = {
-        "libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python", "traffic": as_json(traffic),
-        "recorded": dict(Counter(one.render() for one in by_rank[0])),
-    }  # fmt: skip
-    return replace(
-        row, note=traffic.render(), parts=framework.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device,
-        flags=tuple(dict.fromkeys((*flags, *doubts(times, len(times), None, 1)))), evidence=evidence | wrong_evidence(mismatches),
-        **check_fields(int(bool(session.request.check)), mismatches),
+    row = run.measured(
+        session, times, flags, mismatches, int(bool(session.request.check)), traffic=as_json(traffic),
+        recorded=dict(Counter(one.render() for one in by_rank[0])),
     )  # fmt: skip
-
-
-def _name(torch: Any, regime: Regime) -> str:
-    return f"{'DistributedDataParallel' if regime.name == DDP.name else 'FSDP2'} of torch {torch.__version__}"
-
-
-def _samples(torch: Any, training: TorchTraining, n: int, world: World) -> Any:
-    """Return the seconds of n steps of this rank, as [n]. The ranks meet in a barrier before each."""
-    seconds = np.zeros(n)
-    for at in range(n):
-        torch.distributed.barrier()
-        began = time.monotonic()
-        training.step()
-        seconds[at] = time.monotonic() - began
-        world.watchdog.progress.value += 1
-    return seconds
+    return row.replace(note=traffic.render(), parts=framework.parts(), ceiling=no_ceiling(_NO_REFERENCE), device=device)
 
 
 def _verify(torch: Any, framework: FrameworkTraining, world: World, device: str, seed: int) -> list[Mismatch]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from collbench.plugins.training.records import StepRow, read_workload
-from collbench.plugins.training.text import FORMATS, milliseconds, write_steps
-from collbench.report.kinds import Destination, RowsKind, StoredRecords
+from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.text import STEPS, milliseconds
+from collbench.report.kinds import DeclaredKind, StoredRecords
 from collbench.units import format_percent, format_rate, plural
 from collbench.untrusted import dict_of
 
@@ -24,22 +24,18 @@ def step_time_of(about: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf") else None
 
 
-class TrainingKind(RowsKind):
+class TrainingKind(DeclaredKind):
     """The exchanges of training steps."""
 
     name = "workload"
     what = "training traffic"
-    formats = FORMATS
+    declared = STEPS
 
     def read(self, run: Run) -> StoredRecords:
-        """Return the rows."""
-        _, rows, warnings = read_workload(run)
-        return StoredRecords(rows, warnings)
-
-    def write(self, run: Run, rows: Sequence[StepRow], to: Destination) -> None:
-        """Print the steps."""
+        """Return the rows, with the user's computing time of a step."""
+        rows, warnings = super().read(run)
         step_time_s = step_time_of(dict_of(run.info.get(self.name)))
-        write_steps(rows, to.format, to.out, color=to.color, step_time_s=step_time_s, run=run.path.resolve().name, headed=to.headed)
+        return StoredRecords([row.replace(step_time_s=step_time_s) for row in rows], warnings)
 
     def place_of(self, row: StepRow) -> str:
         """Return the kind of training and the backend."""
@@ -60,15 +56,15 @@ class TrainingKind(RowsKind):
         what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
         if first.time_s is None:
             return FirstScreen(f"{what}: not measured ({first.na})", (DOUBT, "NOT MEASURED"), (), line, (), "training")
-        ceiling, percent, rate = first.ceiling, first.percent_of_ceiling, first.busbw_bytes_per_s
+        compared = first.comparison
         time = f"{milliseconds(first.time_s.p50)} ms"
         figures = [LargeFigure(time, f"exchange of a step over {first.backend}")]
         title = f"{what}: a step's exchange takes {time} over {first.backend}"
-        if ceiling is not None and ceiling.bytes_per_s and percent is not None and rate is not None:
-            figures.append(LargeFigure(format_percent(percent), f"of {format_rate(ceiling.bytes_per_s)} GB/s expected"))
-            share = f"{format_rate(rate)} of {format_rate(ceiling.bytes_per_s)} GB/s ({format_percent(percent)})"
-            title += f", {share}, limited by {ceiling.limited_by}"
-        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (DOUBT if percent is None else GOOD, "MEASURED")
+        if compared and first.ceiling:
+            percent, expected = format_percent(compared.percent), format_rate(compared.expected_bytes_per_s)
+            figures.append(LargeFigure(percent, f"of {expected} GB/s expected"))
+            title += f", {format_rate(compared.busbw_bytes_per_s)} of {expected} GB/s ({percent}), limited by {first.ceiling.limited_by}"
+        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD if compared else DOUBT, "MEASURED")
         others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
         return FirstScreen(title, badge, figures, line, others, "training")
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from collbench.plugins.traces.step_drawing import timeline_chart
-from collbench.plugins.training.records import part_ends
-from collbench.plugins.training.routing_page import routing_chart
-from collbench.plugins.training.text import frames, milliseconds, remarks, scaling_frame, span, title, trainings
+from collbench.plugins.training.records import RoutedStep, RoutingResult
+from collbench.plugins.training.text import format_tax, frames, milliseconds, remarks, scaling_frame, span, title, trainings
 from collbench.report.frame import Frame, printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.drawing import Picture, linear_scale, series_classes
-from collbench.units import format_percent
-from collbench.untrusted import dict_of
+from collbench.report.html.drawing import Bar, Picture, bar_picture, draw_legend, linear_scale, series_classes
+from collbench.results.row import Times
+from collbench.units import format_percent, format_time
 
 if TYPE_CHECKING:
     from collbench.plugins.training.records import StepRow
     from collbench.report.material import Material
+
 
 _CAPTIONS = (
     "the whole step",
@@ -45,7 +44,7 @@ def section(material: Material) -> Section | None:
         texts += [f"{head}{text}" for text in remarks(those)]
         shown: Iterable[Frame[Any]] = frames(those)
         tables += [(f"{head}{caption}", Table.of(frame)) for caption, frame in zip(_CAPTIONS, shown, strict=True) if frame.records]
-        if (scaling := scaling_frame(those, dict_of(run.info.get("workload")).get("step_time_s"))) is not None:
+        if (scaling := scaling_frame(those)) is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
         charts += [routing_chart(key, head, those) or _parts_chart(key, head, those), timeline_chart(key, head, those)]
@@ -57,7 +56,7 @@ def section(material: Material) -> Section | None:
 
 # The chart of the parts of a step: a bar for the whole step and for each part of it, with a mark at the expected time.
 
-_WIDTH, _LEFT, _STEP, _MOST_BARS = 540, 8, 42, 24  # pixels
+_MOST_BARS = 24
 _LONGEST = 1e9  # seconds: a longer time is not valid
 _PARTS_METHOD = (
     "The whole step is timed from the ranks' meeting to the end of the slowest rank. Each part is also measured alone: its bar is the "
@@ -67,87 +66,130 @@ _PARTS_METHOD = (
 )
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A bar. Times in seconds: `time_s` with its interval if that is known, `expected_s`: at the expected rate; number: of its style."""
-
-    name: str
-    time_s: float
-    interval_s: tuple[float, float] | None
-    expected_s: float | None
-    number: int
-    is_part: bool
-
-    @property
-    def text(self) -> str:
-        """Return "660.0 ms, 100 % of expected"."""
-        share = f", {format_percent(100 * self.expected_s / self.time_s)} of expected" if self.expected_s is not None else ""
-        return f"{milliseconds(self.time_s)} ms{share}"
-
-
 def _parts_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None:
     """Return the chart of one training on its backends; None if no step was measured."""
     bars = [bar for number, row in enumerate(rows) for bar in _bars(row, number, len(rows) > 1)]
     if not bars:
         return None
     shown = bars[:_MOST_BARS]
-    picture = Picture(_WIDTH, len(shown) * _STEP + 46)
-    end = max(1e3 * time for bar in shown for time in (bar.time_s, bar.expected_s or 0.0, *(bar.interval_s or ())))
-    x, bottom = linear_scale(0.0, end, _LEFT, _WIDTH - 20, "ms"), len(shown) * _STEP + 6
-    for value, text in x.ticks:
-        picture.line([(x.at(value), 4), (x.at(value), bottom)], "grid")
-        picture.text(x.at(value), bottom + 16, text, "middle")
-    picture.text((x.start + x.end) / 2, bottom + 34, x.title, "middle")
-    for place, bar in enumerate(shown):
-        y, right = place * _STEP + 20, x.at(1e3 * bar.time_s)
-        picture.text(_LEFT, y - 3, short(bar.name, 52), classes="ink")
-        picture.text(_WIDTH - 20, y - 3, bar.text, "end", "ink")
-        classes = f"{series_classes(bar.number)}{' open' if bar.is_part else ''}"
-        picture.add("rect", classes, x=x.start, y=y + 2, width=max(1.0, right - x.start), height=13)
-        if bar.interval_s is not None:
-            picture.line([(x.at(1e3 * each), y + 8.5) for each in bar.interval_s], "axis wide")
-        if bar.expected_s is not None:
-            picture.line([(x.at(1e3 * bar.expected_s), y - 1), (x.at(1e3 * bar.expected_s), y + 18)], "limit wide")
-        picture.tip(right, y + 8.5, short(f"{bar.name}: {bar.text}", 300))
+    picture = bar_picture(shown, "ms")
     name = f"{prefix}The step, and each of its parts alone"
     table = Table(["", "time"], [[bar.name, bar.text] for bar in bars])
     return Chart(key, name, _parts_caption(bars, len(shown)), _PARTS_METHOD, picture.markup(name), table, picture.tooltips)
 
 
-def _bars(row: StepRow, number: int, several: bool) -> Iterator[_Bar]:
+def _bars(row: StepRow, number: int, several: bool) -> Iterator[Bar]:
     """Yield the bar of the whole step, and one for each part that was measured; valid times only."""
     if row.time_s is None or not _is_time(row.time_s.p50):
         return
-    backend = f"{row.backend}: " if several else ""
-    expected = row.ceiling_time_s if row.percent_of_ceiling is not None and _is_time(row.ceiling_time_s) else None
+    backend, classes = f"{row.backend}: " if several else "", series_classes(number)
+    expected_s = row.ceiling_time_s if row.comparison and _is_time(row.ceiling_time_s) else None
     whole = "a round of a worker" if row.staleness else "the whole step"
-    yield _Bar(f"{backend}{whole}", row.time_s.p50, _interval(row.time_s.ci_low, row.time_s.ci_high), expected, number, is_part=False)
+    yield _bar(f"{backend}{whole}", row.time_s, 1, expected_s, classes)
     for part in row.parts:
-        times: Mapping[str, Any] = part["time_s"] or {}
-        if not _is_time(time_s := part["times"] * (times.get("p50") or 0.0)):
+        if part.time_s is None or not _is_time(part.times * part.time_s.p50):
             continue
-        ends = [part["times"] * end if end is not None else None for end in (times.get("ci_low"), times.get("ci_high"))]
-        share = part["percent_of_ceiling"]
-        count = f" ({part['times']} × {milliseconds(times['p50'])} ms)" if part["times"] > 1 else ""
-        name = f"{backend}{span(*part_ends(part))}{count}"
-        yield _Bar(name, time_s, _interval(*ends), time_s * share / 100 if _is_time(share) else None, number, is_part=True)
+        compared = part.comparison
+        expected_s = part.times * part.time_s.p50 * compared.percent / 100 if compared and _is_time(compared.percent) else None
+        count = f" ({part.times} × {milliseconds(part.time_s.p50)} ms)" if part.times > 1 else ""
+        yield _bar(f"{backend}{span(*part.names)}{count}", part.time_s, part.times, expected_s, f"{classes} open")
+
+
+def _bar(name: str, times: Times, number: int, expected_s: float | None, classes: str) -> Bar:
+    """Return the bar of so many exchanges with these times, in ms: "660.0 ms, 100 % of expected"."""
+    time_s = number * times.p50
+    share = f", {format_percent(100 * expected_s / time_s)} of expected" if expected_s is not None else ""
+    low, high = (None if end is None else number * end for end in (times.ci_low, times.ci_high))
+    interval = (1e3 * low, 1e3 * high) if low is not None and high is not None and _is_time(low) and _is_time(high) else None
+    mark = None if expected_s is None else 1e3 * expected_s
+    return Bar(name, f"{milliseconds(time_s)} ms{share}", 1e3 * time_s, interval, mark, classes)
 
 
 def _is_time(value: float | None) -> bool:
     return value is not None and 0 < value < _LONGEST
 
 
-def _interval(low: float | None, high: float | None) -> tuple[float, float] | None:
-    return (low, high) if low is not None and high is not None and _is_time(low) and _is_time(high) else None
-
-
-def _parts_caption(bars: Sequence[_Bar], shown: int) -> str:
+def _parts_caption(bars: Sequence[Bar], shown: int) -> str:
     """Return the times of the steps, the longest part, and how many bars are not drawn."""
-    steps, parts = [bar for bar in bars if not bar.is_part], [bar for bar in bars if bar.is_part]
+    parts = [bar for bar in bars if bar.classes.endswith(" open")]
+    steps = [bar for bar in bars if bar not in parts]
     texts = ["; ".join(f"{bar.name} takes {bar.text}" for bar in steps[:4])]
     if parts:
-        longest = max(parts, key=lambda bar: bar.time_s)
+        longest = max(parts, key=lambda bar: bar.value)
         texts.append(f"longest part: {longest.name}: {longest.text}")
     if shown < len(bars):
         texts.append(f"{shown} of {len(bars)} are drawn")
     return short(". ".join(f"{text[:1].upper()}{text[1:]}" for text in texts) + ".", 600)
+
+
+# The chart of expert-parallel training over several routings: the step time of each, above the time of evenly routed steps.
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 540, 300, 62, 524, 40, 250  # pixels
+_MOST_DRAWN = 300  # routings of a backend
+_METHOD = (
+    "Each point is the median time of a step with this routing, with its 95 % interval. The line is the time of a step with as many tokens "
+    "that are routed evenly. All are measured in turn in the same launch, from the ranks' meeting to the end of the slowest rank. The "
+    "imbalance tax is the ratio of the two times, minus 1."
+)
+
+
+def routing_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | None:
+    """Return the chart of one training on its backends; None without routings."""
+    series: list[tuple[str, RoutingResult, Sequence[RoutedStep]]] = []
+    drawn: Sequence[RoutedStep]
+    for row in rows:
+        drawn = [step for step in row.routing.steps if _is_time(step.time_s.value)] if row.routing else []
+        if row.routing and drawn:
+            series.append((row.backend, row.routing, drawn[:_MOST_DRAWN]))
+    if not series:
+        return None
+    picture = Picture(_WIDTH, _HEIGHT)
+    numbers = [step.step for _, _, drawn in series for step in drawn]
+    times = [1e3 * each for _, result, drawn in series for each in _values(result, drawn)]
+    x = linear_scale(min(numbers), max(numbers), _LEFT, _RIGHT, "routing")
+    y = linear_scale(0.0, max(times), _BOTTOM, _TOP, "step ms")
+    picture.axes(x, y)
+    draw_legend(picture, [(short(backend, 30), number) for number, (backend, _, _) in enumerate(series)], _LEFT + 80, 14)
+    for number, (backend, result, drawn) in enumerate(series):
+        classes = series_classes(number)
+        if _is_time(result.even_time_s.value):
+            level = y.at(1e3 * (result.even_time_s.value or 0.0))
+            picture.line([(_LEFT, level), (_RIGHT, level)], f"{classes} wide")
+            picture.text(_RIGHT, level - 5, "evenly routed", "end")
+        for step in drawn:
+            at, time_s = x.at(step.step), step.time_s
+            if time_s.low is not None and time_s.high is not None and time_s.high < _LONGEST:
+                picture.line([(at, y.at(1e3 * time_s.low)), (at, y.at(1e3 * time_s.high))], "axis")
+            picture.point(at, y.at(1e3 * (time_s.value or 0.0)), number, classes, short(_text(backend, step), 300))
+    name = f"{prefix}The step with each routing"
+    table = Table(
+        ["backend", "routing", "step ms", "imbalance tax"], [_cells(backend, step) for backend, _, drawn in series for step in drawn]
+    )
+    return Chart(key, name, short(_caption(series), 600), _METHOD, picture.markup(name), table, picture.tooltips)
+
+
+def _values(result: RoutingResult, drawn: Sequence[RoutedStep]) -> list[float]:
+    """Return the times of a series in seconds, with the ends of the intervals."""
+    each = [result.even_time_s.value, *(end for step in drawn for end in (step.time_s.value, step.time_s.high))]
+    return [value for value in each if value is not None and value < _LONGEST]
+
+
+def _cells(backend: str, step: RoutedStep) -> list[str]:
+    return [short(backend, 100), str(step.step), format_time((step.time_s.value or 0.0) / 1000), format_tax(step.tax)]
+
+
+def _text(backend: str, step: RoutedStep) -> str:
+    """Return "gloo, routing 3: 12.30 ms, imbalance tax +70 %, busiest rank 1"."""
+    _, number, milliseconds, tax = _cells(backend, step)
+    return f"{backend}, routing {number}: {milliseconds} ms, imbalance tax {tax}, busiest rank {step.busiest_rank}"
+
+
+def _caption(series: Sequence[tuple[str, RoutingResult, Sequence[RoutedStep]]]) -> str:
+    """Return the range of each backend's times, and its tax."""
+    texts = []
+    for backend, result, drawn in series:
+        values = [step.time_s.value or 0.0 for step in drawn]
+        more = f" ({len(drawn)} of {len(result.steps)} are drawn)" if len(drawn) < len(result.steps) else ""
+        low, high = (format_time(value / 1000) for value in (min(values), max(values)))
+        texts.append(f"{backend}: a step takes {low} to {high} ms, imbalance tax {format_tax(result.tax)}{more}.")
+    return " ".join(texts)

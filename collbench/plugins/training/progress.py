@@ -37,7 +37,7 @@ class WorkloadProgressPrinter(ProgressPrinter):
 
     def record(self, record: Any, place: int | None) -> None:
         """Print a row at once for programs; for people together with the other rows of its training."""
-        self._waiting.append(record)
+        self._waiting.append(record.replace(step_time_s=self._about.get("step_time_s")))
         if self._arguments.format != "table":
             self._print(1)
         elif not self._live:
@@ -59,10 +59,10 @@ class WorkloadProgressPrinter(ProgressPrinter):
         """Print the first `count` waiting rows."""
         those, self._waiting = self._waiting[:count], self._waiting[count:]
         if those:
-            from collbench.plugins.training.text import write_steps
+            from collbench.plugins.training.text import STEPS
+            from collbench.report.forms import write
 
-            color, format, name = wants_color(sys.stdout, self._arguments.color), self._arguments.format, Path(self._folder).name
-            step_time_s, headed, quiet = self._about.get("step_time_s"), self._printed > 0, self._arguments.quiet
-            write_steps(those, format, sys.stdout, color=color, step_time_s=step_time_s, run=name, headed=headed, quiet=quiet)
+            color, name, quiet = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name, self._arguments.quiet
+            write(STEPS, those, self._arguments.format, sys.stdout, color=color, run=name, headed=self._printed > 0, quiet=quiet)
             sys.stdout.flush()
             self._printed += len(those)

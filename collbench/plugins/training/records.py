@@ -3,180 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
+from collbench.columns import column, declared, figure
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.overlap.records import StepOverlap
 from collbench.plugins.traces.recording import RankTimeline, Recording
-from collbench.plugins.training import FILE
 from collbench.reason import as_json
+from collbench.records import Record, stored
 from collbench.results.estimate import Estimate
-from collbench.results.reader import Run, check_signs, decode_record, read_lines, read_run, with_limits
-from collbench.results.row import Times
-
-
-@dataclass(frozen=True)
-class ReplayedTrace:
-    """What a replayed step was made from, and the recorded times to compare with.
-
-    form           the format of the trace: "flight-recorder", "chakra" …
-    ranks          of the recorded job; absent: those without a trace
-    missing        what the trace does not contain, by `traces.model.Part`
-    compute        factor of the recorded computing; None: the replay does not compute
-    compute_s      the computing time of a step, of the rank that computes longest
-    step_time_s    recorded time of the step; None: not recorded, or of another number of ranks
-    parts_time_s   recorded time of one exchange of each part (mean over them), None where it was not recorded
-    notes          what was assumed, left out and chosen, as facts of `traces.recording`
-    timelines      what the first ranks with times did in the recorded step
-    """
-
-    form: str
-    ranks: int
-    absent: tuple[int, ...] = ()
-    missing: tuple[str, ...] = ()
-    compute: float | None = None
-    compute_s: float = 0.0
-    step_time_s: float | None = None
-    parts_time_s: tuple[float | None, ...] = ()
-    notes: tuple[dict[str, Any], ...] = ()
-    timelines: tuple[RankTimeline, ...] = ()
-
-    @classmethod
-    def of(cls, recording: Recording, parts_time_s: tuple[float | None, ...] = ()) -> ReplayedTrace:
-        """Return what is known of the trace of a replay."""
-        return cls(
-            recording.form, recording.recorded_ranks, recording.absent, recording.missing, recording.compute, recording.compute_s,
-            recording.step_time_s, parts_time_s, tuple(map(as_json, recording.notes)), recording.timelines,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StepRow:
-    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
-    figures are None.
-
-    regime, model, options   the request: "data-parallel", "bert-large", {"update": "sharded"}
-    note            the regime's own remark
-    parameters, dtype, bucket_bytes   of the model and its gradients
-    payload_bytes   the bytes that the training itself moves, per rank
-    moved_bytes     per step, of the rank that moves most, by the conventions of busbw (see workloads.moved): for each exchange the busier
-                    direction, since exchanges follow one another. For asynchronous training, the bytes that a worker pushes and pulls in a
-                    round
-    n, time_s       samples of a whole step, from the ranks' meeting to the end of the slowest. For asynchronous training: rounds of a
-                    worker, which does not wait for others
-    stopped         why no more samples were taken
-    busbw_bytes_per_s   moved_bytes by the time. For asynchronous training, the bytes per second that the busiest server receives, which it
-                    also sends
-    ceiling_time_s  the time of the step at its exchanges' ceilings, one after the other where they share a rank
-    ceiling         moved_bytes by that time, limited by the exchange that takes most of it; its rate is None where one of them has none
-    parts           the exchanges of the step; those that differ only in `what` are one: {"what", "ends" (see `part_ends`), "operation",
-                    "groups" (their number), "group_ranks" (of each), "size_bytes", "times" (in a step), "moved_bytes" (of a rank, all
-                    times), "time_s" (of one, alone; null: not measured), "busbw_bytes_per_s" (moved_bytes of one by that), "ceiling",
-                    "percent_of_ceiling"}
-    parts_time_s    all parts' times alone, one after the other where they share a rank: the rest of the step is what they cost or save
-                    one another
-    checked, wrong, wrong_detail   as in a row of cases
-    staleness       for asynchronous training: how many updates of others a server had applied between a worker's pull and its next
-                    update: {"p50", "p95", "max", "workers": [{"rank", "steps", "steps_per_s", "p50", "p95", "max"}],
-                    "servers": [{"rank", "updates"}], "steps_per_s" (of all), "duration_s"}; else empty
-    routing         for several routings of tokens to experts: what `RoutingResult` has; else empty. Then `time_s` is over the medians of
-                    the routings, n counts the samples of all of them, moved_bytes and ceiling_time_s are means, and busbw is all
-                    routings' bytes by all their times
-    replay          of a replay its trace, else None
-    computing       with `--compute real`: what `overlap.StepOverlap` has; else empty
-    """
-
-    regime: str
-    model: str
-    backend: str
-    device: str
-    ranks: int
-    nodes: int
-    dtype: str
-    parameters: int
-    bucket_bytes: int
-    payload_bytes: int
-    moved_bytes: float
-    options: dict[str, str] = field(default_factory=dict)
-    note: str = ""
-    na: str | None = None
-    n: int = 0
-    time_s: Times | None = None
-    stopped: str | None = None
-    busbw_bytes_per_s: float | None = None
-    ceiling: Ceiling | None = None
-    ceiling_time_s: float | None = None
-    percent_of_ceiling: float | None = None
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    parts_time_s: float | None = None
-    checked: int = 0
-    wrong: int | None = None
-    wrong_detail: str | None = None
-    flags: tuple[str, ...] = ()
-    staleness: dict[str, Any] = field(default_factory=dict)
-    evidence: dict[str, Any] = field(default_factory=dict)
-    na_fact: dict[str, Any] | None = None
-    routing: dict[str, Any] = field(default_factory=dict)
-    replay: ReplayedTrace | None = None
-    computing: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row as values for JSON."""
-        return {**asdict(replace(self, ceiling=None)), "ceiling": self.ceiling.as_json(complete=True) if self.ceiling else None}
-
-
-def part_ends(part: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the names of a part's first and last exchange. Rows of earlier versions have both in one text only."""
-    if "ends" in part:
-        first, last = part["ends"]
-        return first, last
-    first, _, last = part["what"].partition(" … ")
-    return first, last or first
-
-
-def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
-    """Return (run.json's "workload", the rows up to the last complete one, what could not be read). Raises UsageError without a run."""
-    run = read_run(run) if isinstance(run, Path) else run
-    about, warnings = run.info.get("workload"), list[str]()
-    rows = list(read_lines(run.path / FILE, step_from_json, warnings))
-    return about if isinstance(about, dict) else {}, rows, warnings
-
-
-def step_from_json(values: dict[str, Any]) -> StepRow:
-    """Return the row in `values`, with every field checked; unknown keys are left out. Raises ValueError naming the first misfit."""
-    row = decode_record(with_limits(values), StepRow)
-    shown = {"parts": [with_limits(part) for part in row.parts], "staleness": row.staleness}
-    for part in decode_record(shown, _ShownParts).parts:
-        check_signs(part, "parts.")
-    if row.routing:
-        decode_record({"routing": row.routing}, _ShownRouting)
-    computing_of(row)
-    return row
-
-
-def computing_of(row: StepRow) -> StepOverlap | None:
-    """Return the result with computing; None for a row without. Raises ValueError naming the first misfit."""
-    return decode_record(row.computing, StepOverlap) if row.computing else None
-
-
-def routing_of(row: StepRow) -> RoutingResult | None:
-    """Return the result over several routings; None for a row without. Raises ValueError naming the first misfit."""
-    return decode_record(row.routing, RoutingResult) if row.routing else None
-
+from collbench.results.reader import decode_record, with_limits
+from collbench.results.row import CEILING_COLUMNS, RateComparison, Times, compared_rates
 
 _Number = Annotated[float, Meta(ge=0)] | None
 
 
-@dataclass
-class _Part:
-    """A part, with the keys that it must have."""
+class PartRow(Record, frozen=True, kw_only=True):
+    """The exchanges of a step that differ only in `what`.
+
+    what, ends   the name of the first exchange, and of the last one if they differ; rows of earlier versions have both in `what` only
+    operation, groups, group_ranks, size_bytes   what they are, the number of groups, and the ranks of each
+    times        how often a step has it; moved_bytes: of a rank, all times
+    time_s       of one, alone; None: not measured. busbw_bytes_per_s: moved_bytes of one by that
+    """
 
     what: str
+    ends: tuple[str, str] = ("", "")
     operation: str
     groups: int
     group_ranks: int
@@ -187,7 +42,59 @@ class _Part:
     busbw_bytes_per_s: float | None
     ceiling: Ceiling | None
     percent_of_ceiling: float | None
-    ends: tuple[str, str] = ("", "")
+
+    @property
+    def comparison(self) -> RateComparison | None:
+        """The bus bandwidth against the expected one; None if there is none, or no percentage applies."""
+        return compared_rates(self.percent_of_ceiling, self.busbw_bytes_per_s, self.ceiling)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the first and the last exchange."""
+        if any(self.ends):
+            return self.ends
+        first, _, last = self.what.partition(" … ")
+        return first, last or first
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the part as values for JSON, without `ends` if an earlier version stored it."""
+        values = super().as_json()
+        if not any(self.ends):
+            del values["ends"]
+        return values
+
+
+class WorkerPace(Record, frozen=True, kw_only=True):
+    """A worker of asynchronous training: its rounds, and quantiles of its staleness."""
+
+    rank: int
+    steps: int | None = None
+    steps_per_s: _Number = None
+    p50: _Number = None
+    p95: _Number = None
+    max: _Number = None
+
+
+class ServerUpdates(Record, frozen=True, kw_only=True):
+    """A server of asynchronous training: the number of updates that it applied."""
+
+    rank: int
+    updates: int
+
+
+class Staleness(Record, frozen=True, kw_only=True):
+    """How many updates of other workers a server had applied between a worker's pull and its next update.
+
+    p50, p95, max   of all workers; steps_per_s: their rounds per second together; duration_s: of the longest
+    """
+
+    p50: _Number = None
+    p95: _Number = None
+    max: _Number = None
+    workers: tuple[WorkerPace, ...] = ()
+    servers: tuple[ServerUpdates, ...] = ()
+    steps_per_s: _Number = None
+    duration_s: _Number = None
 
 
 # The result of expert-parallel training over several routings.
@@ -197,10 +104,10 @@ class _Part:
 class TimeQuantiles:
     """Quantiles over the routings. The intervals cover all of them at the same time with 95 %."""
 
-    p5: Estimate
-    p50: Estimate
-    p95: Estimate
-    max: Estimate
+    p5: Annotated[Estimate, column("Of routed tokens, the 5th percentile over the routings of the median time of a step.")]
+    p50: Annotated[Estimate, column("Of routed tokens, the median over the routings of the median time of a step.")]
+    p95: Annotated[Estimate, column("Of routed tokens, the 95th percentile over the routings of the median time of a step.")]
+    max: Annotated[Estimate, column("Of routed tokens, the maximum over the routings of the median time of a step.")]
 
 
 @dataclass(frozen=True)
@@ -252,36 +159,274 @@ class RoutingResult:
     experts: int
     layers: int
     rounds: int
-    time_s: TimeQuantiles
-    even_time_s: Estimate
-    tax: Estimate
+    time_s: Annotated[TimeQuantiles, column("", key="routing_time_s")]
+    even_time_s: Annotated[Estimate, column("The time of a step with as many tokens that are routed evenly.")]
+    tax: Annotated[
+        Estimate, column("The time of all routings divided by that of even ones with as many tokens.", key="imbalance_tax", type=float)
+    ]
     dispatch: WayBytes
     combine: WayBytes
     steps: tuple[RoutedStep, ...]
 
 
-@dataclass
-class _ShownRouting:
-    """The nested values over routings that are shown."""
+@dataclass(frozen=True)
+class ReplayedTrace:
+    """What a replayed step was made from, and the recorded times to compare with.
 
-    routing: RoutingResult
+    form           the format of the trace: "flight-recorder", "chakra" …
+    ranks          of the recorded job; absent: those without a trace
+    missing        what the trace does not contain, by `traces.model.Part`
+    compute        factor of the recorded computing; None: the replay does not compute
+    compute_s      the computing time of a step, of the rank that computes longest
+    step_time_s    recorded time of the step; None: not recorded, or of another number of ranks
+    parts_time_s   recorded time of one exchange of each part (mean over them), None where it was not recorded
+    notes          what was assumed, left out and chosen, as facts of `traces.recording`
+    timelines      what the first ranks with times did in the recorded step
+    """
+
+    form: str
+    ranks: int
+    absent: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    compute: float | None = None
+    compute_s: float = 0.0
+    step_time_s: float | None = None
+    parts_time_s: tuple[float | None, ...] = ()
+    notes: tuple[dict[str, Any], ...] = ()
+    timelines: tuple[RankTimeline, ...] = ()
+
+    @classmethod
+    def of(cls, recording: Recording, parts_time_s: tuple[float | None, ...] = ()) -> ReplayedTrace:
+        """Return what is known of the trace of a replay."""
+        return cls(
+            recording.form, recording.recorded_ranks, recording.absent, recording.missing, recording.compute, recording.compute_s,
+            recording.step_time_s, parts_time_s, tuple(map(as_json, recording.notes)), recording.timelines,
+        )  # fmt: skip
 
 
-class _Staleness(msgspec.Struct):
-    """What a table shows of the staleness."""
+# Scaling efficiency.
 
-    p50: _Number = None
-    p95: _Number = None
-    max: _Number = None
-    steps_per_s: _Number = None
-    duration_s: _Number = None
-    workers: tuple[dict[str, _Number], ...] = ()
-    servers: tuple[dict[str, _Number], ...] = ()
+# Scaling efficiency of a training step, from the times of computing and exchanging.
+#
+# A step computes for t seconds and exchanges for c. It takes t + c without overlap and max(t, c) with full overlap; real training is
+# between these. The efficiency is t over that time, for weak scaling: t is the step's time without a network.
 
 
-@dataclass
-class _ShownParts:
-    """The nested values of a row that are shown."""
+@dataclass(frozen=True)
+class Share:
+    """An efficiency from 0 to 1, and its bounds from the interval of the exchange's time; None if it has no interval."""
 
-    parts: list[_Part]
-    staleness: _Staleness
+    value: Annotated[float, column("{}", key="")]
+    low: Annotated[float | None, column("{} The lower end of its interval.")] = None
+    high: Annotated[float | None, column("{} The upper end of its interval.")] = None
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of a training step that is spent on computing.
+
+    apart    computing and exchanging one after the other: t / (t + c), the lowest with this network
+    overlap  computing and exchanging at the same time: t / max(t, c), the highest
+    """
+
+    compute_s: float
+    apart: Annotated[Share, column("The scaling efficiency without overlap of computing and communication.")]
+    overlap: Annotated[Share, column("The scaling efficiency with perfect overlap.")]
+
+
+def efficiency(compute_s: float, exchange_s: float, low_s: float | None = None, high_s: float | None = None) -> Efficiency:
+    """Return the efficiency of a step that computes for `compute_s` and exchanges for `exchange_s`, with its interval if known.
+
+    Raises ValueError for a computing time that is not above 0, and for a negative exchange time.
+    """
+    if not compute_s > 0 or not exchange_s >= 0:
+        raise ValueError(f"a step computes for more than 0 s and exchanges for 0 s or more, not {compute_s:g} and {exchange_s:g}")
+    # A longer exchange means a lower efficiency, so the ends of the interval are exchanged.
+    times = (exchange_s, high_s, low_s)
+    apart = Share(*(None if c is None else compute_s / (compute_s + c) for c in times))  # type: ignore[arg-type]  # the first is a number
+    overlap = Share(*(None if c is None else compute_s / max(compute_s, c) for c in times))  # type: ignore[arg-type]
+    return Efficiency(compute_s, apart, overlap)
+
+
+_TIMES = {name: spec for name, spec, _ in declared(Times)} | {
+    "p50": column(
+        "The median time of a step, from the ranks' meeting to the end of the slowest, of several routings over their medians; of "
+        "asynchronous training, of a round of a worker, which does not wait for others."
+    ),
+}
+_CEILING = {name: CEILING_COLUMNS[name] for name in ("kind", "bytes_per_s", "limited_by", "model", "source")}
+_REPLAY = {
+    "form": column("For a replay: the format of the trace.", key="trace_format"),
+    "ranks": column("For a replay: the number of ranks of the recorded job.", key="trace_ranks"),
+    "missing": column(
+        "For a replay: what the trace does not contain.",
+        key="trace_missing", value=lambda row: row.replay and ", ".join(row.replay.missing), type=str,
+    ),
+    "step_time_s": column("For a replay: the recorded time of the step.", key="recorded_step_time_s"),
+    "compute_s": column("For a replay: the computing time of a step, of the rank that computes longest."),
+    "exposed_s": column(
+        "For a replay: the median time of a step without its computing.", value=lambda row: row.exposed_s, type=float
+    ),
+    "parts_time_s": column(
+        "For a replay: the recorded time of one exchange of each part, in seconds; null where it was not recorded.",
+        key="recorded_parts_s", value=lambda row: row.replay and list(row.replay.parts_time_s), type=object,
+    ),
+}  # fmt: skip
+_COMPUTING = {
+    "overlap": column(
+        "",
+        key="",
+        parts={
+            "computation_s": column("With `--compute real`: the time of the computation alone.", key="s"),
+            "communication_s": column(
+                "With `--compute real`: the time of the exchanges alone, started and waited for as with the computation.", key="exchanges_s"
+            ),
+            "both_s": column("With `--compute real`: the time of a step that computes while it communicates."),
+            "outcome": column("With `--compute real`: hidden, partial, exposed or inconclusive."),
+            "payer": column("With `--compute real`: what takes the exposed time: computation, waiting or none."),
+            "blocks": column("With `--compute real`: the number of blocks of one sample of each state."),
+            "exposed_s": column("With `--compute real`: the time that the exchanges add to the computation."),
+            "percent": column("With `--compute real`: the overlap in percent of the exchanges' time, not limited to 0–100."),
+        },
+    ),
+    "efficiency": column("With `--compute real`: the scaling efficiency, computation alone divided by both."),
+}
+
+
+def _parts(row: StepRow) -> Any:
+    return stored(row.parts)
+
+
+def _staleness(row: StepRow) -> Any:
+    return stored(row.staleness) or {}
+
+
+def _routing(row: StepRow) -> Any:
+    return stored(row.routing) or {}
+
+
+class StepRow(Record, frozen=True):
+    """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
+    figures are None. Rows with several routings are over all of them: n counts the samples of all, and busbw is all their bytes by all
+    their times.
+    """
+
+    _EMPTY: ClassVar = ("staleness", "routing", "computing")  # without a value they are stored as an empty object
+
+    regime: Annotated[str, column("The training, e.g. data-parallel.")]
+    model: Annotated[str, column("The model that is trained.")]
+    backend: Annotated[str, column("The library that moves the data: nccl, mpi, gloo, socket, zmq and others.")]
+    device: Annotated[str, column("Where the buffers are: `cpu` (host memory) or `cuda` (GPU memory).")]
+    ranks: Annotated[int, column("The number of ranks that take part.")]
+    nodes: Annotated[int, column("The number of hosts on which these ranks run.")]
+    dtype: Annotated[str, column("The data type of the elements: float32, bfloat16, int8 and others.")]
+    parameters: Annotated[int, column("The parameters of the model.")]
+    bucket_bytes: Annotated[int, column("The size of a bucket of gradients.")]
+    payload_bytes: Annotated[int, column("The bytes that the training itself moves per rank and step.")]
+    moved_bytes: Annotated[
+        float,
+        column(
+            "The bytes of the rank that moves most, per step, by the conventions of busbw: for each exchange the busier direction, since "
+            "exchanges follow one another; the mean of several routings; of asynchronous training, what a worker moves in a round."
+        ),
+    ]
+    options: Annotated[dict[str, str], column("The requested options of the training.")] = field(default_factory=dict)
+    note: Annotated[str, column("A remark about the training.")] = ""
+    na: Annotated[str | None, column("Why it was not measured.")] = None
+    n: Annotated[int, column("The number of samples of a step; of asynchronous training, the rounds of a worker.")] = 0
+    time_s: Annotated[Times | None, column("", parts=_TIMES)] = None
+    stopped: Annotated[str | None, column("Why the sampling stopped: precision, max_time, most_samples or iterations.")] = None
+    busbw_bytes_per_s: Annotated[
+        float | None,
+        column(
+            "The moved bytes divided by the median time; of asynchronous training, the bytes per second that the busiest server receives, "
+            "which it also sends."
+        ),
+    ] = None
+    # moved_bytes by ceiling_time_s, limited by the exchange that takes most of it; its rate is None where one of them has none
+    ceiling: Annotated[Ceiling | None, column("", parts=_CEILING)] = None
+    ceiling_time_s: Annotated[
+        float | None,
+        column("The time of the step at the expected bandwidth of its exchanges, one after the other where they share a rank."),
+    ] = None
+    percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
+    parts: Annotated[tuple[PartRow, ...], column("The exchanges of a step, by kind.", value=_parts)] = ()
+    parts_time_s: Annotated[
+        float | None,
+        column(
+            "The time of all parts alone, one after the other where they share a rank: the rest of the step is what they cost or save one "
+            "another."
+        ),
+    ] = None
+    checked: Annotated[int, column("The number of iterations of which the data was verified.")] = 0
+    wrong: Annotated[int | None, column("The number of wrong elements in these iterations; missing if none was verified.")] = None
+    wrong_detail: Annotated[str | None, column("The first wrong element, with the expected and the received value.")] = None
+    flags: Annotated[tuple[str, ...], column("Codes of what makes a row less reliable.")] = ()
+    staleness: Annotated[
+        Staleness | None,
+        column(
+            "For asynchronous training: how many updates of others a worker missed.",
+            value=_staleness, parts={}, type=object,
+        ),
+    ] = None  # fmt: skip
+    evidence: Annotated[
+        dict[str, Any], column("What was observed while the case ran: counters of NICs and GPUs, CPU time, paths, clocks.")
+    ] = field(default_factory=dict)
+    na_fact: dict[str, Any] | None = None
+    routing: Annotated[
+        RoutingResult | None,
+        column(
+            "For several routings of tokens to experts: the time of each, and its tax.",
+            value=_routing, parts={}, type=object,
+        ),
+        column("", key="", after="routing"),
+    ] = None  # fmt: skip
+    replay: Annotated[ReplayedTrace | None, column("", key="", parts=_REPLAY)] = None
+    computing: Annotated[StepOverlap | None, column("", parts=_COMPUTING)] = None
+    step_time_s: Annotated[float | None, column("The user's computing time of a step, which run.json has.", after="routing")] = None
+
+    @property
+    def comparison(self) -> RateComparison | None:
+        """The bus bandwidth against the expected one; None if there is none, or no percentage applies."""
+        return compared_rates(self.percent_of_ceiling, self.busbw_bytes_per_s, self.ceiling)
+
+    @property
+    @figure("The number of routings that were measured.", after="step_time_s")
+    def routings(self) -> int | None:
+        """The number of routings; None without any."""
+        return len(self.routing.steps) if self.routing else None
+
+    @property
+    @figure("", after="computing")
+    def scaling(self) -> Efficiency | None:
+        """The efficiency with the user's computing time; None if one of the two times is unknown."""
+        if self.step_time_s is None or self.time_s is None:
+            return None
+        return efficiency(self.step_time_s, self.time_s.p50, self.time_s.ci_low, self.time_s.ci_high)
+
+    @property
+    def exposed_s(self) -> float | None:
+        """The exposed communication of a replayed step in seconds: its time without that of computing. None without a measurement."""
+        if self.time_s is None or self.replay is None:
+            return None
+        return max(0.0, self.time_s.p50 - self.replay.compute_s)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as values for JSON; with the user's computing time also its "scaling"."""
+        values = super().as_json()
+        values |= {name: values[name] or {} for name in self._EMPTY}
+        values["ceiling"] = self.ceiling.as_json(complete=True) if self.ceiling else None
+        del values["step_time_s"]
+        if self.step_time_s is not None:
+            values["scaling"] = stored(self.scaling)
+        return values
+
+    @classmethod
+    def decoded(cls, values: Mapping[str, Any]) -> Self:
+        """Return the row of a stored line; unknown keys are left out. Raises ValueError naming the first field that does not fit."""
+        known = with_limits(values)
+        known.pop("step_time_s", None)
+        known |= {name: None for name in cls._EMPTY if known.get(name) == {}}
+        if isinstance(known.get("parts"), list):
+            known["parts"] = [with_limits(part) if isinstance(part, dict) else part for part in known["parts"]]
+        return decode_record(known, cls)

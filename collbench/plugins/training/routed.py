@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, isqrt
 from typing import Any
@@ -41,7 +41,7 @@ from collbench.plugins.training.records import RoutedStep, RoutingResult, StepRo
 from collbench.plugins.training.step_task import Around, PartLimit, PartNotPrepared, StepPart, StepPlan, WrongPart, least_s
 from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
 from collbench.plugins.training.workloads.step import bytes_of
-from collbench.reason import Fact, as_json
+from collbench.reason import as_json
 from collbench.results.estimate import Estimate
 from collbench.results.row import Times
 from collbench.stats.median import Median, fewest_for, median, quantile
@@ -202,22 +202,15 @@ def routed_too_large(title: str, plan: StepPlan, backend: Backend, world: World)
     )
 
 
-class RoutingsDiffer(Fact, frozen=True):
-    """Two ranks have different token counts. rank: the first one that differs from rank 0."""
-
-    text = (
-        "the token counts of rank {rank} ({host}) differ from those of rank 0: give the same routing file, and the same version of numpy, "
-        "to all ranks"
-    )
-    rank: int
-    host: str
-
-
-def differing_routing(routing: Routing | None, world: World) -> RoutingsDiffer | None:
-    """Return which rank has other token counts than rank 0, the same at all ranks; None if they agree. All ranks call it."""
+def check_routing(routing: Routing | None, world: World) -> None:
+    """Raise UsageError, on all ranks, if the token counts of a rank differ from those of rank 0. All ranks call it."""
     names = world.allgather(routing.name if routing else "", "comparing the routings")
-    other = next((rank for rank, name in enumerate(names) if name != names[0]), None)
-    return None if other is None else RoutingsDiffer(other, world.members[other].host)
+    for rank, name in enumerate(names):
+        if name != names[0]:
+            raise UsageError(
+                f"the token counts of rank {rank} ({world.members[rank].host}) differ from those of rank 0: give the same routing file, "
+                "and the same version of numpy, to all ranks"
+            )
 
 
 # Preparation: buffers of the largest routing, and a program for each exchange over them.
@@ -504,9 +497,9 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     seconds = times_by_turn(watched.measured.samples, plan.ranks, len(plan.turns))
     taken = watched.measured.samples.shape[1] // len(plan.turns)
     moved = moved_of_routings(plan)
-    row = replace(row, moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
+    row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
-        return replace(row, flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
+        return row.replace(flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
     times = routed_times(seconds, plan)
     ceiling, expected_s, bound_s = _expected(plan, around.limits)
     measured_s = np.array([each.value for each in times.each])
@@ -518,8 +511,8 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
     at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None
     result = _result(plan, times, moved, None if withheld else expected_s)
-    return replace(
-        row, n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=asdict(replace(result, rounds=len(seconds))),
+    return row.replace(
+        n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=replace(result, rounds=len(seconds)),
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
         ceiling=replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **_NO_INTERVAL),
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,

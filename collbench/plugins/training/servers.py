@@ -24,10 +24,9 @@ from collbench.control.world import World
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.peak.ceiling import Ceiling, no_ceiling
 from collbench.measuring.ceilings import Ceilings
-from collbench.measuring.memory import free_memory
-from collbench.measuring.open_backends import OpenBackend, members_of
+from collbench.measuring.open_backends import members_of
 from collbench.measuring.request import Budget
-from collbench.measuring.row import against_limits, check_fields, doubts, times_of, wrong_evidence
+from collbench.measuring.row import against_limits, doubts, times_of
 from collbench.measuring.session import LaunchSession
 from collbench.operations.builtin.p2p import P2P_BANDWIDTH
 from collbench.operations.case import Case
@@ -35,14 +34,16 @@ from collbench.operations.data import POISON, Mismatch
 from collbench.operations.dtypes import DTYPES, DType, dtype_named
 from collbench.operations.unsupported import HostMemoryNeeded, ServersUnsupported
 from collbench.plugins.libraries.tensorflow import ParameterServers, ServerLayout
-from collbench.plugins.training.framework_steps import FrameworkTraining
-from collbench.plugins.training.records import ReplayedTrace, StepRow
-from collbench.plugins.training.step_task import StepPart, StepPlan, Training, check_number, moved_by
+from collbench.plugins.training.records import ServerUpdates, Staleness, StepRow, WorkerPace
+from collbench.plugins.training.step_task import (
+    LibraryTraining,
+    StepTiming,
+    TrainingRun,
+    check_number,
+)
 from collbench.plugins.training.workloads.parameter_server import REGIME, roles
-from collbench.plugins.training.workloads.step import Regime, Shape, Step, moved_bytes
-from collbench.reason import Fact, as_json
+from collbench.plugins.training.workloads.step import Regime, Shape, Step
 from collbench.results.row import Times
-from collbench.units import format_bytes
 
 # Messages between two ranks, each pair at its own pace, without a barrier. A server handles requests in the order of their arrival.
 #
@@ -79,22 +80,6 @@ def received(elements: NDArray[Any]) -> ArrayMessage:
 Conversation = Generator[ArrayMessage, None, None]
 
 
-class Messenger(Protocol):
-    """A transport of conversations."""
-
-    def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
-        """Run the conversations with these ranks at the same time, until all have ended. Raises their errors.
-
-        `moved` is called after each message.
-        """
-        ...
-
-
-def messenger(backend: Backend) -> Messenger:
-    """Return the transport of an open backend, which is one of CAPABLE."""
-    return OverMpi() if backend.api == "mpi" else OverTorch()
-
-
 class OverMpi:
     """Conversations over MPI's non-blocking messages, in the main thread: one request each; the next complete one continues."""
 
@@ -104,7 +89,7 @@ class OverMpi:
         self._mpi, self._comm = MPI, MPI.COMM_WORLD
 
     def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
-        """Run the conversations; see `Messenger.run`."""
+        """Run the conversations with these ranks at the same time, until all have ended; `moved` is called after each message."""
         peers: list[int] = []
         requests: list[Any] = []
         for peer, talk in talks.items():
@@ -137,7 +122,7 @@ class OverTorch:
         atexit.register(self._settle)
 
     def run(self, talks: Mapping[int, Conversation], moved: Callable[[], None]) -> None:
-        """Run the conversations; see `Messenger.run`. A single conversation needs no thread."""
+        """Run the conversations as `OverMpi.run`; raise their errors. A single one needs no thread."""
         if len(talks) == 1:
             ((peer, talk),) = talks.items()
             self._hold(peer, talk, moved)
@@ -179,6 +164,9 @@ class OverTorch:
             return next(talk, None)
 
 
+Messenger = OverMpi | OverTorch
+
+
 # Servers and workers of asynchronous training, and the messages of a worker with each server in a round.
 
 CAPABLE = ("mpi", "gloo")
@@ -187,7 +175,7 @@ Pieces = tuple[tuple[int, int], ...]  # (first element, how many) of each messag
 
 
 @dataclass(frozen=True)
-class JobRoles:
+class JobRoles(LibraryTraining):
     """The servers and workers of an asynchronous training, and their messages.
 
     servers, workers   ranks of the job
@@ -216,9 +204,8 @@ class JobRoles:
         """The number of elements of the largest message."""
         return max(count for shards in (self.pushes, self.pulls) for pieces in shards for _, count in pieces)
 
-    @property
-    def moved_bytes(self) -> float:
-        """The bytes that a worker pushes and pulls in a round."""
+    def moved_bytes(self, step: Step, ranks: int) -> float:
+        """Return the bytes that a worker pushes and pulls in a round."""
         return 2.0 * self.dtype.size * sum(map(self.elements, range(len(self.servers))))
 
     def refusal(self, backend: Backend) -> ServersUnsupported | None:
@@ -235,6 +222,10 @@ class JobRoles:
         if rank in self.servers:
             return self.elements(self.servers.index(rank)) * self.sums.size + 2 * len(self.workers) * self.largest * width
         return 2 * len(self.servers) * (ROTATION_BYTES + self.largest * width)
+
+    def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
+        """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
+        return _measure_asynchronous(self, run, session)
 
 
 def roles_of(step: Step, ranks: int) -> JobRoles:
@@ -267,26 +258,6 @@ def roles_of(step: Step, ranks: int) -> JobRoles:
 def _pieces(counts: Sequence[int]) -> Pieces:
     """Return consecutive pieces with these numbers of elements, without the empty ones."""
     return tuple((at, count) for at, count in zip(accumulate(counts, initial=0), counts, strict=False) if count)
-
-
-class Needs(Protocol):
-    """The memory that each rank needs."""
-
-    def bytes_at(self, rank: int) -> int:
-        """Return the bytes of memory that a rank needs."""
-        ...
-
-
-def roles_too_large(title: str, roles: Needs, world: World) -> str | None:
-    """Return why the buffers of this host's ranks do not fit its memory; None if they fit."""
-    here = [member.rank for member in world.on_host()]
-    need, free = sum(map(roles.bytes_at, here)), free_memory()
-    if need <= free:
-        return None
-    return (
-        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} for its {len(here)} ranks there, and {format_bytes(free)} is "
-        "free: use a smaller model, or more servers"
-    )
 
 
 # The work of servers and workers of asynchronous training: a server adds each gradient when it arrives, and replies with its model.
@@ -454,7 +425,6 @@ def lost_updates(shard: Shard, pushed: Mapping[int, int], rank: int) -> list[Mis
 # since the library orders pushes and pulls itself.
 
 _WARMUPS = 3
-_MOST = 3000  # samples at most
 _WORKLOAD_SERVED_LARGEST = 2**31  # limit of a message of gRPC
 _NO_REFERENCE = "a library's own parameter servers have no reference"
 
@@ -469,7 +439,7 @@ class HasParameterServers(Protocol):
 
 
 @dataclass(frozen=True)
-class ServedTraining:
+class ServedTraining(LibraryTraining):
     """The roles of a step on a library's own servers: the servers, the workers, and the variables of each server."""
 
     roles: JobRoles
@@ -497,6 +467,10 @@ class ServedTraining:
         worker, dtype = self.roles.workers.index(rank), self.roles.dtype.numpy
         return [np.resize(gradient(worker, s).astype(dtype), self.roles.elements(s)) for s in range(len(self.roles.servers))]
 
+    def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
+        """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
+        return _measure_served(self, run, session)
+
 
 def serves(backend: Backend, regime: Regime) -> bool:
     """Return whether the backend has its own servers for this kind of training."""
@@ -516,19 +490,17 @@ def served_of(shape: Shape, regime: Regime, ranks: int) -> ServedTraining | Serv
     return served
 
 
-def measure_served(run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    """Measure a synchronous step on all ranks. Return its row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-    served, backend, title = run.served, run.backend, run.title
-    assert served is not None and isinstance(backend, HasParameterServers)
-    world, budget = session.world, session.request.budget
+def _measure_served(served: ServedTraining, run: TrainingRun, session: LaunchSession) -> StepRow | None:
+    backend, title, world = run.backend, run.title, session.world
+    assert isinstance(backend, HasParameterServers)
     with world.watchdog.phase(f"{title}: starting its parameter servers"):
         library = backend.parameter_servers(world, served.layout, served.gradients(world.rank))
     works = world.rank in served.roles.workers
-    with world.extend_timeout(budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
-        warm = _samples(library, works, max(1, _WARMUPS if budget.warmup is None else budget.warmup), world)
-        slowest = max(world.allgather(float(warm[-1]) if len(warm) else 0.0, f"{title}: warming up"))
-        n = budget.iterations or int(min(_MOST, max(1, budget.max_time_s / max(slowest, 1e-6))))
-        series = _samples(library, works, n, world)
+    warmups = session.request.budget.warmup
+    with world.extend_timeout(session.request.budget.max_time_s), world.watchdog.phase(f"{title}: measuring"):
+        timing = StepTiming(title, library.step if works else None, library.meet)
+        timing.warm_up(max(1, _WARMUPS if warmups is None else warmups), world)
+        series = timing.sample(session)
     exact = exact_updates(served.roles.dtype) >= len(served.roles.workers)
     checked = bool(session.request.check) and exact
     wrong = _verify_served(title, library, served, world) if checked else []
@@ -537,36 +509,13 @@ def measure_served(run: TrainingRun, session: LaunchSession) -> StepRow | None:
     if all_ranks is None:
         return None
     times = np.max([reply[0] for reply in all_ranks if reply[0]], axis=0)  # of the slowest worker
-    known, row = times_of(times), run.row()
-    crowded = session.crowded(backend, "cpu")
-    flags = [*(["oversubscribed"] if crowded else []), *(["too_many_updates"] if session.request.check and not exact else [])]
-    row = replace(
-        row, n=len(times), time_s=known, busbw_bytes_per_s=row.moved_bytes / known.p50 if known.p50 else None,
-        ceiling=no_ceiling(_NO_REFERENCE), flags=tuple(dict.fromkeys((*backend.flags, *flags, *doubts(times, len(times), None, 1)))),
-    )  # fmt: skip
+    flags = ["oversubscribed"] if session.crowded(backend, "cpu") else []
+    if session.request.check and not exact:
+        flags.append("too_many_updates")
     mismatches = [Mismatch(**one) for _, wrong in all_ranks for one in wrong]
-    return _with_common_fields(row, run, session, mismatches, checked, parameter_server="tf.distribute.Server")
-
-
-def _with_common_fields(
-    row: StepRow, run: TrainingRun, session: LaunchSession, mismatches: Sequence[Mismatch], checked: bool, **more: Any
-) -> StepRow:
-    """Return the row with why it stopped, its evidence and the result of verification."""
-    evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions, "loop": "python", **more}
-    stopped = "iterations" if session.request.budget.iterations else "max_time"
-    return replace(row, stopped=stopped, evidence=evidence | wrong_evidence(mismatches), **check_fields(int(checked), mismatches))
-
-
-def _samples(library: Any, works: bool, n: int, world: World) -> NDArray[np.float64]:
-    """Return the seconds of n steps of this worker; empty at a server."""
-    seconds = np.zeros(n if works else 0)
-    for at in range(len(seconds)):
-        library.meet()
-        began = time.monotonic()
-        library.step()
-        seconds[at] = time.monotonic() - began
-        world.watchdog.progress.value += 1
-    return seconds
+    row = run.measured(session, times, flags, mismatches, int(checked), parameter_server="tf.distribute.Server")
+    busbw = row.moved_bytes / row.time_s.p50 if row.time_s and row.time_s.p50 else None
+    return row.replace(busbw_bytes_per_s=busbw, ceiling=no_ceiling(_NO_REFERENCE))
 
 
 def _verify_served(title: str, library: Any, served: ServedTraining, world: World) -> list[Mismatch]:
@@ -610,31 +559,35 @@ class RankReport:
     pupil: Worker | None = None
 
 
-def measure_asynchronous(run: TrainingRun, session: LaunchSession) -> StepRow | None:
-    """Run servers and workers on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
-    roles, world = run.roles, session.world
-    assert roles is not None
+def _measure_asynchronous(roles: JobRoles, run: TrainingRun, session: LaunchSession) -> StepRow | None:
+    world, budget = session.world, session.request.budget
     if session.request.sweep.each[0].device == "cuda":
         return run.without(HostMemoryNeeded("asynchronous training")) if world.rank == 0 else None
-    carrier, budget, what = messenger(run.backend), session.request.budget, "asynchronous workers"
+    carrier: Messenger = OverMpi() if run.backend.api == "mpi" else OverTorch()
+    what = f"{run.title}: asynchronous workers"
     with world.watchdog.phase(f"{run.title}: making its buffers"):
-        serves_here = world.rank in roles.servers
-        done = (
-            RankReport(shard=Shard(roles, roles.servers.index(world.rank))) if serves_here else RankReport(pupil=Worker(roles, world.rank))
-        )
+        if world.rank in roles.servers:
+            done = RankReport(shard=Shard(roles, roles.servers.index(world.rank)))
+        else:
+            done = RankReport(pupil=Worker(roles, world.rank))
     world.allgather(None, f"{run.title}: beginning")
     with world.extend_timeout(budget.max_time_s):
-        with world.watchdog.phase(f"{run.title}: {what}"):
+        with world.watchdog.phase(what):
             _go_on(done, carrier, budget, world)
-        updates = world.allgather(len(done.round_s), f"{run.title}: {what}")
+        updates = world.allgather(len(done.round_s), what)
     pushed = {rank: updates[rank] for rank in roles.workers}
     checked = bool(session.request.check) and sum(updates) <= exact_updates(roles.sums)
     wrong = _verified(done, carrier, pushed, run, world) if checked else []
     all_ranks = world.gather(_report(done, wrong), f"{run.title}: gathering")
     if all_ranks is None:
         return None
-    row = _row(run, session, all_ranks, checked)
-    return _against(row, _ceiling(run, session.ceilings, world), session.crowded(run.backend, row.device))
+    row = _row(roles, run, session, all_ranks, checked)
+    crowded = session.crowded(run.backend, row.device)
+    ceiling = _ceiling(roles, run.backend, session.ceilings, world)
+    # no percentage if ranks wait for cores, or if the bytes took another path
+    percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
+    flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
+    return row.replace(ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:
@@ -692,31 +645,28 @@ def _report(done: RankReport, wrong: Sequence[Mismatch]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(run: TrainingRun, session: LaunchSession, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
+def _row(roles: JobRoles, run: TrainingRun, session: LaunchSession, all_ranks: Sequence[dict[str, Any]], checked: bool) -> StepRow:
     """Return the row. Times are those of the slowest worker."""
     workers = {rank: reply for rank, reply in enumerate(all_ranks) if reply["worker"] and reply["times"]}
     slowest = max(workers.values(), key=lambda said: float(said["times"]["p50"]))
     mismatches = [Mismatch(**one) for reply in all_ranks for one in reply["wrong"]]
-    roles, longest = run.roles, max(reply["duration_s"] for reply in all_ranks)
-    assert roles is not None
+    longest = max(reply["duration_s"] for reply in all_ranks)
     # the bytes that the busiest server receives while the workers run; it sends as many
     taken = [all_ranks[rank]["updates"] * roles.elements(server) * roles.dtype.size for server, rank in enumerate(roles.servers)]
     unchecked = session.request.check and not checked
-    flags = (*run.backend.flags, "asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"])
-    row = run.row(
+    flags = ["asynchronous", *(["too_many_updates"] if unchecked else []), *slowest["doubts"]]
+    row = run.measured(session, None, flags, mismatches, int(checked))
+    return row.replace(
         n=slowest["rounds"], time_s=Times(**slowest["times"]), busbw_bytes_per_s=max(taken) / longest if longest else None,
-        staleness=_staleness(all_ranks, workers), flags=flags,
+        staleness=_staleness(all_ranks, workers),
     )  # fmt: skip
-    return _with_common_fields(row, run, session, mismatches, checked)
 
 
-def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
+def _ceiling(roles: JobRoles, backend: Backend, ceilings: Ceilings, world: World) -> Ceiling:
     """Return the rate at which a server can receive, or send, if all its workers are on other hosts.
 
     With fewer hosts than servers, it is the rate at which these hosts can send.
     """
-    roles, backend = run.roles, run.backend
-    assert roles is not None
     host = [member.host for member in members_of(backend, world)]
     serving, working = ({host[rank] for rank in ranks} for ranks in (roles.servers, roles.workers))
     if serving & working:
@@ -728,29 +678,22 @@ def _ceiling(run: TrainingRun, ceilings: Ceilings, world: World) -> Ceiling:
     return replace(found, bytes_per_s=found.bytes_per_s * min(1.0, len(working) / len(roles.servers)))
 
 
-def _against(row: StepRow, ceiling: Ceiling, crowded: bool) -> StepRow:
-    """Return the row with its ceiling. It has no percentage if ranks wait for cores, or if the bytes took another path."""
-    percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
-    flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
-    return replace(row, ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
-
-
-def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _staleness(all_ranks: Sequence[dict[str, Any]], workers: dict[int, dict[str, Any]]) -> Staleness:
     """Return quantiles of how many updates of other workers came between a pull and the next push: by worker and for all."""
     seen: dict[int, Counter[int]] = {rank: Counter() for rank in workers}
     for reply in all_ranks:
         for rank, stale in reply["stale"].items():
             seen.setdefault(int(rank), Counter()).update({int(by): many for by, many in stale.items()})
-    each = [
-        {"rank": rank, "steps": reply["rounds"], "steps_per_s": reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank])}
+    paces = [
+        WorkerPace(rank=rank, steps=reply["rounds"], steps_per_s=reply["rounds"] / reply["duration_s"], **_quantiles(seen[rank]))
         for rank, reply in workers.items()
     ]
-    servers = [{"rank": rank, "updates": reply["updates"]} for rank, reply in enumerate(all_ranks) if not reply["worker"]]
+    servers = [ServerUpdates(rank=rank, updates=reply["updates"]) for rank, reply in enumerate(all_ranks) if not reply["worker"]]
     whole: Counter[int] = sum(seen.values(), Counter())
-    return {
-        **_quantiles(whole), "workers": each, "servers": servers, "steps_per_s": sum(one["steps_per_s"] for one in each),
-        "duration_s": max(reply["duration_s"] for reply in all_ranks),
-    }  # fmt: skip
+    return Staleness(
+        **_quantiles(whole), workers=tuple(paces), servers=tuple(servers), steps_per_s=sum(pace.steps_per_s or 0.0 for pace in paces),
+        duration_s=max(reply["duration_s"] for reply in all_ranks),
+    )  # fmt: skip
 
 
 def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
@@ -760,76 +703,3 @@ def _quantiles(stale: Counter[int]) -> dict[str, float | None]:
     values: NDArray[np.int64] = np.repeat(*np.array(sorted(stale.items()), dtype=np.int64).T)
     p50, p95 = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
     return {"p50": float(p50), "p95": float(p95), "max": float(values[-1])}
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """A training to measure on a backend. reason: why it is not measured.
-
-    It has a plan; or roles if it is asynchronous; or `served` if it uses the backend's own servers; or `framework` if a framework runs it.
-    """
-
-    training: Training
-    opened: OpenBackend
-    ranks: int
-    nodes: int
-    shape: Shape | None = None
-    step: Step | None = None
-    plan: StepPlan | None = None
-    roles: JobRoles | None = None
-    served: ServedTraining | None = None
-    framework: FrameworkTraining | None = None
-    reason: Fact | None = None
-
-    @property
-    def name(self) -> str:
-        """Return the name for titles: "data-parallel bert-large"."""
-        return " ".join(filter(None, (self.training.regime.name, self.training.model)))
-
-    @property
-    def title(self) -> str:
-        """Return the name with the backend: "data-parallel bert-large on mpi"."""
-        return f"{self.name} on {self.opened.name}"
-
-    @property
-    def backend(self) -> Backend:
-        """The open backend."""
-        return self.opened.running
-
-    @property
-    def parts(self) -> tuple[StepPart, ...]:
-        """The parts of its plan."""
-        return self.plan.parts if self.plan else ()
-
-    def row(self, **figures: Any) -> StepRow:
-        """Return the row with these figures and the values known before the measurement."""
-        shape, step = self.shape, self.step
-        sizes = (shape.parameters, shape.bucket_bytes, step.payload_bytes) if shape and step else (0, 0, 0)
-        device = self.parts[0].case.device if self.parts else "cpu"
-        moved = moved_by(self.plan, self.ranks) if self.plan else self.roles.moved_bytes if self.roles else 0.0
-        moved = max(moved_bytes(step, self.ranks)) if (self.served or self.framework) and step else moved
-        return StepRow(
-            self.training.regime.name, self.training.model, self.opened.name, device, self.ranks, self.nodes, shape.dtype if shape else "",
-            *sizes, moved_bytes=moved, options=dict(shape.options) if shape else {}, note=step.note if step else "", replay=self._replay(),
-            **figures,
-        )  # fmt: skip
-
-    def _replay(self) -> ReplayedTrace | None:
-        """Return what is known of the trace of a replay, with the recorded time of each part; None for other trainings."""
-        recording = self.training.recording
-        if recording is None:
-            return None
-        times: list[list[float]] = [[] for _ in self.parts]
-        for part, seconds in zip(self.plan.order if self.plan else (), recording.exchange_s, strict=False):
-            times[part] += [seconds] if seconds is not None else []
-        return ReplayedTrace.of(recording, tuple(float(np.mean(each)) if each else None for each in times))
-
-    def without(self, reason: Fact) -> StepRow:
-        """Return the n/a row with its reason."""
-        return self.row(na=reason.render(), na_fact=as_json(reason))
-
-    def about(self) -> dict[str, Any]:
-        """Return the training's entry in run.json's "workload"."""
-        row = self.row()
-        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
-        return {name: getattr(row, name) for name in known}

@@ -8,9 +8,10 @@ not fit twice.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
@@ -29,6 +30,7 @@ from collbench.measuring.crossing import LeastBytes, least
 from collbench.measuring.loop import Loop, Timed
 from collbench.measuring.memory import free_memory
 from collbench.measuring.monitored import MonitoredMeasurement
+from collbench.measuring.open_backends import OpenBackend
 from collbench.measuring.prepared_case import (
     BackendContext,
     PreparedCase,
@@ -40,8 +42,9 @@ from collbench.measuring.prepared_case import (
     time_shortly,
 )
 from collbench.measuring.request import Budget, Request
-from collbench.measuring.row import against_limits, doubts, times_of
+from collbench.measuring.row import against_limits, check_fields, doubts, times_of, wrong_evidence
 from collbench.measuring.sampling import Measurement, slowest, sound
+from collbench.measuring.session import LaunchSession
 from collbench.operations.case import Case, Split
 from collbench.operations.data import Mismatch, bytes_needed, bytes_on_host, expected_blocks_of, poison, seeded, slots_for
 from collbench.operations.dtypes import dtype_named
@@ -50,7 +53,7 @@ from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
 from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupported, decode_reason
 from collbench.plugins.traces.recording import Recording
-from collbench.plugins.training.records import StepRow
+from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
 from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, disjoint, moved_bytes, operation_of
 from collbench.reason import Fact, as_json
@@ -748,10 +751,10 @@ def with_figures(
     doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
     seen = doubts(series, len(taken), None, 1)
     flags = dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
-    return replace(
-        row, n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
+    return row.replace(
+        n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
-        parts=[_part_fields(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)],
+        parts=tuple(_measured_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)),
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
         flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": how},
     )  # fmt: skip
@@ -779,18 +782,17 @@ def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple
     return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
 
 
-def _part_fields(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> dict[str, Any]:
+def _measured_part(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> PartRow:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
     ceiling = replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL)
     percent, _ = against_limits(busbw, ceiling, bound, withheld)
-    return {
-        "what": part.what, "ends": list(part.ends), "operation": part.operation.name, "groups": len(part.groups), "group_ranks": part.width,
-        "size_bytes": part.case.size_bytes, "times": part.times, "moved_bytes": moved * part.times,
-        "time_s": asdict(times) if times else None, "busbw_bytes_per_s": busbw,
-        "ceiling": ceiling.as_json(), "percent_of_ceiling": percent,
-    }  # fmt: skip
+    return PartRow(
+        what=part.what, ends=part.ends, operation=part.operation.name, groups=len(part.groups), group_ranks=part.width,
+        size_bytes=part.case.size_bytes, times=part.times, moved_bytes=moved * part.times, time_s=times, busbw_bytes_per_s=busbw,
+        ceiling=ceiling, percent_of_ceiling=percent,
+    )  # fmt: skip
 
 
 def _moved_once(part: StepPart) -> float:
@@ -822,3 +824,160 @@ class Training:
     optional: bool = False
     recording: Recording | None = None
     adapt: Callable[[Step, Request, Backend], Step] | None = None
+
+
+class LibraryTraining(ABC):
+    """A training that is no plan of exchanges: its ranks run at their own pace, or a library runs its steps."""
+
+    def refusal(self, backend: Backend) -> Fact | None:
+        """Return why a backend cannot run it, or None."""
+        return None
+
+    @abstractmethod
+    def bytes_at(self, rank: int) -> int:
+        """Return the bytes of memory that a rank needs."""
+
+    def moved_bytes(self, step: Step, ranks: int) -> float:
+        """Return the bytes of the rank that moves most in a step."""
+        return max(moved_bytes(step, ranks))
+
+    @abstractmethod
+    def measure(self, run: TrainingRun, session: LaunchSession) -> StepRow | None:
+        """Measure on all ranks. Return the row at rank 0, None elsewhere. Raises RunFailed if the library fails."""
+
+
+def library_too_large(title: str, training: LibraryTraining, world: World) -> str | None:
+    """Return why the buffers of this host's ranks do not fit its memory; None if they fit."""
+    here = [member.rank for member in world.on_host()]
+    need, free = sum(map(training.bytes_at, here)), free_memory()
+    if need <= free:
+        return None
+    return (
+        f"the buffers of {title} need {format_bytes(need)} on {world.me.host} for its {len(here)} ranks there, and {format_bytes(free)} is "
+        "free: use a smaller model, or more servers"
+    )
+
+
+_MOST_SAMPLES = 3000
+
+
+@dataclass
+class StepTiming:
+    """The steps that a library runs, timed on this rank.
+
+    step   runs one; None: this rank only serves
+    meet   waits for the other ranks before each
+    """
+
+    title: str
+    step: Callable[[], object] | None
+    meet: Callable[[], object]
+    last_s: float = 0.0
+
+    def warm_up(self, number: int, world: World) -> None:
+        """Run so many steps."""
+        seconds = self._times(number, world)
+        self.last_s = float(seconds[-1]) if len(seconds) else 0.0
+
+    def sample(self, session: LaunchSession) -> NDArray[np.float64]:
+        """Return the seconds of as many steps as were requested, or as fit into the time; empty where this rank only serves."""
+        world, budget = session.world, session.request.budget
+        slowest_s = max(world.allgather(self.last_s, f"{self.title}: warming up"))
+        fitting = int(min(_MOST_SAMPLES, max(1, budget.max_time_s / max(slowest_s, 1e-6))))
+        return self._times(budget.iterations or fitting, world)
+
+    def _times(self, number: int, world: World) -> NDArray[np.float64]:
+        if self.step is None:
+            return np.zeros(0)
+        seconds = np.zeros(number)
+        for at in range(number):
+            self.meet()
+            began = time.monotonic()
+            self.step()
+            seconds[at] = time.monotonic() - began
+            world.watchdog.progress.value += 1
+        return seconds
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training to measure on a backend: by its plan, or by `library`. reason: why it is not measured."""
+
+    training: Training
+    opened: OpenBackend
+    ranks: int
+    nodes: int
+    shape: Shape | None = None
+    step: Step | None = None
+    plan: StepPlan | None = None
+    library: LibraryTraining | None = None
+    reason: Fact | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name for titles: "data-parallel bert-large"."""
+        return " ".join(filter(None, (self.training.regime.name, self.training.model)))
+
+    @property
+    def title(self) -> str:
+        """Return the name with the backend: "data-parallel bert-large on mpi"."""
+        return f"{self.name} on {self.opened.name}"
+
+    @property
+    def backend(self) -> Backend:
+        """The open backend."""
+        return self.opened.running
+
+    @property
+    def parts(self) -> tuple[StepPart, ...]:
+        """The parts of its plan."""
+        return self.plan.parts if self.plan else ()
+
+    def row(self) -> StepRow:
+        """Return the row with the values known before the measurement."""
+        shape, step = self.shape, self.step
+        moved = 0.0
+        if self.plan:
+            moved = moved_by(self.plan, self.ranks)
+        elif self.library and step:
+            moved = self.library.moved_bytes(step, self.ranks)
+        return StepRow(
+            self.training.regime.name, self.training.model, self.opened.name, self.parts[0].case.device if self.parts else "cpu",
+            self.ranks, self.nodes, shape.dtype if shape else "", shape.parameters if shape and step else 0,
+            shape.bucket_bytes if shape and step else 0, step.payload_bytes if shape and step else 0, moved,
+            options=dict(shape.options) if shape else {}, note=step.note if step else "", replay=self._replay(),
+        )  # fmt: skip
+
+    def measured(
+        self, session: LaunchSession, seconds: NDArray[np.float64] | None, flags: Iterable[str], wrong: Sequence[Mismatch], checked: int,
+        **more_evidence: Any,
+    ) -> StepRow:  # fmt: skip
+        """Return the row of steps that a library ran, with the result of verification. seconds: of the slowest rank; None: not of steps."""
+        evidence = {"libraries": dict(self.backend.versions()), "conditions": session.conditions, "loop": "python"} | more_evidence
+        stopped = "iterations" if session.request.budget.iterations else "max_time"
+        row = self.row().replace(stopped=stopped, evidence=evidence | wrong_evidence(wrong), **check_fields(checked, wrong))
+        all_flags = (*self.backend.flags, *flags)
+        if seconds is None:
+            return row.replace(flags=all_flags)
+        all_flags = (*all_flags, *doubts(seconds, len(seconds), None, 1))
+        return row.replace(n=len(seconds), time_s=times_of(seconds), flags=tuple(dict.fromkeys(all_flags)))
+
+    def _replay(self) -> ReplayedTrace | None:
+        """Return what is known of the trace of a replay, with the recorded time of each part; None for other trainings."""
+        recording = self.training.recording
+        if recording is None:
+            return None
+        times: list[list[float]] = [[] for _ in self.parts]
+        for part, seconds in zip(self.plan.order if self.plan else (), recording.exchange_s, strict=False):
+            times[part] += [seconds] if seconds is not None else []
+        return ReplayedTrace.of(recording, tuple(float(np.mean(each)) if each else None for each in times))
+
+    def without(self, reason: Fact) -> StepRow:
+        """Return the n/a row with its reason."""
+        return self.row().replace(na=reason.render(), na_fact=as_json(reason))
+
+    def about(self) -> dict[str, Any]:
+        """Return the training's entry in run.json's "workload"."""
+        row = self.row()
+        known = ("regime", "model", "parameters", "dtype", "bucket_bytes", "payload_bytes", "options", "note")
+        return {name: getattr(row, name) for name in known}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
-from collbench.errors import FAILED, FINE, USAGE, UsageError
+from collbench.errors import UsageError
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, ranks_by_host
 from collbench.measuring.prepared_case import BackendContext, PreparedCase
@@ -25,10 +25,10 @@ from collbench.operations.traffic import Traffic
 from collbench.operations.unsupported import ServersUnsupported, as_fact
 from collbench.plugins.training import FILE
 from collbench.plugins.training.computing import measure_computing, refused, unsupported, with_own_buffers
-from collbench.plugins.training.framework_steps import FrameworkTraining, measure_framework
-from collbench.plugins.training.records import StepRow, read_workload
+from collbench.plugins.training.framework_steps import FrameworkTraining
+from collbench.plugins.training.records import StepRow
 from collbench.plugins.training.routed import (
-    differing_routing,
+    check_routing,
     plan_routed,
     prepare_routed,
     routed_limits,
@@ -36,23 +36,18 @@ from collbench.plugins.training.routed import (
     routed_too_large,
     verify_routed,
 )
-from collbench.plugins.training.servers import (
-    TrainingRun,
-    measure_asynchronous,
-    measure_served,
-    roles_of,
-    roles_too_large,
-    served_of,
-    serves,
-)
+from collbench.plugins.training.servers import roles_of, served_of, serves
 from collbench.plugins.training.step_task import (
     Around,
+    LibraryTraining,
     PartLimit,
     PartNotPrepared,
     PreparedStep,
     StepPlan,
     Training,
+    TrainingRun,
     agree,
+    library_too_large,
     limits_of,
     path_s,
     plan_of,
@@ -63,6 +58,7 @@ from collbench.plugins.training.step_task import (
     verify_step,
     with_figures,
 )
+from collbench.plugins.training.text import STEPS
 from collbench.reason import Fact
 from collbench.results.reader import Run
 from collbench.results.row import Row
@@ -127,14 +123,14 @@ class WorkloadTask(Task):
         except UsageError as error:
             wrong = str(error)
         reason = world.first_error(wrong, f"laying {training.regime.name} out")
-        if not reason and (differs := differing_routing(run.step.routing if run.step else None, world)):
-            raise UsageError(differs.render())
+        if not reason:
+            check_routing(run.step.routing if run.step else None, world)
         if not reason and not run.reason:
             run = replace(run, plan=agree(run.plan, world)) if run.plan and not (run.step and run.step.routing) else run
             room = routed_too_large if run.step and run.step.routing else too_large
             too_much = room(run.title, run.plan, opened.backend, world) if run.plan else None
-            roles = run.roles or run.served or run.framework
-            reason = world.first_error(roles_too_large(run.title, roles, world) if roles else too_much, "looking at the memory")
+            too_much = library_too_large(run.title, run.library, world) if run.library else too_much
+            reason = world.first_error(too_much, "looking at the memory")
         if not reason:
             return run
         if not training.optional:
@@ -149,15 +145,17 @@ class WorkloadTask(Task):
         step, adapt = regime.step(shape), run.training.adapt
         step = adapt(step, self.request.launch, backend) if adapt else step
         run = replace(run, shape=shape, step=step)
+        library: LibraryTraining | ServersUnsupported | None = None
         if regime.models:
-            framework = FrameworkTraining(regime, shape, step)
-            return replace(run, framework=framework, reason=framework.refusal(backend))
-        if serves(backend, regime):
-            served = served_of(shape, regime, backend.ranks)
-            return replace(run, reason=served) if isinstance(served, ServersUnsupported) else replace(run, served=served)
-        if regime.asynchronous(shape):
-            roles = roles_of(step, backend.ranks)
-            return replace(run, roles=roles, reason=roles.refusal(backend))
+            library = FrameworkTraining(regime, shape, step)
+        elif serves(backend, regime):
+            library = served_of(shape, regime, backend.ranks)
+        elif regime.asynchronous(shape):
+            library = roles_of(step, backend.ranks)
+        if isinstance(library, ServersUnsupported):
+            return replace(run, reason=library)
+        if library:
+            return replace(run, library=library, reason=library.refusal(backend))
         plan = plan_of(step, self.request.launch, backend)
         if step.routing:
             plan_routed(plan)
@@ -184,7 +182,7 @@ class WorkloadTask(Task):
 
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rows by the place of their training."""
-        _, rows, _ = read_workload(run)
+        rows, _ = STEPS.read(run.path)
         stored = {(row.regime, row.model, row.backend): row for row in rows}
         names = [(one.training.regime.name, one.training.model, one.opened.name) for one in self.runs]
         found = {place: stored[name] for place, name in enumerate(names) if name in stored}
@@ -206,7 +204,7 @@ class WorkloadTask(Task):
             session.progress(run.title, done - 1, len(left))
             row = self._measured(session, run)
             if row and self.request.compute and not row.computing and row.na is None and (reason := unsupported(run.training.regime)):
-                row = replace(row, computing=refused(reason, self.request.step_time_s).as_json())
+                row = row.replace(computing=refused(reason, self.request.step_time_s))
             if row:
                 session.store(row, FILE)
             if session.stops(bool(row and row.wrong), WrongDataStop() if done < len(left) else None):
@@ -217,12 +215,8 @@ class WorkloadTask(Task):
         world = session.world
         if run.reason:
             return run.without(run.reason) if world.rank == 0 else None
-        if run.roles:
-            return measure_asynchronous(run, session)
-        if run.served:
-            return measure_served(run, session)
-        if run.framework:
-            return measure_framework(run.framework, run, session)
+        if run.library:
+            return run.library.measure(run, session)
         assert run.plan is not None
         context = session.context_of([(part.operation, part.case, run.opened) for part in run.parts], run.backend)
         return (self._routed if run.plan.step.routing else self._stepped)(session, run, run.plan, context)
@@ -247,12 +241,12 @@ class WorkloadTask(Task):
         if row is None or found is None:
             return None
         if isinstance(found, Fact):
-            return replace(row, computing=refused(found, goal_s).as_json())
+            return row.replace(computing=refused(found, goal_s))
         result, wrong, watched = found
-        row = replace(row, computing=result.as_json(), flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
+        row = row.replace(computing=result, flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
         if row.wrong or not wrong:
             return row
-        return replace(row, **check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        return row.replace(**check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
     def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
         """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""
@@ -268,7 +262,7 @@ class WorkloadTask(Task):
             session.note(watched.other_path)
         around = _around(session, run, prepared.ready, step, routed_limits(plan, session.ceilings, run.backend))
         row = routed_row(run.row(), plan, watched, around)
-        return replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        return row.replace(**check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
 
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
@@ -287,7 +281,7 @@ class WorkloadTask(Task):
         around = replace(around, flags=(*step.flags, *left_out, *around.flags))
         around.evidence["buffers"] = [one.part.slots for one in step.parts]
         row = with_figures(run.row(), step, watched, alone, around)
-        row = replace(row, **check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        row = row.replace(**check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
         if run.training.recording and session.folder:
             session.folder.append(*replayed_case(row, run, step, watched, ranks_by_host(run.backend, world)))
         return row
@@ -298,12 +292,6 @@ class WorkloadTask(Task):
             if row.wrong:
                 session.note(f"wrong data in {row.regime} on {row.backend}: {row.wrong_detail or ''}")
         return {"workload": self._about(session)}
-
-    def exit_code(self, records: Sequence[StepRow]) -> int:
-        """Return the exit code: 4 if data was wrong, 2 if nothing could be measured, else 0."""
-        if any(row.wrong for row in records):
-            return FAILED
-        return FINE if any(row.na is None for row in records) else USAGE
 
 
 def replayed_case(
@@ -318,7 +306,7 @@ def replayed_case(
         step.ready.case, operation=run.training.regime.name, traffic=Traffic(f"{run.training.model}:{run.training.recording.digest}")
     )
     operation = replace(step.ready.operation, name=case.operation, bus_factor=lambda n: row.moved_bytes / case.size_bytes)
-    context = RowContext(hosts, row.ceiling, withheld=row.percent_of_ceiling is None, evidence=row.evidence)
+    context = RowContext(hosts, row.ceiling, withheld=row.comparison is None, evidence=row.evidence)
     found, arrays = make_row(replace(step.ready, operation=operation, case=case), run.backend, watched, context)
     return replace(found, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail, flags=row.flags), arrays
 

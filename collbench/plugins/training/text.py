@@ -5,24 +5,38 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
-from collbench.machine.peak.ceiling import Ceiling
-from collbench.plugins.training.computing_text import ShownStep, computing_frame, computing_sentences, computing_values
-from collbench.plugins.training.efficiency import Efficiency, Share, efficiency
-from collbench.plugins.training.records import StepRow, computing_of, part_ends
-from collbench.plugins.training.routing_text import ShownResult, ShownRouting, routing_frames, routing_sentences, routing_values
+from collbench.operations.unsupported import decode_reason
+from collbench.plugins.overlap.records import Overlap, OverlapEstimate, StepOverlap
+from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
+from collbench.plugins.training import FILE
+from collbench.plugins.training.records import (
+    Efficiency,
+    PartRow,
+    RoutedStep,
+    RoutingResult,
+    Share,
+    Staleness,
+    StepRow,
+    WorkerPace,
+)
 from collbench.plugins.training.workloads.registry import every_regime
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step, bytes_of, moved_bytes
+from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
-from collbench.report.frame import Column, Frame, Line, R, csv_of, flattened, printable, table_lines, without_empty
-from collbench.report.screen import check_format, print_lines, width_of, wrapped
+from collbench.report.frame import Column, Frame, Line, R, csv_of, printable, table_lines, without_empty
+from collbench.report.screen import print_lines, width_of, wrapped
+from collbench.results.estimate import Estimate
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
-from collbench.results.store import to_line
 from collbench.units import format_bytes, format_rate, format_size, format_time, plural
+
+if TYPE_CHECKING:
+    from collbench.plugins.training.records import StepRow
+
 
 # Texts of planned and measured training steps.
 
@@ -66,8 +80,9 @@ def span(first: str, last: str) -> str:
 # The tables of a training: the step on each backend, its parts, and the workers of asynchronous training.
 
 MOST_WORKERS = 16
-K = TypeVar("K", Times, Ceiling)
-Shown = tuple[str, Mapping[str, Any]]  # a part or a worker, after the backend's name in the first line of a backend
+P = TypeVar("P", PartRow, WorkerPace)
+ShownPart = tuple[str, PartRow]  # after the backend's name in the first line of a backend
+ShownWorker = tuple[str, WorkerPace]
 
 
 def step_columns(step: str) -> tuple[Column[StepRow], ...]:
@@ -80,8 +95,8 @@ def step_columns(step: str) -> tuple[Column[StepRow], ...]:
         _measured("moves", lambda row: format_bytes(row.moved_bytes), drop=5),
         _measured("busbw GB/s", lambda row: rate(row.busbw_bytes_per_s), drop=3),
         _measured("wrong", lambda row: NOTHING if row.wrong is None else str(row.wrong)),
-        _measured("of expected", lambda row: _of_expected(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)[0], right=False),
-        _measured("limited by", lambda row: _of_expected(row.busbw_bytes_per_s, row.ceiling, row.percent_of_ceiling)[1], False, drop=1),
+        _measured("of expected", of_expected, right=False),
+        _measured("limited by", limiting, False, drop=1),
         Column("", "flags", lambda row: ", ".join(flag_names(row.flags)) if row.na is None else f"n/a ({row.na})", wrap=True),
     )
 
@@ -111,24 +126,20 @@ def _times(times: Times | None, flags: Sequence[str]) -> tuple[str, str]:
     return milliseconds(times.p50), f"{doubt}{milliseconds(times.ci_low)}–{milliseconds(times.ci_high)}"
 
 
-def _of_expected(busbw: float | None, ceiling: Ceiling | None, percent: float | None) -> tuple[str, str]:
-    """Return "0.112 of 0.118 GB/s (95 %)" and what limits; without a percentage the reason why there is none."""
-    if ceiling is None:
-        return NOTHING, NOTHING
-    if ceiling.bytes_per_s is None or percent is None or busbw is None:
-        return NOTHING, ceiling.limited_by
-    limit = with_basis(ceiling, basis(ceiling))
-    return f"{format_rate(busbw)} of {format_rate(ceiling.bytes_per_s)} GB/s ({share(percent, ceiling)})", limit
+def of_expected(record: StepRow | PartRow) -> str:
+    """Return the bus bandwidth of the expected one, "0.112 of 0.118 GB/s (95 %)"; a dash where none is expected."""
+    compared = record.comparison
+    if compared is None or record.ceiling is None:
+        return NOTHING
+    rates = f"{format_rate(compared.busbw_bytes_per_s)} of {format_rate(compared.expected_bytes_per_s)} GB/s"
+    return f"{rates} ({share(compared.percent, compared.ceiling)})"
 
 
-def of_part(part: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a part's bus bandwidth of the expected one, "0.112 of 0.118 GB/s (95 %)", and what limits."""
-    return _of_expected(part["busbw_bytes_per_s"], _known(Ceiling, part["ceiling"]), part["percent_of_ceiling"])
-
-
-def _known(kind: type[K], values: Mapping[str, Any] | None) -> K | None:
-    """Return the record; keys of a newer collbench are left out."""
-    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values}) if values else None
+def limiting(record: StepRow | PartRow) -> str:
+    """Return what limits the rate; where none is expected, the reason why."""
+    if record.ceiling is None:
+        return NOTHING
+    return with_basis(record.ceiling, basis(record.ceiling)) if record.comparison else record.ceiling.limited_by
 
 
 def _number(value: Any) -> str:
@@ -136,35 +147,31 @@ def _number(value: Any) -> str:
     return NOTHING if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _below(rows: Sequence[StepRow], parts: Callable[[StepRow], Sequence[Mapping[str, Any]]]) -> list[Shown]:
+def _below(rows: Sequence[StepRow], parts: Callable[[StepRow], Sequence[P]]) -> list[tuple[str, P]]:
     return [("" if number else row.backend, each) for row in rows for number, each in enumerate(parts(row))]
 
 
-def _figure(name: str, title: str, drop: int = 0) -> Column[Shown]:
-    return Column("", title, lambda each: _number(each[1].get(name)), right=True, drop=drop)
-
-
-PARTS: tuple[Column[Shown], ...] = (
+PARTS: tuple[Column[ShownPart], ...] = (
     Column("", "backend", lambda each: each[0]),
-    Column("", "part", lambda each: span(*part_ends(each[1])), cut=True),
-    Column("", "operation", lambda each: str(each[1]["operation"]), drop=5),
-    Column("", "groups", lambda each: f"{each[1]['groups']} of {plural(each[1]['group_ranks'], 'rank')}", drop=6),
-    Column("", "size", lambda each: format_bytes(each[1]["size_bytes"]), right=True, drop=2),
-    Column("", "times", lambda each: str(each[1]["times"]), right=True),
-    Column("", "each ms", lambda each: _times(_known(Times, each[1]["time_s"]), ())[0], right=True),
-    Column("", "moves", lambda each: NOTHING if (moved := each[1]["moved_bytes"]) is None else format_bytes(moved), right=True, drop=4),
-    Column("", "busbw GB/s", lambda each: rate(each[1]["busbw_bytes_per_s"]), right=True, drop=3),
-    Column("", "of expected", lambda each: of_part(each[1])[0], drop=1),
-    Column("", "limited by", lambda each: of_part(each[1])[1], drop=7),
+    Column("", "part", lambda each: span(*each[1].names), cut=True),
+    Column("", "operation", lambda each: each[1].operation, drop=5),
+    Column("", "groups", lambda each: f"{each[1].groups} of {plural(each[1].group_ranks, 'rank')}", drop=6),
+    Column("", "size", lambda each: format_bytes(each[1].size_bytes), right=True, drop=2),
+    Column("", "times", lambda each: str(each[1].times), right=True),
+    Column("", "each ms", lambda each: _times(each[1].time_s, ())[0], right=True),
+    Column("", "moves", lambda each: NOTHING if each[1].moved_bytes is None else format_bytes(each[1].moved_bytes), right=True, drop=4),
+    Column("", "busbw GB/s", lambda each: rate(each[1].busbw_bytes_per_s), right=True, drop=3),
+    Column("", "of expected", lambda each: of_expected(each[1]), drop=1),
+    Column("", "limited by", lambda each: limiting(each[1]), drop=7),
 )
-WORKERS: tuple[Column[Shown], ...] = (
+WORKERS: tuple[Column[ShownWorker], ...] = (
     Column("", "backend", lambda each: each[0]),
-    Column("", "worker", lambda each: f"rank {_number(each[1].get('rank'))}", right=True),
-    _figure("steps", "rounds", drop=1),
-    _figure("steps_per_s", "rounds/s"),
-    _figure("p50", "staleness: median"),
-    _figure("p95", "95 %"),
-    _figure("max", "most"),
+    Column("", "worker", lambda each: f"rank {each[1].rank}", right=True),
+    Column("", "rounds", lambda each: _number(each[1].steps), right=True, drop=1),
+    Column("", "rounds/s", lambda each: _number(each[1].steps_per_s), right=True),
+    Column("", "staleness: median", lambda each: _number(each[1].p50), right=True),
+    Column("", "95 %", lambda each: _number(each[1].p95), right=True),
+    Column("", "most", lambda each: _number(each[1].max), right=True),
 )
 
 
@@ -239,45 +246,6 @@ def _ranks(exchange: Exchange) -> int:
     return len(exchange.groups[0]) if exchange.groups else 0
 
 
-FORMATS = ("table", "csv", "json")
-_PARTS_OF = {
-    "time_s": ("time_{}_s", ("p50", "ci_low", "ci_high", "min", "p95", "p99", "max")),
-    "ceiling": ("ceiling_{}", ("kind", "bytes_per_s", "limited_by", "model", "source")),
-}
-
-
-def write_steps(
-    rows: Sequence[StepRow],
-    format: str,
-    out: TextIO,
-    *,
-    color: bool,
-    step_time_s: float | None = None,
-    run: str = "",
-    headed: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Print steps: as a table (the rows of one training on several backends belong together), csv or json (a record per row).
-
-    step_time_s  the computing time, for the scaling efficiency
-    run          the name of their folder, in a CSV's first column
-    headed       whether rows were printed before: a CSV has its header, and a table is separated by an empty line
-    quiet        whether the notes below tables are left out
-
-    Raises UsageError for another format.
-    """
-    check_format(format, FORMATS, " for workload")
-    if format == "csv":
-        found: Iterable[Line] = csv_of([{"run": run, **step_values(row, step_time_s)} for row in rows], headed)
-    elif format == "json":
-        found = (Line(to_line(step_json(row, step_time_s))) for row in rows)
-    else:
-        width = width_of(out)
-        tables = [list(wrapped(lines(those, step_time_s, width), width)) for those in trainings(rows)]
-        found = [line for number, table in enumerate(tables) for line in [*([Line("")] if number or headed else []), *table]]
-    print_lines(found, out, color, quiet=quiet)
-
-
 def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     """Return the rows by training, in the order of the first row of each."""
     found: dict[tuple[Any, ...], list[StepRow]] = {}
@@ -287,7 +255,15 @@ def trainings(rows: Iterable[StepRow]) -> list[list[StepRow]]:
     return list(found.values())
 
 
-def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int | None = None) -> Iterator[Line]:
+def lines(rows: Sequence[StepRow], width: int | None = None) -> Iterator[Line]:
+    """Yield the tables of the trainings, with an empty line between two."""
+    for number, those in enumerate(trainings(rows)):
+        if number:
+            yield Line("")
+        yield from _training_lines(those, width)
+
+
+def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line]:
     """Yield one training on some backends: its headline, the step, its parts, staleness, scaling efficiency, and the flags' meanings."""
     yield Line(printable(title(rows)), "head")
     tables: Iterable[Frame[Any]] = frames(rows)
@@ -295,7 +271,7 @@ def lines(rows: Sequence[StepRow], step_time_s: float | None = None, width: int 
         yield from table_lines(frame, width)
     for row in rows:
         yield from (Line(printable(sentence), "wrong" if row.wrong else "foot") for sentence in _sentences(row, several=len(rows) > 1))
-    if (scaling := scaling_frame(rows, step_time_s)) is not None:
+    if (scaling := scaling_frame(rows)) is not None:
         yield from table_lines(scaling, width)
     yield from (Line(printable(text), "foot") for text in _notes(rows))
 
@@ -312,14 +288,14 @@ def title(rows: Sequence[StepRow]) -> str:
 
 def frames(
     rows: Sequence[StepRow],
-) -> tuple[Frame[StepRow], Frame[Shown], Frame[Shown], Frame[Any], Frame[ShownResult], Frame[ShownRouting], Frame[ShownStep]]:
+) -> tuple[Frame[StepRow], Frame[ShownPart], Frame[ShownWorker], Frame[Any], Frame[ShownResult], Frame[ShownRouting], Frame[ShownStep]]:
     """Return the tables of one training on some backends: the step, its parts, the workers of asynchronous training, of a replay its
     costliest operations instead of all parts, routings, and the step with computing.
     """
     from collbench.plugins.traces.replay_text import costliest_frame
 
     step = "round" if any(row.staleness for row in rows) else "step"
-    workers = _below(rows, lambda row: row.staleness.get("workers", [])[:MOST_WORKERS])
+    workers = _below(rows, lambda row: row.staleness.workers[:MOST_WORKERS] if row.staleness else ())
     parts = _below([row for row in rows if row.replay is None], lambda row: row.parts)
     tables = _without_empty(PARTS, parts), _without_empty(WORKERS, workers), costliest_frame(rows)
     return _without_empty(step_columns(step), rows, style), *tables, *routing_frames(rows), computing_frame(rows)
@@ -344,36 +320,6 @@ def _bucket(row: StepRow) -> list[str]:
     return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
 
 
-def scaling_of(row: StepRow, step_time_s: float | None) -> Efficiency | None:
-    """Return the efficiency with this computing time; None if one of the two times is unknown."""
-    if step_time_s is None or row.time_s is None:
-        return None
-    return efficiency(step_time_s, row.time_s.p50, row.time_s.ci_low, row.time_s.ci_high)
-
-
-def step_json(row: StepRow, step_time_s: float | None = None) -> dict[str, Any]:
-    """Return the row as in workload.jsonl; with a computing time also its "scaling"."""
-    found = scaling_of(row, step_time_s)
-    scaling = {"compute_s": found.compute_s, "apart": vars(found.apart), "overlap": vars(found.overlap)} if found else None
-    return row.as_json() | ({"scaling": scaling} if step_time_s is not None else {})
-
-
-def step_values(row: StepRow, step_time_s: float | None) -> dict[str, Any]:
-    """Return the row without nested records, by field of CSV; `na` has the text of na_fact."""
-    from collbench.plugins.traces.replay_text import replay_values
-
-    scaling = scaling_of(row, step_time_s)
-    found = dict(
-        flattened(((name, value) for name, value in vars(row).items() if name not in ("na_fact", "replay", "computing")), _PARTS_OF)
-    )
-    found["step_time_s"] = step_time_s
-    found |= routing_values(row) | replay_values(row) | computing_values(row)
-    for name in ("apart", "overlap"):
-        part: Share | None = getattr(scaling, name, None)
-        found |= {f"scaling_{name}{end}": getattr(part, of, None) for end, of in (("", "value"), ("_low", "low"), ("_high", "high"))}
-    return found
-
-
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
     """Yield sentences on wrong data, the sum of the parts, the expected time and staleness."""
     prefix = f"{row.backend}: " if several else ""
@@ -387,7 +333,7 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
             yield f"{prefix}with the parts' times alone, and the trace's computing and overlap: {alone} ms, the step {whole} ms"
         else:
             yield f"{prefix}the parts, each alone, take {alone} ms one after the other, the step {whole} ms"
-    if row.ceiling_time_s and row.percent_of_ceiling is not None:
+    if row.ceiling_time_s and row.comparison:
         yield f"{prefix}expected step time: {milliseconds(row.ceiling_time_s)} ms"
     from collbench.plugins.traces.replay_text import replay_sentences
 
@@ -397,24 +343,21 @@ def _sentences(row: StepRow, several: bool) -> Iterator[str]:
     yield from (f"{prefix}{sentence}" for sentence in (*routing_sentences(row), *computing_sentences(row)))
 
 
-def _stale(staleness: Mapping[str, Any]) -> str:
-    figures = {name: _number(staleness.get(name)) for name in ("p50", "p95", "max", "steps_per_s", "duration_s")}
-    workers = staleness.get("workers", [])
-    more = f" (the first {MOST_WORKERS} are shown)" if len(workers) > MOST_WORKERS else ""
+def _stale(staleness: Staleness) -> str:
+    more = f" (the first {MOST_WORKERS} are shown)" if len(staleness.workers) > MOST_WORKERS else ""
     return (
-        f"no worker waits for another: {plural(len(workers), 'worker')}{more}, {figures['steps_per_s']} rounds per second together, for "
-        f"{figures['duration_s']} s; staleness, updates of others between a worker's pull and its next push: median {figures['p50']}, "
-        "95 % up to "
-        f"{figures['p95']}, at most {figures['max']}"
+        f"no worker waits for another: {plural(len(staleness.workers), 'worker')}{more}, {_number(staleness.steps_per_s)} rounds per "
+        f"second together, for {_number(staleness.duration_s)} s; staleness, updates of others between a worker's pull and its next push: "
+        f"median {_number(staleness.p50)}, 95 % up to {_number(staleness.p95)}, at most {_number(staleness.max)}"
     )
 
 
-def scaling_frame(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[tuple[str, Efficiency]] | None:
+def scaling_frame(rows: Sequence[StepRow]) -> Frame[tuple[str, Efficiency]] | None:
     """Return the table of the scaling efficiency as a range, a line per backend, with what the two figures are.
 
     None without a computing time, and if the efficiency was measured on all backends (`--compute real`).
     """
-    found = [(row.backend, each) for row in rows if not _is_measured(row) and (each := scaling_of(row, step_time_s))]
+    found = [(row.backend, row.scaling) for row in rows if row.scaling and not (row.computing and row.computing.conclusive)]
     if not found:
         return None
     compute = milliseconds(found[0][1].compute_s)
@@ -429,11 +372,190 @@ def scaling_frame(rows: Sequence[StepRow], step_time_s: float | None) -> Frame[t
     return Frame(columns, found, head=head, foot=foot)
 
 
-def _is_measured(row: StepRow) -> bool:
-    known = computing_of(row)
-    return known is not None and known.conclusive
-
-
-def _share(found: Share) -> str:
+def _share(found: Share | OverlapEstimate) -> str:
+    """Return "81.2 % (79.9–82.6 %)"."""
     interval = "" if found.low is None or found.high is None else f" ({100 * found.low:.1f}–{100 * found.high:.1f} %)"
     return f"{100 * found.value:.1f} %{interval}"
+
+
+# Steps that compute while they communicate.
+
+
+class ShownStep(NamedTuple):
+    """A line of the table of steps with computing: a backend, its result, and whether a flag of the row makes it doubtful."""
+
+    backend: str
+    result: StepOverlap
+    doubtful: bool = False
+
+
+def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[ShownStep]:
+    def shown(each: ShownStep) -> str:
+        return text(each.result.overlap) if each.result.overlap else NOTHING
+
+    return Column("", title, shown, right=right, drop=drop)
+
+
+def _measured_efficiency(each: ShownStep) -> str:
+    """Return "81.2 % (79.9–82.6 %)", after "? " if the row is doubtful; or "inconclusive"."""
+    known = each.result.efficiency if each.result.conclusive else None
+    return f"{'? ' if each.doubtful else ''}{_share(known) if known else 'inconclusive'}"
+
+
+_STEPS: tuple[Column[ShownStep], ...] = (
+    Column("", "backend", lambda each: each.backend),
+    _of_step("compute ms", lambda known: format_time(known.computation_s / 1000)),
+    _of_step("exchanges ms", lambda known: format_time(known.communication_s / 1000)),
+    _of_step("both ms", lambda known: format_time(known.both_s / 1000)),
+    _of_step("exposed ms", lambda known: _exposed_ms(known.exposed_s), drop=1),
+    _of_step("overlap", lambda known: format_overlap(known.percent)),
+    _of_step("compute slower", lambda known: format_slowdown(known.slowdown), drop=3),
+    _of_step("outcome", format_outcome, drop=2, right=False),
+    Column("", "scaling efficiency", _measured_efficiency, right=False),
+)
+
+
+def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
+    """Return the table of a training that computes while it communicates, a line per backend; empty without such rows."""
+    shown = [
+        ShownStep(row.backend, row.computing, bool(DOUBTFUL & set(row.flags))) for row in rows if row.computing and row.computing.overlap
+    ]
+    return Frame(_STEPS, shown, names_hidden=True)
+
+
+def computing_sentences(row: StepRow) -> Iterator[str]:
+    """Yield how the computation of a row was chosen, how data moves meanwhile, and why it is inconclusive."""
+    known = row.computing
+    if known is None:
+        return
+    if known.overlap is None:
+        reason = decode_reason(known.refusal)
+        yield f"not measured with computing: {reason.render() if reason else 'unknown reason'}"
+        return
+    chosen = "as stated by --step-time" if known.stated else "as long as the exchanges; state it by --step-time"
+    how = MOVES[known.overlap.progress]
+    yield f"with computing of {format_time(known.goal_s / 1000)} ms, {chosen}: efficiency = compute / both; data moves {how}"
+    if known.overlap.doubt:
+        what = "overlap" if known.conclusive else "overlap and scaling efficiency"
+        yield f"{what} inconclusive: {known.overlap.doubt.render()}"
+
+
+def _exposed_ms(exposed: OverlapEstimate) -> str:
+    value, low, high = (None if each is None else f"{1e3 * each:.4g}" for each in (exposed.value, exposed.low, exposed.high))
+    return f"{value}" if low is None else f"{value} ({low}–{high})"
+
+
+# Expert-parallel training over several routings: the distribution of the step time, the imbalance tax, and each routing.
+
+MOST_SHOWN = 24  # routings in the table; JSON has all
+
+
+@dataclass(frozen=True)
+class ShownRouting:
+    """A line of the table of routings: the backend, in its first line only, and the routing."""
+
+    backend: str
+    step: RoutedStep
+
+
+@dataclass(frozen=True)
+class ShownResult:
+    """A line of the table of distributions: a backend and its result."""
+
+    backend: str
+    result: RoutingResult
+
+
+def routing_frames(rows: Sequence[StepRow]) -> tuple[Frame[ShownResult], Frame[ShownRouting]]:
+    """Return the tables of one training on some backends: the distribution over the routings, and the routings; empty without any."""
+    results = [ShownResult(row.backend, row.routing) for row in rows if row.routing]
+    steps = [ShownRouting("" if number else each.backend, step) for each in results for number, step in enumerate(shown_steps(each.result))]
+    kept = without_empty(_ROUTINGS, steps)
+    return Frame(_DISTRIBUTION, results, names_hidden=True), Frame(kept, steps, names_hidden=True)
+
+
+def shown_steps(result: RoutingResult) -> list[RoutedStep]:
+    """Return the routings of the table, by number: all, or the slowest."""
+    slowest = sorted(result.steps, key=lambda step: step.time_s.value or 0.0, reverse=True)[:MOST_SHOWN]
+    return sorted(slowest, key=lambda step: step.step)
+
+
+def routing_sentences(row: StepRow) -> Iterator[str]:
+    """Yield the sentences below the tables of one row: the tax, and the bytes of dispatch and combine."""
+    result = row.routing
+    if result is None:
+        return
+    tax = format_tax(result.tax)
+    routings = plural(len(result.steps), "routing")
+    if result.tax.value is not None:
+        yield (
+            f"imbalance tax: {tax} of the time of a step with as many tokens that are routed evenly; {routings}, "
+            f"measured in turn with even ones, {plural(result.rounds, 'round')}"
+        )
+    each = [f"{name} {format_bytes(way.bytes)} ({way.dtype})" for name, way in _ways(result) if way.bytes is not None]
+    if each:
+        yield f"all tokens of a step: {', '.join(each)}"
+    if len(result.steps) > MOST_SHOWN:
+        yield f"the slowest {MOST_SHOWN} of {routings} are shown; JSON has all"
+
+
+def _ways(result: RoutingResult) -> tuple[tuple[str, Any], ...]:
+    return ("dispatch", result.dispatch), ("combine", result.combine)
+
+
+def format_tax(tax: Estimate) -> str:
+    """Return "+71.0 % (70.6 to 71.8 %)", with as many digits as the interval supports; a dash if it is unknown."""
+    if tax.value is None:
+        return NOTHING
+    if tax.low is None or tax.high is None:
+        return f"{100 * (tax.value - 1):+.0f} %"
+    digits = 0 if tax.high - tax.low >= 0.02 else 1
+    low, high = (100 * (end - 1) for end in (tax.low, tax.high))
+    return f"{100 * (tax.value - 1):+.{digits}f} % ({low:.{digits}f} to {high:.{digits}f} %)"
+
+
+def _milliseconds(time_s: Estimate) -> str:
+    """Return "966.1 (962.0–970.5)"; without the interval where it is unknown."""
+    if time_s.value is None:
+        return NOTHING
+    if time_s.low is None or time_s.high is None:
+        return format_time(time_s.value / 1000)
+    low, high = (format_time(end / 1000) for end in (time_s.low, time_s.high))
+    return f"{format_time(time_s.value / 1000)} ({low}–{high})"
+
+
+def _of_expected(step: RoutedStep) -> str:
+    if step.busbw_bytes_per_s is None or step.expected_bytes_per_s is None or step.percent_of_expected is None:
+        return NOTHING
+    rate, expected = format_rate(step.busbw_bytes_per_s), format_rate(step.expected_bytes_per_s)
+    return f"{rate} of {expected} GB/s ({step.percent_of_expected:.0f} %)"
+
+
+def _busiest_share(each: ShownRouting) -> str:
+    return NOTHING if each.step.busiest_share is None else f"{100 * each.step.busiest_share:.1f} %"
+
+
+_DISTRIBUTION: tuple[Column[ShownResult], ...] = (
+    Column("", "backend", lambda each: each.backend),
+    Column("", "routings", lambda each: str(len(each.result.steps)), right=True, drop=3),
+    Column("", "even ms", lambda each: _milliseconds(each.result.even_time_s), right=True, drop=2),
+    Column("", "p5 ms", lambda each: _milliseconds(each.result.time_s.p5), right=True, drop=4),
+    Column("", "p50 ms", lambda each: _milliseconds(each.result.time_s.p50), right=True),
+    Column("", "p95 ms", lambda each: _milliseconds(each.result.time_s.p95), right=True, drop=1),
+    Column("", "slowest ms", lambda each: _milliseconds(each.result.time_s.max), right=True),
+    Column("", "imbalance tax", lambda each: format_tax(each.result.tax), right=True),
+)
+_ROUTINGS: tuple[Column[ShownRouting], ...] = (
+    Column("", "backend", lambda each: each.backend),
+    Column("", "routing", lambda each: str(each.step.step), right=True),
+    Column("", "step ms", lambda each: _milliseconds(each.step.time_s), right=True),
+    Column("", "imbalance tax", lambda each: format_tax(each.step.tax), right=True),
+    Column("", "busiest rank", lambda each: str(each.step.busiest_rank), right=True),
+    Column("", "its share", _busiest_share, right=True),
+    Column("", "imbalance", lambda each: NOTHING if each.step.imbalance is None else f"{each.step.imbalance:.2f}×", right=True, drop=1),
+    Column("", "moves", lambda each: NOTHING if (moved := each.step.moved_bytes) is None else format_bytes(moved), right=True, drop=3),
+    Column("", "of expected", lambda each: _of_expected(each.step), drop=2),
+)
+
+
+STEPS = RecordKind("workload", StepRow, FILE, title, remarks, style=style, lines=lines)

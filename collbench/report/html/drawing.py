@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, log2, log10
+from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from collbench.report.frame import printable
+from collbench.report.headlines import short
 from collbench.units import format_size
 
 COLORS, DASHES = 4, 4  # classes s0 … s3 and d0 … d3
@@ -315,3 +317,39 @@ def series_marker(number: int) -> str:
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+
+
+_BARS, _BAR_LEFT, _BAR_STEP = 540, 8, 42  # pixels: the width of a picture of bars, their left end, and the height of one
+
+
+class Bar(NamedTuple):
+    """A bar with its name and its value as text. mark: a vertical line, of what is expected; classes: of its style."""
+
+    name: str
+    text: str
+    value: float
+    interval: tuple[float, float] | None
+    mark: float | None
+    classes: str
+
+
+def bar_picture(bars: Sequence[Bar], title: str) -> Picture:
+    """Return the picture of horizontal bars, one below the other, above an axis with this title."""
+    picture = Picture(_BARS, len(bars) * _BAR_STEP + 46)
+    end = max(value for bar in bars for value in (bar.value, bar.mark or 0.0, *(bar.interval or ())))
+    x, bottom = linear_scale(0.0, end, _BAR_LEFT, _BARS - 20, title), len(bars) * _BAR_STEP + 6
+    for value, text in x.ticks:
+        picture.line([(x.at(value), 4), (x.at(value), bottom)], "grid")
+        picture.text(x.at(value), bottom + 16, text, "middle")
+    picture.text((x.start + x.end) / 2, bottom + 34, x.title, "middle")
+    for place, bar in enumerate(bars):
+        y, right = place * _BAR_STEP + 20, x.at(bar.value)
+        picture.text(_BAR_LEFT, y - 3, short(bar.name, 52), classes="ink")
+        picture.text(_BARS - 20, y - 3, bar.text, "end", "ink")
+        picture.add("rect", bar.classes, x=x.start, y=y + 2, width=max(1.0, right - x.start), height=13)
+        if bar.interval is not None:
+            picture.line([(x.at(value), y + 8.5) for value in bar.interval], "axis wide")
+        if bar.mark is not None:
+            picture.line([(x.at(bar.mark), y - 1), (x.at(bar.mark), y + 18)], "limit wide")
+        picture.tip(right, y + 8.5, short(f"{bar.name}: {bar.text}", 300))
+    return picture

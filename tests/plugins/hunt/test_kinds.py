@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def test_a_kind_after_another_has_its_own_header(hunts: list[Path], tmp_path: Pa
 
 
 def test_a_run_without_a_row_leaves_the_header_to_the_next(tmp_path: Path) -> None:
-    other = replace(ROW, backend="mpi")
+    other = ROW.replace(backend="mpi")
     runs = [stored(tmp_path / "a"), stored(tmp_path / "b", ROW), stored(tmp_path / "c", other)]
     assert as_csv(*runs) == steps_text(ROW, format="csv", run="b") + records(steps_text(other, format="csv", run="c"))
 
@@ -76,11 +75,11 @@ def test_a_page_has_the_verdict_evidence_and_rounds_of_a_hunt(hunts: list[Path],
 
 
 def test_a_page_has_the_steps_and_parts_of_a_training(tmp_path: Path) -> None:
-    wrong = replace(ROW, backend="mpi", wrong=3, wrong_detail="rank 1: 3 wrong elements")
+    wrong = ROW.replace(backend="mpi", wrong=3, wrong_detail="rank 1: 3 wrong elements")
     run = stored(tmp_path / "steps", ROW, wrong)
     assert report_run([run], None, "table", io.StringIO(), html=tmp_path / "page.html", err=io.StringIO()) == 0
     found = sections(tmp_path / "page.html")
-    assert all(part["operation"] in found["training"] for part in ROW.parts) and ROW.backend in found["training"]
+    assert all(part.operation in found["training"] for part in ROW.parts) and ROW.backend in found["training"]
     assert "rank 1: 3 wrong elements" in found["training"] and f"{FILE} (" in found["provenance"]
 
 

@@ -14,7 +14,6 @@ from collbench.operations.registry import operations
 from collbench.operations.unsupported import DtypeUnsupported, LimitExceeded, OperationUnsupported, RedopUnsupported, ServersUnsupported
 from collbench.plugins.libraries import tensorflow
 from collbench.plugins.libraries.tensorflow import TensorFlowBackend
-from collbench.plugins.training.records import read_workload
 from collbench.plugins.training.servers import CAPABLE, JobRoles, ServedTraining, _compared, served_of, total
 from collbench.plugins.training.workloads.parameter_server import REGIME
 from collbench.plugins.training.workloads.shape import shape_of
@@ -24,6 +23,7 @@ from tests.contract.launch import launch
 from tests.contract.test_every_case import assert_as_promised, cases_of, launched
 from tests.helpers import make_case
 from tests.plugins.libraries.stack import LINK_BYTES_PER_S, PAYLOAD, across, collbench_of, environment_of, rows_of
+from tests.plugins.training.reading import read_workload
 
 GET = tensorflow._GET
 TOO_LARGE = LimitExceeded("gRPC of tensorflow", "per message", 2**31 - 1, bytes=True)

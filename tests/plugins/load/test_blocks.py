@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from collbench.plugins.load.blocks import FEWEST_GROUPS, block_quantile, block_ratio, fewest_samples, grouped
+from collbench.plugins.load.interference import FEWEST_GROUPS, block_quantile, block_ratio, fewest_samples, grouped
 
 TRIALS = 400
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import collbench
-from collbench.plugins.training.records import StepRow, read_workload
+from collbench.plugins.training.records import StepRow
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, environment, run, run_here
 from tests.plugins.traces.recorded import Op, write_dumps
+from tests.plugins.training.reading import read_workload
 from tests.testbeds import Hosts
 
 MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
@@ -83,7 +84,7 @@ def test_a_step_is_replayed_as_recorded_with_right_data(backend: str, dumps: Pat
     (printed,), row = map(json.loads, done.stdout.splitlines()), stored(tmp_path)
     assert (row.regime, row.ranks, row.na, row.wrong, row.checked) == ("replay", 4, None, 0, 1)
     assert row.replay and row.replay.compute_s == pytest.approx(0.003) and row.replay.step_time_s == pytest.approx(0.008)
-    assert [(part["operation"], part["times"]) for part in row.parts] == [("p2p_message", 1), ("allreduce", 1), ("allreduce", 1)]
+    assert [(part.operation, part.times) for part in row.parts] == [("p2p_message", 1), ("allreduce", 1), ("allreduce", 1)]
     assert row.replay.parts_time_s == pytest.approx((0.001, 0.003, 0.003)) and "no_overlap" not in row.flags
     assert row.time_s and row.time_s.p50 > row.replay.compute_s
     assert printed["replay"]["form"] == "flight-recorder" and printed["parts"] == row.parts

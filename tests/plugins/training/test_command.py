@@ -17,10 +17,11 @@ import pytest
 from collbench.cli import dry_run
 from collbench.launch.info import LaunchInfo
 from collbench.measuring.request import Request
-from collbench.plugins.training.records import StepRow, computing_of, read_workload
+from collbench.plugins.training.records import StepRow
 from collbench.plugins.training.workloads.registry import regimes
 from tests.cli.command import BIN, run, run_here
 from tests.conftest import sample
+from tests.plugins.training.reading import read_workload
 
 MISSING = {"mpi": not find_spec("mpi4py"), "gloo": not find_spec("torch")}
 BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(MISSING[name], reason=f"no {name}")) for name in MISSING]
@@ -127,7 +128,7 @@ def test_a_step_with_real_computing_is_measured_and_right(backend: str, name: st
     done = run(tmp_path, *typed, "--out", "run", "--compute", "real", "--step-time", "2ms")
     assert done.returncode == 0, done.stderr
     (row,) = stored(tmp_path)
-    known = computing_of(row)
+    known = row.computing
     assert row.wrong == 0 and row.checked and known is not None and known.refusal is None and known.stated and known.goal_s == 0.002
     assert known.overlap is not None and known.overlap.blocks == 6 and known.efficiency is not None and known.efficiency.value > 0
     assert known.overlap.progress == ("calls" if backend == "mpi" else "threads")
@@ -174,5 +175,5 @@ def test_under_a_launcher(tmp_path: Path) -> None:
     done = run(tmp_path, "workload", "parameter-server", "--update", "asynchronous", *SMALL, "--out", "run", program=program)
     assert done.returncode == 0, done.stderr
     rows = [row for row in stored(tmp_path) if row.na is None]
-    assert rows and all(len(row.staleness["workers"]) == 2 for row in rows)
+    assert rows and all(len(row.staleness.workers) == 2 for row in rows)
     assert "2 workers" in done.stdout

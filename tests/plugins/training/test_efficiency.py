@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collbench.plugins.training.efficiency import Share, efficiency
+from collbench.plugins.training.records import Share, efficiency
 
 TIMES = st.floats(1e-6, 1e4)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class TestTraining:
         assert [figure.value for figure in found.figures] == ["20.00 ms", "80 %"]
 
     def test_wrong_data_is_bad(self, tmp_path: Path) -> None:
-        assert self.of(tmp_path, replace(ROW, wrong=3)).badge == (BAD, "WRONG DATA")
+        assert self.of(tmp_path, ROW.replace(wrong=3)).badge == (BAD, "WRONG DATA")
 
     def test_a_step_that_was_not_measured_has_its_reason(self, tmp_path: Path) -> None:
         found = self.of(tmp_path, NA)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from collbench.plugins.training.records import read_workload
 from tests.cli.command import BIN, one_sentence, run, run_here
+from tests.plugins.training.reading import read_workload
 
 needs_gloo = pytest.mark.skipif(find_spec("torch") is None, reason="no torch beside this Python")
 in_turn = pytest.mark.in_turn
@@ -34,7 +34,7 @@ def test_a_real_step_exchanges_what_is_expected_and_trains_right(words: list[str
     assert not warnings and json.loads(done.stdout)["regime"] == words[0]
     assert (row.backend, row.na, row.n, row.wrong, row.checked) == ("gloo", None, 4, 0, 1)
     assert row.evidence["traffic"]["kind"] == "traffic_equal"
-    assert sum(part["times"] for part in row.parts) == row.evidence["traffic"]["operations"] == sum(row.evidence["recorded"].values())
+    assert sum(part.times for part in row.parts) == row.evidence["traffic"]["operations"] == sum(row.evidence["recorded"].values())
     assert row.time_s and row.busbw_bytes_per_s is None and row.percent_of_ceiling is None
     shown = run_here(tmp_path, "report", "run")
     assert shown.returncode == 0 and "byte for byte" in shown.stdout

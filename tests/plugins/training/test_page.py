@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from collbench.plugins.training import FILE
 from collbench.plugins.training.page import section
 from collbench.plugins.training.records import StepRow
 from collbench.report.html.chart import Section
 from collbench.report.material import Material
+from collbench.results.estimate import Estimate
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from tests.plugins.training.test_records import MOE, NA, PART, ROW
@@ -43,7 +45,7 @@ def marks(drawing: str) -> list[float]:
 
 
 def test_the_step_and_its_parts_have_bars_of_their_times_and_marks_of_the_expected_ones(tmp_path: Path) -> None:
-    (chart,) = of(tmp_path, replace(ROW, staleness={})).charts
+    (chart,) = of(tmp_path, replace(ROW, staleness=None)).charts
     whole, part = bars(chart.drawing)
     assert part / whole == pytest.approx(3, rel=0.01)
     assert marks(chart.drawing) == pytest.approx([0.8 * whole, 0.8 * part], rel=0.01)
@@ -56,7 +58,7 @@ def test_the_step_and_its_parts_have_bars_of_their_times_and_marks_of_the_expect
 
 
 def test_of_several_backends_each_is_named_and_one_that_was_not_measured_has_no_bar(tmp_path: Path) -> None:
-    gloo = replace(ROW, backend="gloo", percent_of_ceiling=None, parts=[{**PART, "time_s": None}])
+    gloo = replace(ROW, backend="gloo", percent_of_ceiling=None, parts=(PART.replace(time_s=None),))
     (chart,) = of(tmp_path, ROW, gloo, replace(ROW, backend="nccl", time_s=None, na="no GPU here")).charts
     assert [row[0].partition(":")[0] for row in chart.table.rows] == ["mpi", "mpi", "gloo"]
     assert len(marks(chart.drawing)) == 2
@@ -64,7 +66,7 @@ def test_of_several_backends_each_is_named_and_one_that_was_not_measured_has_no_
 
 
 def test_of_many_parts_the_first_are_drawn_and_the_rest_is_counted(tmp_path: Path) -> None:
-    (chart,) = of(tmp_path, replace(ROW, parts=[{**PART, "what": f"layer {number}"} for number in range(40)])).charts
+    (chart,) = of(tmp_path, replace(ROW, parts=tuple(PART.replace(what=f"layer {number}") for number in range(40)))).charts
     assert (len(bars(chart.drawing)), len(chart.table.rows)) == (24, 41)
     assert "24 of 41 are drawn" in chart.caption
 
@@ -78,7 +80,7 @@ def test_the_scaling_efficiency_is_a_table(tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    (chart,) = of(tmp_path, replace(ROW, backend=EVIL, parts=[{**PART, "what": EVIL * 200}]), replace(ROW, backend="mpi")).charts
+    (chart,) = of(tmp_path, replace(ROW, backend=EVIL, parts=(PART.replace(what=EVIL * 200),)), replace(ROW, backend="mpi")).charts
     assert "<script" not in chart.drawing and "\u202e" not in chart.drawing + chart.caption
     assert max(len(text) for text in re.findall(r"<text[^>]*>([^<]*)<", chart.drawing)) < 200
 
@@ -98,11 +100,12 @@ def test_each_routing_is_a_point_with_its_interval_above_the_even_time(tmp_path:
 
 
 def test_routings_with_hostile_values_make_no_broken_drawing(tmp_path: Path) -> None:
-    first, second = MOE.routing["steps"]
-    unknown = {"value": None, "low": None, "high": None}
-    odd = {**MOE.routing, "name": EVIL, "even_time_s": unknown, "steps": [{**first, "time_s": {**first["time_s"], "high": 1e300}}, second]}
+    assert MOE.routing
+    first, second = MOE.routing.steps
+    long_step = dataclasses.replace(first, time_s=dataclasses.replace(first.time_s, high=1e300))
+    odd = dataclasses.replace(MOE.routing, name=EVIL, even_time_s=Estimate(), steps=(long_step, second))
     (chart,) = of(tmp_path / "odd", replace(MOE, backend=EVIL, routing=odd)).charts
     assert not outside_markup(chart.drawing) and "nan" not in chart.drawing and "inf" not in chart.drawing
-    none = {**odd, "steps": [{**first, "time_s": unknown}]}
+    none = dataclasses.replace(odd, steps=(dataclasses.replace(first, time_s=Estimate()),))
     (bar,) = of(tmp_path / "none", replace(MOE, routing=none)).charts
     assert bar.table.rows == [["the whole step", "20.00 ms, 80 % of expected"]]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,33 +14,37 @@ from collbench.plugins.training import FILE
 from collbench.plugins.training.kind import TRAINING
 from collbench.plugins.training.records import (
     Estimate,
+    PartRow,
     RoutedStep,
     RoutingResult,
+    ServerUpdates,
+    Staleness,
     StepRow,
     TimeQuantiles,
     WayBytes,
-    part_ends,
-    read_workload,
-    routing_of,
-    step_from_json,
+    WorkerPace,
 )
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.row import Times
 from collbench.results.store import parse_object, to_line
+from tests.plugins.training.reading import read_workload
 
 CEILING = Ceiling("network", 125e6, "NIC eth0 1 Gb/s", source="sysfs")
 TIMES = Times(0.02, 0.019, 0.021, 0.018, 0.022, 0.023, 0.024)
-PART = {
+PART_JSON = {
     "what": "gradients, buckets 1 to 3 of 3", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 1 << 20, "times": 3,
     "moved_bytes": 3.0 * (1 << 20), "time_s": asdict(TIMES), "busbw_bytes_per_s": 1e8, "ceiling": CEILING.as_json(),
     "percent_of_ceiling": 80.0,
 }  # fmt: skip
+PART = PartRow.decoded(PART_JSON)
 ROW = StepRow(
     "data-parallel", "bert-large", "mpi", "cpu", 2, 2, "float32", 340_000_000, 25 << 20, 1_360_000_000, 1.36e9, {"update": "sharded"},
-    "flat", None, 60, TIMES, "precision", 1e8, CEILING, 0.016, 80.0, [PART], 0.06, 1, 0, None, ("drift",),
-    {"p50": 1.0, "p95": 2.0, "max": 3.0, "workers": [{"rank": 1, "steps": 4}], "servers": [{"rank": 0, "updates": 4}],
-     "steps_per_s": 4.0, "duration_s": 1.0}, {"loop": "native"},
+    "flat", None, 60, TIMES, "precision", 1e8, CEILING, 0.016, 80.0, (PART,), 0.06, 1, 0, None, ("drift",),
+    Staleness(
+        p50=1.0, p95=2.0, max=3.0, workers=(WorkerPace(rank=1, steps=4),), servers=(ServerUpdates(rank=0, updates=4),), steps_per_s=4.0,
+        duration_s=1.0,
+    ), {"loop": "native"},
 )  # fmt: skip
 ROUTED = RoutingResult(
     "zipf:1.2, seed 0:1f2e3d4c", 16, 4, 12,
@@ -53,21 +57,19 @@ ROUTED = RoutingResult(
         RoutedStep(4, Estimate(0.016, 0.015, 0.018), Estimate(2.0, 1.99, 2.005), 2.1, 0, 0.5, 2.0**21),
     ),
 )  # fmt: skip
-MOE = replace(
-    ROW, regime="expert-parallel", backend="gloo", parts=[], staleness={}, options={"routing": "zipf:1.2"}, routing=asdict(ROUTED)
-)
+MOE = ROW.replace(regime="expert-parallel", backend="gloo", parts=(), staleness=None, options={"routing": "zipf:1.2"}, routing=ROUTED)
 NA_FACT = {"kind": "text", "text": "no GPU here"}
 NA = StepRow("fsdp", "1M", "nccl", "cuda", 2, 1, "float32", 10, 4, 40, 0.0, na="no GPU here", na_fact=NA_FACT)
 
 
 def test_a_row_comes_back_as_it_was() -> None:
     for row in (ROW, NA):
-        assert step_from_json(parse_object(to_line(row.as_json()).encode())) == row
+        assert StepRow.decoded(parse_object(to_line(row.as_json()).encode())) == row
 
 
 def test_the_result_over_routings_comes_back_as_it_was() -> None:
-    assert routing_of(step_from_json(parse_object(to_line(MOE.as_json()).encode()))) == ROUTED
-    assert routing_of(ROW) is None
+    assert StepRow.decoded(parse_object(to_line(MOE.as_json()).encode())).routing == ROUTED
+    assert ROW.routing is None
 
 
 def test_a_run_s_rows_and_what_it_reports_of_them(tmp_path) -> None:
@@ -91,7 +93,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
     folder.finish(exit_code=0)
     with (tmp_path / "run" / FILE).open("a") as file:
         file.write(to_line({**ROW.as_json(), "payload_bytes": -1}) + "\n")
-        file.write(to_line({**ROW.as_json(), "parts": [{**PART, "times": "3"}]}) + "\n")
+        file.write(to_line({**ROW.as_json(), "parts": [{**PART_JSON, "times": "3"}]}) + "\n")
         file.write('{"regime":"data-par')
     _, rows, warnings = read_workload(tmp_path / "run")
     assert rows == [ROW]
@@ -109,7 +111,7 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ({"ceiling": {**CEILING.as_json(), "limited_by": 4}}, "'ceiling.limited_by' is '4'"),
         ({"flags": [1]}, "'flags' is"),
         ({"options": {"a": 1}}, "'options' is"),
-        ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers' is"),
+        ({"staleness": {"workers": [{"rank": "x"}]}}, "'staleness.workers[0].rank' is 'x'"),
         ({"staleness": {"p50": "much"}}, "'staleness.p50' is"),
         ({"routing": {"name": "zipf"}}, "fields are missing"),
         (
@@ -118,32 +120,36 @@ def test_a_line_that_was_cut_or_altered_is_a_warning(tmp_path) -> None:
         ),
         ({"routing": {**asdict(ROUTED), "tax": {"value": "high"}}}, "'routing.tax.value' is 'high'"),
         ({"parts": [{}]}, "fields are missing"),
-        ({"parts": [{**PART, "ends": ["x"]}]}, "'parts[0].ends' is"),
-        ({"parts": [{**PART, "times": "3"}]}, "'parts[0].times' is '3'"),
-        ({"parts": [{**PART, "times": -3}]}, "'parts.times' is '-3'"),
-        *[({"parts": [{key: PART[key] for key in PART if key != name}]}, f"missing required field `{name}`") for name in PART],
+        ({"parts": [{**PART_JSON, "ends": ["x"]}]}, "'parts[0].ends' is"),
+        ({"parts": [{**PART_JSON, "times": "3"}]}, "'parts[0].times' is '3'"),
+        ({"parts": [{**PART_JSON, "times": -3}]}, "'parts.times' is '-3'"),
+        *[
+            ({"parts": [{key: PART_JSON[key] for key in PART_JSON if key != name}]}, f"missing required field `{name}`")
+            for name in PART_JSON
+        ],
         ({"wrong": True}, "'wrong' is 'True'"),
         ({"na_fact": "x"}, "'na_fact' is 'x'"),
     ],
 )
 def test_what_does_not_fit_is_named(changes, why) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        step_from_json({**json.loads(json.dumps(ROW.as_json())), **changes})
+        StepRow.decoded({**json.loads(json.dumps(ROW.as_json())), **changes})
 
 
 def test_the_first_and_the_last_exchange_of_a_part_are_fields() -> None:
-    assert part_ends({"what": "a … b … c", "ends": ["a … b", "c"]}) == ("a … b", "c")
+    assert PART.replace(what="a … b … c", ends=("a … b", "c")).names == ("a … b", "c")
 
 
 def test_a_part_of_an_earlier_version_has_its_ends_in_its_name() -> None:
-    assert part_ends({"what": "bucket 1 of 4 … bucket 3 of 4"}) == ("bucket 1 of 4", "bucket 3 of 4")
+    assert PART.replace(what="bucket 1 of 4 … bucket 3 of 4").names == ("bucket 1 of 4", "bucket 3 of 4")
+    assert "ends" not in PART.as_json()
     _, rows, warnings = read_workload(Path(__file__).parents[3] / "reports/training")
-    assert (warnings, [part_ends(part) for part in rows[0].parts]) == ([], [(part["what"],) * 2 for part in rows[0].parts])
+    assert (warnings, [part.names for part in rows[0].parts]) == ([], [(part.what,) * 2 for part in rows[0].parts])
 
 
 def test_a_field_that_is_missing_is_named() -> None:
     with pytest.raises(ValueError, match="fields are missing"):
-        step_from_json({"regime": "fsdp"})
+        StepRow.decoded({"regime": "fsdp"})
 
 
 VALUES = st.recursive(
@@ -154,12 +160,12 @@ VALUES = st.recursive(
 NAMES = st.sampled_from([*ROW.as_json(), "made up"])
 
 
-@given(st.dictionaries(NAMES, VALUES, max_size=4), st.dictionaries(st.sampled_from([*PART]), VALUES, max_size=2))
+@given(st.dictionaries(NAMES, VALUES, max_size=4), st.dictionaries(st.sampled_from([*PART_JSON]), VALUES, max_size=2))
 def test_any_line_is_a_row_or_a_value_error(changes, of_part) -> None:
-    values = {**ROW.as_json(), "parts": [{**PART, **of_part}], **changes}
+    values = {**ROW.as_json(), "parts": [{**PART_JSON, **of_part}], **changes}
     try:
-        found = step_from_json(values)
+        found = StepRow.decoded(values)
     except ValueError:
         return
-    assert isinstance(found, StepRow) and isinstance(replace(found).as_json(), dict)
-    assert all(isinstance(part["size_bytes"], int) for part in found.parts)
+    assert isinstance(found, StepRow) and isinstance(found.as_json(), dict)
+    assert all(isinstance(part.size_bytes, int) for part in found.parts)

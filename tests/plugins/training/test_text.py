@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,19 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.operations.unsupported import TimelineUnsupported
 from collbench.plugins.overlap.records import CoresSharedWithProgress, Overlap, OverlapEstimate, StepOverlap
-from collbench.plugins.traces.replay_text import exposed_s, replay_sentences
-from collbench.plugins.training.records import ReplayedTrace, StepRow, computing_of, read_workload
-from collbench.plugins.training.routing_text import MOST_SHOWN, shown_steps
-from collbench.plugins.training.text import FORMATS, PlannedStep, folded, lines, span, trainings, write_plan, write_steps
+from collbench.plugins.traces.replay_text import replay_sentences
+from collbench.plugins.training.records import PartRow, ReplayedTrace, Staleness, StepRow
+from collbench.plugins.training.text import MOST_SHOWN, STEPS, PlannedStep, folded, lines, shown_steps, span, trainings, write_plan
 from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, Step
 from collbench.reason import as_json
+from collbench.report.forms import FORMATS, write
 from collbench.report.kinds import show_all
 from collbench.report.material import Material
 from collbench.report.runs import report_run
 from collbench.results.estimate import Estimate
 from collbench.results.reader import read_run
 from collbench.results.row import Times
+from tests.plugins.training.reading import read_workload
 from tests.plugins.training.test_records import MOE, ROUTED
 
 MIB = 1 << 20
@@ -37,30 +38,31 @@ def times(p50: float, low: float | None = None, high: float | None = None) -> Ti
     return Times(p50, low, high, p50, p50, p50, p50)
 
 
-PARTS: list[dict[str, Any]] = [
+PARTS = tuple(PartRow.decoded(values) for values in (
     {"what": "gradients, bucket 1 of 4 … gradients, bucket 3 of 4", "ends": ["gradients, bucket 1 of 4", "gradients, bucket 3 of 4"],
      "operation": "allreduce", "groups": 1, "group_ranks": 2,
      "size_bytes": 25 * MIB, "times": 3, "moved_bytes": 75 * MIB, "time_s": dict(vars(times(0.230))), "busbw_bytes_per_s": 113.9e6,
      "ceiling": dict(vars(NIC)), "percent_of_ceiling": 96.9},
     {"what": "gradients, bucket 4 of 4", "operation": "allreduce", "groups": 1, "group_ranks": 2, "size_bytes": 24 * MIB, "times": 1,
      "moved_bytes": 24 * MIB, "time_s": None, "busbw_bytes_per_s": None, "ceiling": None, "percent_of_ceiling": None},
-]  # fmt: skip
+))  # fmt: skip
 ROW = StepRow(
     regime="data-parallel", model="resnet50", backend="gloo", device="cpu", ranks=2, nodes=2, dtype="float32", parameters=25_557_032,
     bucket_bytes=25 * MIB, payload_bytes=102_228_128, moved_bytes=102_228_128.0, n=12, time_s=times(0.9, 0.89, 0.93), stopped="max_time",
     busbw_bytes_per_s=113.6e6, ceiling=NIC, ceiling_time_s=0.869, percent_of_ceiling=96.6, parts=PARTS, parts_time_s=0.914, checked=1,
     wrong=0, note="buckets one after the other",
 )  # fmt: skip
-STALE: dict[str, Any] = {
+STALE = Staleness.decoded({
     "p50": 2.0, "p95": 3.0, "max": 5.0, "steps_per_s": 12.5, "duration_s": 5.0, "servers": [{"rank": 0, "updates": 62}],
     "workers": [{"rank": 1, "steps": 40, "steps_per_s": 8.0, "p50": 1.0, "p95": 2.0, "max": 3.0},
                 {"rank": 2, "steps": 22, "steps_per_s": 4.5, "p50": 2.0, "p95": 3.0, "max": 5.0}],
-}  # fmt: skip
+})  # fmt: skip
 
 
-def text_of(*rows: StepRow, format: str = "table", **options: Any) -> str:
+def text_of(*rows: StepRow, format: str = "table", step_time_s: float | None = None, **options: Any) -> str:
     out = io.StringIO()
-    write_steps(rows, format, out, color=False, **options)
+    timed = [row.replace(step_time_s=step_time_s) for row in rows]
+    write(STEPS, timed, format, out, color=False, **options)
     return out.getvalue()
 
 
@@ -104,7 +106,7 @@ def test_parts_show_which_exchange_costs_what() -> None:
 
 
 def test_backends_of_one_training_share_a_table_and_trainings_do_not() -> None:
-    mpi, other = replace(ROW, backend="mpi", parts=[]), replace(ROW, regime="fsdp", parts=[])
+    mpi, other = ROW.replace(backend="mpi", parts=()), ROW.replace(regime="fsdp", parts=())
     assert [[row.backend for row in those] for those in trainings([ROW, other, mpi])] == [["gloo", "mpi"], ["gloo"]]
     lines = text_of(ROW, mpi, other).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["gloo", "mpi"]
@@ -113,7 +115,7 @@ def test_backends_of_one_training_share_a_table_and_trainings_do_not() -> None:
 
 
 def test_what_cannot_be_measured_is_a_line_with_its_reason() -> None:
-    row = replace(ROW, na="gloo has no all-to-all", time_s=None, wrong=None, busbw_bytes_per_s=None, ceiling=None, parts=[],
+    row = ROW.replace(na="gloo has no all-to-all", time_s=None, wrong=None, busbw_bytes_per_s=None, ceiling=None, parts=(),
                   percent_of_ceiling=None, ceiling_time_s=None, parts_time_s=None)  # fmt: skip
     assert text_of(row).splitlines()[2].split(maxsplit=1) == ["gloo", "n/a (gloo has no all-to-all)"]
 
@@ -124,33 +126,36 @@ def test_what_could_not_be_laid_out_has_no_size() -> None:
 
 
 def test_a_narrow_terminal_goes_without_columns_and_reports_it() -> None:
-    shown = [line.text for line in lines([replace(ROW, flags=("drift",))], None, 100)]
+    shown = [line.text for line in lines([ROW.replace(flags=("drift",))], 100)]
     assert fields(shown[1]) == ["backend", "step ms", "wrong", "of expected", "limited by", "flags"]
     assert shown[3] == "not shown on a terminal this narrow: steps, 95 % interval ms, moves, busbw GB/s"
     assert max(map(len, shown[:8])) <= 100
 
 
 def test_keys_of_a_newer_collbench_are_left_out() -> None:
-    part = {**PARTS[0], "time_s": {**PARTS[0]["time_s"], "p99_9": 1.0}, "ceiling": {**PARTS[0]["ceiling"], "colour": "red"}}
-    assert text_of(replace(ROW, parts=[part])) == text_of(replace(ROW, parts=PARTS[:1]))
+    values = ROW.replace(parts=PARTS[:1]).as_json()
+    (part,) = values["parts"]
+    part["time_s"]["p99_9"] = 1.0
+    part["ceiling"]["colour"] = "red"
+    assert text_of(StepRow.decoded(values)) == text_of(ROW.replace(parts=PARTS[:1]))
 
 
 def test_without_a_percentage_the_reason_is_shown() -> None:
-    row = replace(ROW, percent_of_ceiling=None, ceiling=Ceiling("none", None, "a virtual interface has no rate"), ceiling_time_s=None)
+    row = ROW.replace(percent_of_ceiling=None, ceiling=Ceiling("none", None, "a virtual interface has no rate"), ceiling_time_s=None)
     line = text_of(row).splitlines()[2]
     assert "a virtual interface has no rate" in line and "%" not in line
     assert "expected step time" not in text_of(row)
 
 
 def test_doubt_and_wrong_data_are_loud() -> None:
-    row = replace(ROW, flags=("drift", "few_samples"), wrong=3, wrong_detail="rank 1, element 7: 4.0 instead of 3.0")
+    row = ROW.replace(flags=("drift", "few_samples"), wrong=3, wrong_detail="rank 1, element 7: 4.0 instead of 3.0")
     said = text_of(row)
     assert "? 890.0–930.0" in said and "drift, few samples" in said and "\ndrift: the median moved" in said
     assert "wrong data: 3 elements " in said
 
 
 def test_scaling_efficiency_is_a_range_and_reports_of_what() -> None:
-    lines = text_of(ROW, replace(ROW, backend="mpi", time_s=times(0.06)), step_time_s=0.18).splitlines()
+    lines = text_of(ROW, ROW.replace(backend="mpi", time_s=times(0.06)), step_time_s=0.18).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("scaling efficiency"))
     assert "t = 180.0 ms" in lines[at]
     # 180/(180+900), 180/(180+930), 180/(180+890); 180/900, 180/930, 180/890
@@ -160,17 +165,17 @@ def test_scaling_efficiency_is_a_range_and_reports_of_what() -> None:
     assert "scaling" not in text_of(ROW)
 
 
-def computing(outcome: Any = "partial", doubt: Any = None) -> dict[str, Any]:
-    """A row's result with computing, as stored."""
+def computing(outcome: Any = "partial", doubt: Any = None) -> StepOverlap:
+    """A row's result with computing."""
     known = Overlap(
         0.09, 0.18, 0.225, OverlapEstimate(50.0, 48.0, 52.0), OverlapEstimate(0.045, 0.044, 0.046), OverlapEstimate(1.1, 1.0, 1.2),
         "waiting", "threads", None, None, 40, outcome, doubt,
     )  # fmt: skip
-    return StepOverlap(0.18, True, known, OverlapEstimate(0.8, 0.79, 0.81)).as_json()
+    return StepOverlap(0.18, True, known, OverlapEstimate(0.8, 0.79, 0.81))
 
 
 def test_a_measured_efficiency_replaces_the_range(tmp_path: Path) -> None:
-    row = replace(ROW, computing=computing())
+    row = ROW.replace(computing=computing())
     said = text_of(row, step_time_s=0.18).splitlines()
     at = next(number for number, line in enumerate(said) if "exchanges ms" in line)
     assert fields(said[at + 1]) == [
@@ -181,26 +186,26 @@ def test_a_measured_efficiency_replaces_the_range(tmp_path: Path) -> None:
     assert float(record["computing_efficiency"]) == 0.8 and float(record["computing_exposed_low_s"]) == 0.044
     folder = stored(tmp_path / "run", row, about={"step_time_s": 0.18})
     assert shown(folder)[0] == "run (1 row)\n" + text_of(row, step_time_s=0.18)
-    assert computing_of(read_workload(folder)[1][0]) == computing_of(row)
+    assert read_workload(folder)[1][0].computing == row.computing
 
 
 def test_an_inconclusive_efficiency_shows_the_range_and_why() -> None:
-    shared = replace(ROW, computing=computing("inconclusive", CoresSharedWithProgress("node1", 2, 2, 2)))
+    shared = ROW.replace(computing=computing("inconclusive", CoresSharedWithProgress("node1", 2, 2, 2)))
     said = text_of(shared, step_time_s=0.18)
     assert "perfect overlap" in said and "80.0 %" not in said and "2 ranks and 2 progress threads share 2 cores" in said
-    refused = StepOverlap(0.18, True, refusal=as_json(TimelineUnsupported("simulated"))).as_json()
-    assert "perfect overlap" in (said := text_of(replace(ROW, computing=refused), step_time_s=0.18))
+    refused = StepOverlap(0.18, True, refusal=as_json(TimelineUnsupported("simulated")))
+    assert "perfect overlap" in (said := text_of(ROW.replace(computing=refused), step_time_s=0.18))
     assert TimelineUnsupported("simulated").render() in said and "exchanges ms" not in said
 
 
 @pytest.mark.parametrize("values", [{"goal_s": "x", "stated": True}, {"goal_s": 1.0, "stated": True, "overlap": {"both_s": []}}])
 def test_a_hostile_result_with_computing_is_no_row(values: dict[str, Any], tmp_path: Path) -> None:
-    _, rows, warnings = read_workload(stored(tmp_path / "run", replace(ROW, computing=values)))
+    _, rows, warnings = read_workload(stored(tmp_path / "run", ROW.replace(computing=values)))
     assert rows == [] and len(warnings) == 1
 
 
 def test_asynchronous_training_shows_how_stale() -> None:
-    row = replace(ROW, regime="parameter-server", options={"update": "asynchronous", "servers": ""}, staleness=STALE, parts=[])
+    row = ROW.replace(regime="parameter-server", options={"update": "asynchronous", "servers": ""}, staleness=STALE, parts=())
     lines = text_of(row).splitlines()
     assert lines[0].startswith("parameter-server · resnet50, 25,557,032 parameters · float32 · update asynchronous · buckets of 25 MiB")
     assert fields(lines[1])[:4] == ["backend", "rounds", "round ms", "95 % interval ms"]
@@ -213,13 +218,13 @@ def test_asynchronous_training_shows_how_stale() -> None:
 
 
 def test_of_many_workers_the_first_are_shown() -> None:
-    workers = [{**STALE["workers"][0], "rank": rank} for rank in range(40)]
-    said = text_of(replace(ROW, staleness={**STALE, "workers": workers}, parts=[]))
+    workers = tuple(STALE.workers[0].replace(rank=rank) for rank in range(40))
+    said = text_of(ROW.replace(staleness=STALE.replace(workers=workers), parts=()))
     assert "rank 15 " in said and "rank 16 " not in said and "40 workers (the first 16 are shown)" in said
 
 
 def test_csv_is_a_flat_record_per_training_and_backend() -> None:
-    hostile = replace(ROW, model="=cmd()", note="a\x1b[31m", staleness=STALE)
+    hostile = ROW.replace(model="=cmd()", note="a\x1b[31m", staleness=STALE)
     rows = list(csv.DictReader(io.StringIO(text_of(ROW, hostile, format="csv", step_time_s=0.18, run="=run"))))
     assert [(row["run"], next(iter(row))) for row in rows] == [("'=run", "run")] * 2
     assert (rows[0]["time_p50_s"], rows[0]["time_ci_low_s"], rows[0]["moved_bytes"]) == ("0.9", "0.89", "102228128.0")
@@ -242,7 +247,7 @@ def test_json_is_an_object_per_line_as_stored() -> None:
     assert actual == json.loads(json.dumps(ROW.as_json()))
     actual = json.loads(text_of(ROW, format="json", step_time_s=0.18))
     assert actual["scaling"]["compute_s"] == 0.18 and actual["scaling"]["apart"]["value"] == pytest.approx(1 / 6)
-    without = json.loads(text_of(replace(ROW, time_s=None), format="json", step_time_s=0.18))
+    without = json.loads(text_of(ROW.replace(time_s=None), format="json", step_time_s=0.18))
     assert without["scaling"] is None
 
 
@@ -252,8 +257,8 @@ def test_an_unknown_format() -> None:
 
 
 def test_names_from_anywhere_cannot_move_the_cursor() -> None:
-    part = {**PARTS[0], "what": "\x1b[2J", "operation": "\x07"}
-    hostile = replace(ROW, model="\x1b[31m", na=None, note="\x9b", backend="a\nb", parts=[part], options={"update": "\x00"})
+    part = PARTS[0].replace(what="\x1b[2J", ends=("", ""), operation="\x07")
+    hostile = ROW.replace(model="\x1b[31m", na=None, note="\x9b", backend="a\nb", parts=(part,), options={"update": "\x00"})
     assert all(line.isprintable() for line in text_of(hostile).splitlines())
 
 
@@ -273,10 +278,10 @@ def shown(path: Path, format: str = "table") -> tuple[str, str]:
 
 
 def test_a_stored_run_reads_as_it_was_measured(tmp_path: Path) -> None:
-    folder = stored(tmp_path / "run", ROW, replace(ROW, backend="mpi"), about={"step_time_s": 0.18})
+    folder = stored(tmp_path / "run", ROW, ROW.replace(backend="mpi"), about={"step_time_s": 0.18})
     said, warnings = shown(folder)
-    assert said == "run (2 rows)\n" + text_of(ROW, replace(ROW, backend="mpi"), step_time_s=0.18) and warnings == ""
-    assert shown(folder, "csv")[0] == text_of(ROW, replace(ROW, backend="mpi"), format="csv", step_time_s=0.18, run="run")
+    assert said == "run (2 rows)\n" + text_of(ROW, ROW.replace(backend="mpi"), step_time_s=0.18) and warnings == ""
+    assert shown(folder, "csv")[0] == text_of(ROW, ROW.replace(backend="mpi"), format="csv", step_time_s=0.18, run="run")
 
 
 @pytest.mark.parametrize("step_time", [None, "0.18", -1, 0, True, float("inf"), [], {}])
@@ -300,10 +305,10 @@ def test_the_command_shows_it_and_writes_one_csv_file(tmp_path: Path) -> None:
 
 
 def test_several_runs_have_one_csv_header_even_if_some_are_empty(tmp_path: Path) -> None:
-    runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", replace(ROW, backend="mpi"))]
+    runs = [stored(tmp_path / "none"), stored(tmp_path / "a", ROW), stored(tmp_path / "b", ROW.replace(backend="mpi"))]
     out = io.StringIO()
     report_run(runs, tmp_path / "steps.csv", "csv", out, err=io.StringIO())
-    whole = text_of(ROW, format="csv", run="a") + text_of(replace(ROW, backend="mpi"), format="csv", run="b", headed=True)
+    whole = text_of(ROW, format="csv", run="a") + text_of(ROW.replace(backend="mpi"), format="csv", run="b", headed=True)
     assert out.getvalue() == whole and (tmp_path / "steps.csv").read_bytes().decode() == whole
 
 
@@ -402,9 +407,7 @@ def test_only_the_slowest_of_many_routings_are_shown() -> None:
     many = [replace(ROUTED.steps[0], step=number, time_s=Estimate(number / 1000 + 0.001)) for number in range(100)]
     shown = shown_steps(replace(ROUTED, steps=tuple(many)))
     assert [step.step for step in shown] == list(range(100 - MOST_SHOWN, 100))
-    assert f"the slowest {MOST_SHOWN} of 100 routings are shown" in text_of(
-        replace(MOE, routing={**MOE.routing, "steps": list(map(asdict, many))})
-    )
+    assert f"the slowest {MOST_SHOWN} of 100 routings are shown" in text_of(MOE.replace(routing=replace(ROUTED, steps=tuple(many))))
 
 
 def test_a_csv_has_the_distribution_and_json_every_routing() -> None:
@@ -420,6 +423,6 @@ def test_a_csv_has_the_distribution_and_json_every_routing() -> None:
 @pytest.mark.parametrize(("compute", "shares"), [(None, 0), (1.0, 1)])
 def test_only_a_replay_with_computing_has_an_exposed_share(compute: float | None, shares: int) -> None:
     trace = ReplayedTrace("kineto", 2, compute=compute, compute_s=0.6 if compute else 0.0)
-    (row,) = (replace(ROW, regime="replay", ceiling_time_s=None, replay=trace),)
+    (row,) = (ROW.replace(regime="replay", ceiling_time_s=None, replay=trace),)
     assert sum("%" in sentence for sentence in replay_sentences(row)) == shares
-    assert exposed_s(row) == pytest.approx(0.3 if compute else 0.9)
+    assert row.exposed_s == pytest.approx(0.3 if compute else 0.9)

@@ -14,10 +14,10 @@ from collbench.operations.program import NativeCall, PythonCall
 from collbench.plugins.overlap.computation import Computation
 from collbench.plugins.overlap.measurement import schedule
 from collbench.plugins.overlap.records import AssistanceMissing, overlap_of
-from collbench.plugins.training.records import computing_of, read_workload
 from collbench.results.reader import read_run
 from tests.cli.command import run
 from tests.fake_gpu import environment
+from tests.plugins.training.reading import read_workload
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -104,7 +104,7 @@ def test_a_step_computes_on_a_fake_gpu(tmp_path: Path) -> None:
     words = ("--model", "2M", "--bucket", "4M", "--backend", "nccl", "--ranks", "2", "--compute", "real", "--max-time", "1", "--out", "run")
     done = run(tmp_path, "workload", "data-parallel", *words, env=environment(2))
     assert done.returncode == 0, done.stderr
-    known = computing_of(read_workload(tmp_path / "run")[1][0])
+    known = read_workload(tmp_path / "run")[1][0].computing
     assert known is not None and known.overlap is not None and known.refusal is None
     assert (known.overlap.progress, known.overlap.blocks > 0, known.overlap.computation_s > 0) == ("kernels", True, True)
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collbench.plugins.training.records import StepRow, read_workload, routing_of
+from collbench.plugins.training.records import StepRow
 from tests.cli.command import BIN, PROGRAM, environment
 from tests.launchers.stored import stored
 from tests.launchers.test_bytes_across_hosts import MPICH
+from tests.plugins.training.reading import read_workload
 from tests.testbeds import Hosts
 
 NEAR = 0.02
@@ -156,7 +157,7 @@ def test_each_routing_takes_as_long_as_its_busiest_rank_needs_at_the_links_rate(
     typed = ("expert-parallel", "--routing", str(tmp_path / "tokens.npz"), "--model", "1M", "--hidden", "1024", "--sequence", "128")
     types = ("--dispatch-dtype", "bfloat16", "--combine-dtype", "float32")
     row = launched(hosts(3, "100mbit"), (*typed, *types, "--steps", "5", "--warmup", "1", "--max-time", "60"), tmp_path, 1, 120)
-    result = routing_of(row)
+    result = row.routing
     assert result is not None and result.rounds == 5
     away = tokens * (1 - np.eye(3, dtype=int))
     busiest = 3 * 2 * (2 + 4) * 1024 * away.sum(axis=2).max(axis=1)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collbench.plugins.training.records import read_workload, routing_of
 from tests.cli.command import until
 from tests.fake_gpu import environment
+from tests.plugins.training.reading import read_workload
 
 ROOT = Path(__file__).parents[4]
 SMALL = {"model": "30K", "layers": "2", "hidden": "32", "sequence": "16"}
@@ -63,8 +63,8 @@ def test_every_regime_moves_its_bytes_to_the_last_element(backend, tmp_path):
     assert len(done) >= 7 and all((row.checked, row.wrong) == (1, 0) and row.n > 0 and row.busbw_bytes_per_s for row in done)
     assert rows[0].moved_bytes == pytest.approx(2 * 2 / 3 * 120_000, rel=1e-3)  # 30,000 numbers of 4 bytes, over 3 ranks
     (stale,) = [row.staleness for row in done if row.staleness]
-    assert [one["rank"] for one in stale["workers"]] == [1, 2] and all(one["steps"] > 0 for one in stale["workers"])
-    assert [one["updates"] for one in stale["servers"]] == [sum(one["steps"] for one in stale["workers"])]
+    assert [one.rank for one in stale.workers] == [1, 2] and all(one.steps > 0 for one in stale.workers)
+    assert [one.updates for one in stale.servers] == [sum(one.steps for one in stale.workers)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -79,7 +79,7 @@ def test_every_routing_of_tokens_is_moved_to_the_last_element(backend, tmp_path)
     ]
     rows = measured(tmp_path, backend, 4, trainings, iterations=7, warmup=1, max_time_s=20).rows
     assert [(row.na, row.checked, row.wrong, row.n) for row in rows] == [(None, 1, 0, 3 * 7)] * 2
-    generated, read = map(routing_of, rows)
+    generated, read = (row.routing for row in rows)
     assert (generated.dispatch.dtype, generated.combine.dtype) == ("float8_e4m3fn", "bfloat16")
     assert 2 * generated.dispatch.bytes == generated.combine.bytes == 2 * 2 * 4 * 64 * 2 * 32 * 2
     assert read.combine.bytes == 2 * 2 * 2 * 4 * 64 * 32 * 4 and [step.step for step in read.steps] == [0, 1, 2]
@@ -112,9 +112,9 @@ def test_so_many_rounds_of_each_asynchronous_worker_and_several_servers(backend,
     asked = {"regime": "parameter-server", "typed": {"model": "30K", "bucket": "20000", "update": "asynchronous", "servers": "2"}}
     (row,) = measured(tmp_path, backend, 4, [asked], iterations=9).rows
     assert (row.checked, row.wrong, row.n, row.stopped) == (1, 0, 9, "iterations")
-    assert {one["steps"] for one in row.staleness["workers"]} == {9}
-    assert {one["updates"] for one in row.staleness["servers"]} == {18}
-    assert 0 <= row.staleness["p50"] <= row.staleness["max"] <= 9 and row.moved_bytes == 2 * 120_000
+    assert {one.steps for one in row.staleness.workers} == {9}
+    assert {one.updates for one in row.staleness.servers} == {18}
+    assert 0 <= row.staleness.p50 <= row.staleness.max <= 9 and row.moved_bytes == 2 * 120_000
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

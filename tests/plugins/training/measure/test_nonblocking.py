@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from collbench.plugins.training.records import read_workload
 from tests.fake_gpu import environment
+from tests.plugins.training.reading import read_workload
 
 ROOT = Path(__file__).parents[4]
 PLUGIN = "[collbench.operations]\nmade_up = tests.contract.made_up\n"

@@ -11,10 +11,9 @@ from collbench.backends import simulated
 from collbench.backends.simulated import ALPHA_S, BETA_BYTES_PER_S
 from collbench.errors import UsageError
 from collbench.measuring.request import Budget
-from collbench.plugins.training.records import read_workload, routing_of
 from collbench.plugins.training.routed import (
     Turn,
-    differing_routing,
+    check_routing,
     joint_confidence,
     round_of,
     rounds_schedule,
@@ -26,6 +25,7 @@ from collbench.plugins.training.workloads.registry import regime_named
 from collbench.plugins.training.workloads.shape import shape_of
 from tests.measure.launches import RecordingListener, run_alone
 from tests.plugins.training.measure.workload_rank import request_of
+from tests.plugins.training.reading import read_workload
 
 TYPED = {"model": "1M", "layers": "2", "hidden": "256", "sequence": "128", "top_k": "2", "experts": "8"}
 LAYERS, COPIES, TOKEN = 2, 128 * 2, 256 * 4
@@ -49,7 +49,7 @@ def train(tmp_path):
         code = run_alone(run_workload, request_of({**asked, "trainings": [training]}), RecordingListener())
         _, (row,), warnings = read_workload(tmp_path / "run")
         assert not warnings
-        return SimpleNamespace(code=code, row=row, result=routing_of(row))
+        return SimpleNamespace(code=code, row=row, result=row.routing)
 
     return these
 
@@ -232,8 +232,8 @@ def test_ranks_with_different_token_counts_end_the_launch():
     mine, others = routing_of_text("zipf:1"), routing_of_text("zipf:1", seed="1")
     members = [SimpleNamespace(host=f"node{rank}") for rank in range(3)]
     world = SimpleNamespace(allgather=lambda name, what: [name, name, others.name], members=members)
-    found = differing_routing(mine, world)
-    assert (found.rank, found.host) == (2, "node2")
-    assert differing_routing(mine, SimpleNamespace(allgather=lambda name, what: [name] * 3, members=members)) is None
+    with pytest.raises(UsageError, match=r"rank 2 \(node2\)"):
+        check_routing(mine, world)
+    check_routing(mine, SimpleNamespace(allgather=lambda name, what: [name] * 3, members=members))
     assert mine.name != replace(others, name="").name != others.name
     assert json.loads(json.dumps(mine.name)) == mine.name

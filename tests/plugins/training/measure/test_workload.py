@@ -19,13 +19,13 @@ from collbench.operations.registry import operations
 from collbench.operations.unsupported import ServersUnsupported, decode_reason
 from collbench.plugins.training import step_task as step_module
 from collbench.plugins.training import task as training
-from collbench.plugins.training.records import read_workload
-from collbench.plugins.training.servers import roles_of, roles_too_large
-from collbench.plugins.training.step_task import StepPart, StepPlan, _program, must_cross, path_s, time_parts
+from collbench.plugins.training.servers import roles_of
+from collbench.plugins.training.step_task import StepPart, StepPlan, _program, library_too_large, must_cross, path_s, time_parts
 from collbench.plugins.training.task import run_workload
 from collbench.plugins.training.workloads.step import Exchange, Step
 from tests.measure.launches import RecordingListener, run_alone
 from tests.plugins.training.measure.workload_rank import request_of
+from tests.plugins.training.reading import read_workload
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")  # what is spoilt in place grows from call to call
 
@@ -80,20 +80,20 @@ def test_a_step_is_one_iteration_of_all_its_exchanges(train):
 def test_exchanges_that_are_alike_are_one_part_looked_at_alone(train):
     (row,) = train(BUCKETS).rows
     large, small = row.parts
-    assert [large[key] for key in ("what", "operation", "groups", "group_ranks", "size_bytes", "times", "moved_bytes")] == [
+    assert [getattr(large, key) for key in ("what", "operation", "groups", "group_ranks", "size_bytes", "times", "moved_bytes")] == [
         "bucket 1 of 3 … bucket 2 of 3", "allreduce", 1, 4, 4096, 2, 1.5 * 8192,
     ]  # fmt: skip
-    assert (small["what"], small["times"], small["moved_bytes"]) == ("bucket 3 of 3", 1, 1.5 * 1024)
-    assert large["time_s"]["p50"] == pytest.approx(lasts(4096), rel=0.06)
-    assert large["busbw_bytes_per_s"] == pytest.approx(1.5 * 4096 / large["time_s"]["p50"])
-    assert large["percent_of_ceiling"] == pytest.approx(100 * large["busbw_bytes_per_s"] / BETA_BYTES_PER_S)
-    assert row.parts_time_s == pytest.approx(2 * large["time_s"]["p50"] + small["time_s"]["p50"])
+    assert (small.what, small.times, small.moved_bytes) == ("bucket 3 of 3", 1, 1.5 * 1024)
+    assert large.time_s.p50 == pytest.approx(lasts(4096), rel=0.06)
+    assert large.busbw_bytes_per_s == pytest.approx(1.5 * 4096 / large.time_s.p50)
+    assert large.percent_of_ceiling == pytest.approx(100 * large.busbw_bytes_per_s / BETA_BYTES_PER_S)
+    assert row.parts_time_s == pytest.approx(2 * large.time_s.p50 + small.time_s.p50)
     assert (row.evidence["buffers"], row.evidence["exchanges"]) == ([2, 1], 3)  # alike ones take turns
 
 
 def test_parts_need_not_be_looked_at(train):
     (row,) = train(BUCKETS, parts=False).rows
-    assert [part["time_s"] for part in row.parts] == [None, None] and row.parts_time_s is None and row.percent_of_ceiling
+    assert [part.time_s for part in row.parts] == [None, None] and row.parts_time_s is None and row.percent_of_ceiling
 
 
 def test_groups_at_the_same_time_take_the_time_of_one(train):
@@ -124,17 +124,17 @@ def test_a_server_adds_up_what_workers_push(train):
 def test_a_part_s_busbw_and_ceiling_are_of_what_it_moves(train):
     (row,) = train(SERVER).rows
     for part in row.parts:
-        assert part["moved_bytes"] == 2 * 3 * 4096
-        assert part["busbw_bytes_per_s"] == pytest.approx(3 * 4096 / part["time_s"]["p50"])
+        assert part.moved_bytes == 2 * 3 * 4096
+        assert part.busbw_bytes_per_s == pytest.approx(3 * 4096 / part.time_s.p50)
         # A simulated link has the time of nccl-tests' 3/4; of one message, the server's share is all.
-        assert part["ceiling"]["bytes_per_s"] == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
+        assert part.ceiling.bytes_per_s == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
     assert row.ceiling.bytes_per_s == pytest.approx(BETA_BYTES_PER_S * 4 / 3)
 
 
 def test_a_ceiling_that_is_given_is_the_one_that_is_shown(train):
     (row,) = train(SERVER, ceiling=2.0).rows
     assert row.ceiling.bytes_per_s == pytest.approx(2e9) and row.ceiling_time_s == pytest.approx(row.moved_bytes / 2e9)
-    assert [part["ceiling"]["bytes_per_s"] for part in row.parts] == [pytest.approx(2e9)] * 2
+    assert [part.ceiling.bytes_per_s for part in row.parts] == [pytest.approx(2e9)] * 2
 
 
 def test_shares_that_differ_and_a_server_s_own_are_added_up_too(train):
@@ -310,7 +310,7 @@ def test_bytes_that_took_another_path_have_no_percentage_and_that_is_reported(tr
     monkeypatch.setattr(monitored.MonitoredMeasurement, "other_path", path)
     found = train(BUCKETS)
     (row,) = found.rows
-    percentages = [row.percent_of_ceiling, *(part["percent_of_ceiling"] for part in row.parts)]
+    percentages = [row.percent_of_ceiling, *(part.percent_of_ceiling for part in row.parts)]
     assert [each is None for each in percentages] == [path is not None] * 3
     assert ("other_path" in row.flags, bool(path and path.render() in found.listener.notes)) == (path is not None, path is not None)
 
@@ -367,6 +367,6 @@ def test_asynchronous_training_that_does_not_fit_the_memory_reports_it(monkeypat
     pairs = [Exchange("p2p_bandwidth", (pair,), 2**40, "x") for pair in ((1, 0), (0, 1))]
     me = SimpleNamespace(rank=0, host="node1")
     world = SimpleNamespace(on_host=lambda: [me, SimpleNamespace(rank=1)], me=me)
-    said = roles_too_large("parameter-server on mpi", roles_of(Step(tuple(pairs), 4), 2), world)
+    said = library_too_large("parameter-server on mpi", roles_of(Step(tuple(pairs), 4), 2), world)
     assert "parameter-server on mpi" in said and "on node1 for its 2 ranks" in said
-    assert roles_too_large("x", roles_of(Step(tuple(replace(each, size_bytes=4) for each in pairs), 4), 2), world) is None
+    assert library_too_large("x", roles_of(Step(tuple(replace(each, size_bytes=4) for each in pairs), 4), 2), world) is None

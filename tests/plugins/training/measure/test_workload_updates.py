@@ -186,9 +186,10 @@ def test_workers_in_threads_of_their_own_lose_nothing():
 
 
 def test_several_servers_have_a_shard_each():
-    roles = roles_of(step(servers=(0, 3), worker=1), 5)
+    pushes = step(servers=(0, 3), worker=1)
+    roles = roles_of(pushes, 5)
     assert (roles.servers, roles.workers) == ((0, 3), (1, 2, 4))
-    assert (roles.elements(1), roles.largest, roles.moved_bytes) == (150, 150, 2 * 2 * 600)
+    assert (roles.elements(1), roles.largest, roles.moved_bytes(pushes, 5)) == (150, 150, 2 * 2 * 600)
     assert set(Worker(roles, 4).round(1)) == {0, 3}
 
 
@@ -222,7 +223,7 @@ def test_the_ceiling_is_what_the_workers_hosts_can_send_to_a_server(servers, hos
     monkeypatch.setattr(workload_asynchronous, "members_of", lambda backend, world: [SimpleNamespace(host=each) for each in hosts])
     roles = roles_of(step(servers=servers, worker=max(servers) + 1), len(hosts))
     ceilings = SimpleNamespace(of=lambda *about: asked.append(about[-1]) or (found, None))
-    actual = workload_asynchronous._ceiling(SimpleNamespace(roles=roles, backend=SimpleNamespace(name="mpi")), ceilings, None)
+    actual = workload_asynchronous._ceiling(roles, SimpleNamespace(name="mpi"), ceilings, None)
     assert (actual.bytes_per_s, asked) == (rate, [((roles.workers[0], 0),)] if rate else [])
 
 

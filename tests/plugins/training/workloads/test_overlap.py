@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from collbench.plugins.training.records import StepRow, read_workload
+from collbench.plugins.training.records import StepRow
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
+from tests.plugins.training.reading import read_workload
 from tests.testbeds import Hosts
 
 RANK = str(ROOT / "tests/plugins/training/measure/workload_rank.py")

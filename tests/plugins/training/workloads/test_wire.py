@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from collbench.measuring.counters import payload
-from collbench.plugins.training.records import read_workload
 from tests.cli.command import BIN, PROGRAM, ROOT, environment
 from tests.launchers.test_bytes_across_hosts import MPICH
+from tests.plugins.training.reading import read_workload
 from tests.plugins.training.workloads.crossing import GLOO, moved_in_step
 from tests.plugins.training.workloads.laid import laid_out
 from tests.testbeds import Hosts
