@@ -302,7 +302,7 @@ def _ratio_panels(material: Material) -> list[Panel]:
         if cases:
             panels.append(RatioPanel(f"{comparison.b.name} against {comparison.a.name}", cases, comparison.margin))
     if not panels:
-        raise UsageError("--kind compare: the runs have no case in common (`collbench compare A B` says what differs)")
+        raise UsageError("--kind compare: the runs have no case in common (`collbench compare A B` lists the differences)")
     return panels
 
 
