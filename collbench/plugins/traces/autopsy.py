@@ -308,7 +308,11 @@ class _Waits:
         for table in self.tables:
             for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
                 if row >= 0:
-                    yield self._older(table, rank, row)
+                    completed, called = np.flatnonzero(table.done[row] & table.has[row]), np.flatnonzero(table.has[row])
+                    index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
+                    older = PendingOperation(table, row, index, time=table.time(row))
+                    waiting = tuple(sorted(table.ranks[column] for column in completed))
+                    yield older.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), older, waiting=waiting)
         unequal = list(self._unequal())
         yield from unequal
         roots = self.graph.roots
@@ -377,14 +381,6 @@ class _Waits:
                 cause = AutopsyCause.SIZE if sent != received else AutopsyCause.DTYPE
                 values = _describe(sender), _describe(receiver)
                 yield operation.time, self._finding(cause, (), operation, values=values, compared=operation.pair)
-
-    def _older(self, table: GroupCalls, rank: int, row: int) -> tuple[int, AutopsyFinding]:
-        completed = np.flatnonzero(table.done[row] & table.has[row])
-        called = np.flatnonzero(table.has[row])
-        index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
-        operation = PendingOperation(table, row, index, time=table.time(row))
-        waiting = tuple(sorted(table.ranks[column] for column in completed))
-        return operation.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), operation, waiting=waiting)
 
     def _operation(self, operation: PendingOperation, rank: int) -> Any:
         return self.by_rank[rank].operations[operation.index[rank]]
