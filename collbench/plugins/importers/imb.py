@@ -293,4 +293,6 @@ def _runs(block: ImbBlock, user_input: UserInput, contexts: Contexts) -> Iterato
     yield ImportedTable("imb", block.version, program, kind.statistic, rows, hosts, facts, unknown, doubts)
 
 
-IMB = Importer("imb", "Intel MPI Benchmarks", lines_with(_BENCHMARK, _VERSION), _blocks, _runs, output="IMB", check=_check_ranks)
+IMB = Importer(
+    "imb", "Intel MPI Benchmarks", lines_with(_BENCHMARK, _VERSION, words=["#"]), _blocks, _runs, output="IMB", check=_check_ranks
+)

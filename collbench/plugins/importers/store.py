@@ -127,14 +127,6 @@ _TOGETHER = tuple(reader for reader in READERS if reader not in _ALONE)
 _FIGURES = re.compile(r"\s*(?:[\d|]|Final:)")
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Some lines of a file: their indexes, and their texts without prefixes."""
-
-    indexes: list[int]
-    texts: list[str]
-
-
 def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) -> list[tuple[Importer[Any], Reading]]:
     """Return the content of the lines by reader: the one called `name`, else each one that recognizes lines and reads a row from them.
 
@@ -143,12 +135,13 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
     first = reader_for(lines, name)
     if name is not None or first in _ALONE:
         return [(first, first.read(lines, user_input))]
-    chunks: list[_Chunk] = []
+    chunks: list[tuple[list[int], list[str]]] = []  # (indexes of some lines, their texts without prefixes)
     unread: dict[str, int] = {}
     for start in range(0, len(lines), HEAD):  # no reader recognizes the lines of NCCL's log
         indexes = [index for index in range(start, min(start + HEAD, len(lines))) if " NCCL INFO " not in lines[index]]
-        chunks.append(_Chunk(indexes, without_prefixes(lines[index] for index in indexes)))
-        for tool, place in unread_tools(chunks[-1].texts).items():
+        texts = without_prefixes(lines[index] for index in indexes)
+        chunks.append((indexes, texts))
+        for tool, place in unread_tools(texts).items():
             unread.setdefault(tool, indexes[place] + 1)
     skipped: list[Skipped] = [
         UnsupportedTool(line, f"output of {tool} (from line {line}) is not supported") for tool, line in unread.items()
@@ -171,14 +164,14 @@ def read_lines(lines: Sequence[str], name: str | None, user_input: UserInput) ->
     return found
 
 
-def _marks(chunks: Sequence[_Chunk], first: Importer[Any]) -> list[tuple[int, Importer[Any]]]:
+def _marks(chunks: Sequence[tuple[list[int], list[str]]], first: Importer[Any]) -> list[tuple[int, Importer[Any]]]:
     """Return (the index of a recognized line, the first reader that recognizes it); nothing if only `first` recognizes lines."""
-    recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(chunk.texts)] for chunk in chunks]
+    recognizing = [[reader for reader in _TOGETHER if reader is first or reader.knows(texts)] for _, texts in chunks]
     if all(readers == [first] for readers in recognizing):
         return []
     found: list[tuple[int, Importer[Any]]] = []
-    for chunk, readers in zip(chunks, recognizing, strict=True):
-        for index, text in zip(chunk.indexes, chunk.texts, strict=True):
+    for (indexes, texts), readers in zip(chunks, recognizing, strict=True):
+        for index, text in zip(indexes, texts, strict=True):
             found += [(index, reader) for reader in readers if reader.knows([text])][:1]
     return found
 

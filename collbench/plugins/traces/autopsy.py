@@ -172,12 +172,13 @@ class AutopsyFinding(Fact, frozen=True):
         unknown = f"; the dump of {_ranks(self.ranks)} does not show whether it was called there" if self.ranks else ""
         behind = self.completed != UNKNOWN and self.completed < self.called
         wait = "wait" if len(self.waiting) != 1 else "waits"
+        values = self._values if self.values else ""
         shown = text.format(
             ranks=_ranks(self.ranks), have="have" if many else "has", waiters=_ranks(self.waiting), wait=wait, group=group,
             waiting=f"{len(self.waiting)} of {plural(self.members, 'rank')} {wait}", first=self.waiting[0] if self.waiting else "",
             at=f"{numbered}{f' {_peer(self.operation, self.peer)}' if self.is_message else ''} of group {group}",
             number=f"#{self.sequence} of group {group}", operation=self.operation, other="recv" if self.operation == "send" else "send",
-            circle="wait for one another" if many else "waits for itself", values=self._values, done=_ranks(self.compared), unknown=unknown,
+            circle="wait for one another" if many else "waits for itself", values=values, done=_ranks(self.compared), unknown=unknown,
             stuck="a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck", members=self.members,
             last=self._last, gpu=f"; {f'the GPU{whose}' if many else 'its GPU'} has completed only #{self.completed}" if behind else "",
             what=self.cause.removeprefix("different ") if self.cause.startswith("different ") else "operation",
@@ -308,7 +309,11 @@ class _Waits:
         for table in self.tables:
             for rank, row in zip(table.ranks, table.older.tolist(), strict=True):
                 if row >= 0:
-                    yield self._older(table, rank, row)
+                    completed, called = np.flatnonzero(table.done[row] & table.has[row]), np.flatnonzero(table.has[row])
+                    index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
+                    older = PendingOperation(table, row, index, time=table.time(row))
+                    waiting = tuple(sorted(table.ranks[column] for column in completed))
+                    yield older.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), older, waiting=waiting)
         unequal = list(self._unequal())
         yield from unequal
         roots = self.graph.roots
@@ -377,14 +382,6 @@ class _Waits:
                 cause = AutopsyCause.SIZE if sent != received else AutopsyCause.DTYPE
                 values = _describe(sender), _describe(receiver)
                 yield operation.time, self._finding(cause, (), operation, values=values, compared=operation.pair)
-
-    def _older(self, table: GroupCalls, rank: int, row: int) -> tuple[int, AutopsyFinding]:
-        completed = np.flatnonzero(table.done[row] & table.has[row])
-        called = np.flatnonzero(table.has[row])
-        index = {table.ranks[column]: int(table.calls[row, column]) for column in called}
-        operation = PendingOperation(table, row, index, time=table.time(row))
-        waiting = tuple(sorted(table.ranks[column] for column in completed))
-        return operation.time, self._finding(AutopsyCause.OLDER_DUMP, (rank,), operation, waiting=waiting)
 
     def _operation(self, operation: PendingOperation, rank: int) -> Any:
         return self.by_rank[rank].operations[operation.index[rank]]

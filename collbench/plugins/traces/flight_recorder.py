@@ -245,14 +245,15 @@ class _PlainUnpickler(pickle._Unpickler):
             what = f"it was not written by PyTorch, and is not a pickle of protocol 2 to 5 of at most {_LARGEST_PLAIN >> 20} MiB"
             raise _invalid_pickle(self.path, what)
         try:
-            return self.load()
+            value = self.load()
+            if self.stack or self.metastack:  # type: ignore[attr-defined]
+                raise ValueError
+            return value
         except KeyError as error:
             what = f"it was not written by PyTorch: code 0x{error.args[0]:02x} at byte {self.codes.tell() - 1:,} is not a plain value"
             raise _invalid_pickle(self.path, what) from error
-        except (EOFError, IndexError, struct.error) as error:
+        except (EOFError, IndexError, struct.error, pickle.UnpicklingError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _invalid_pickle(self.path, _INCOMPLETE if self.codes.tell() >= self.size else "it is damaged") from error
-        except (pickle.UnpicklingError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _invalid_pickle(self.path, "it is damaged") from error
 
     def load_container(self, code: int) -> None:
         """Load an empty list or dictionary, or a tuple of scalars: Python overflows its stack at the hash of a very deep one."""

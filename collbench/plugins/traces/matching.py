@@ -278,11 +278,16 @@ _EVEN, _UNEVEN = KIND["alltoall"], KIND["alltoallv"]
 def _compared(trace: Trace, found: GroupMatch, kind: NDArray[Any]) -> Iterator[tuple[DifferingField, NDArray[Any]]]:
     """Yield (property, its values as [calls × members]) of what calls of these kinds must agree about; UNKNOWN where they need not."""
     even = (_column(trace, found, "splits", UNKNOWN) == UNKNOWN).all(axis=1)
-    columns = {name: _column(trace, found, name, UNKNOWN) for name in ("sent", "received", "root")}
-    columns |= {name: _column(trace, found, name, NONE) for name in ("dtype", "redop")}
+    columns: dict[str, NDArray[Any]] = {}
     for field, names, kinds in _COMPARED:
         applies = np.isin(kind, kinds) & (even | (field is not DifferingField.SIZE))
-        yield field, np.where(applies[:, None], np.maximum(columns[names[0]], columns[names[-1]]), UNKNOWN)
+        if not applies.any():
+            continue
+        for name in names:
+            if name not in columns:
+                columns[name] = _column(trace, found, name, NONE if name in ("dtype", "redop") else UNKNOWN)
+        values = columns[names[0]] if len(names) == 1 else np.maximum(*(columns[name] for name in names))
+        yield field, values if applies.all() else np.where(applies[:, None], values, UNKNOWN)
 
 
 def _suspect_calls(trace: Trace, found: GroupMatch) -> tuple[NDArray[Any], NDArray[Any]]:

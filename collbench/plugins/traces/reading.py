@@ -244,7 +244,15 @@ def joined(form: str, ranks: Sequence[RankTrace]) -> Trace:
             raise UsageError(f"{following.source}: rank {rank.rank} is there twice, also in {rank.source}: give one trace of each rank")
     world = _world(ordered)
     groups, numbers = _unified(ordered, world)
-    return Trace(form, world, groups, tuple(_with_groups(rank, groups, number) for rank, number in zip(ordered, numbers, strict=True)))
+    with_groups = []
+    for rank, of_groups in zip(ordered, numbers, strict=True):
+        operations = rank.operations
+        if of_groups != list(range(len(of_groups))) and len(operations):
+            operations = operations.copy()
+            operations["group"] = np.array(of_groups, np.int32)[operations["group"]]
+        progress = {of_groups[number]: last for number, last in rank.progress.items()}
+        with_groups.append(replace(rank, groups=groups, operations=operations, progress=progress))
+    return Trace(form, world, groups, tuple(with_groups))
 
 
 def _world(ranks: Sequence[RankTrace]) -> int:
@@ -319,13 +327,3 @@ def _check_group(rank: RankTrace, group: ProcessGroup, world: int) -> None:
         )
     if len(set(group.ranks)) != len(group.ranks):
         raise UsageError(f"{rank.source}: process group '{group.name[:80]}' contains a rank twice: record the trace again")
-
-
-def _with_groups(rank: RankTrace, groups: tuple[ProcessGroup, ...], numbers: Sequence[int]) -> RankTrace:
-    """Return the rank's trace with the job's table of groups."""
-    operations = rank.operations
-    if list(numbers) != list(range(len(numbers))):
-        operations = operations.copy()
-        operations["group"] = np.array(numbers, np.int32)[operations["group"]] if len(operations) else operations["group"]
-    progress = {numbers[number]: last for number, last in rank.progress.items()}
-    return replace(rank, groups=groups, operations=operations, progress=progress)

@@ -57,22 +57,19 @@ def shrunk(recording: Recording, ranks: int) -> Recording:
             index[place] = len(exchanges)
             root = exchange.root if exchange.root is None or exchange.root < len(left[0]) else 0
             exchanges.append(replace(exchange, groups=left, root=root))
-    timeline = tuple(_kept(recording.step.timeline[rank], index) for rank in kept) if recording.step.timeline else ()
-    step = Step(tuple(exchanges), recording.step.payload_bytes, recording.step.note, timeline)
+    timeline: list[tuple[Action, ...]] = []  # of each rank, with the exchanges that are left, by their new numbers
+    for rank in kept if recording.step.timeline else ():
+        actions: list[Action] = []
+        for action in recording.step.timeline[rank]:
+            if isinstance(action, Compute):
+                actions.append(action)
+            elif action.exchange in index:
+                actions.append((Start if isinstance(action, Start) else Wait)(index[action.exchange]))
+        timeline.append(tuple(actions))
+    step = Step(tuple(exchanges), recording.step.payload_bytes, recording.step.note, tuple(timeline))
     recorded = tuple(recording.exchange_s[place] for place in index) if recording.exchange_s else ()
     note = ShrunkTo(whole, ranks, dimension.size, dimension.size // factor, dimension.stride)
     return replace(recording, step=step, ranks=ranks, exchange_s=recorded, step_time_s=None, notes=(*recording.notes, note))
-
-
-def _kept(timeline: Sequence[Action], index: dict[int, int]) -> tuple[Action, ...]:
-    """Return a rank's timeline with the exchanges that are left, by their new numbers."""
-    found: list[Action] = []
-    for action in timeline:
-        if isinstance(action, Compute):
-            found.append(action)
-        elif action.exchange in index:
-            found.append((Start if isinstance(action, Start) else Wait)(index[action.exchange]))
-    return tuple(found)
 
 
 def mesh_of(exchanges: Sequence[Exchange], ranks: int) -> tuple[Dimension, ...]:

@@ -79,8 +79,14 @@ class GroupCalls:
         begins = np.where(self.has.any(axis=0) & numbered, np.argmax(self.has, axis=0), 0) if len(rows) else self._none()
         self.done = (self.state == _COMPLETED) | (rows < begins)
         self.reached = self.last.copy()
-        self.progress = [self._progress(column) for column in range(len(self.columns))]
-        for column, progress in enumerate(self.progress):
+        # The last collective that a rank has called and the last one completed, by the library's own count; None if unknown. The library
+        # counts messages there, too: it is used in groups without messages, and if the recorded calls agree.
+        self.progress: list[tuple[int, int] | None] = []
+        for column, (rank, last) in enumerate(zip(self.traces, self.last.tolist(), strict=True)):
+            progress = None if len(self.match.messages) else rank.progress.get(self.match.group)
+            if progress is not None and last >= 0 and self.sequence[last] != progress[0]:
+                progress = None
+            self.progress.append(progress)
             if progress is not None:
                 called, completed = progress
                 # Gloo counts an operation that failed as completed, too; its entries are then retired, which shows neither
@@ -99,17 +105,6 @@ class GroupCalls:
         for column in np.flatnonzero(self.reached < 0).tolist():
             rank = self.traces[column]
             self.unknown[column] = bool({Part.OPERATIONS, Part.BEGINNING} & rank.missing) and not rank.only_pending
-
-    def _progress(self, column: int) -> tuple[int, int] | None:
-        """Return the last collective that a rank has called, and the last one completed, by the library's own count; None if unknown.
-
-        The library counts messages there, too: it is used in groups without messages, and if the recorded calls agree.
-        """
-        progress = self.traces[column].progress.get(self.match.group)
-        if progress is None or len(self.match.messages):
-            return None
-        last = int(self.last[column])
-        return progress if last < 0 or self.sequence[last] == progress[0] else None
 
     def recorded(self, column: int) -> tuple[int, int]:
         """Return the numbers of the last collective that a rank has called, and of the last one that it has completed, or UNKNOWN."""
