@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from collbench.addresses import LOOPBACK, listen_at
+from collbench.addresses import LOOPBACK, free_port
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
@@ -385,12 +385,6 @@ def once(command: Sequence[str], limit_s: float) -> ToolExit:
     """Run a command to its end. Raises RunFailed if it cannot be started, has endless output, or does not end in time."""
     with Tool(command, limit_s) as tool:
         return tool.ended()
-
-
-def free_port(address: str) -> int:
-    """Return a TCP port of this address that is free now. The tools cannot report a port of their own choice. Raises OSError."""
-    with listen_at(address) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

@@ -38,7 +38,7 @@ def _render(job: LaunchJob) -> str:
         static=static,
         ipv6=":" in (job["endpoint"] or ""),
         alone=job.nodes == 1 and not (static or job["endpoint"] or job["hosts"]),
-        folder=posixpath.dirname(job.program),
+        folder=posixpath.dirname(job["program"]),
         threads=job["cpus-per-rank"] or 1,
         hosts_word=sh(job["hosts"] or "HOSTS"),
         out=Quoted(' --out "$out"' if job.wants_out else ""),
