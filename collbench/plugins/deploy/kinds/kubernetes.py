@@ -76,7 +76,8 @@ def _render(job: LaunchJob) -> str:
     flavour = _FLAVOURS[kind]
     _check_name(job, flavour)
     _check(job, kind)
-    formatted = any(each == "--format" or each.startswith("--format=") for each in job.command)
+    formatted = job.option("--format") is not None
+    has_timeout = job.option("--timeout") is not None or "COLLBENCH_TIMEOUT" in job.environment
     marked = not job["volume"] and not formatted and job.command[0] in (*commands(), "run")  # rows are in the log, between two marks
     return filled(
         f"kubernetes.{kind}.j2",
@@ -94,7 +95,7 @@ def _render(job: LaunchJob) -> str:
         why_bound=Quoted(_WHY_BOUND[bool(job.gpus)]),
         limits=_limits(job),
         seconds=int(job["minutes"]) * 60,
-        patience=0 if job.nodes == 1 or _has_timeout(job) else min(_PATIENCE_S, int(job["minutes"]) * 60),
+        patience=0 if job.nodes == 1 or has_timeout else min(_PATIENCE_S, int(job["minutes"]) * 60),
         shm=job["shm"] if job.ranks > 1 or "shm" in job.explicit else "",
         folder=job["runs"] if job["runs"].startswith("/") else _RESULTS,  # the mount point
         runs=_runs(job),
@@ -178,10 +179,6 @@ def _why(resource: str) -> str:
     if resource.startswith("hugepages-"):
         return "buffers of UCX and DPDK; the node must have reserved huge pages"
     return "the RDMA devices; without them NCCL and UCX use TCP" if "/" in resource and "gpu" not in resource else ""
-
-
-def _has_timeout(job: LaunchJob) -> bool:
-    return any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
 
 
 _OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNTIME)
