@@ -680,7 +680,6 @@ def measure_channels(
 
 
 def _check_scratch(world: World, scratch: Scratch | None) -> None:
-    """Raise UsageError on all ranks if a host does not have the folder."""
     why = None
     if scratch is not None and world.on_host()[0] == world.me:
         folder = scratch.folder

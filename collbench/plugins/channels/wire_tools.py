@@ -430,7 +430,6 @@ def _warmup(request: ToolRequest) -> int:
 
 
 def _ucx_perftest(request: ToolRequest, address: str, port: int) -> list[str]:
-    """Return the command of the client, with figures as CSV."""
     words = ["-t", _TESTS[request.operation], "-s", str(request.size_bytes), "-n", str(_count(request)), "-w", str(_warmup(request))]
     return ["ucx_perftest", "-p", str(port), *words, "-f", "-v", *(["-6"] if ":" in address else []), address]
 

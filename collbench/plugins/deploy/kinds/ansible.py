@@ -42,7 +42,6 @@ def _launch(job: LaunchJob) -> str:
 
 
 def _hosts(job: LaunchJob) -> str:
-    """Return Ansible's pattern for the first hosts of the group."""
     return f"{job['group']}[0:{job.nodes - 1}]"
 
 

@@ -151,7 +151,6 @@ def _words(job: LaunchJob, marked: bool) -> Quoted:
 
 
 def _runs(job: LaunchJob) -> str:
-    """Return the folder of all runs on the volume."""
     return job["runs"].rstrip("/") if job["runs"].startswith("/") else f"{_RESULTS}/{job['runs']}"
 
 

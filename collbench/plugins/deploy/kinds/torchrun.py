@@ -14,7 +14,6 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 
 
 def _host(text: str) -> str:
-    """Return the name or the address of a host. Raises UsageError."""
     if not (_HOST.fullmatch(text) or (is_numeric(text) and "%" not in text and not is_link_local(text))):
         raise UsageError(f"{text!r} is not a valid host: use a name or an address; set the port with --port")
     return text

@@ -223,7 +223,6 @@ class UccBackend(HostBackend):
         check(self._ucc, made, "ucc_init")
 
     def _meet(self, meeting: ContextMeeting) -> None:
-        """Make the context of all ranks."""
         config = ctypes.c_void_p()
         check(self._ucc, self._ucc.ucc_context_config_read(self._library, None, ctypes.byref(config)), "ucc_context_config_read")
         wanted = ucc.ContextParameters(mask=ucc.CONTEXT_OOB, oob=meeting.functions)
