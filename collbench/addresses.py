@@ -112,6 +112,12 @@ def listen_at(address: str, backlog: int | None = None) -> socket.socket:
     return socket.create_server((address, 0), family=_number(address), backlog=backlog)
 
 
+def free_port(address: str) -> int:
+    """Return a TCP port of this address that is free now, for a program that does not accept an open socket. Raises OSError."""
+    with listen_at(address) as listener:
+        return int(listener.getsockname()[1])
+
+
 def tcp_socket(address: str, flags: int = 0) -> socket.socket:
     """Return a TCP socket of the address's family, not connected."""
     return socket.socket(_number(address), socket.SOCK_STREAM | flags)

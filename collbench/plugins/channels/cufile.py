@@ -64,7 +64,6 @@ class CuFile:
             self._call("cuFileDriverClose")
 
     def _call(self, name: str, *words: Any) -> None:
-        """Call a function that returns CUfileError_t. Raises RunFailed."""
         error = getattr(self._library, name)(*words)
         if error.code:
             cuda = f", CUDA error {error.cuda}" if error.cuda else ""

@@ -126,7 +126,6 @@ def frame(channels: Sequence[Channel]) -> Frame[Channel]:
 
 
 def _why(channel: Channel) -> str | None:
-    """Return why the rate is missing; None if it is known."""
     if channel.bytes_per_s is not None:
         return None
     why = channel.na or "not measured"

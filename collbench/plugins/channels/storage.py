@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -348,49 +349,37 @@ def storage_jobs(host: str, scratch: Scratch | None, gpus: Sequence[OpenGpu], no
     file = _SharedFile(scratch)
     plans = {name: ReadPlan(block, depth, seconds) for name, (block, depth) in SEQUENTIAL.items()}
     plans[RANDOM] = ReadPlan(_RANDOM_BYTES, 1, seconds, is_random=True)
-    jobs = [_job(Channel(name, host, host), file, plan, None) for name, plan in plans.items()]
-    block, depth = SEQUENTIAL["storage_1m"]
+    jobs = [_job(Channel(name, host, host), file, plan, None, is_last=not gpus and name == RANDOM) for name, plan in plans.items()]
+    jobs[0] = replace(jobs[0], about_s=seconds + WRITE_S)
+    plan = plans["storage_1m"]
     for gpu in gpus:
-        for name in (CUFILE, STAGED):
-            jobs.append(_job(Channel(name, host, f"{host}/gpu{gpu.index}"), file, ReadPlan(block, depth, seconds), gpu))
+        row = Channel(CUFILE, host, f"{host}/gpu{gpu.index}")
+        jobs += [_job(row, file, plan, gpu), _job(row.replace(channel=STAGED), file, plan, gpu, is_last=gpu is gpus[-1])]
     if not gpus:
         jobs += [ChannelJob(Channel(name, host, host, na=no_gpu)) for name in (CUFILE, STAGED)]
-    last = max(place for place, job in enumerate(jobs) if job.measure)
-    jobs[0] = replace(jobs[0], about_s=seconds + WRITE_S)
-    jobs[last] = replace(jobs[last], measure=_closing(jobs[last].measure, file))
     return jobs
 
 
-def _closing(measure: Callable[[], Channel] | None, file: _SharedFile) -> Callable[[], Channel] | None:
-    def run() -> Channel:
-        assert measure is not None
-        try:
-            return measure()
-        finally:
-            file.close()
-
-    return run if measure else None
-
-
-def _job(row: Channel, shared: _SharedFile, plan: ReadPlan, gpu: OpenGpu | None) -> ChannelJob:
+def _job(row: Channel, shared: _SharedFile, plan: ReadPlan, gpu: OpenGpu | None, *, is_last: bool = False) -> ChannelJob:
     def measure() -> Channel:
-        file = shared.open()
-        if gpu is None:
-            return finished(
-                row, file.storage, file.n_bytes, plan, read_file(file, plan, lambda: HostReader(file.fd, plan.block_bytes), WRITE_S)
-            )
-        if row.channel == STAGED:
-            found = read_file(file, plan, lambda: StagedReader(gpu, file.fd, plan.block_bytes), WRITE_S)
-            return finished(row, file.storage, file.n_bytes, plan, found, way="read to pinned host memory, then copied to the GPU")
-        from collbench.plugins.channels.cufile import CuFile, direct_path
+        with ExitStack() as stack:
+            if is_last:
+                stack.callback(shared.close)
+            file, way = shared.open(), ""
+            reader: Callable[[], StorageReader]
+            if gpu is None:
+                reader = partial(HostReader, file.fd, plan.block_bytes)
+            elif row.channel == STAGED:
+                reader, way = partial(StagedReader, gpu, file.fd, plan.block_bytes), "read to pinned host memory, then copied to the GPU"
+            else:
+                from collbench.plugins.channels.cufile import CuFile, direct_path
 
-        with gpu.use():
-            library = CuFile(file.fd)
-            try:
-                found = read_file(file, plan, lambda: CuFileReader(gpu, library, plan.block_bytes), WRITE_S)
-            finally:
-                library.close()
-        return finished(row, file.storage, file.n_bytes, plan, found, way=direct_path())
+                stack.enter_context(gpu.use())
+                library = CuFile(file.fd)
+                stack.callback(library.close)
+                reader, way = partial(CuFileReader, gpu, library, plan.block_bytes), direct_path()
+            found = read_file(file, plan, reader, WRITE_S)
+        return finished(row, file.storage, file.n_bytes, plan, found, way=way)
 
     return ChannelJob(row, measure)
 

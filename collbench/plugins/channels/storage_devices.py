@@ -124,7 +124,6 @@ def _controllers(disk: Path) -> list[Path]:
 
 
 def _uses_network(disk: Path) -> bool:
-    """Whether a controller of the namespace uses another transport than PCIe."""
     kinds = []
     for each in _controllers(disk):
         try:
@@ -135,7 +134,6 @@ def _uses_network(disk: Path) -> bool:
 
 
 def _slot(place: Path) -> Path | None:
-    """Return the folder of the nearest PCI device above a place in /sys."""
     return next((each for each in (place, *place.parents) if _PCI.fullmatch(each.name)), None)
 
 

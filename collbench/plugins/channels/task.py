@@ -345,10 +345,14 @@ def mpi_channels(world: World, machine: Machine | None, tcp: Link | None, second
     All ranks must call it. `machine` is known at the first rank of each host; `tcp` is the first host's interface.
     """
     rows = [Channel(name, world.hosts[0], world.hosts[-1]) for name in _DEVICES]
-    why = _misfit(world)
-    backend, why = (None, why) if why else _opened(world)
-    if backend is None:
+    kind = backend_class("mpi")
+    why = _misfit(world) or missing_anywhere("mpi", kind, world)
+    if why:
         return [row.replace(na=why) for row in rows]
+    backend: Backend = kind()
+    wrong = open_everywhere(backend, world, Settings(timeout_s=world.timeout_s))
+    if wrong:
+        return [row.replace(na=wrong[0].render()) for row in rows]
     try:
         return [_measured_mpi(row, world, backend, seconds, (_rdma(machine), tcp)) for row in rows]
     finally:
@@ -365,16 +369,6 @@ def _misfit(world: World) -> str | None:
     if world.size % 2 or any(pair != list(world.hosts) for pair in hosts):
         return "the hosts have different numbers of ranks: start the same number on each"
     return None
-
-
-def _opened(world: World) -> tuple[Backend | None, str | None]:
-    """Return (the backend if it is open on all ranks, else None; why it is not open)."""
-    kind = backend_class("mpi")
-    if missing := missing_anywhere("mpi", kind, world):
-        return None, missing
-    backend: Backend = kind()
-    wrong = open_everywhere(backend, world, Settings(timeout_s=world.timeout_s))
-    return (None, wrong[0].render()) if wrong else (backend, None)
 
 
 def _measured_mpi(row: Channel, world: World, backend: Backend, seconds: float, links: tuple[Link | None, Link | None]) -> Channel:
@@ -686,7 +680,6 @@ def measure_channels(
 
 
 def _check_scratch(world: World, scratch: Scratch | None) -> None:
-    """Raise UsageError on all ranks if a host does not have the folder."""
     why = None
     if scratch is not None and world.on_host()[0] == world.me:
         folder = scratch.folder

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from collbench.addresses import LOOPBACK, listen_at
+from collbench.addresses import LOOPBACK, free_port
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import RunFailed, UsageError
@@ -387,12 +387,6 @@ def once(command: Sequence[str], limit_s: float) -> ToolExit:
         return tool.ended()
 
 
-def free_port(address: str) -> int:
-    """Return a TCP port of this address that is free now. The tools cannot report a port of their own choice. Raises OSError."""
-    with listen_at(address) as listener:
-        return int(listener.getsockname()[1])
-
-
 def _listens(port: int) -> bool:
     """Return whether a process in this network namespace listens at the port, by the kernel's table.
 
@@ -436,7 +430,6 @@ def _warmup(request: ToolRequest) -> int:
 
 
 def _ucx_perftest(request: ToolRequest, address: str, port: int) -> list[str]:
-    """Return the command of the client, with figures as CSV."""
     words = ["-t", _TESTS[request.operation], "-s", str(request.size_bytes), "-n", str(_count(request)), "-w", str(_warmup(request))]
     return ["ucx_perftest", "-p", str(port), *words, "-f", "-v", *(["-6"] if ":" in address else []), address]
 

@@ -16,7 +16,7 @@ from collbench.cli.parser import Parser, add_command
 from collbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collbench.plugins.deploy.job import JobSetting, LauncherKind, LaunchJob, Value
+    from collbench.plugins.deploy.job import LauncherKind, LaunchJob, Value
 
 _SUMMARY = "write a job for Slurm, mpirun, torchrun, Kubernetes, …"
 _DESCRIPTION = (
@@ -48,27 +48,22 @@ def add_emit(commands: Any) -> None:
 
 
 def _add_options(parser: Parser) -> None:
-    from collbench.plugins.deploy.kinds import kinds, settings
+    from collbench.plugins.deploy.kinds import kinds, knowing, settings
 
     parser.usage = "collbench emit KIND [OPTIONS] -- COMMAND …"
     parser.add_argument("launcher", metavar="KIND", help="; ".join(f"{kind.name}: {kind.summary}" for kind in kinds().values()))
     job = parser.add_argument_group("the job")
     for setting in (each for each in settings().values() if each.name != PARTITION):
-        job.add_argument(f"--{setting.name}", dest=setting.name, metavar=setting.metavar, action="append", help=_help(setting))
+        names = knowing(setting)
+        default = f" (default: {setting.default})" if setting.default is not None else ""
+        of_some = "" if len(names) == len(kinds()) else f"; for {', '.join(names)}"
+        about = f"{setting.summary}{default}{of_some}".replace("%", "%%")
+        job.add_argument(f"--{setting.name}", dest=setting.name, metavar=setting.metavar, action="append", help=about)
     file = parser.add_argument_group("the file")
     file.add_argument(f"--{PARTITION}", metavar="NAME", help="Slurm's partition; with --site, for all kinds, the table of the site file")
     file.add_argument("--site", metavar="FILE", type=Path, help="a TOML file with the settings of a cluster, by partition")
     file.add_argument("--write", metavar="FILE", type=Path, help="write to this file, executable if it is a script (default: stdout)")
     file.add_argument("--submit", action="store_true", help="submit it with sbatch or kubectl, and print the reply")
-
-
-def _help(setting: JobSetting) -> str:
-    from collbench.plugins.deploy.kinds import kinds, knowing
-
-    names = knowing(setting)
-    default = f" (default: {setting.default})" if setting.default is not None else ""
-    of_some = "" if len(names) == len(kinds()) else f"; for {', '.join(names)}"
-    return f"{setting.summary}{default}{of_some}".replace("%", "%%")
 
 
 def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -94,7 +89,7 @@ def call_emit(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
-    from collbench.plugins.deploy.job import job_of, of_site, together
+    from collbench.plugins.deploy.job import job_of, of_site, parse_setting, together
     from collbench.plugins.deploy.kinds import settings
 
     command = _inner(arguments.inner, kind)
@@ -106,17 +101,13 @@ def _job(kind: LauncherKind, arguments: argparse.Namespace) -> LaunchJob:
     table_alone = PARTITION not in usable and arguments.site is not None
     if table_alone:
         given_settings.pop(PARTITION, None)  # for this kind it only selects the table
-    typed = {name: _value(known[name], texts) for name, texts in given_settings.items()}
+    typed: dict[str, Value] = {}
+    for name, texts in given_settings.items():
+        values = [parse_setting(known[name], text, f"--{name}") for text in texts]
+        typed[name] = tuple(map(str, values)) if known[name].many else values[-1]
     at_site = of_site(arguments.site, arguments.partition, known, named=table_alone) if arguments.site else {}
     # a site file may have settings of other kinds; on the command line these are an error
     return job_of(kind, command, together({name: value for name, value in at_site.items() if name in usable}, typed))
-
-
-def _value(setting: JobSetting, texts: list[str]) -> Value:
-    from collbench.plugins.deploy.job import parse_setting
-
-    values = [parse_setting(setting, text, f"--{setting.name}") for text in texts]
-    return tuple(map(str, values)) if setting.many else values[-1]
 
 
 def _inner(words: Sequence[str] | None, kind: LauncherKind) -> tuple[str, ...]:

@@ -56,21 +56,6 @@ class LaunchJob:
         return self.settings[name]
 
     @property
-    def name(self) -> str:
-        """Return the job's name in the launcher."""
-        return str(self["name"])
-
-    @property
-    def program(self) -> str:
-        """Return the path of collbench on the nodes."""
-        return str(self["program"])
-
-    @property
-    def runs(self) -> str:
-        """Return the folder of all run folders."""
-        return str(self["runs"])
-
-    @property
     def out(self) -> str | None:
         """Return the run folder that the command sets; None if collbench or the file sets it."""
         return self.option("--out")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collbench.addresses import bracketed, listen_at
+from collbench.addresses import bracketed, free_port
 from collbench.backends.backend import Available, Group, Settings, Unavailable, installed, stdout_elsewhere
 from collbench.backends.host import AnyBuffers, Buffers, Elements, HostBackend
 from collbench.backends.unavailable import Misconfigured, NotInstalled, UnknownVersion
@@ -126,12 +126,6 @@ _CONFIG = {
     "jax_enable_x64": True,  # for 64-bit types
     "jax_enable_preemption_service": False,  # it would handle SIGTERM
 }
-
-
-def free_port(host: str) -> int:
-    """Return a port that is currently free at this address. jax does not accept an open socket."""
-    with listen_at(host) as listener:
-        return int(listener.getsockname()[1])
 
 
 def join(jax: Any, coordinator: tuple[str, int], place: tuple[int, int], interface: str, patience_s: int) -> list[Any]:

@@ -229,7 +229,6 @@ class ParameterServers:
             raise RunFailed(f"tf.distribute.Server does not start at {cluster[job][task]}: {_first(error)}") from error
 
     def _lay(self, gradients: Sequence[NDArray[Any]]) -> None:
-        """Create the variables, and the operations on them."""
         self._variables: list[list[Any]] = []
         for server, counts in enumerate(self._layout.counts):
             with self._tf.device(f"/job:ps/task:{server}"):

@@ -97,10 +97,16 @@ def joined(context: Any, world: World, control_link: Connections, window: QueueL
 
     made = context.socket(zmq.PAIR)
     try:
-        _set(made, window, min(_MOST_S, control_link.deadline_s))
+        made.sndhwm, made.rcvhwm = window.send, window.receive
+        made.sndtimeo = made.rcvtimeo = made.handshake_ivl = int(min(_MOST_S, control_link.deadline_s) * 1000)
+        # a broken connection is reported, not restored; -1 would drop data that came before the other end closed
+        made.reconnect_ivl = _NEVER_MS
         first = _called(made, world, control_link) if world.rank < control_link.peer.rank else _answered(made, world, control_link)
         made.sndtimeo = made.rcvtimeo = max(1, int(control_link.deadline_s * 1000))
-        return ZmqLink(control_link.peer, made, control_link, zmq.ZMQError, _tcp(first.get(zmq.SRCFD)))
+        with socket.fromfd(first.get(zmq.SRCFD), socket.AF_INET, socket.SOCK_STREAM) as connection:  # ZeroMQ still owns the descriptor
+            no_delay = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            settings = {"tcp_nodelay": str(no_delay), **buffers_of(connection)}
+        return ZmqLink(control_link.peer, made, control_link, zmq.ZMQError, settings)
     except (OSError, zmq.ZMQError) as error:
         made.close(linger=0)
         control_link.close()
@@ -108,14 +114,6 @@ def joined(context: Any, world: World, control_link: Connections, window: QueueL
             f"{world.me} and {control_link.peer} cannot connect over ZeroMQ at {world.me.address} ({error}): {_LINK_REMEDY}",
             rank=world.rank,
         ) from error
-
-
-def _set(made: Any, window: QueueLimits, patience_s: float) -> None:
-    made.sndhwm, made.rcvhwm = window.send, window.receive
-    made.sndtimeo = made.rcvtimeo = made.handshake_ivl = int(patience_s * 1000)
-    made.reconnect_ivl = (
-        _NEVER_MS  # a broken connection is reported, not restored; -1 would drop data that came before the other end closed
-    )
 
 
 def _answered(made: Any, world: World, control_link: Connections) -> Any:
@@ -144,12 +142,6 @@ def _called(made: Any, world: World, control_link: Connections) -> Any:
     if first.bytes != word:
         raise ConnectionError("another process listens at this address")
     return first
-
-
-def _tcp(descriptor: int) -> Mapping[str, str]:
-    """Return the kernel's settings of the connection with this descriptor. ZeroMQ still owns the descriptor."""
-    with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
-        return {"tcp_nodelay": str(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)), **buffers_of(connection)}
 
 
 def _is_closed(control_link: Connections) -> bool:

@@ -180,7 +180,6 @@ def _print_changes(changes: Changes) -> None:
 
 
 def _query(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Print the records; return 0, also without any. Raises UsageError."""
     from collbench.plugins.store.database import open_store
     from collbench.plugins.store.query import RESULTS, SUBJECTS, Query, check_column, columns_of, parse_condition, size_conditions
     from collbench.plugins.store.text import write_query
@@ -220,7 +219,6 @@ def _limit(typed: int | None, format: str) -> int | None:
 
 
 def _prune(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Remove runs from the store, or print which with --dry-run; return 0. Raises UsageError."""
     from collbench.plugins.store.database import open_store
     from collbench.plugins.store.text import removed_lines
     from collbench.plugins.store.writing import removable, remove
@@ -238,7 +236,6 @@ def _prune(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Write the Parquet files and print how many; return 0. Raises UsageError."""
     from collbench.plugins.store.database import open_store
     from collbench.plugins.store.export import export
     from collbench.units import plural
@@ -250,7 +247,6 @@ def _export(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _serve_metrics(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Serve until Ctrl+C; return 0. Raises UsageError."""
     from collbench.plugins.store.metrics import MetricsRange, serve_metrics
 
     covers = MetricsRange(arguments.days, arguments.limit)
@@ -258,7 +254,6 @@ def _serve_metrics(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _dashboards(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Write the files and print their names; return 0. Raises UsageError."""
     from collbench.plugins.store.dashboards import DASHBOARDS
     from collbench.plugins.store.grafana import write_dashboards
     from collbench.report.writers import confirm_written

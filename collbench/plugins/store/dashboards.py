@@ -347,7 +347,6 @@ _GROUP_RATIO = f'{_metric("gate_group_time")}{{strike="1"}}'
 
 
 def _slowdowns(title: str, summary: str, state: str, limits: tuple[tuple[float | None, str], ...]) -> Panel:
-    """Return the panel of the slowdowns of this state in the newest verdict."""
     series = Series(f'sum({_metric("gate_suspicions")}{{state="{state}"}})', state)
     return _stat(
         title, summary, series, f"SELECT {state} AS cases FROM collbench.verdicts WHERE verdict_id = {_NEWEST_VERDICT}", limits=limits

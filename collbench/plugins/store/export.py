@@ -90,7 +90,6 @@ def _month(start_s: float | None) -> str:
 
 
 def _span(month: str) -> tuple[str, Sequence[float]]:
-    """Return (condition on started_s, its values)."""
     if month == UNKNOWN_MONTH:
         return "started_s IS NULL", ()
     first = datetime.fromisoformat(f"{month}-01").replace(tzinfo=UTC)

@@ -140,7 +140,6 @@ def content(dashboard: Dashboard, source: str) -> dict[str, Any]:
 
 
 def _others(tag: str) -> dict[str, Any]:
-    """Return the links to the other dashboards of the source."""
     return {
         "title": "collbench",
         "type": "dashboards",

@@ -97,26 +97,27 @@ def write_asv(tables: Sequence[Launches], folder: Path, commit: Commit) -> list[
         facts = _machine(table)
         place = folder / facts["machine"]
         file = place / f"{commit.hash[:8]}-{_ENVIRONMENT}.json"
-        found = _existing(file) or _results_of(facts, commit)
+        found = _existing(file) or {
+            "commit_hash": commit.hash, "env_name": _ENVIRONMENT, "date": 1000 * commit.date_s, "params": facts, "python": "",
+            "requirements": {}, "env_vars": {}, "result_columns": list(_COLUMNS), "results": {}, "durations": {},
+            "version": _API["results"],
+        }  # fmt: skip
         if found.get("commit_hash") != commit.hash or not isinstance(found.get("results"), dict):
             raise UsageError(f"--asv: {file} is not a result of commit {commit.hash[:8]}: choose another folder")
+        started_s = seconds_between(_EPOCH, table.runs[0].info.get("started_utc"))
+        started_ms = None if started_s is None else round(1000 * started_s)
         series = grouped((row for row in table.rows if comparable_times(row)), series_name)
         for rows in series.values():
-            name, sizes = _asv_name(rows[0]), [str(row.size_bytes) for row in rows]
+            parts = series_name(rows[0]).split("/", 2)  # asv shows operation and backend as a tree
+            name, sizes = ".".join(re.sub(r"[^\w-]+", "_", part) for part in parts), [str(row.size_bytes) for row in rows]
             benchmarks[name] = _benchmark(name, rows[0], sizes, benchmarks.get(name))
             times = [row.time_s.p50 for row in rows if row.time_s]
-            found["results"][name] = [times, [sizes], benchmarks[name]["version"], _started_ms(table)]
+            found["results"][name] = [times, [sizes], benchmarks[name]["version"], started_ms]
         _write_json(place / "machine.json", {**facts, "version": _API["machine.json"]})
         _write_json(file, found)
         written.append(file)
     _write_json(folder / "benchmarks.json", {**benchmarks, "version": _API["benchmarks.json"]})
     return written
-
-
-def _asv_name(row: Row) -> str:
-    """Return the name of a series with a dot after the operation and the backend, which asv shows as a tree."""
-    operation, backend, rest = series_name(row).split("/", 2)
-    return ".".join(re.sub(r"[^\w-]+", "_", part) for part in (operation, backend, rest))
 
 
 def _benchmark(name: str, row: Row, sizes: Sequence[str], earlier: Any) -> dict[str, Any]:
@@ -138,18 +139,6 @@ def _machine(table: Launches) -> dict[str, Any]:
     facts = {"arch": "machine", "cpu": "cpu_model", "os": "system", "num_cpu": "cpus_online", "ram": ""}
     texts = {key: short(str(about.get(source, ""))) for key, source in facts.items()}
     return {"machine": re.sub(r"[^\w.-]+", "_", name)[:100].lstrip(".") or "unknown", **texts}
-
-
-def _results_of(facts: Mapping[str, Any], commit: Commit) -> dict[str, Any]:
-    return {
-        "commit_hash": commit.hash, "env_name": _ENVIRONMENT, "date": 1000 * commit.date_s, "params": dict(facts), "python": "",
-        "requirements": {}, "env_vars": {}, "result_columns": list(_COLUMNS), "results": {}, "durations": {}, "version": _API["results"],
-    }  # fmt: skip
-
-
-def _started_ms(table: Launches) -> int | None:
-    started_s = seconds_between(_EPOCH, table.runs[0].info.get("started_utc"))
-    return None if started_s is None else round(1000 * started_s)
 
 
 def _existing(file: Path) -> dict[str, Any]:

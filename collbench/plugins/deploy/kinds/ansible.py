@@ -19,7 +19,10 @@ def _render(job: LaunchJob) -> str:
         raise UsageError(f"--env {taken[0]} is set by the playbook for each host: omit it")
     if job.command[0] not in _ALONE:
         return _launch(job)
-    _check_collected(job)
+    if job.option("--format") not in (None, "json"):
+        raise UsageError("emit ansible collects JSON for `collbench probe --from`: omit --format")
+    if left := [name for name in ("--gather", "--svg") if job.option(name) is not None]:
+        raise UsageError(f"emit ansible collects the output of {job.command[0]}, not files: omit {left[0]}")
     hosts = _hosts(job) if "nodes" in job.explicit else job["group"]
     return filled("ansible-each.yml.j2", job=job, hosts=hosts, seconds=job["minutes"] * 60, formatted=job.option("--format") is not None)
 
@@ -39,16 +42,7 @@ def _launch(job: LaunchJob) -> str:
 
 
 def _hosts(job: LaunchJob) -> str:
-    """Return Ansible's pattern for the first hosts of the group."""
     return f"{job['group']}[0:{job.nodes - 1}]"
-
-
-def _check_collected(job: LaunchJob) -> None:
-    """Raise UsageError for options with output that the playbook does not collect."""
-    if job.option("--format") not in (None, "json"):
-        raise UsageError("emit ansible collects JSON for `collbench probe --from`: omit --format")
-    if left := [name for name in ("--gather", "--svg") if job.option(name) is not None]:
-        raise UsageError(f"emit ansible collects the output of {job.command[0]}, not files: omit {left[0]}")
 
 
 KIND = LauncherKind(

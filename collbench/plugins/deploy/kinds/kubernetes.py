@@ -76,14 +76,15 @@ def _render(job: LaunchJob) -> str:
     flavour = _FLAVOURS[kind]
     _check_name(job, flavour)
     _check(job, kind)
-    formatted = any(each == "--format" or each.startswith("--format=") for each in job.command)
+    formatted = job.option("--format") is not None
+    has_timeout = job.option("--timeout") is not None or "COLLBENCH_TIMEOUT" in job.environment
     marked = not job["volume"] and not formatted and job.command[0] in (*commands(), "run")  # rows are in the log, between two marks
     return filled(
         f"kubernetes.{kind}.j2",
         job=job,
         in_namespace=Quoted(f" -n {job['namespace']}" if job["namespace"] else ""),
-        logs=Quoted(flavour.logs.replace("NAME", job.name)),
-        first=Quoted(flavour.first.replace("NAME", job.name)) if job.nodes > 1 else "",
+        logs=Quoted(flavour.logs.replace("NAME", job["name"])),
+        first=Quoted(flavour.first.replace("NAME", job["name"])) if job.nodes > 1 else "",
         index=Quoted(flavour.index) if job.nodes > 1 else "",
         marked=marked,
         begin=Quoted(BEGIN),
@@ -94,9 +95,9 @@ def _render(job: LaunchJob) -> str:
         why_bound=Quoted(_WHY_BOUND[bool(job.gpus)]),
         limits=_limits(job),
         seconds=int(job["minutes"]) * 60,
-        patience=0 if job.nodes == 1 or _has_timeout(job) else min(_PATIENCE_S, int(job["minutes"]) * 60),
+        patience=0 if job.nodes == 1 or has_timeout else min(_PATIENCE_S, int(job["minutes"]) * 60),
         shm=job["shm"] if job.ranks > 1 or "shm" in job.explicit else "",
-        folder=job.runs if job.runs.startswith("/") else _RESULTS,  # the mount point
+        folder=job["runs"] if job["runs"].startswith("/") else _RESULTS,  # the mount point
         runs=_runs(job),
         runtime=job["runtime"] or "torch-distributed",
     )
@@ -104,15 +105,15 @@ def _render(job: LaunchJob) -> str:
 
 def _check_name(job: LaunchJob, flavour: _Flavour) -> None:
     """Raise UsageError for a name that is not a valid host name, or too long with the suffixes of pods."""
-    longest = f"{job.name}{flavour.longest.replace('K', str(job.nodes - 1))}"
-    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", job.name):
+    longest = f"{job['name']}{flavour.longest.replace('K', str(job.nodes - 1))}"
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", job["name"]):
         raise UsageError(
-            f"--name {job.name} is not a valid name in Kubernetes: use lower-case letters, digits and -, "
+            f"--name {job['name']} is not a valid name in Kubernetes: use lower-case letters, digits and -, "
             "with a letter first and no - at the end"
         )
     if len(longest) > _LONGEST_NAME:
-        most = _LONGEST_NAME - (len(longest) - len(job.name))
-        raise UsageError(f"--name {job.name} is too long: use at most {most} characters with {job['kind']} and {job.nodes} pods")
+        most = _LONGEST_NAME - (len(longest) - len(job["name"]))
+        raise UsageError(f"--name {job['name']} is too long: use at most {most} characters with {job['kind']} and {job.nodes} pods")
 
 
 def _check(job: LaunchJob, kind: str) -> None:
@@ -139,7 +140,7 @@ def _words(job: LaunchJob, marked: bool) -> Quoted:
     measures = job.command[0] not in ("probe", "doctor")
     several = job.ranks > 1 or job.gpus  # a pod with GPUs has one rank per GPU by default
     ranks = ["--ranks-per-node", str(job.ranks)] if measures and several and job["kind"] != "mpijob" else []
-    words = [job.program, *job.command, *ranks, *(["--format", "json"] if marked else [])]
+    words = [job["program"], *job.command, *ranks, *(["--format", "json"] if marked else [])]
     if job["kind"] == "mpijob":
         words = [*_mpirun(job), *words]
     if not job.wants_out:
@@ -150,8 +151,7 @@ def _words(job: LaunchJob, marked: bool) -> Quoted:
 
 
 def _runs(job: LaunchJob) -> str:
-    """Return the folder of all runs on the volume."""
-    return job.runs.rstrip("/") if job.runs.startswith("/") else f"{_RESULTS}/{job.runs}"
+    return job["runs"].rstrip("/") if job["runs"].startswith("/") else f"{_RESULTS}/{job['runs']}"
 
 
 def _mpirun(job: LaunchJob) -> list[str]:
@@ -178,10 +178,6 @@ def _why(resource: str) -> str:
     if resource.startswith("hugepages-"):
         return "buffers of UCX and DPDK; the node must have reserved huge pages"
     return "the RDMA devices; without them NCCL and UCX use TCP" if "/" in resource and "gpu" not in resource else ""
-
-
-def _has_timeout(job: LaunchJob) -> bool:
-    return any(word == "--timeout" or word.startswith("--timeout=") for word in job.command) or "COLLBENCH_TIMEOUT" in job.environment
 
 
 _OWN = (KIND_OF_JOB, NAMESPACE, PULL, VOLUME, RDMA, HUGEPAGES, SHM, MEMORY, RUNTIME)

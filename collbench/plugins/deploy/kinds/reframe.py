@@ -35,10 +35,10 @@ def _render(job: LaunchJob) -> str:
     return filled(
         "reframe.py.j2",
         job=job,
-        classname=_class(job.name),
+        classname=_class(job["name"]),
         words=[sh(word) for word in (*job.command, *added)],
         exports=["export " + line([f"{name}={value}"]) for name, value in job.environment.items()],
-        report=None if job.command[0] in _ALONE else f"{sh(job.program)} report {sh(folder)} --format json >rows.jsonl",
+        report=None if job.command[0] in _ALONE else f"{sh(job['program'])} report {sh(folder)} --format json >rows.jsonl",
         kept=job.wants_out,
     )
 

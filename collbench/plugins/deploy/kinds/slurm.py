@@ -43,10 +43,10 @@ def _render(job: LaunchJob) -> str:
 def _task(job: LaunchJob, container: str) -> Quoted:
     """Return the command of each rank; the shell of the script expands the folder."""
     inside = '"${inside[@]}" ' if container == "apptainer" else ""
-    folder = '"$runs"' if container else sh(job.runs)
+    folder = '"$runs"' if container else sh(job["runs"])
     out = f' --out {folder}/"$SLURM_JOB_ID"' if job.wants_out else ""
     again = ' ${again:+"$again"}' if job.resumes else ""
-    return Quoted(f"{inside}{line((job.program, *job.command))}{out}{again}")
+    return Quoted(f"{inside}{line((job['program'], *job.command))}{out}{again}")
 
 
 def _container(job: LaunchJob) -> str:
@@ -64,16 +64,11 @@ def _container(job: LaunchJob) -> str:
         raise UsageError(f"--image {image} is an Apptainer file: omit --container pyxis, or use an image of a registry or a .sqsh file")
     if "://" in image.removeprefix(_DOCKER):
         raise UsageError(f"--image {image} is not supported by pyxis: use registry/name:tag, or the path of a .sqsh file")
-    _check_mounts(job)
-    return container
-
-
-def _check_mounts(job: LaunchJob) -> None:
-    """Raise UsageError if the run folder would be lost with the container."""
-    if job.out is not None:
+    if job.out is not None:  # the run folder would be lost with the container
         raise UsageError(f"--out {job.out} may be outside the container: omit it, and set the folder of all runs with --runs")
-    if any(each in job.runs for each in _SEPARATORS):
-        raise UsageError(f"--runs {job.runs} cannot be mounted into a container: use a path without : and ,")
+    if any(each in job["runs"] for each in _SEPARATORS):
+        raise UsageError(f"--runs {job['runs']} cannot be mounted into a container: use a path without : and ,")
+    return container
 
 
 def _is_file(image: str) -> bool:

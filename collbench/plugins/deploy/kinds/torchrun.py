@@ -14,7 +14,6 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 
 
 def _host(text: str) -> str:
-    """Return the name or the address of a host. Raises UsageError."""
     if not (_HOST.fullmatch(text) or (is_numeric(text) and "%" not in text and not is_link_local(text))):
         raise UsageError(f"{text!r} is not a valid host: use a name or an address; set the port with --port")
     return text
@@ -38,7 +37,7 @@ def _render(job: LaunchJob) -> str:
         static=static,
         ipv6=":" in (job["endpoint"] or ""),
         alone=job.nodes == 1 and not (static or job["endpoint"] or job["hosts"]),
-        folder=posixpath.dirname(job.program),
+        folder=posixpath.dirname(job["program"]),
         threads=job["cpus-per-rank"] or 1,
         hosts_word=sh(job["hosts"] or "HOSTS"),
         out=Quoted(' --out "$out"' if job.wants_out else ""),

@@ -211,11 +211,8 @@ class UccBackend(HostBackend):
             self._initialize()
         self._meet(ContextMeeting(world))
         names = ("collective_init", "collective_post", "context_progress", "collective_finalize")
-        pointers = [self._pointer(f"ucc_{name}") for name in names]
+        pointers = [ctypes.cast(getattr(self._ucc, f"ucc_{name}"), ctypes.c_void_p).value for name in names]
         self._functions = ucc.RequestFunctions(*pointers, self._context)
-
-    def _pointer(self, name: str) -> int | None:
-        return ctypes.cast(getattr(self._ucc, name), ctypes.c_void_p).value
 
     def _initialize(self) -> None:
         config = ctypes.c_void_p()
@@ -226,7 +223,6 @@ class UccBackend(HostBackend):
         check(self._ucc, made, "ucc_init")
 
     def _meet(self, meeting: ContextMeeting) -> None:
-        """Make the context of all ranks."""
         config = ctypes.c_void_p()
         check(self._ucc, self._ucc.ucc_context_config_read(self._library, None, ctypes.byref(config)), "ucc_context_config_read")
         wanted = ucc.ContextParameters(mask=ucc.CONTEXT_OOB, oob=meeting.functions)

@@ -221,7 +221,6 @@ class ChoiceLog:
         return text.decode(errors="replace").splitlines()
 
     def _forward(self, lines: Iterable[str]) -> None:
-        """Write the library's warnings and errors to stderr."""
         for line in lines:
             if _DOUBTS.search(line):
                 print(line, file=sys.stderr)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from collbench.addresses import free_port
 from collbench.errors import RunFailed
-from collbench.plugins.channels.wire_tools import Tool, free_port, once
+from collbench.plugins.channels.wire_tools import Tool, once
 from tests.cli.command import ROOT, running, until
 
 
