@@ -830,13 +830,12 @@ def _all_of(words: Iterable[str]) -> str:
 
 def times(excesses: list[float]) -> str:
     """Return "1.11" or "1.05 to 1.11", the factors of these values in ln of time; with three digits from 100 on: "6250"."""
-    low, high = (_three_digits(exp(each)) for each in (min(excesses), max(excesses)))
-    return low if low == high else f"{low} to {high}"
-
-
-def _three_digits(factor: float) -> str:
-    rounded = float(f"{factor:.3g}")
-    return f"{rounded:.{2 if rounded < 10 else 1 if rounded < 100 else 0}f}"
+    texts = []
+    for excess in (min(excesses), max(excesses)):
+        rounded = float(f"{exp(excess):.3g}")
+        digits = 1 if rounded < 100 else 0
+        texts.append(f"{rounded:.{2 if rounded < 10 else digits}f}")
+    return " to ".join(dict.fromkeys(texts))
 
 
 REASONS: Any = reduce(
