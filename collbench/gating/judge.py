@@ -156,7 +156,7 @@ def _outcome_of_group(state: str, outcomes: Mapping[Outcome, int], factors: Figu
     return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
 
 
-# The verdict on a candidate: by the limits of a baseline, or (`gate.paired`) by those of the pairs of launches of two stacks.
+# The verdict on a candidate: by the limits of a baseline, or (`gating.paired`) by those of the pairs of launches of two stacks.
 
 
 @dataclass(frozen=True, eq=False)
