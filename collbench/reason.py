@@ -8,7 +8,8 @@ A class has its text as a template, the class attribute `text`, with its fields 
     text = "{baseline} has {allocations:allocation}, but the gate needs {needed}: add good ones"
 
 After the colon stands the name of a unit (`UNITS`), a noun that follows a count ("1 allocation", "2 allocations"), or a format of Python
-(".1f"). Only where the text needs logic, a class has a method `render` instead.
+(".1f"), or "?" and words that are left out for an empty value: "wrong data in {where}{detail:?: {detail}}". Only where the text needs
+other logic, a class has a method `render` instead.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ class _Template(Formatter):
     """Fills a template with the fields of a fact."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return the value in its unit, with its noun, or as Python formats it."""
+        """Return the value in its unit, with its noun, the words that need it, or as Python formats it."""
         if format_spec in UNITS:
             return UNITS[format_spec](value)
+        if format_spec.startswith("?"):
+            return format_spec[1:] if value else ""
         if _NOUN.fullmatch(format_spec):
             return plural(value, format_spec)
         return format(value, format_spec)

@@ -380,19 +380,14 @@ def _pairs(before: list[_Machine], after: list[_Machine]) -> Iterator[tuple[_Mac
     """Yield each kind of machine of either side with the most similar one of the other; those of both sides once."""
     alike = [each for each in before if each in after]
     yield from ((each, each) for each in alike)
-    gone, come = ([each for each in side if each not in alike] for side in (before, after))
+    gone, come = ([machine for machine in side if machine not in alike] for side in (before, after))
     used = []
-    for each in come:
-        nearest = min(before, key=lambda one: _distance(one, each))
-        used.append(nearest)
-        yield nearest, each
-    for each in gone:
-        if each not in used:
-            yield each, min(after, key=lambda one: _distance(each, one))
-
-
-def _distance(one: _Machine, other: _Machine) -> int:
-    return len(one.items() ^ other.items())
+    for machine in come:
+        used.append(min(before, key=lambda other: len(other.items() ^ machine.items())))
+        yield used[-1], machine
+    for machine in gone:
+        if machine not in used:
+            yield machine, min(after, key=lambda other: len(other.items() ^ machine.items()))
 
 
 def _numbered(facts: Facts, machines: list[_Machine]) -> Facts:

@@ -197,25 +197,19 @@ class MissesExpected(Fact, frozen=True):
 class SevereProblem(Fact, frozen=True):
     """Doctor has a severe finding: bandwidth is lost, or jobs fail."""
 
+    text = "{host:?{host}: }{what} ({finding})"
     finding: str
     what: str
     host: str = ""
-
-    def render(self) -> str:
-        """Return the finding with its code and host."""
-        return f"{f'{self.host}: ' if self.host else ''}{self.what} ({self.finding})"
 
 
 class WrongDataReceived(Fact, frozen=True):
     """The received data differs from the sent data."""
 
+    text = "wrong data in {where}{detail:?: {detail}}"
     where: str
     detail: str = ""
     backend: str = ""
-
-    def render(self) -> str:
-        """Return "wrong data in allreduce over mpi at 4 MiB: rank 0: …"."""
-        return f"wrong data in {self.where}{f': {self.detail}' if self.detail else ''}"
 
 
 class RunFailedEarly(Fact, frozen=True):
@@ -232,11 +226,8 @@ class RunFailedEarly(Fact, frozen=True):
 class NothingMeasured(Fact, frozen=True):
     """No case was measured."""
 
+    text = "nothing was measured{detail:?: {detail}}"
     detail: str = ""
-
-    def render(self) -> str:
-        """Return the reason."""
-        return f"nothing was measured{f': {self.detail}' if self.detail else ''}"
 
 
 class HiddenByNoise(Fact, frozen=True):

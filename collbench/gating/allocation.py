@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from math import log
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from collbench.analysis import launches
 from collbench.analysis.ceilings import LinkCeiling, link_ceilings
 from collbench.analysis.differences import facts
 from collbench.analysis.launches import allocation_of, case_of, figure_of, time_of
+from collbench.columns import column
 from collbench.errors import FINE, UsageError
 from collbench.gating.reasons import CaseNames
 from collbench.machine.peak.ceiling import Ceiling
@@ -72,36 +73,25 @@ class ShownFigures(NamedTuple):
 
 @dataclass(frozen=True)
 class Allocation:
-    """An allocation with its launches, as the gate judges it and as a baseline stores it.
+    """An allocation with its launches, as the gate judges it and as a baseline stores it, without `shown` and `stopped`."""
 
-    name        its identity: no allocation counts twice
-    began_utc   when its first launch began, as ISO 8601; "" where no launch records it
-    launches    their number
-    unfinished  how many launches stopped early
-    canary_s    by launch, the median over its cases of the state probe, in seconds; None without one
-    facts       by kind (software, topology, …) and item, its value as text: all that is compared between allocations
-    cases       what was measured, by case
-    shown       the rows' other figures by case; a baseline does not store them
-    imported    whether another tool measured it
-    slowed      how it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline
-    jobs        the scheduler's jobs of its launches: "Slurm job testbed-12"; empty if none is recorded
-    ceilings    the ceilings of its cases that come from links, each once; empty in the file of an older version
-    stopped     the folders of the launches that stopped early; a baseline does not store them
-    """
-
-    name: str
-    began_utc: str
-    launches: int
-    unfinished: int
-    canary_s: tuple[float | None, ...]
-    facts: Mapping[str, Mapping[str, str]]
-    cases: Mapping[CaseKey, CaseTimes]
-    shown: Mapping[CaseKey, ShownFigures] = field(default_factory=dict, compare=False)
-    imported: bool = False
-    slowed: str = ""
-    jobs: tuple[str, ...] = ()
-    ceilings: tuple[LinkCeiling, ...] = ()
-    stopped: tuple[str, ...] = field(default=(), compare=False)
+    name: Annotated[str, column("Its identity: no allocation counts twice.")]
+    began_utc: Annotated[str, column('When its first launch began, as ISO 8601; "" where no launch records it.')]
+    launches: Annotated[int, column("Their number.")]
+    unfinished: Annotated[int, column("How many launches stopped early.")]
+    canary_s: Annotated[tuple[float | None, ...], column("By launch, the median over its cases of the state probe; None without one.")]
+    facts: Annotated[Mapping[str, Mapping[str, str]], column("By kind and item, its value as text: all that is compared.")]
+    cases: Annotated[Mapping[CaseKey, CaseTimes], column("What was measured, by case.")]
+    shown: Annotated[Mapping[CaseKey, ShownFigures], column("The rows' other figures by case.")] = field(
+        default_factory=dict, compare=False
+    )
+    imported: Annotated[bool, column("Whether another tool measured it.")] = False
+    slowed: Annotated[str, column('How it was slowed on purpose (`--slowed`); "" where it was not, as in every baseline.')] = ""
+    jobs: Annotated[
+        tuple[str, ...], column('The scheduler\'s jobs of its launches: "Slurm job testbed-12"; empty if none is recorded.')
+    ] = ()
+    ceilings: Annotated[tuple[LinkCeiling, ...], column("Those of its cases that come from links, each once; empty in an old file.")] = ()
+    stopped: Annotated[tuple[str, ...], column("The folders of the launches that stopped early.")] = field(default=(), compare=False)
 
     @property
     def hosts(self) -> tuple[str, ...]:

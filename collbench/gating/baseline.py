@@ -36,7 +36,7 @@ from collbench.untrusted import open_file, read_file, uncollected, values_in
 
 SCHEMA = 1
 ENDING = ".allocation.jsonl"
-_NOT_KEPT = ("cases", "stopped", "shown", "slowed")
+_KEPT = ("name", "began_utc", "launches", "unfinished", "canary_s", "facts", "imported", "jobs", "ceilings")
 _LARGEST, _LARGEST_HEAD = 128 << 20, 16 << 20  # bytes: 10,000 cases take about 3 MB
 _MOST_LINES = 1 << 20
 _MOST_VALUES = 1 << 23  # 10,000 cases have about 300,000; an empty list has two characters, and takes 64 bytes of memory
@@ -130,7 +130,7 @@ def _put(draft: Path, target: Path) -> None:
 
 
 def _lines(allocation: Allocation) -> Iterator[str]:
-    head = {name: value for name, value in vars(allocation).items() if name not in _NOT_KEPT}
+    head = {name: getattr(allocation, name) for name in _KEPT}
     known = max(len(case.stored()) for case in allocation.cases)
     yield to_line({"schema": SCHEMA, **head, "columns": _columns(known)})
 
@@ -154,10 +154,7 @@ def read(file: Path, names: dict[CaseKey, CaseKey]) -> Allocation:
             raise ValueError(f"it holds more than {_MOST_LINES:,} cases, or {_MOST_VALUES:,} values")
         first, _, lines = data.partition(b"\n")
         head = _head(first, file)
-        return Allocation(
-            head.name, head.began_utc, head.launches, head.unfinished, head.canary_s, head.facts, _cases(lines, head, names),
-            imported=head.imported, jobs=head.jobs, ceilings=head.ceilings,
-        )  # fmt: skip
+        return Allocation(cases=_cases(lines, head, names), **{name: getattr(head, name) for name in _KEPT})
     except (OSError, ValueError, RecursionError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"{file} cannot be read ({why}): restore it, or drop it") from error

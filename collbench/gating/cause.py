@@ -318,7 +318,12 @@ def _of_library(owners: set[str], slower: set[str], kind: str) -> _Ranked:
 
 
 def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
-    slowdown = _slowdown_of(change)
+    slowdown = None  # by its rate, in ln of time; None if the item is not a rate of both
+    if _has_word(_FASTER_IS_MORE, change) and NOTHING not in (change.a, change.b):
+        numbers = [_NUMBER.search(text) for text in (change.a, change.b)]
+        before, after = (float(number[0]) if number else 0.0 for number in numbers)
+        if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after:
+            slowdown = log(before / after)
     if slowdown is not None and slowdown < 0:
         return _HARDLY, facts.FasterLink()
     if slowdown is not None and isclose(slowdown, pattern.slowdown, rel_tol=_NEAR) and kind in (LINK, UNCLEAR, ""):
@@ -331,15 +336,6 @@ def _of_link(change: Difference, pattern: Pattern, kind: str) -> _Ranked:
 def _has_word(pattern: re.Pattern[str], change: Difference) -> bool:
     """Return whether a word of the change's path matches."""
     return any(map(pattern.search, change.item.path))
-
-
-def _slowdown_of(change: Difference) -> float | None:
-    """Return how much slower a link became by its rate, in ln of time; None if the item is not a rate of both."""
-    if not _has_word(_FASTER_IS_MORE, change) or NOTHING in (change.a, change.b):
-        return None
-    found = [_NUMBER.search(text) for text in (change.a, change.b)]
-    before, after = (float(number[0]) if number else 0.0 for number in found)
-    return log(before / after) if before > 0 and after > 0 and isfinite(before) and isfinite(after) and before != after else None
 
 
 _OF_HOST: dict[str, tuple[int, facts.OnTheHost]] = {

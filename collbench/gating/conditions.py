@@ -22,16 +22,9 @@ from msgspec.structs import replace
 from collbench.analysis.ceilings import OF_LINKS, LinkCeiling
 from collbench.analysis.differences import Difference, Facts, Item, comparable, differing, transient
 from collbench.errors import UsageError
+from collbench.gating import reasons
 from collbench.gating.allocation import COLUMNS, Allocation, ShownFigures, case_names, name_of
 from collbench.gating.baseline import Baseline, fresh, group_of_case, same
-from collbench.gating.reasons import (
-    AnotherCluster,
-    ColumnDiffers,
-    ExpiredAnnouncement,
-    FloorUnknown,
-    SuspectedBelowFloor,
-    UnusedAnnouncement,
-)
 from collbench.gating.rule import CONFIRMATIONS
 from collbench.gating.verdict import ACCEPTED, CLEARED, CONFIRMED, SUSPECTED, UNDECIDED, Announcement, FloorState, Suspicion
 from collbench.machine.peak.ceiling import Ceiling
@@ -70,7 +63,7 @@ def check(baseline: Baseline, candidate: Sequence[Allocation], cases: Collection
         raise UsageError(f"allocation {first.name} and {baseline.path} have no case in common{why}: measure the same suite")
 
 
-def differing_column(expected: Collection[CaseKey], there: Collection[CaseKey]) -> ColumnDiffers | None:
+def differing_column(expected: Collection[CaseKey], there: Collection[CaseKey]) -> reasons.ColumnDiffers | None:
     """Return the only column in which the wanted cases differ from the measured ones; None if there is no such column."""
     found = Counter[tuple[str, object, object]]()
     for place in _WAYS:
@@ -82,16 +75,16 @@ def differing_column(expected: Collection[CaseKey], there: Collection[CaseKey]) 
     if not found:
         return None
     (name, here, wants), _ = found.most_common(1)[0]
-    return ColumnDiffers(name, *(None if value is None else str(value) for value in (here, wants)))
+    return reasons.ColumnDiffers(name, *(None if value is None else str(value) for value in (here, wants)))
 
 
-def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> AnotherCluster | None:
+def of_another_cluster(baseline: Baseline, candidate: Allocation, found: Sequence[Difference]) -> reasons.AnotherCluster | None:
     """Return a reason if no host is in the baseline and the machines differ too; else None. `found` are unexpected changes."""
     held = {host for each in baseline.allocations for host in each.hosts}
     hosts = set(candidate.hosts)
     if not held or not hosts or held & hosts or not any(each.kind in _OTHER_MACHINES for each in found):
         return None
-    return AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
+    return reasons.AnotherCluster(candidate.name, tuple(sorted(hosts)), str(baseline.path), tuple(sorted(held)))
 
 
 # Hosts, the launcher's numbers and the list of cases differ in each fresh allocation, and paths do not matter.
@@ -182,7 +175,7 @@ def accepted(suspicions: Sequence[Suspicion], expected: Sequence[ExpectedChange]
 
 def of_what_changed(
     expected: Sequence[ExpectedChange], candidate: Sequence[Allocation], good: Sequence[Allocation]
-) -> tuple[list[ExpectedChange], list[UnusedAnnouncement]]:
+) -> tuple[list[ExpectedChange], list[reasons.UnusedAnnouncement]]:
     """Return the announcements with a change that happened (or without a named change), and a note for each of the others.
 
     The candidate is compared with each of the `good` allocations, since some are older than the change.
@@ -190,13 +183,13 @@ def of_what_changed(
     named = [each for each in expected if each.slower_percent is not None and each.kind]
     found = {one for before in good for after in candidate for one in changes(before, after)} if named else set()
     idle = [each for each in named if not any(each.covers(one, each.expires) for one in found)]  # `expired` reports what expired
-    notes = [UnusedAnnouncement(each.reviewer, each.reason, each.kind, each.what) for each in idle]
+    notes = [reasons.UnusedAnnouncement(each.reviewer, each.reason, each.kind, each.what) for each in idle]
     return [each for each in expected if each not in idle], notes
 
 
-def expired(expected: Sequence[ExpectedChange], today: date) -> list[ExpiredAnnouncement]:
+def expired(expected: Sequence[ExpectedChange], today: date) -> list[reasons.ExpiredAnnouncement]:
     """Return a note for each announcement that expired."""
-    return [ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
+    return [reasons.ExpiredAnnouncement(each.reviewer, each.reason, each.expires.isoformat()) for each in expected if today > each.expires]
 
 
 def _compared(allocation: Allocation, lonely: Collection[str]) -> Facts:
@@ -300,16 +293,16 @@ def floor_states(
     return [each for each in states if each is not None]
 
 
-def floor_reasons(states: Sequence[FloorState]) -> list[SuspectedBelowFloor | FloorUnknown]:
+def floor_reasons(states: Sequence[FloorState]) -> list[reasons.SuspectedBelowFloor | reasons.FloorUnknown]:
     """Return why these states prevent a pass. A confirmed one has no reason here: it is a regression."""
-    reasons: list[SuspectedBelowFloor | FloorUnknown] = []
+    against: list[reasons.SuspectedBelowFloor | reasons.FloorUnknown] = []
     suspected = [each.name for each in states if each.state == SUSPECTED]
     if suspected:
-        reasons.append(SuspectedBelowFloor(case_names(suspected)))
+        against.append(reasons.SuspectedBelowFloor(case_names(suspected)))
     unknown = [each for each in states if each.state == UNDECIDED]
     for text in dict.fromkeys(each.asked for each in unknown):
-        reasons.append(FloorUnknown(text, case_names(each.name for each in unknown if each.asked == text)))
-    return reasons
+        against.append(reasons.FloorUnknown(text, case_names(each.name for each in unknown if each.asked == text)))
+    return against
 
 
 def _state(

@@ -156,18 +156,21 @@ def _outcome_of_group(state: str, outcomes: Mapping[Outcome, int], factors: Figu
     return there[0] if len(there) == 1 else Outcome.INCONCLUSIVE
 
 
-# The verdict on a candidate: by the limits of a baseline, or (`gate.paired`) by those of the pairs of launches of two stacks.
+# The verdict on a candidate: by the limits of a baseline, or (`gating.paired`) by those of the pairs of launches of two stacks.
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A candidate's allocations evaluated by limits.
+    """A candidate's allocations evaluated by limits, and what the user expects of them.
 
     candidate  the allocations as judged, by which floors and ceilings are compared
     undecided  [cases] that were measured but do not count
     counts     by allocation, whether it can confirm or clear
+    confirmations  the number of allocations that confirm
     before     the ceilings of the good side
     changes    what else differs between the two sides
+    expected, allowing  the announcements of `--expect`, and those that may allow a slowdown, on the day `today`
+    floors     those of `--min-percent`
     """
 
     candidate: Sequence[Allocation]
@@ -176,31 +179,24 @@ class Evaluation:
     excess: Excess
     undecided: Mask
     counts: Sequence[bool]
+    confirmations: int
     before: Sequence[LinkCeiling]
     changes: Sequence[Difference]
-
-
-@dataclass(frozen=True)
-class Expectations:
-    """The announcements of `--expect`, of which `allowing` may allow a slowdown, on a day; and the floors of `--min-percent`."""
-
     expected: Sequence[ExpectedChange]
     allowing: Sequence[ExpectedChange]
     today: date
     floors: Sequence[Floor]
 
 
-def verdict_of(
-    evaluated: Evaluation, expectations: Expectations, confirmations: int, against: Sequence[GateReason], **about: Any
-) -> verdicts.Verdict:
+def verdict_of(evaluated: Evaluation, against: Sequence[GateReason], **about: Any) -> verdicts.Verdict:
     """Return the verdict. `against` are the reasons known before the suspects; `about` are the verdict's fields on both sides.
 
     Raises UsageError if a floor applies to no case.
     """
-    limits, excess, cases, today = evaluated.limits, evaluated.excess, evaluated.cases, expectations.today
-    exceeded = suspicions_of(limits, excess, cases, confirmations, evaluated.counts)
-    suspicions = conditions.accepted(exceeded, expectations.allowing, today, cases)
-    floors = floor_states(expectations.floors, evaluated.candidate, confirmations, evaluated.before)
+    limits, excess, cases, today = evaluated.limits, evaluated.excess, evaluated.cases, evaluated.today
+    exceeded = suspicions_of(limits, excess, cases, evaluated.confirmations, evaluated.counts)
+    suspicions = conditions.accepted(exceeded, evaluated.allowing, today, cases)
+    floors = floor_states(evaluated.floors, evaluated.candidate, evaluated.confirmations, evaluated.before)
     groups = group_states(limits, excess, cases, suspicions, evaluated.undecided)
     cause = cause_of(suspicions, groups, cases) if evaluated.counts[0] else None  # the slowdown in another machine state has no pattern
     against = list(against)
@@ -211,7 +207,7 @@ def verdict_of(
         groups = [replace(each, state=UNDECIDED) if each.state == PASSED else each for each in groups]
     waiting = sum(each.state == SUSPECTED for each in suspicions)
     if waiting:
-        against.append(reasons.StillSuspected(waiting, max(0, confirmations - len(evaluated.candidate))))
+        against.append(reasons.StillSuspected(waiting, max(0, evaluated.confirmations - len(evaluated.candidate))))
     against += floor_reasons(floors)
     return verdicts.Verdict(
         result=result_of(against, suspicions, floors),
@@ -219,10 +215,10 @@ def verdict_of(
         suspicions=tuple(suspicions),
         groups=tuple(groups),
         floors=tuple(floors),
-        asked=tuple(each.asked for each in expectations.floors),
+        asked=tuple(each.asked for each in evaluated.floors),
         ceilings=tuple(dict.fromkeys(drop for each in evaluated.candidate for drop in dropped_ceilings(evaluated.before, each.ceilings))),
         cause=cause,
-        changes=tuple(ranked(evaluated.changes, expectations.expected, today, suspicions, cause, groups=groups)),
+        changes=tuple(ranked(evaluated.changes, evaluated.expected, today, suspicions, cause, groups=groups)),
         candidates=tuple(each.name for each in evaluated.candidate),
         cases=int(limits.judged.sum()),
         judged_on=today.isoformat(),
@@ -301,8 +297,10 @@ def judge(
         left, cases, limits, excess,
         undecided=np.asarray((scattered | incomplete).any(axis=0)) | (filtered[0].problem is not None),
         counts=[own_job and each.problem is None for own_job, each in zip(is_fresh, filtered, strict=True)],
+        confirmations=CONFIRMATIONS,
         before=last.ceilings,
         changes=list(dict.fromkeys(change for found in changes_by_allocation for change in found)),
+        expected=expected, allowing=happened, today=today, floors=floors_requested,
     )  # fmt: skip
     required = limits.judged | np.isfinite(times_of(learned.allocations[-1:], cases)).any(axis=0)
     against = [
@@ -330,8 +328,7 @@ def judge(
         *idle,
     ]
     verdict = verdict_of(
-        evaluated, Expectations(expected, happened, today, floors_requested), CONFIRMATIONS, against,
-        mode="baseline", notes=tuple(notes), baseline=str(baseline.path),
+        evaluated, against, mode="baseline", notes=tuple(notes), baseline=str(baseline.path),
         allocations=len(learned.allocations), thin=len(learned.allocations) < ENOUGH,
     )  # fmt: skip
     nameless = [case for case in suspects(verdict, cases) if not can_be_named(case)]

@@ -259,8 +259,10 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
         [pair.new for pair in both], cases, limits, rule.exceed(limits, known_median(np.moveaxis(padded, 1, -1))),
         undecided=np.asarray(np.any(incomplete, axis=0)),
         counts=[True] * len(both),
+        confirmations=PAIRED_CONFIRMATIONS,
         before=first.old.ceilings,
         changes=list(dict.fromkeys(change for pair in both for change in changes(pair.old, pair.new))),
+        expected=expected, allowing=expected, today=today, floors=floor_rules,
     )  # fmt: skip
     beside_stack = [change for change in evaluated.changes if change.kind not in STACK]
     against = [
@@ -276,8 +278,7 @@ def decide(both: Sequence[SideBySide], expected: Sequence[ExpectedChange], today
     if not limits.judged.any() and not first.problem:
         against.append(reasons.NoPairs(first.name, FEWEST))
     return judge.verdict_of(
-        evaluated, judge.Expectations(expected, expected, today, floor_rules), PAIRED_CONFIRMATIONS, against,
-        mode="paired", notes=(*_notes(both, sides, evaluated), *expired(expected, today)),
+        evaluated, against, mode="paired", notes=(*_notes(both, sides, evaluated), *expired(expected, today)),
         baseline=", ".join(pair.old.name for pair in both), allocations=len(both), thin=False,
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from collbench.reason import Fact
 from collbench.units import format_size, listed, plural
 
 _FRESH = "measure a fresh allocation when the machine is idle"
+_BESIDES = "{left_out:? (without {left_out:allocation} in another machine state)}"
 _UNEXPECTED = "unexpected change: {change} (announce expected changes with --expect FILE)"
 _ANOTHER_JOB = "results of one job repeat each other, so they count once; measure in another job"
 _INTERLEAVE = "start one launch of the old stack and one of the new, then the next two, in the same job"
@@ -60,25 +61,20 @@ class GateNote(Fact, frozen=True):
 class ShortBaseline(BlockingReason, frozen=True):
     """The baseline has fewer allocations than the rule needs; `left_out` more were measured in another machine state."""
 
+    text = f"{{baseline}} has {{allocations:allocation}}{_BESIDES}, but the gate needs {{needed}}: add good ones"
     baseline: str
     allocations: int
     needed: int
     left_out: int = 0
 
-    def render(self) -> str:
-        held = f"{plural(self.allocations, 'allocation')}{_besides(self.left_out)}"
-        return f"{self.baseline} has {held}, but the gate needs {self.needed}: add good ones"
-
 
 class NoHistory(BlockingReason, frozen=True):
     """None of the baseline's cases was measured in enough of its allocations."""
 
+    text = f"{{baseline}} has no case in {{needed}} allocations{_BESIDES}: add good allocations of the same suite"
     baseline: str
     needed: int
     left_out: int = 0
-
-    def render(self) -> str:
-        return f"{self.baseline} has no case in {self.needed} allocations{_besides(self.left_out)}: add good allocations of the same suite"
 
 
 class TooCoarse(GateReason, frozen=True):
@@ -312,10 +308,6 @@ def _state_changed(allocation: str, count: int, of: int, noun: str, than: str) -
     return f"allocation {allocation}: {count} of {plural(of, noun)} ran in another machine state ({it} from {than} by more than 20 %)"
 
 
-def _besides(left_out: int) -> str:
-    return f" (without {plural(left_out, 'allocation')} in another machine state)" if left_out else ""
-
-
 # Two stacks side by side (`--paired`).
 
 
@@ -450,13 +442,10 @@ class SlowedOnPurpose(GateNote, frozen=True):
 class FewLaunches(GateNote, frozen=True):
     """Allocations with so few launches that unstable cases are not detected."""
 
+    text = "{allocation}{others:? and {others:other}}: fewer than {needed} launches, so unstable cases are not detected; use five"
     allocation: str
     others: int
     needed: int
-
-    def render(self) -> str:
-        more = f" and {plural(self.others, 'other')}" if self.others else ""
-        return f"{self.allocation}{more}: fewer than {self.needed} launches, so unstable cases are not detected; use five"
 
 
 class BaselineOfOneJob(GateNote, frozen=True):
@@ -830,13 +819,12 @@ def _all_of(words: Iterable[str]) -> str:
 
 def times(excesses: list[float]) -> str:
     """Return "1.11" or "1.05 to 1.11", the factors of these values in ln of time; with three digits from 100 on: "6250"."""
-    low, high = (_three_digits(exp(each)) for each in (min(excesses), max(excesses)))
-    return low if low == high else f"{low} to {high}"
-
-
-def _three_digits(factor: float) -> str:
-    rounded = float(f"{factor:.3g}")
-    return f"{rounded:.{2 if rounded < 10 else 1 if rounded < 100 else 0}f}"
+    texts = []
+    for excess in (min(excesses), max(excesses)):
+        rounded = float(f"{exp(excess):.3g}")
+        digits = 1 if rounded < 100 else 0
+        texts.append(f"{rounded:.{2 if rounded < 10 else digits}f}")
+    return " to ".join(dict.fromkeys(texts))
 
 
 REASONS: Any = reduce(

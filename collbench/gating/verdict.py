@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from collbench.analysis.ceilings import CeilingChange
 from collbench.analysis.differences import Difference, Item
 from collbench.analysis.outcome import MARGIN, Outcome
+from collbench.columns import column
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT, UsageError
 from collbench.gating.reasons import CAUSES, NOTES, PLAUSIBLE, REASONS, WAITING, LikelyCause, Plausible, StoredCause, rendered
 from collbench.reason import Fact, Text, as_json, decode
@@ -23,6 +24,9 @@ SCHEMA = 1
 PASSED, REGRESSION, UNDECIDED, WRONG_DATA = "passed", "regression", "no verdict", "wrong data"
 EXIT_CODES = {PASSED: FINE, REGRESSION: NEGATIVE, UNDECIDED: NO_VERDICT, WRONG_DATA: FAILED}
 CONFIRMED, SUSPECTED, CLEARED, ACCEPTED = "confirmed", "suspected", "cleared", "accepted"
+
+
+Factors = tuple[float | None, ...]
 
 
 class _VerdictPart(msgspec.Struct, frozen=True, rename={"case": "cell", "cases": "cells"}):
@@ -40,93 +44,69 @@ class Announcement(_VerdictPart, frozen=True):
 class Suspicion(_VerdictPart, frozen=True):
     """A case, a group or the whole that exceeded its limit in the candidate's first allocation.
 
-    kind     "cell", "group" or "whole"
-    name     in words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases"
-    case     the case's columns by name; empty for groups and the whole
-    factors  by allocation of the candidate, the time over the baseline's; None if it was not measured
-    limit    the factor that chance explains
-    state    "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
-             confirmed or suspected, but a slowdown of that much was announced
-    announced the announcement that allows it; None: there is none
+    state  "confirmed" (exceeded in three allocations), "suspected" (not measured often enough), "cleared", or "accepted": it would be
+           confirmed or suspected, but a slowdown of that much was announced
     """
 
-    kind: str
-    name: str
-    case: dict[str, Any]
-    factors: tuple[float | None, ...]
-    limit: float
+    kind: Annotated[str, column('"cell", "group" or "whole".')]
+    name: Annotated[str, column('In words: "allreduce 64 MiB mpi", "allreduce on mpi, large messages", "all cases".')]
+    case: Annotated[dict[str, Any], column("The case's columns by name; empty for groups and the whole.")]
+    factors: Annotated[Factors, column("By allocation of the candidate, the time over the baseline's; None if it was not measured.")]
+    limit: Annotated[float, column("The factor that chance explains.")]
     state: str
-    announced: Announcement | None = None
+    announced: Annotated[Announcement | None, column("The announcement that allows it; None: there is none.")] = None
 
 
 class GroupState(_VerdictPart, frozen=True):
-    """The state of a group of cases, passed or not: one line of every output.
+    """The state of a group of cases, passed or not: one line of every output. Backend, operation and size class define it.
 
-    backend, operation, size_class  the columns that define it
-    name     in words: "allreduce on mpi, large messages"
-    cases    the number of its cases with a history that is long enough
-    missing  how many of them the candidate's first allocation lacks
-    factors  by allocation of the candidate, the median over its cases of the time over the baseline's; None: unknown
-    limit    the factor that chance explains; None if the group is too small to be judged as one (its cases are judged)
-    worst    the name of the case that exceeds its limit most, or comes nearest to it; None if none was measured
-    worst_factor, worst_limit  of that case in the first allocation
     state    "passed", "confirmed", "suspected" (the group or any of its cases) or "no verdict" (a part is missing, or not judged)
     outcome  "slower", "faster", "no change" (what chance may explain is inside ±margin) or "inconclusive"; "" in an older file
-    outcomes how many of its cases have each outcome; empty in an older file
     """
 
     backend: str
     operation: str
     size_class: str
-    name: str
-    cases: int
-    missing: int
-    factors: tuple[float | None, ...]
-    limit: float | None
-    worst: str | None
-    worst_factor: float | None
-    worst_limit: float | None
+    name: Annotated[str, column('In words: "allreduce on mpi, large messages".')]
+    cases: Annotated[int, column("The number of its cases with a history that is long enough.")]
+    missing: Annotated[int, column("How many of them the candidate's first allocation lacks.")]
+    factors: Annotated[Factors, column("By allocation, the median over its cases of the time over the baseline's; None: unknown.")]
+    limit: Annotated[float | None, column("The factor that chance explains; None if it is too small to be judged as one: its cases are.")]
+    worst: Annotated[str | None, column("The case that exceeds its limit most, or comes nearest to it; None if none was measured.")]
+    worst_factor: Annotated[float | None, column("Of that case in the first allocation.")]
+    worst_limit: Annotated[float | None, column("Of that case.")]
     state: str
     outcome: str = ""
-    outcomes: dict[str, int] = {}
+    outcomes: Annotated[dict[str, int], column("How many of its cases have each outcome; empty in an older file.")] = {}
 
 
 class FloorState(_VerdictPart, frozen=True):
-    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling.
+    """A case below a floor (`--min-percent`), or with an unknown share of the floor's ceiling; its name and columns as in `Suspicion`.
 
-    name, case  as in `Suspicion`
-    asked       the floor as typed: "ring:80@64M-"
-    wanted      its percentage
-    percents    by allocation of the candidate, of the ceiling of that model; None if it is unknown
-    limited_by, model  the ceiling's link and kind; None if no allocation has such a ceiling
-    state       "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
+    state  "confirmed" (below in three allocations), "suspected" (below in all, but fewer), "cleared" or "no verdict" (unknown)
     """
 
     name: str
     case: dict[str, Any]
-    asked: str
-    wanted: float
-    percents: tuple[float | None, ...]
-    limited_by: str | None
-    model: str | None
+    asked: Annotated[str, column('The floor as typed: "ring:80@64M-".')]
+    wanted: Annotated[float, column("Its percentage.")]
+    percents: Annotated[Factors, column("By allocation of the candidate, of the ceiling of that model; None if it is unknown.")]
+    limited_by: Annotated[str | None, column("The ceiling's link; None if no allocation has such a ceiling.")]
+    model: Annotated[str | None, column("The ceiling's kind, likewise.")]
     state: str
 
 
 class Change(_VerdictPart, frozen=True):
-    """A difference between the last good allocation (`before`) and the candidate (`after`).
+    """A difference between the last good allocation (`before`) and the candidate (`after`)."""
 
-    item        what changed: "software", ("mpi", "version")
-    times       in how many places, with "*" in the item's path
-    plausible   why it is, or is not, a plausible cause of the slowdown; None if nothing is slower
-    announced   the announcement that covers it; None: there is none
-    """
-
-    item: Item
+    item: Annotated[Item, column('What changed: "software", ("mpi", "version").')]
     before: str
     after: str
-    plausible: Plausible | Text | None = None
-    announced: Announcement | None = None
-    times: int = 1
+    plausible: Annotated[
+        Plausible | Text | None, column("Why it is, or is not, a plausible cause of the slowdown; None if nothing is slower.")
+    ] = None
+    announced: Annotated[Announcement | None, column("The announcement that covers it; None: there is none.")] = None
+    times: Annotated[int, column('In how many places, with "*" in the item\'s path.')] = 1
     explains: bool = False
 
     @property
@@ -160,47 +140,31 @@ class Change(_VerdictPart, frozen=True):
 
 
 class Verdict(_VerdictPart, frozen=True):
-    """The result of the gate, with everything that its outputs show.
+    """The result of the gate, with everything that its outputs show."""
 
-    result      "passed", "regression", "no verdict" or "wrong data"
-    mode        "baseline", or "paired" (old and new stack in one allocation)
-    reasons     why it is not a pass: facts of `gate.reasons`, or `Text` from an older file
-    notes       launches left out, cases without a history, slowed on purpose …
-    suspicions  the surest and worst first
-    groups      every group with a history, in the order of the baseline's cases
-    floors      cases below a floor
-    cause       the likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits
-    changes     since the last good allocation, announced or not, the most plausible cause first
-    baseline    its folder (of paired stacks: the old one's folders)
-    allocations the number of the baseline's allocations; thin: fewer than six
-    candidates  the names of the judged allocations, in the order in which they began
-    cases       the number of cases with a history that is long enough
-    judged_on   the day (ISO 8601) that decides whether announcements are expired
-    collbench   the version that judged
-    asked       the floors as typed; one without a case in `floors` is reached everywhere
-    margin      largest difference that counts as no change: 0.05 is ±5 %
-    ceilings    ceilings that fell since the last good allocation: percentages of them would hide the loss
-    """
-
-    result: str
-    mode: str
-    reasons: tuple[Fact, ...]
-    notes: tuple[Fact, ...]
-    suspicions: tuple[Suspicion, ...]
-    groups: tuple[GroupState, ...]
-    floors: tuple[FloorState, ...]
-    cause: LikelyCause | None
-    changes: tuple[Change, ...]
-    baseline: str
-    allocations: int
-    thin: bool
-    candidates: tuple[str, ...]
-    cases: int
-    judged_on: str
-    collbench: str
-    asked: tuple[str, ...] = ()
-    margin: float = MARGIN
-    ceilings: tuple[CeilingChange, ...] = ()
+    result: Annotated[str, column('"passed", "regression", "no verdict" or "wrong data".')]
+    mode: Annotated[str, column('"baseline", or "paired" (old and new stack in one allocation).')]
+    reasons: Annotated[tuple[Fact, ...], column("Why it is not a pass: facts of `gating.reasons`, or `Text` from an older file.")]
+    notes: Annotated[tuple[Fact, ...], column("Launches left out, cases without a history, slowed on purpose …")]
+    suspicions: Annotated[tuple[Suspicion, ...], column("The surest and worst first.")]
+    groups: Annotated[tuple[GroupState, ...], column("Every group with a history, in the order of the baseline's cases.")]
+    floors: Annotated[tuple[FloorState, ...], column("Cases below a floor.")]
+    cause: Annotated[
+        LikelyCause | None, column("The likely cause of the slowdown; None if nothing is confirmed or suspected, or no cause fits.")
+    ]
+    changes: Annotated[tuple[Change, ...], column("Since the last good allocation, announced or not, the most plausible cause first.")]
+    baseline: Annotated[str, column("Its folder (of paired stacks: the old one's folders).")]
+    allocations: Annotated[int, column("The number of the baseline's allocations.")]
+    thin: Annotated[bool, column("Fewer than six.")]
+    candidates: Annotated[tuple[str, ...], column("The names of the judged allocations, in the order in which they began.")]
+    cases: Annotated[int, column("The number of cases with a history that is long enough.")]
+    judged_on: Annotated[str, column("The day (ISO 8601) that decides whether announcements are expired.")]
+    collbench: Annotated[str, column("The version that judged.")]
+    asked: Annotated[tuple[str, ...], column("The floors as typed; one without a case in `floors` is reached everywhere.")] = ()
+    margin: Annotated[float, column("The largest difference that counts as no change: 0.05 is ±5 %.")] = MARGIN
+    ceilings: Annotated[
+        tuple[CeilingChange, ...], column("Ceilings that fell since the last good allocation: percentages of them would hide the loss.")
+    ] = ()
 
     @property
     def outcomes(self) -> dict[Outcome, int]:

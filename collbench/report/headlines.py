@@ -11,24 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.analysis.best import Headline, differing, fits_cache, is_shown_as_time
 from collbench.analysis.launches import Launches, forced
-from collbench.report.cases import (
-    CHOICE_TITLE,
-    NOTHING,
-    ONE_RANK,
-    choice_sentences,
-    doubtful,
-    limited_by,
-    name_of,
-    not_available,
-    of_ceiling,
-    rate,
-    remarks,
-    same_for_all,
-    share,
-    times,
-    value_of,
-)
-from collbench.report.cases import wrong as wrong_elements
+from collbench.report import cases as row_texts
+from collbench.report.cases import CHOICE_TITLE, NOTHING, ONE_RANK, doubtful, of_ceiling, rate, share, times, value_of
 from collbench.report.frame import Column, Frame, Line, printable, table_lines, text_lines, without_empty
 from collbench.report.guidelines import CONSISTENCY_TITLE, consistency_frame
 from collbench.report.plan import plan_of
@@ -64,7 +48,7 @@ def lines(runs: Sequence[Run], rows: Sequence[Row], width: int | None = None) ->
     from collbench.report.expected_time import series_frame
 
     sections = {
-        CHOICE_TITLE: sentences(choice_sentences(rows), width),
+        CHOICE_TITLE: sentences(row_texts.choice_sentences(rows), width),
         "latency and bandwidth (α–β fit)": _fits(rows, width),
         EXPECTED_TIME_TITLE: _plain(series_frame(rows), width),
         CONSISTENCY_TITLE: _plain(consistency_frame(rows), width),
@@ -208,7 +192,7 @@ def _spread(backend: str, cases: list[Compared]) -> str:
     ordered = sorted(worst.medians_s.tolist())
     least, middle, most = map(format_time, (ordered[0], median(ordered), ordered[-1]))
     typical, most_differ = (format_percent(100 * part) for part in (by[len(by) // 2][0], by[-1][0]))
-    where = f"{name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
+    where = f"{row_texts.name_of(worst.row)}: min {least}, median {middle}, max {most} µs"
     return f"{backend}: the medians of the ranks differ by {typical}, at most by {most_differ} ({where})"
 
 
@@ -223,7 +207,8 @@ def _start_skew(backend: str, rows: Iterable[Row]) -> str:
     worst, place = max(shares)
     worst_share = format_percent(100 * worst) if worst >= 0.0005 else "<0.1 %"
     p50, p95 = (format_time(median(skew[part] for skew, _ in known)) for part in (0, 1))
-    return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {worst_share} of the time ({name_of(known[place][1])})"
+    where = row_texts.name_of(known[place][1])
+    return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {worst_share} of the time ({where})"
 
 
 _MOST_NAMES, _LONGEST = 4, 300
@@ -245,7 +230,7 @@ def subject(table: Launches) -> dict[str, str]:
     sizes = sorted(size for size in plan.sizes if size > 0)
     span = f", {' to '.join(dict.fromkeys((format_size(sizes[0]), format_size(sizes[-1]))))}" if sizes else ""
     what = f"{operations} over {backends}{span} ({plural(len(table.rows), 'case')})" if table.rows else "no cases"
-    return {"measured": short(what), "how": short(same_for_all(plan)), **circumstances(run), "launches": _launches(table)}
+    return {"measured": short(what), "how": short(row_texts.same_for_all(plan)), **circumstances(run), "launches": _launches(table)}
 
 
 def circumstances(run: Run) -> dict[str, str]:
@@ -265,7 +250,7 @@ def figure(row: Row) -> str:
     if not has_share(row):
         return speed(row)
     from_user = row.ceiling is not None and row.ceiling.kind == "given"  # a ceiling from the command line is not a limit
-    return f"{speed(row)}{', ' if from_user else ' limited by '}{limited_by(row)}"
+    return f"{speed(row)}{', ' if from_user else ' limited by '}{row_texts.limited_by(row)}"
 
 
 def has_share(row: Row) -> bool:
@@ -282,9 +267,9 @@ def has_share(row: Row) -> bool:
 def speed(row: Row) -> str:
     """Return the figure of a headline without its limit: "42.0 of 50.0 GB/s (84 %)"."""
     if row.na is not None:
-        return not_available(row)
+        return row_texts.not_available(row)
     if row.wrong:
-        return wrong_elements(row)
+        return row_texts.wrong(row)
     alone = times(row, " µs") if is_shown_as_time(row) else f"{rate(row.busbw_bytes_per_s)} GB/s"
     return f"{'? ' if doubtful(row) else ''}{of_ceiling(row) if has_share(row) else alone}"
 
@@ -316,7 +301,7 @@ def headline_frame(best: Sequence[HeadlineRecord]) -> Frame[HeadlineRecord]:
     columns: list[Column[HeadlineRecord]] = [
         Column("", "run", lambda each: short(each[0].name, 80)),
         *map(_headline_field, fields),
-        Column("", "bus bandwidth", lambda each: short(" · ".join(part for part in (figure(each[1].row), remarks(each[1].row)) if part))),
+        Column("", "bus bandwidth", lambda each: short(" · ".join(filter(None, (figure(each[1].row), row_texts.remarks(each[1].row)))))),
         Column("", "at", lambda each: where(each[1].row, each[0].rows)),
         Column("", "smallest message", lambda each: latency(each[1])),
     ]

@@ -25,7 +25,6 @@ from collbench.report.headlines import short
 from collbench.report.verdict import Part, headline, judged, name_of, of, of_change, sentences
 from collbench.report.writers import STDOUT, Sample, exposed, write_whole
 from collbench.results.store import to_page
-from collbench.units import listed
 from collbench.untrusted import open_file
 
 if TYPE_CHECKING:
@@ -64,7 +63,6 @@ def _data(text: str) -> str:
 
 # All output files.
 
-_NEEDS = {"junit": ("junitparser",)}
 _SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub expects that text of earlier commands stays
 
 
@@ -83,9 +81,8 @@ class OutputFiles:
         for name, path in vars(self).items():
             if path == STDOUT:
                 raise UsageError(f"--{name} cannot write to stdout: use a file name")
-            missing = [needed for needed in _NEEDS.get(name, ()) if path is not None and find_spec(needed) is None]
-            if missing:
-                raise UsageError(f"--{name} needs {listed(missing)}: pip install 'collbench[report]'")
+            if name == "junit" and path is not None and find_spec("junitparser") is None:
+                raise UsageError("--junit needs junitparser: pip install 'collbench[report]'")
 
 
 def write_files(verdict: Verdict, files: OutputFiles, runs: Sequence[Path], baseline: Path | None = None) -> None:

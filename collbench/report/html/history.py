@@ -95,9 +95,13 @@ def _chart(history: History, series: CaseHistory, key: str, width: int = _WIDTH)
     for step in series.steps:
         picture.line([(x.at((step.before + step.at) / 2), end) for end in (y.start, y.end)], "bad dashed")
     picture.line([(x.at(place), y.at(value)) if isfinite(value) else None for place, value in enumerate(ys)], "s0")
+    case = series.about.case
+    unit = "" if case is not None and case.mode == UNDER_LOAD else " µs"
     for place, value in enumerate(ys):
         if isfinite(value):
-            picture.point(x.at(place), y.at(value), 0, "s0", _spot(history, series, place, value))
+            began = history.allocations[place]
+            time = "" if case is None else f", {figure_text(case, exp(float(series.values[place])))}{unit}"
+            picture.point(x.at(place), y.at(value), 0, "s0", f"{short(began.name)}, {day(began.began_utc)}: × {value:.3f}{time}")
     caption = " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences(history, series)) or "It did not change."
     return Chart(key, name, caption, _MADE, picture.markup(name), _table(history, series, ys), picture.tooltips)
 
@@ -108,14 +112,6 @@ def _moments(history: History) -> list[str]:
     alone = len(set(days)) == len(days)
     moments = [f"{each[5:]} {allocation.began_utc[11:16]}" for each, allocation in zip(days, history.allocations, strict=True)]
     return days if alone else moments if len(set(days)) > 1 else [allocation.began_utc[11:16] for allocation in history.allocations]
-
-
-def _spot(history: History, series: CaseHistory, number: int, factor: float) -> str:
-    allocation = history.allocations[number]
-    case = series.about.case
-    unit = "" if case is not None and case.mode == UNDER_LOAD else " µs"
-    time = f", {figure_text(case, exp(float(series.values[number])))}{unit}" if case is not None and isfinite(factor) else ""
-    return f"{short(allocation.name)}, {day(allocation.began_utc)}: × {factor:.3f}{time}"
 
 
 def _table(history: History, series: CaseHistory, ys: Sequence[float]) -> Table:
