@@ -17,9 +17,8 @@ from pathlib import Path
 
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
-from collbench.launch.failed_start import crash_in_opening
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
-from collbench.launch.mpi import CHOSEN, chosen_mpiexec
+from collbench.launch.mpi import CHOSEN, chosen_mpiexec, crash_in_opening
 from collbench.launch.shared_memory import remove_left, shortage_behind
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 

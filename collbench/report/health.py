@@ -21,7 +21,7 @@ from collbench.analysis.health import (
     SevereProblem,
 )
 from collbench.errors import UsageError
-from collbench.launch.failed_start import BackendStartFailed
+from collbench.launch.mpi import BackendStartFailed
 from collbench.reason import as_json, decode
 from collbench.report.frame import Line, text_lines
 from collbench.report.screen import print_lines, wants_color, width_of
