@@ -314,7 +314,6 @@ class BackendRunner:
         return max(taken, key=lambda in_use: (in_use.bytes, in_use.source)).entry() if taken else {}
 
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
-        """Return the row's ceilings, flags and evidence."""
         session = self.session
         directly = watched.evidence.get("moved", {}).get("copied_directly")
         ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
