@@ -107,25 +107,18 @@ def load() -> Any:
 
     mpi4py.rc(initialize=False, finalize=False, thread_level="single")
     os.environ.update(with_chosen(os.environ))
-    if "mpi4py.MPI" not in sys.modules:
-        _end_before_destructors()
+    libc = ctypes.CDLL(None)
+    if "mpi4py.MPI" not in sys.modules and hasattr(libc, "on_exit"):  # only glibc has it: a handler with the exit code
+        # libc's exit ends this process after the exit handlers that are registered from now on, before the libraries' destructors. MPICH
+        # disconnects from its launcher in such a handler. Destructors may crash where two libraries have their own UCX, as the wheels of
+        # NIXL and mpich do: with code 11 after a sound measurement.
+        libc.on_exit(libc._exit, None)
     from mpi4py import MPI
 
     library, mapped = chosen_library(os.environ), Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     if library and str(library.resolve()) not in mapped:
         raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; the wheel works with any: pip install mpi4py")
     return MPI
-
-
-def _end_before_destructors() -> None:
-    """Let libc's exit end this process after the exit handlers that are registered from now on, before the libraries' destructors.
-
-    MPICH disconnects from its launcher in such a handler. Destructors may crash where two libraries have their own UCX, as the wheels of
-    NIXL and mpich do: with code 11 after a sound measurement.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # only glibc has it: a handler with the exit code
-        libc.on_exit(libc._exit, None)
 
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py would hold during the calls.

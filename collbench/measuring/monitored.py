@@ -62,17 +62,14 @@ class StateProbe:
         native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
         if native is None or (self.kind == "cache line" and self._ball is None):
             return None
-        out = ctypes.c_void_p(elapsed.ctypes.data)
+        out, rounds = ctypes.c_void_p(elapsed.ctypes.data), 1
         if self._ball is None:
             native.collbench_work(ctypes.c_int64(_BLOCKS), ctypes.c_int64(_STEPS), out)
-            return _middle(elapsed) * 1e-9
-        failed = native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out)
-        return None if failed else _middle(elapsed) * 1e-9 / _ROUNDS
-
-
-def _middle(elapsed: NDArray[np.int64]) -> float:
-    """Return the median of an odd number of values."""
-    return float(sorted(elapsed.tolist())[len(elapsed) // 2])
+        elif native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out):
+            return None
+        else:
+            rounds = _ROUNDS
+        return float(sorted(elapsed.tolist())[_BLOCKS // 2]) * 1e-9 / rounds
 
 
 def state_probe(world: World) -> StateProbe | None:
