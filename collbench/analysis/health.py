@@ -29,7 +29,7 @@ from msgspec import structs
 from collbench.analysis.best import is_shown_as_time
 from collbench.analysis.launches import grouped
 from collbench.errors import FAILED, FINE, NEGATIVE, NO_VERDICT
-from collbench.launch.failed_start import BackendStartFailed
+from collbench.launch.mpi import BackendStartFailed
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.peak.ceiling import MOST_OF_MEASURED
 from collbench.operations.unsupported import decode_reason

@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from math import exp, floor, lgamma, log, log1p
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +40,9 @@ from numpy.typing import NDArray
 from collbench.analysis.ceilings import carrying, link_ceilings, link_rates
 from collbench.errors import UsageError
 from collbench.results.reader import Run
-from collbench.results.row import Row
+from collbench.results.row import Row, StartSkew
 from collbench.units import format_percent
-from collbench.untrusted import dict_of, list_of
+from collbench.untrusted import list_of
 
 _ALARMS = 0.001  # false alarms per run of equal ranks; the estimate of independent samples uses up a part of the intended 1 %
 _NOTICEABLE = 0.05
@@ -221,23 +220,6 @@ def hosts_of(run: Run) -> dict[int, str]:
     return {place["rank"]: place["host"] for place in known if isinstance(place.get("rank"), int) and isinstance(place.get("host"), str)}
 
 
-class StartSkew(NamedTuple):
-    """The time between the first and the last rank to leave the synchronization before a sample, in seconds, and the sample's messages."""
-
-    p50_s: float
-    p95_s: float
-    messages: int = 1
-
-
-def start_skew(row: Row) -> StartSkew | None:
-    """Return the start skew of a row; None if it was not measured."""
-    known = dict_of(row.evidence.get("exit_skew_s"))
-    p50, p95, messages = known.get("p50"), known.get("p95"), known.get("messages", 1)
-    if not (isinstance(p50, int | float) and isinstance(p95, int | float) and isinstance(messages, int) and 0 < messages < 2**31):
-        return None
-    return StartSkew(float(p50), float(p95), messages)
-
-
 def _compared(run: Run, row: Row) -> Compared | None:
     try:
         slowest, medians = run.array(row, "slowest_rank"), run.array(row, "rank_p50_s")
@@ -252,9 +234,9 @@ def _compared(run: Run, row: Row) -> Compared | None:
 
 def _is_conspicuous(case: Compared, rank: int, level: float) -> bool:
     """Return whether its median is noticeably above the others', and it is the slowest more often than chance (`level`) explains."""
-    skew = start_skew(case.row)
+    skew = StartSkew.of(case.row.evidence)
     others = float(case.others_s[rank])
-    uneven_s = skew.p95_s / skew.messages if skew else 0.0
+    uneven_s = skew.p95 / skew.messages if skew else 0.0
     least = max(_NOTICEABLE * others, _CLOCK_S * 1.05, uneven_s)  # two readings of the clock differ by whole steps
     if float(case.medians_s[rank]) - others <= least:
         return False

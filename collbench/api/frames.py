@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-
 # Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
 
 

@@ -315,13 +315,6 @@ class WindowBinding(MpiBinding):
         self.window, self.there = mpi._handleof(group.handle.handle), buffers.there(slot)
 
 
-def windowed(mpi: Any, both: Group) -> Group:
-    """Return a pair with its own communicator and window. Only these two ranks call."""
-    world = mpi.COMM_WORLD
-    comm = world.Create_group(world.Get_group().Incl(list(both.ranks)))
-    return Group(both.ranks, both.driven, Window(mpi, comm))
-
-
 def no_window(operation: Operation, case: Case, hosts: Sequence[str], rank: int) -> Reason | None:
     """Return why a window cannot be created, or None. Without this check MPICH is killed, and Open MPI waits forever.
 
@@ -413,7 +406,11 @@ class MpiBackend(HostOrGpuBackend):
     def pair(self, whole: Group | None, ranks: Sequence[int], case: Case) -> Group | None:
         """Return the pair within the communicator of all ranks. One-sided operations get their own communicator and window."""
         both = super().pair(whole, ranks, case)
-        return windowed(self._mpi, both) if both and every_operation()[case.operation].one_sided else both
+        if both is None or not every_operation()[case.operation].one_sided:
+            return both
+        world = self._mpi.COMM_WORLD
+        comm = world.Create_group(world.Get_group().Incl(list(both.ranks)))
+        return Group(both.ranks, both.driven, Window(self._mpi, comm))
 
     def release(self, group: Group) -> None:
         """Free a pair's window and communicator."""

@@ -132,7 +132,12 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
         def supports(self, operation: Operation, case: Case) -> Reason | None:
             """Return the backend's own reason, or why the case's iterations cannot be delayed, or None."""
             reason: Reason | None = super().supports(operation, case)
-            return reason or (_unsupported_clock(self.clock(), kind.name) if slowing.of(case) else None)
+            if reason or not slowing.of(case):
+                return reason
+            clock: Any = self.clock()
+            enqueues = bool(isinstance(clock, DeviceClock) or clock.queued)
+            can_be_delayed = not enqueues and (clock.native or isinstance(clock, VirtualClock))
+            return None if can_be_delayed else ClockUnsupported(kind.name, enqueues)
 
         def bind(self, operation: Operation, case: Case, group: Group, buffers: AnyBuffers) -> Program:
             """Return the backend's program between two delay calls, for the cases and ranks that `slowing` selects."""
@@ -167,13 +172,6 @@ def slowed(kind: type[Backend], slowing: Slowing) -> type[Backend]:
 
     Slowed.__name__ = f"Slowed{kind.__name__}"
     return Slowed
-
-
-def _unsupported_clock(clock: Any, name: str) -> Reason | None:
-    """Return why iterations that this clock times cannot be delayed, or None."""
-    enqueues = bool(isinstance(clock, DeviceClock) or clock.queued)
-    own = not enqueues and not clock.native and not isinstance(clock, VirtualClock)
-    return ClockUnsupported(name, enqueues) if enqueues or own else None
 
 
 def _between(program: Program, hold: NativeHold | PythonHold | _VirtualHold) -> Program:

@@ -16,7 +16,7 @@ from collbench.cli.parser import add_command
 from collbench.cli.request import CHECK_SIZES, check_request
 from collbench.cli.start import Command, begin, launch_of, missing_backend, run_cases
 from collbench.errors import INTERRUPTED, TERMINATED, USAGE, RunFailed, UsageError
-from collbench.launch.failed_start import StartCrashed
+from collbench.launch.mpi import StartCrashed
 from collbench.plugin import hooks_of
 
 if TYPE_CHECKING:

@@ -191,7 +191,7 @@ def begin(request: Request, command: Command, info: LaunchInfo | None) -> int:
 def _start_here(request: Request, command: Command) -> int:
     """Start the ranks on this host without a launcher, once or --launches times, after the checks that one process can do."""
     from collbench.cli.early import check_cases, check_sizes, report_finished
-    from collbench.launch.failed_start import StartCrashed, without_crashed
+    from collbench.launch.mpi import StartCrashed, without_crashed
     from collbench.launch.spawn import BEGAN, command_began_s, find_mpiexec, start_local
     from collbench.report.screen import announce
 

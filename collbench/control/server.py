@@ -269,7 +269,12 @@ class Coordinator:
 
     def tick(self, now: float) -> float:
         """Check for ended ranks, continue an inquiry, end processes that are due. Return when to call again."""
-        self._note_pauses(now)
+        paused_s = self.stand().paused_s
+        longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
+        if now - self._woke_at > _AWAKE_S:
+            self.woke_after_s = 0.0
+        if longer_s > 0:
+            self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
         self.connections.note(self.stand().still_s, now)
         for child in [one for one in self.down.cut if one.cut is not None and now - one.cut > _LOST_S]:
             self.down.forget(child)
@@ -281,14 +286,6 @@ class Coordinator:
             self._gone(rank)
         due = min(self.inquiries.tick(now), now + _LOOK_S if self.in_doubt else math.inf)
         return min(self.ending.tick(now), due)
-
-    def _note_pauses(self, now: float) -> None:
-        paused_s = self.stand().paused_s
-        longer_s, self._paused_s = paused_s - self._paused_s, max(paused_s, self._paused_s)
-        if now - self._woke_at > _AWAKE_S:
-            self.woke_after_s = 0.0
-        if longer_s > 0:
-            self.woke_after_s, self._woke_at = self.woke_after_s + longer_s, now
 
     def close(self) -> None:
         """End this node's remaining processes if the launch failed, and close the sockets."""

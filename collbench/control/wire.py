@@ -231,17 +231,14 @@ def parsed(pieces: Sequence[bytes | memoryview]) -> Message:
     if kind not in (_PLAIN, _PACKED):
         raise Malformed("not a message of this version")
     try:
-        found: Message = _DECODER.decode(text if kind == _PLAIN else _unpacked(text))
+        if kind == _PACKED:
+            unpacker = zlib.decompressobj()
+            text = memoryview(unpacker.decompress(text, MOST_UNPACKED_BYTES))
+            if not unpacker.eof:
+                raise Malformed("a message that is incomplete or too long")
+        found: Message = _DECODER.decode(text)
     except (DecodeError, UnicodeDecodeError, RecursionError, zlib.error) as error:
         raise Malformed(str(error)) from None
-    return found
-
-
-def _unpacked(text: memoryview) -> bytes:
-    unpacker = zlib.decompressobj()
-    found = unpacker.decompress(text, MOST_UNPACKED_BYTES)
-    if not unpacker.eof:
-        raise Malformed("a message that is incomplete or too long")
     return found
 
 

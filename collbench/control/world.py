@@ -364,7 +364,6 @@ class World(Members):
             send(self._message_for_others(error), error.exit_code)
 
     def _message_for_others(self, error: CollbenchError | Interrupted) -> str:
-        """Return the message for the other ranks."""
         if isinstance(error, Interrupted):
             return str(error) if self.rank == 0 else f"{self.me} was {error}"
         if self.size == 1 or isinstance(error, PeerFailed) or error.rank == self.rank:

@@ -206,10 +206,6 @@ class Kernels:
         """Keep the stream busy for `wait_ns` nanoseconds."""
         self._launch("delay", stream, 1, wait_ns)
 
-    def delay_call(self, stream: Stream, wait_ns: int) -> NativeCall:
-        """Return `delay` as a call of the driver, for the native loop."""
-        return self.call(stream, "delay", 1, wait_ns)
-
     def call(self, stream: Stream, name: str, blocks: int, *arguments: int | ctypes.c_uint64) -> NativeCall:
         """Return the launch of a kernel as a call of the driver, for the native loop.
 
@@ -229,7 +225,6 @@ class Kernels:
 
     @cached_property
     def _module(self) -> ctypes.c_void_p:
-        """The driver's handle of the module with all kernels."""
         driver, module = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
         with self._gpu.use():
             code = driver.cuModuleLoad(ctypes.byref(module), str(cubin(self._gpu.arch)).encode())

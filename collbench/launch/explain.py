@@ -412,7 +412,14 @@ def typed(
         yield CommandLine("2 ranks on this host, started like a training", shlex.join(words))
     srun = next((each for each in found if each.name == "srun" and each.family), None)
     if srun:
-        yield from _by_slurm(env, info, program, ["srun", f"--mpi={_flag(loaded, srun)}", "--kill-on-bad-exit=1"])
+        start = ["srun", f"--mpi={_flag(loaded, srun)}", "--kill-on-bad-exit=1"]
+        one_each = ["--ntasks-per-node=1", *program, *_MEASURED]
+        if slurm.in_allocation(env):
+            instead = ", in place of this step" if info and info.launcher == "srun" else ""
+            yield CommandLine(f"all nodes of this Slurm job{instead}", shlex.join([*start, *one_each]))
+        else:
+            yield CommandLine("2 nodes of Slurm", shlex.join([*start, "--nodes=2", *one_each]))
+            yield from _by_job("2 nodes of Slurm, by a batch script", program, ["slurm", "--nodes", "2"])
     if in_pod(env) or any(each.name == "kubectl" for each in found):
         yield from _by_job("pods of Kubernetes", program, ["kubernetes", "--nodes", "2", "--image", "IMAGE"])
 
@@ -441,16 +448,6 @@ def _by_mpirun(program: list[str], loaded: MpiLibrary, found: Sequence[LauncherP
     if one.family in _EMITTED:
         kind = ["mpirun", "--library", _EMITTED[one.family], "--nodes", "2", "--hosts", "HOSTS"]
         yield from _by_job("hosts that ssh reaches, by a script", program, kind)
-
-
-def _by_slurm(env: Mapping[str, str], info: LaunchInfo | None, program: list[str], srun: list[str]) -> Iterator[CommandLine]:
-    one_each = ["--ntasks-per-node=1", *program, *_MEASURED]
-    if slurm.in_allocation(env):
-        instead = ", in place of this step" if info and info.launcher == "srun" else ""
-        yield CommandLine(f"all nodes of this Slurm job{instead}", shlex.join([*srun, *one_each]))
-    else:
-        yield CommandLine("2 nodes of Slurm", shlex.join([*srun, "--nodes=2", *one_each]))
-        yield from _by_job("2 nodes of Slurm, by a batch script", program, ["slurm", "--nodes", "2"])
 
 
 def srun_line(env: Mapping[str, str]) -> list[str] | None:

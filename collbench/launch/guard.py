@@ -65,8 +65,13 @@ class _Guard:
     def run(self) -> NoReturn:
         while True:
             came = signal.sigtimedwait(_HEEDED, _LOOK_S if self._ending else 60.0)
-            if came:
-                self._heed(signal.Signals(came.si_signo))
+            if came and came.si_signo == END_ALL:
+                self._kill()
+            if came and came.si_signo == _PARENT_ENDED:
+                self._send(signal.SIGTERM)
+                self._kill_at = min(self._kill_at, time.monotonic() + _WITHOUT_PARENT_S)
+            if came and came.si_signo in _PASSED_ON:
+                self._send(signal.Signals(came.si_signo))
             self._reap()
             below = descendants(os.getpid()) if self._ending else [self._launcher]
             if self._status is not None and not below:
@@ -77,15 +82,6 @@ class _Guard:
     @property
     def _ending(self) -> bool:
         return self._status is not None or self._kill_at < float("inf")
-
-    def _heed(self, number: signal.Signals) -> None:
-        if number == END_ALL:
-            self._kill()
-        elif number == _PARENT_ENDED:
-            self._send(signal.SIGTERM)
-            self._kill_at = min(self._kill_at, time.monotonic() + _WITHOUT_PARENT_S)
-        elif number in _PASSED_ON:
-            self._send(number)
 
     def _send(self, number: signal.Signals) -> None:
         if self._status is None:

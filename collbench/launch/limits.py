@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.errors import UsageError
@@ -24,22 +23,13 @@ _PROC = Path("/proc")
 _NO_LIMIT = 1 << 60  # version 1 of cgroups reports no limit as a very large number
 
 
-@dataclass(frozen=True)
-class RankLimit:
-    """The number of ranks that fit; why: the rest of "N ranks need ..."."""
-
-    ranks: int
-    why: str
-
-
 def refuse_too_many(ranks: int, option: str, *, torch: bool, oversubscribe: bool, cores: int | None = None) -> None:
     """Raise UsageError if so many ranks do not fit on this host. `option`: the user's option, like "--ranks"."""
     cores = cores or len(os.sched_getaffinity(0))
-    limits = [*_limits(ranks, TORCH_RANK_BYTES if torch else RANK_BYTES)]
-    narrowest = min(limits, key=lambda limit: limit.ranks)
-    if ranks > max(1, narrowest.ranks):
-        most = max(1, narrowest.ranks if oversubscribe else min(narrowest.ranks, MOST_PER_CORE * cores))
-        raise UsageError(f"{option} {ranks}: {ranks} ranks need {narrowest.why}: start at most {most}")
+    fitting, needed = min(_limits(ranks, TORCH_RANK_BYTES if torch else RANK_BYTES), key=lambda limit: limit[0])
+    if ranks > max(1, fitting):
+        most = max(1, fitting if oversubscribe else min(fitting, MOST_PER_CORE * cores))
+        raise UsageError(f"{option} {ranks}: {ranks} ranks need {needed}: start at most {most}")
     if ranks > MOST_PER_CORE * cores and not oversubscribe:
         raise UsageError(
             f"{option} {ranks}: more than {MOST_PER_CORE} ranks per core ({cores} {'core' if cores == 1 else 'cores'} usable here): "
@@ -59,12 +49,13 @@ def refuse_few_files(ranks: int, option: str, backends: Collection[str]) -> None
         )
 
 
-def _limits(ranks: int, each_bytes: int) -> Iterator[RankLimit]:
+def _limits(ranks: int, each_bytes: int) -> Iterator[tuple[int, str]]:
+    """Yield (the number of ranks that fit, the rest of "N ranks need …")."""
     free = free_bytes()
     need = f"about {format_bytes(ranks * each_bytes)} of memory ({format_bytes(each_bytes)} each) and {format_bytes(free)} is available"
-    yield RankLimit(free // each_bytes, need)
+    yield free // each_bytes, need
     for room, where in free_tasks():
-        yield RankLimit(room // TASKS_PER_RANK, f"about {ranks * TASKS_PER_RANK} processes and threads and {where} leaves {max(0, room)}")
+        yield room // TASKS_PER_RANK, f"about {ranks * TASKS_PER_RANK} processes and threads and {where} leaves {max(0, room)}"
 
 
 def free_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:

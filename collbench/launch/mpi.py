@@ -19,6 +19,7 @@ libpmi2.so under pmix and under none, or libpmix.so under pmi2, ends in MPI_Init
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import sys
@@ -29,6 +30,7 @@ from typing import Any
 from collbench.errors import RunFailed, UsageError
 from collbench.launch import shared_memory
 from collbench.launch.info import INTEL_HYDRA, LaunchInfo
+from collbench.reason import Fact
 from collbench.units import plural
 
 # The library that mpi4py loads: that of COLLBENCH_MPI, else mpi4py's own choice.
@@ -105,25 +107,18 @@ def load() -> Any:
 
     mpi4py.rc(initialize=False, finalize=False, thread_level="single")
     os.environ.update(with_chosen(os.environ))
-    if "mpi4py.MPI" not in sys.modules:
-        _end_before_destructors()
+    libc = ctypes.CDLL(None)
+    if "mpi4py.MPI" not in sys.modules and hasattr(libc, "on_exit"):  # only glibc has it: a handler with the exit code
+        # libc's exit ends this process after the exit handlers that are registered from now on, before the libraries' destructors. MPICH
+        # disconnects from its launcher in such a handler. Destructors may crash where two libraries have their own UCX, as the wheels of
+        # NIXL and mpich do: with code 11 after a sound measurement.
+        libc.on_exit(libc._exit, None)
     from mpi4py import MPI
 
     library, mapped = chosen_library(os.environ), Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     if library and str(library.resolve()) not in mapped:
         raise RuntimeError(f"mpi4py {mpi4py.__version__} was built for another MPI; the wheel works with any: pip install mpi4py")
     return MPI
-
-
-def _end_before_destructors() -> None:
-    """Let libc's exit end this process after the exit handlers that are registered from now on, before the libraries' destructors.
-
-    MPICH disconnects from its launcher in such a handler. Destructors may crash where two libraries have their own UCX, as the wheels of
-    NIXL and mpich do: with code 11 after a sound measurement.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # only glibc has it: a handler with the exit code
-        libc.on_exit(libc._exit, None)
 
 
 # MPI_Init and MPI_Finalize without Python's lock, which mpi4py would hold during the calls.
@@ -329,3 +324,44 @@ def _remedy(library: str, flag: str, info: LaunchInfo, env: Mapping[str, str]) -
     if info.launcher == "kubernetes":
         return f"a pod of this kind starts no MPI ({library}): take an MPIJob, `collbench emit kubernetes --kind mpijob`"
     return f"these ranks were not started by the mpiexec of {library}: use {own_mpiexec}, or srun --mpi={flag}"
+
+
+# A backend with a library that fails to start: its fact, and the launch without a backend that ended its ranks.
+
+
+class BackendStartFailed(Fact, frozen=True):
+    """The library of a backend is installed and fits the launch, but fails to start here."""
+
+    text = "{backend} does not start: {detail}"
+    backend: str
+    detail: str
+
+
+class StartCrashed(RunFailed):
+    """The ranks of a start on this host ended while they opened a backend: its library crashed, or ended its process."""
+
+    def __init__(self, fact: BackendStartFailed) -> None:
+        super().__init__(fact.render())
+        self.fact = fact
+
+
+def crash_in_opening(backend: str, how: str, hint: str) -> StartCrashed:
+    """Return the error. how: what the exit code of the launcher shows; hint: what may have caused it, or ""."""
+    remedy = start_remedy(os.environ) if backend == "mpi" else hint or "see the lines of the library above"
+    return StartCrashed(BackendStartFailed(backend, f"{how}; {remedy}"))
+
+
+# The next launch, without the backend.
+
+CRASHED_BACKEND = "COLLBENCHCRASHED_BACKEND_BACKEND"
+
+
+def without_crashed(env: Mapping[str, str], crash: StartCrashed) -> dict[str, str]:
+    """Return the environment in which ranks do not open the backend of this crash."""
+    return {**env, CRASHED_BACKEND: json.dumps([crash.fact.backend, crash.fact.detail])}
+
+
+def earlier_crash(env: Mapping[str, str]) -> BackendStartFailed | None:
+    """Return the crash of an earlier launch of this command, or None."""
+    text = env.get(CRASHED_BACKEND)
+    return BackendStartFailed(*json.loads(text)) if text else None

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from collbench.errors import FAILED, FINE, USAGE, UsageError
 from collbench.launch.detect import to_variable
-from collbench.launch.failed_start import crash_in_opening
 from collbench.launch.info import LaunchInfo, number, without_manager, without_scheduler
-from collbench.launch.mpi import CHOSEN, chosen_mpiexec
+from collbench.launch.mpi import CHOSEN, chosen_mpiexec, crash_in_opening
 from collbench.launch.shared_memory import remove_left, shortage_behind
 from collbench.launch.supervise import GRACE_S, SupervisedProcess, Supervisor, name_of, report_error
 
@@ -237,8 +236,10 @@ def terminal(env: Mapping[str, str]) -> Terminal:
         return Terminal("stdout" in known, "stderr" in known, columns or None)
     if "OMPI_COMM_WORLD_RANK" in env:
         return Terminal(False, False, columns or None)
-    own = _own_columns()
-    return Terminal(sys.stdout.isatty(), sys.stderr.isatty(), columns or own or None)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError):  # not a terminal, or closed; the other stream may be one
+            columns = columns or (os.get_terminal_size(stream.fileno()).columns if stream else 0)
+    return Terminal(sys.stdout.isatty(), sys.stderr.isatty(), columns or None)
 
 
 def _terminal_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -246,16 +247,6 @@ def _terminal_variables(env: Mapping[str, str]) -> dict[str, str]:
     names = [name for name, there in (("stdout", here.stdout), ("stderr", here.stderr)) if there]
     known = {"COLLBENCH_TTY": ",".join(names) or "0"}
     return {**known, "COLUMNS": str(here.columns)} if names and here.columns else known
-
-
-def _own_columns() -> int:
-    for stream in (sys.__stdout__, sys.__stderr__):
-        try:
-            if stream is not None:
-                return os.get_terminal_size(stream.fileno()).columns
-        except (OSError, ValueError):
-            continue  # not a terminal, or closed; the other stream may be one
-    return 0
 
 
 def record_start(env: Mapping[str, str]) -> None:

@@ -254,7 +254,9 @@ def _of_host(host: str, moved: dict[str, Any], bound: LeastBytes, ran: CaseActiv
             found = None if None in parts else sum(part for part in parts if part)
         ratio = found / must[way] if found is not None and must[way] else None
         known[way] = {"bytes": found, "at_least_bytes": round(must[way]), "ratio": ratio}
-    packets = _packets(moved)
+    interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
+    ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
+    packets = None if None in (*interfaces, *ports) else sum((*interfaces, *ports))  # None: a port does not count them
     known |= {"packets_out": packets} if sends and packets is not None else {}
     known |= {"idle_ports": moved["idle"]} if moved["idle"] else {}
     known |= {"gpu_states": moved["states"]} if moved["states"] else {}
@@ -280,14 +282,6 @@ def _unknown(moved: dict[str, Any]) -> str | None:
     if not any(moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]):
         return "no interface counted the packets that the ranks exchanged meanwhile: its counters are not updated, or not visible here"
     return None
-
-
-def _packets(moved: dict[str, Any]) -> int | None:
-    """Return the packets that left a host; None if one of its ports does not count them."""
-    interfaces = [moved["interfaces"].get(name, {}).get("tx_packets", 0) for name in moved["leaving"]]
-    ports = [next((counts[name] for name in _SENT if name in counts), None) for counts in moved["ports"].values()]
-    counts = [*interfaces, *ports]
-    return None if None in counts else sum(counts)
 
 
 def _inside(ran: CaseActivity, by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:

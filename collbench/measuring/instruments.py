@@ -18,6 +18,7 @@ from collbench.measuring.counters import Counts, Gpus, entries
 from collbench.measuring.crossing import CaseActivity, evidence
 from collbench.measuring.prepared_case import PreparedCase
 from collbench.measuring.telemetry import Telemetry
+from collbench.results.row import SharedCores
 
 # The settings and disturbances of a rank's CPUs during a case. All files can be read without privileges on Linux.
 
@@ -106,25 +107,9 @@ _LEAST_SPREAD = 2.0
 _MOST_OTHERS = 0.1
 
 
-@dataclass(frozen=True)
-class SharedCores:
-    """How the threads of a host's ranks shared its cores during a case.
-
-    threads   that ran, of all ranks
-    cores     that the ranks may use
-    others    the share of the cores' time that other processes took
-    spread    the 90th percentile of the samples divided by the 10th
-    """
-
-    threads: int
-    cores: int
-    others: float
-    spread: float
-
-    @property
-    def explains_spread(self) -> bool:
-        """Return whether the spread is due to the ranks' own threads."""
-        return self.threads > self.cores and self.others <= _MOST_OTHERS and self.spread >= _LEAST_SPREAD
+def explains_spread(shared: SharedCores) -> bool:
+    """Return whether the spread of a case's samples is due to the ranks' own threads."""
+    return shared.threads > shared.cores and shared.others <= _MOST_OTHERS and shared.spread >= _LEAST_SPREAD
 
 
 def shared_cores(spans: Sequence[Mapping[str, Any]], cpus: Sequence[Sequence[int]], spread: float) -> SharedCores | None:

@@ -208,7 +208,6 @@ def _sums(each: Iterable[Mapping[str, float]]) -> defaultdict[str, float]:
 
 
 def _slowest(found: Sequence[Ceiling]) -> Ceiling:
-    """Return the first of the lowest ceilings."""
     return min(found, key=lambda each: each.bytes_per_s or 0.0)
 
 

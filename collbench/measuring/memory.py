@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from collbench.control.world import World
@@ -12,6 +11,7 @@ from collbench.measuring.prepared_case import placed
 from collbench.operations.case import Case
 from collbench.operations.data import bytes_needed, bytes_on_host
 from collbench.operations.groups import group_size
+from collbench.results.row import HeldResources
 from collbench.units import format_bytes, format_size, plural
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -81,14 +81,6 @@ def free_memory(cgroup: Path = _CGROUP) -> int:
 
 
 # Leaks: what a process holds before and after a case that makes groups.
-
-
-@dataclass(frozen=True)
-class HeldResources:
-    """The open files and the resident bytes of this process."""
-
-    open_files: int
-    resident_bytes: int
 
 
 def held_resources() -> HeldResources:

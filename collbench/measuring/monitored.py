@@ -18,13 +18,14 @@ from collbench.control.world import World
 from collbench.measuring import disturbances
 from collbench.measuring.crossing import OtherPath, bypassed
 from collbench.measuring.disturbances import CaseDisturbed, HostNetwork, Stall, of_host, stalls
-from collbench.measuring.instruments import Instruments, SharedCores, between, moved_evidence, noticeable, now, shared_cores
+from collbench.measuring.instruments import Instruments, between, explains_spread, moved_evidence, noticeable, now, shared_cores
 from collbench.measuring.phases import Phases
 from collbench.measuring.prepared_case import PreparedCase, time_case
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement, slowest
 from collbench.measuring.sync import shared_page
 from collbench.native.library import StateProbeStruct, library
+from collbench.results.row import LoopTime, SharedCores
 
 # The state probe: a short measurement of the machine before and after each case.
 #
@@ -61,17 +62,14 @@ class StateProbe:
         native, elapsed = library(), np.zeros(_BLOCKS, np.int64)
         if native is None or (self.kind == "cache line" and self._ball is None):
             return None
-        out = ctypes.c_void_p(elapsed.ctypes.data)
+        out, rounds = ctypes.c_void_p(elapsed.ctypes.data), 1
         if self._ball is None:
             native.collbench_work(ctypes.c_int64(_BLOCKS), ctypes.c_int64(_STEPS), out)
-            return _middle(elapsed) * 1e-9
-        failed = native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out)
-        return None if failed else _middle(elapsed) * 1e-9 / _ROUNDS
-
-
-def _middle(elapsed: NDArray[np.int64]) -> float:
-    """Return the median of an odd number of values."""
-    return float(sorted(elapsed.tolist())[len(elapsed) // 2])
+        elif native.collbench_ping_pong(ctypes.byref(self._ball), ctypes.c_int64(_BLOCKS), out):
+            return None
+        else:
+            rounds = _ROUNDS
+        return float(sorted(elapsed.tolist())[_BLOCKS // 2]) * 1e-9 / rounds
 
 
 def state_probe(world: World) -> StateProbe | None:
@@ -136,7 +134,7 @@ class MonitoredMeasurement:
             "other_path": self.other_path,
             "launch_bound": self.launch_bound,
             "straggler": bool(self.paused_s),
-            "threads_share_cores": self.sharing is not None and self.sharing.explains_spread,
+            "threads_share_cores": self.sharing is not None and explains_spread(self.sharing),
         }
         return [word for word, true in words.items() if true] + disturbances.flags(self.networks)
 
@@ -184,7 +182,7 @@ def measure_monitored(
         if not left:
             if not (found and all_ranks):
                 return None
-            found = replace(found, evidence={"wall_s": {"measured": loop_s}}, phases=phases)
+            found = replace(found, evidence=LoopTime(loop_s).entry(), phases=phases)
             return _with_evidence(found, ready, world, all_ranks, instruments)
         repeats, budget = repeats + 1, replace(budget, max_time_s=left)
 
@@ -224,7 +222,7 @@ def _with_evidence(
         evidence["stalls"] = [stall.as_json() for stall in long]
     sharing = _sharing(world, all_ranks, series)
     if sharing is not None and sharing.threads > sharing.cores:
-        evidence["threads"] = asdict(sharing)
+        evidence |= sharing.entry()
     enqueue_s = _largest(one["enqueue_s"] for one in all_ranks)
     if enqueue_s is not None:
         evidence["enqueue_s"] = enqueue_s

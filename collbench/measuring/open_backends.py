@@ -13,8 +13,7 @@ from collbench.backends.registry import backend_class
 from collbench.control.members import Member
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, RunFailed, UsageError, WaitExpired
-from collbench.launch.failed_start import CRASHED_BACKEND, BackendStartFailed, earlier_crash
-from collbench.launch.mpi import LibraryFailed
+from collbench.launch.mpi import CRASHED_BACKEND, BackendStartFailed, LibraryFailed, earlier_crash
 from collbench.launch.network import loopback_down
 from collbench.launch.shared_memory import remove_names
 from collbench.launch.spawn import process_began_s, recorded_opening

@@ -129,21 +129,18 @@ class BackendContext:
         return frozenset(self.whole.ranks[place] for place in self.whole.driven) if self.whole else frozenset()
 
 
-def prepare(operation: Operation, case: Case, stage: BackendContext, world: World) -> PreparedCase | Fact:
+def prepare(
+    operation: Operation, case: Case, stage: BackendContext, world: World, groups: Groups | None = None, *, slots: int | None = None
+) -> PreparedCase | Fact:
     """Allocate and bind a case and run its first call on all ranks. Return it, or the first reason of a rank, the same
     on all ranks.
 
     Pairs, and the groups of a case with a tuning, belong to the case: they are made here, and `release` frees them.
-    """
-    return prepare_over(operation, case, groups_of(operation, case, stage.backend.ranks), stage, world)
 
-
-def prepare_over(
-    operation: Operation, case: Case, groups: Groups, stage: BackendContext, world: World, *, slots: int | None = None
-) -> PreparedCase | Fact:
-    """Return as `prepare`, over given groups such as one round of pairs; slots: number of rotating buffers (None: the
-    case's own).
+    groups   such as one round of pairs; None: those of the case
+    slots    number of rotating buffers; None: the case's own
     """
+    groups = groups_of(operation, case, stage.backend.ranks) if groups is None else groups
     operation = operation.on(stage.backend.api, stage.backend.passes_messages)
     preparation = Preparation(operation, case, stage, groups, world, slots or slots_for(case))
     own_groups = preparation.attempt("making its groups", "groups", preparation.make_groups)
@@ -255,7 +252,6 @@ class Preparation:
         return joined(programs) if programs else Program(((),))
 
     def _looped(self, own_groups: tuple[Group, ...], buffers: tuple[AnyBuffers, ...], program: Program) -> PreparedCase:
-        """Return the case with the loops over its program."""
         operation, case, stage = self.operation, self.case, self.stage
         # several pairs must run at the same time
         alone = (operation.self_synchronizing or operation.one_sided) and len(self.groups) == 1

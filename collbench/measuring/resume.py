@@ -107,7 +107,6 @@ def difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def _changes(then: Iterable[tuple[str, str]], now: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a clause for each value that differs."""
     before = dict(then)
     after = dict(now)
     found = []

@@ -23,7 +23,7 @@ from collbench.operations.case import Case
 from collbench.operations.groups import group_name, group_size, groups_of
 from collbench.operations.operation import Operation
 from collbench.reason import Fact, Text, as_json
-from collbench.results.row import Row, Times
+from collbench.results.row import Row, SampleStarts, StartSkew, Times
 from collbench.stats.median import Median, Mode, drift, median, modes, quantile, quantiles
 
 _WORST = 16
@@ -112,9 +112,7 @@ def make_row(
             "preempted": watched.preempted, "stolen": watched.stolen, "repeats": watched.repeats}  # fmt: skip
     if skew is not None:
         ordered = np.sort(skew)
-        seen["exit_skew_s"] = {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95)}
-        if operation.moves(case) > 1:
-            seen["exit_skew_s"]["messages"] = operation.moves(case)  # that a sample has; the row's times are per message
+        seen |= StartSkew(quantile(ordered, 0.5), quantile(ordered, 0.95), operation.moves(case)).entry()
     if len(unsound := usable[~usable]):
         seen["unsound_samples"] = len(unsound)
     if known is not None and known.drift is not None:
@@ -122,7 +120,7 @@ def make_row(
     starts = _starts(measured, ready, around, usable) if "all_s" in arrays else None
     if starts is not None:
         arrays["start_s"] = starts
-        seen["sample_starts"] = {"ranks": ready.timed, "messages": operation.moves(case)}
+        seen |= SampleStarts(ready.timed, operation.moves(case)).entry()
     row = Row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),

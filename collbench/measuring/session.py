@@ -275,7 +275,6 @@ class LaunchSession:
         return code
 
     def _notes(self) -> Iterator[str]:
-        """Yield the notes for the user before the first record."""
         request, world = self.request, self.world
         yield from (f"{one.name} is not measured: {one.reason}" for one in self.opened if one.reason)
         yield from world.info.advice

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from collbench.launch.failed_start import BackendStartFailed
+from collbench.launch.mpi import BackendStartFailed
 from collbench.reason import Fact, Text, decode_or_text
 from collbench.units import format_bytes, listed
 

@@ -11,7 +11,7 @@ from collbench.report.cases import two_modes, value_of
 from collbench.report.frame import GAP, Line, printable, text_lines
 from collbench.results.flags import FLAGS
 from collbench.results.quality import UNRELIABLE, is_unreliable, run_quality
-from collbench.results.row import IMPORTED, Row
+from collbench.results.row import IMPORTED, CommunicatorBytes, HeldResources, Row
 from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
 
 LEAST_RATE_BYTES = 4096  # a smaller message fits into one packet: its time is latency, so a bandwidth has no meaning
@@ -164,6 +164,8 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
         reason = printable(first.na or "no time")
         return Answer(first.operation, first.backend, how, verification=verification if verification.wrong else None, missing=reason)
     best = _rate(measured)
+    taken = [in_use for row in measured if (in_use := CommunicatorBytes.of(row.evidence))]
+    largest = max(taken, key=lambda in_use: (in_use.bytes, in_use.source), default=None)
     return Answer(
         first.operation,
         first.backend,
@@ -171,7 +173,7 @@ def _answer(rows: Sequence[Row], names: Sequence[str]) -> Answer:
         best,
         _latency(measured, MOST_LATENCY_BYTES if best else None),
         verification,
-        _communicator_memory(measured),
+        CommunicatorMemory(largest.bytes, largest.source) if largest else None,
     )
 
 
@@ -185,16 +187,7 @@ def verification_of(rows: Sequence[Row]) -> Verification:
 
 def _files_left_open(rows: Sequence[Row]) -> int | None:
     """Return the most files that a case which makes and frees groups left open; None if no row has that evidence."""
-    grown = [row.evidence.get("grown") for row in rows]
-    found = [count for each in grown if isinstance(each, dict) and isinstance(count := each.get("open_files"), int)]
-    return max(found, default=None)
-
-
-def _communicator_memory(rows: Sequence[Row]) -> CommunicatorMemory | None:
-    """Return the most memory that a communicator of these rows took; None if no row has that evidence."""
-    of_rows = [each for row in rows if isinstance(each := row.evidence.get("communicator"), dict)]
-    found = [(count, str(each.get("source"))) for each in of_rows if isinstance(count := each.get("bytes"), int)]
-    return CommunicatorMemory(*max(found)) if found else None
+    return max((grown.open_files for row in rows if (grown := HeldResources.of(row.evidence))), default=None)
 
 
 def _rate(rows: Sequence[Row]) -> HeadlineRate | None:

@@ -18,7 +18,7 @@ from collbench.report.guidelines import CONSISTENCY_TITLE, consistency_frame
 from collbench.report.plan import plan_of
 from collbench.results.flags import flag_name
 from collbench.results.reader import Run
-from collbench.results.row import SERIES, Row
+from collbench.results.row import SERIES, Row, StartSkew
 from collbench.units import first_of, format_bytes, format_percent, format_rate, format_size, format_time, plural
 from collbench.untrusted import dict_of, list_of
 
@@ -198,15 +198,14 @@ def _spread(backend: str, cases: list[Compared]) -> str:
 
 def _start_skew(backend: str, rows: Iterable[Row]) -> str:
     """Return the start skew, and where it is the largest part of the time of a sample."""
-    from collbench.analysis.stragglers import start_skew
-
-    known = [(skew, row) for row in rows if row.backend == backend and row.time_s and row.time_s.p50 and (skew := start_skew(row))]
+    timed = [row for row in rows if row.backend == backend and row.time_s and row.time_s.p50]
+    known = [(skew, row) for row in timed if (skew := StartSkew.of(row.evidence))]
     if not known:
         return ""
-    shares = [(skew.p50_s / (row.time_s.p50 * skew.messages), place) for place, (skew, row) in enumerate(known) if row.time_s]
+    shares = [(skew.p50 / (row.time_s.p50 * skew.messages), place) for place, (skew, row) in enumerate(known) if row.time_s]
     worst, place = max(shares)
     worst_share = format_percent(100 * worst) if worst >= 0.0005 else "<0.1 %"
-    p50, p95 = (format_time(median(skew[part] for skew, _ in known)) for part in (0, 1))
+    p50, p95 = (format_time(median(of_rows)) for of_rows in zip(*((skew.p50, skew.p95) for skew, _ in known), strict=True))
     where = row_texts.name_of(known[place][1])
     return f"{backend}: start skew {p50} µs (95th percentile {p95} µs), at most {worst_share} of the time ({where})"
 

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from collbench.analysis import health
 from collbench.analysis.health import CheckOutcome, CheckVerdict
 from collbench.errors import UsageError
-from collbench.launch.failed_start import BackendStartFailed
+from collbench.launch.mpi import BackendStartFailed
 from collbench.reason import as_json, decode
 from collbench.report.frame import Line, text_lines
 from collbench.report.screen import print_lines, wants_color, width_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from collbench.reason import Fact
 from collbench.results.flags import WITHIN_A_LAUNCH
-from collbench.results.row import Row
+from collbench.results.row import Row, SharedCores, StartSkew
 from collbench.units import plural
 
 OK, NOISY, UNRELIABLE = "ok", "noisy", "unreliable"
@@ -83,9 +83,8 @@ def _lacks_interval(row: Row) -> bool:
 
 def _has_skew(row: Row) -> bool:
     """Return whether the start skew distorts the time, by more than a barrier between ranks of one host always does."""
-    skew = row.evidence.get("exit_skew_s")
-    p50 = skew.get("p50") if isinstance(skew, dict) else None
-    return "skew_limited" in row.flags and (not isinstance(p50, int | float) or p50 > LEAST_SKEW_S)
+    skew = StartSkew.of(row.evidence)
+    return "skew_limited" in row.flags and (skew is None or skew.p50 > LEAST_SKEW_S)
 
 
 class Remedy(NamedTuple):
@@ -280,13 +279,12 @@ def run_quality(rows: Iterable[Row]) -> RunQuality:
 
 def _sharing_threads(rows: Sequence[Row]) -> SharingThreads | None:
     """Return what the rows have about threads that share cores: the middle one of their spreads; None without valid evidence."""
-    known = [(row, seen) for row in rows if isinstance(seen := row.evidence.get("threads"), dict)]
-    known = [(row, seen) for row, seen in known if all(_is_number(seen.get(name)) for name in ("threads", "cores", "spread"))]
+    known = [(row, shared) for row in rows if (shared := SharedCores.of(row.evidence))]
     if not known:
         return None
-    row, seen = sorted(known, key=lambda each: each[1]["spread"])[len(known) // 2]
+    row, shared = sorted(known, key=lambda sharing: sharing[1].spread)[len(known) // 2]
     backends = tuple(sorted({row.backend for row, _ in known}))
-    return SharingThreads(backends, row.ranks, seen["threads"], seen["cores"], seen["spread"])
+    return SharingThreads(backends, row.ranks, shared.threads, shared.cores, shared.spread)
 
 
 def _reason(remedy: str, rows: Sequence[Row]) -> QualityReason:

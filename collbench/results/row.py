@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+
+import msgspec
 
 from collbench.columns import column, figure
 from collbench.machine.peak.ceiling import Ceiling, percent_of
@@ -321,3 +324,81 @@ class Row:
 
 
 _FIELDS, _TIMES = (tuple(each.name for each in fields(kind)) for kind in (Row, Times))
+
+
+# Parts of a row's evidence: each is declared once, and what writes and reads it follows from that. Its other entries are single values.
+
+
+class EvidencePart(msgspec.Struct, frozen=True):
+    """Base of the parts. KEY: its name in the evidence."""
+
+    KEY: ClassVar[str]
+
+    @classmethod
+    def of(cls, evidence: Mapping[str, Any]) -> Self | None:
+        """Return the part of a row's evidence; None where it is missing or not valid, since stored runs are not trusted."""
+        try:
+            return msgspec.convert(evidence[cls.KEY], cls)
+        except (KeyError, msgspec.ValidationError):
+            return None
+
+    def entry(self) -> dict[str, Any]:
+        """Return the part by its name, for a row's evidence, JSON-ready."""
+        return {self.KEY: msgspec.to_builtins(self)}
+
+
+class StartSkew(EvidencePart, frozen=True, omit_defaults=True):
+    """The time between the first and the last rank to leave the synchronization before a sample, in seconds, and the sample's messages."""
+
+    KEY = "exit_skew_s"
+    p50: float
+    p95: float
+    messages: Annotated[int, msgspec.Meta(gt=0, lt=2**31)] = 1
+
+
+class SharedCores(EvidencePart, frozen=True):
+    """How the threads of a host's ranks shared its cores during a case.
+
+    threads   that ran, of all ranks
+    cores     that the ranks may use
+    others    the share of the cores' time that other processes took
+    spread    the 90th percentile of the samples divided by the 10th
+    """
+
+    KEY = "threads"
+    threads: int
+    cores: int
+    others: float
+    spread: Annotated[float, msgspec.Meta(ge=0, lt=2.0**53)]  # not NaN
+
+
+class LoopTime(EvidencePart, frozen=True, omit_defaults=True):
+    """Seconds in the timed loop, and all other seconds since the previous row was complete, with the time to store it."""
+
+    KEY = "wall_s"
+    measured: float
+    harness: float | None = None
+
+
+class HeldResources(EvidencePart, frozen=True):
+    """The open files and the resident bytes of a process; in a row's evidence, by how much those of the worst rank grew."""
+
+    KEY = "grown"
+    open_files: int
+    resident_bytes: int
+
+
+class CommunicatorBytes(EvidencePart, frozen=True):
+    """The GPU memory that a communicator takes, at the worst rank, and how that is known."""
+
+    KEY = "communicator"
+    bytes: int
+    source: str
+
+
+class SampleStarts(EvidencePart, frozen=True):
+    """The ranks with the begins of their samples (`--trace`), and the messages of a sample."""
+
+    KEY = "sample_starts"
+    ranks: list[Annotated[int, msgspec.Meta(ge=0)]]
+    messages: int

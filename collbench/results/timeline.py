@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from collbench.errors import UsageError
 from collbench.plugin import record_files
 from collbench.results.reader import Run, read_lines
-from collbench.results.row import Row
+from collbench.results.row import Row, SampleStarts
 from collbench.untrusted import dict_of, list_of
 
 if TYPE_CHECKING:
@@ -112,12 +112,12 @@ def samples_of(run: Run, row: Row) -> list[RankSamples]:
     """
     import numpy as np
 
-    about, each = dict_of(row.evidence.get("sample_starts")), number(row.evidence.get("iterations_per_sample"))
+    about, each = SampleStarts.of(row.evidence), number(row.evidence.get("iterations_per_sample"))
     if "start_s" not in row.samples or not about or each is None:
         return []
-    ranks, messages = list_of(about.get("ranks"), int), number(about.get("messages"))
+    ranks, messages = about.ranks, about.messages
     begins, times = run.array(row, "start_s"), run.array(row, "all_s")
-    if messages is None or begins.shape != times.shape or begins.ndim != 2 or len(ranks) != len(begins) or min(ranks, default=0) < 0:
+    if begins.shape != times.shape or begins.ndim != 2 or len(ranks) != len(begins):
         raise UsageError(f"samples of {row.operation} in {run.path} do not belong together: the row was altered")
     found = []
     for rank, begin_s, took_s in zip(ranks, begins, times * (messages * each), strict=True):

@@ -22,7 +22,6 @@ from collbench.analysis.stragglers import (
     compared,
     histogram,
     slow_links,
-    start_skew,
     stragglers,
     stragglers_in,
 )
@@ -30,7 +29,7 @@ from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.results.folder import RunFolder
 from collbench.results.reader import Run, read_run
-from collbench.results.row import Row
+from collbench.results.row import Row, StartSkew
 from collbench.stats.median import median
 from tests.results.rows import make_row, not_measured
 
@@ -276,10 +275,10 @@ def test_arrays_that_are_missing_or_senseless_are_left_out(tmp_path: Path) -> No
 
 
 def test_exit_skew_is_read_as_far_as_it_is_two_numbers() -> None:
-    assert start_skew(make_row(evidence={"exit_skew_s": {"p50": 1e-7, "p95": 3e-7}})) == (1e-7, 3e-7, 1)
+    assert StartSkew.of({"exit_skew_s": {"p50": 1e-7, "p95": 3e-7}}) == StartSkew(1e-7, 3e-7, 1)
     for known in (None, [], {"p50": 1e-7}, {"p50": "x", "p95": 1}, {"p50": 1e-7, "p95": 3e-7, "messages": 0}):
-        assert start_skew(make_row(evidence={"exit_skew_s": known})) is None
-    assert start_skew(make_row()) is None
+        assert StartSkew.of({"exit_skew_s": known}) is None
+    assert StartSkew.of({}) is None
 
 
 def case_by_hand(medians_s, slowest=(0,), **row):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from collbench.launch.failed_start import BackendStartFailed
+from collbench.launch.mpi import BackendStartFailed
 from collbench.operations.unsupported import decode_reason
 from collbench.results.reader import read_run
 from tests.cli.command import BIN, PROGRAM, one_sentence, run, running, start, until

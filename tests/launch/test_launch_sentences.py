@@ -33,10 +33,9 @@ from collbench.launch.explain import (
     typed,
     with_hosts,
 )  # fmt: skip
-from collbench.launch.failed_start import crash_in_opening
 from collbench.launch.info import LaunchInfo
-from collbench.launch.limits import RankLimit, refuse_few_files, refuse_too_many
-from collbench.launch.mpi import initialise, mpi_mismatch, size_disagrees, start_failure
+from collbench.launch.limits import refuse_few_files, refuse_too_many
+from collbench.launch.mpi import crash_in_opening, initialise, mpi_mismatch, size_disagrees, start_failure
 from collbench.launch.network import loopback_down
 from collbench.launch.spawn import default_ranks, exit_meaning, mpiexec_family, node_workers, start_local
 from collbench.launch.supervise import SupervisedProcess, Supervisor
@@ -100,9 +99,9 @@ def mismatch(version: str, env: Mapping[str, str], **changes: object) -> Call:
     return mismatched
 
 
-def too_many(ranks: int, cores: int, *narrow: RankLimit) -> Call:
+def too_many(ranks: int, cores: int, *narrow: tuple[int, str]) -> Call:
     def refused() -> None:
-        with patch.object(limits, "_limits", lambda *_: iter([RankLimit(1 << 40, "nothing"), *narrow])):
+        with patch.object(limits, "_limits", lambda *_: iter([(1 << 40, "nothing"), *narrow])):
             refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=False, cores=cores)
 
     return refused

@@ -10,13 +10,15 @@ import pytest
 
 from collbench.errors import UsageError
 from collbench.launch import limits
-from collbench.launch.limits import RankLimit, free_bytes, free_tasks, refuse_too_many
+from collbench.launch.limits import free_bytes, free_tasks, refuse_too_many
 from tests.cli.command import run
 
-MANY = RankLimit(1 << 40, "nothing")
+MANY = (1 << 40, "nothing")
 
 
-def refused(ranks: int, *found: RankLimit, oversubscribe: bool = False, cores: int = 2, monkeypatch: pytest.MonkeyPatch) -> str | None:
+def refused(
+    ranks: int, *found: tuple[int, str], oversubscribe: bool = False, cores: int = 2, monkeypatch: pytest.MonkeyPatch
+) -> str | None:
     monkeypatch.setattr(limits, "_limits", lambda *_: iter([MANY, *found]))
     try:
         refuse_too_many(ranks, "--ranks", torch=False, oversubscribe=oversubscribe, cores=cores)
@@ -33,11 +35,11 @@ def test_16_ranks_per_core_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_option_overrides_memory_and_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = RankLimit(50, "more than there is")
+    narrow = (50, "more than there is")
     for oversubscribe, most in ((True, 50), (False, 32)):
         said = refused(51, narrow, oversubscribe=oversubscribe, monkeypatch=monkeypatch)
-        assert said and narrow.why in said and said.endswith(f"at most {most}")
-    assert refused(1, RankLimit(0, "more"), monkeypatch=monkeypatch) is None  # one process is always allowed
+        assert said and narrow[1] in said and said.endswith(f"at most {most}")
+    assert refused(1, (0, "more"), monkeypatch=monkeypatch) is None  # one process is always allowed
 
 
 def system(folder: Path, groups: str, **files: str) -> tuple[Path, Path]:

@@ -17,8 +17,8 @@ from collbench.launch import detect, slurm
 from collbench.launch import detect as mpi
 from collbench.launch import spawn as mpi_start
 from collbench.launch.detect import detect_local, is_follower, to_variable
-from collbench.launch.failed_start import StartCrashed, earlier_crash, without_crashed
 from collbench.launch.info import LaunchInfo
+from collbench.launch.mpi import StartCrashed, earlier_crash, without_crashed
 from collbench.launch.spawn import _worker, default_ranks, node_workers, start_local, terminal
 from collbench.launch.supervise import SupervisedProcess, Supervisor
 

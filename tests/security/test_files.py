@@ -303,7 +303,7 @@ OWN_JSON = {
     "measuring/telemetry.py",
     "plugins/training/framework_steps.py",
     "plugins/libraries/horovod.py",
-    "launch/failed_start.py",
+    "launch/mpi.py",
 }
 
 

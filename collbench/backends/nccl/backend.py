@@ -210,7 +210,6 @@ class NcclBackend(BackendBase):
 
     @property
     def _own_ranks(self) -> range:
-        """The ranks of the job that this process drives."""
         return range(self._first, self._first + len(self._driven))
 
     def _rank(self, rank: int) -> RankGpu:
@@ -369,7 +368,7 @@ class NcclBackend(BackendBase):
     def compute(self, seconds: float) -> Call:
         """Return a call that keeps the rank's own stream busy for so long, with a kernel."""
         (rank,) = self._driven
-        return kernels_of(rank.gpu).delay_call(rank.stream, max(0, round(seconds * 1e9)))
+        return kernels_of(rank.gpu).call(rank.stream, "delay", 1, max(0, round(seconds * 1e9)))
 
     def computing_stream(self) -> tuple[OpenGpu, Stream]:
         """Return the rank's own GPU and stream."""

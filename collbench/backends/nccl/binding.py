@@ -86,7 +86,6 @@ class Communicators:
 
     @property
     def _counts(self) -> bool:
-        """Whether NCCL counts the memory of a communicator."""
         return self._library.has("ncclCommMemStats")
 
     def most_bytes(self, comms: Sequence[int]) -> tuple[int, str] | None:

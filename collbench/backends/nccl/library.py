@@ -204,7 +204,8 @@ class NcclNotFound(RunFailed):
 
 def fp8_on_cuda(library: str, dtype: str, arch: str) -> Reason | None:
     """Return why NCCL cannot reduce an 8-bit float on this GPU ("sm_90"), or None. For an unknown GPU, NCCL decides."""
-    return ArchitectureUnsupported(library, dtype, arch, "9.0") if _capability(arch) < FP8_REDUCES_FROM else None
+    known = re.fullmatch(r"sm_(\d+)", arch)  # its number is the compute capability times 10
+    return ArchitectureUnsupported(library, dtype, arch, "9.0") if known and int(known[1]) < FP8_REDUCES_FROM else None
 
 
 @dataclass(frozen=True)
@@ -427,9 +428,3 @@ def _tunings(operation: Operation, case: Case, library: NcclLibrary) -> Iterator
 
 def _needs(what: str, since: Version, library: NcclLibrary) -> Reason:
     return VersionNeeded(library.dialect.name, what, dotted(since), dotted(library.version))
-
-
-def _capability(arch: str) -> int:
-    """Return 90 for sm_90. For an unknown name, assume support and let NCCL decide."""
-    found = re.fullmatch(r"sm_(\d+)", arch)
-    return int(found[1]) if found else FP8_REDUCES_FROM

@@ -12,8 +12,8 @@ from typing import Any
 from collbench.backends.backend import Backend, CountingBackend, WitnessedBackend, unsupported_reason
 from collbench.control.world import World
 from collbench.errors import FAILED, FINE, USAGE
-from collbench.launch.failed_start import BackendStartFailed
-from collbench.measuring.memory import HeldResources, check_memory, fitting_sizes, held_resources
+from collbench.launch.mpi import BackendStartFailed
+from collbench.measuring.memory import check_memory, fitting_sizes, held_resources
 from collbench.measuring.monitored import MonitoredMeasurement
 from collbench.measuring.open_backends import OpenBackend, Work, ranks_by_host
 from collbench.measuring.phases import Phase, Phases, nvtx_range
@@ -31,7 +31,7 @@ from collbench.plugin import measurement_mode
 from collbench.reason import Fact, Text, as_json
 from collbench.results.folder import CASES
 from collbench.results.reader import Run
-from collbench.results.row import Row
+from collbench.results.row import CommunicatorBytes, HeldResources, LoopTime, Row
 from collbench.units import format_bytes, plural
 
 _LEAST_S = 2.0  # with less time for all cases only the smallest ones are measured
@@ -131,7 +131,8 @@ class CasesTask(Task):
                 began_s = time.monotonic()
                 with nvtx_range(case.title()):
                     row = runner.take(operation, case, place, times.next())
-                sampled_s = row.evidence.get("wall_s", {}).get("measured", 0.0) if row else 0.0
+                in_loop = LoopTime.of(row.evidence) if row else None
+                sampled_s = in_loop.measured if in_loop else 0.0
                 times.spent(case.size_bytes, time.monotonic() - began_s - sampled_s)
             stop = None
             if row:
@@ -300,19 +301,19 @@ class BackendRunner:
         """Return the evidence of a leak check: by how much the open files and memory of the worst rank grew meanwhile. All ranks call."""
         after = held_resources()
         own = [after.open_files - before.open_files, after.resident_bytes - before.resident_bytes]
-        every = self.session.world.allgather(own, "counting open files")
-        return {"grown": {"open_files": max(one[0] for one in every), "resident_bytes": max(one[1] for one in every)}}
+        of_ranks = self.session.world.allgather(own, "counting open files")
+        return HeldResources(*map(max, zip(*of_ranks, strict=True))).entry()
 
     def _communicators(self, ready: PreparedCase, backend: Backend) -> dict[str, Any]:
         """Return the evidence of the GPU memory that a communicator of the case takes, at the worst rank. All ranks call."""
         if not isinstance(backend, CountingBackend):
             return {}
         own = [found for group in ready.own_groups if (found := backend.communicator_bytes(group))]
-        every = [tuple(found) for one in self.session.world.allgather(own, "counting the memory of communicators") for found in one]
-        return {"communicator": dict(zip(("bytes", "source"), max(every), strict=True))} if every else {}
+        of_ranks = self.session.world.allgather(own, "counting the memory of communicators")
+        taken = [CommunicatorBytes(*of_group) for of_rank in of_ranks for of_group in of_rank]
+        return max(taken, key=lambda in_use: (in_use.bytes, in_use.source)).entry() if taken else {}
 
     def _row_context(self, ready: PreparedCase, backend: Backend, watched: MonitoredMeasurement) -> RowContext:
-        """Return the row's ceilings, flags and evidence."""
         session = self.session
         directly = watched.evidence.get("moved", {}).get("copied_directly")
         ceiling, bound = session.ceilings.of(ready.operation, ready.case, backend, ready.groups, directly)
@@ -331,14 +332,14 @@ class BackendRunner:
 
         "at_s"    begin and end in seconds since the run's start
         "phases"  [name, begin, end] of each phase, likewise
-        "wall_s"  seconds in the timed loop, and all other seconds since the previous row was complete, with the time to store it
+        "wall_s"  see `LoopTime`
         """
         session = self.session
         if session.folder is None:
             return None
         began_s, ended_s = session.lap()
-        measured = row.evidence.get("wall_s", {}).get("measured", 0.0)
-        when: dict[str, Any] = {"wall_s": {"measured": measured, "harness": ended_s - began_s - measured}}
+        in_loop = LoopTime.of(row.evidence) or LoopTime(0.0)
+        when = LoopTime(in_loop.measured, ended_s - began_s - in_loop.measured).entry()
         if at_s := session.since_start(began_s, ended_s):
             when["at_s"] = at_s
         if at_s and phases:

@@ -16,7 +16,6 @@ from collbench.operations.traffic import elements_by_rank
 
 
 def _parts(x: Binding | Place) -> tuple[int, ...]:
-    """Return the elements of each rank's part."""
     return elements_by_rank(x.case.traffic, x.n, x.count)
 
 

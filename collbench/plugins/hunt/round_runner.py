@@ -18,7 +18,7 @@ from collbench.backends.backend import Backend, Group, can_do
 from collbench.control.world import World
 from collbench.errors import CollbenchError, PeerFailed, WaitExpired
 from collbench.measuring.monitored import StateProbe
-from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed, prepare_over, release, time_shortly, verify_case
+from collbench.measuring.prepared_case import BackendContext, PreparedCase, placed, prepare, release, time_shortly, verify_case
 from collbench.measuring.request import Budget
 from collbench.measuring.sampling import Measurement, slowest
 from collbench.operations.builtin.allreduce import ALLREDUCE
@@ -215,7 +215,7 @@ class RoundRunner:
         self, operation: Operation, case: Case, groups: Groups, context: BackendContext, budget: Budget
     ) -> tuple[PreparedCase, Measurement | None, Sequence[Mismatch] | None] | Fact:
         """Measure and verify a case over the groups of a round. Results are at rank 0; a rejection is the same at all ranks."""
-        ready = prepare_over(operation, case, groups, context, self.world)
+        ready = prepare(operation, case, context, self.world, groups)
         if isinstance(ready, Fact):
             return ready
         check = self.request.launch.check

@@ -13,6 +13,7 @@ from collbench.columns import COUNT, FLAGS, NUMBER, SECONDS, column, figure
 from collbench.reason import Fact
 from collbench.records import Record
 from collbench.results.estimate import Estimate
+from collbench.results.row import StartSkew
 from collbench.stats.median import t_quantile
 from collbench.units import format_size
 
@@ -99,9 +100,8 @@ class KvRow(Record, frozen=True, kw_only=True):
     )  # fmt: skip
     def start_skew_s(self) -> float | None:
         """The median seconds between the first and the last rank of a host to begin; None with one rank per host."""
-        skew = self.evidence.get("exit_skew_s")
-        value = skew.get("p50") if isinstance(skew, dict) else None
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf") else None
+        skew = StartSkew.of(self.evidence)
+        return skew.p50 if skew and 0 <= skew.p50 < float("inf") else None
 
 
 CASE = "kv"  # the operation of a row's case in cells.jsonl, which `compare`, `gate` and `baseline` use

@@ -24,7 +24,7 @@ from collbench.errors import UsageError
 from collbench.launch import signals
 from collbench.measuring.crossing import LeastBytes, least
 from collbench.measuring.loop import Loop, Timed
-from collbench.measuring.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare_over, release, verify_case
+from collbench.measuring.prepared_case import BackendContext, DataError, PreparedCase, phase, placed, prepare, release, verify_case
 from collbench.measuring.request import Request
 from collbench.measuring.row import check_fields, wrong_evidence
 from collbench.measuring.session import LaunchSession, Plan, ProgressListener, Task, WrongDataStop, run_task
@@ -274,7 +274,7 @@ class LoadTask(Task):
                 if ranks not in context.members:
                     with world.watchdog.phase(f"making groups on {context.backend.name}"):
                         context.members[ranks] = context.backend.group(ranks)
-        return prepare_over(operation, case, groups, context, world)
+        return prepare(operation, case, context, world, groups)
 
     def measure(self, session: LaunchSession) -> None:
         """Measure the rows that are not stored, and store each when it is finished."""

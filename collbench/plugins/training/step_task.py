@@ -37,7 +37,7 @@ from collbench.measuring.prepared_case import (
     mismatches_in,
     phase,
     placed,
-    prepare_over,
+    prepare,
     release,
     time_shortly,
 )
@@ -520,7 +520,7 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPar
     reason = world.first_error(None if refusal is None else as_json(refusal), f"asking {stage.backend.name} what it can do")
     if reason is not None:
         return decode_reason(reason)  # type: ignore[return-value]
-    ready = prepare_over(part.operation, part.case, part.groups, stage, world, slots=part.slots)
+    ready = prepare(part.operation, part.case, stage, world, part.groups, slots=part.slots)
     if isinstance(ready, Fact):
         return ready
     adding = ServerSums(ready) if part.exchange.adds else None
