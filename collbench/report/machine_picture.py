@@ -442,13 +442,10 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     left_out = len(machine.gpus) + len(machine.nics) - len(drawn.gpus) - len(drawn.nics)
     notes = list(_notes(empty if len(empty) < len(domains) else [], left_out, plan, machine))
     body += [text(20, bottom + 22 + 17 * place, note, "small", room=plan.width - 40, size=10.5) for place, note in enumerate(notes)]
-    return document(plan.width, bottom + 22 + 17 * len(notes), name, _description(machine), body)
-
-
-def _description(machine: Machine) -> str:
     gpus = [f"{gpu_name(gpu)}: {gpu_model(gpu)}. {links_text(machine, gpu)}" for gpu in machine.gpus[:16]]
     nics = [f"{nic_name(nic)}: {'; '.join(map(port_text, nic.ports))}" for nic in machine.nics[:32] if nic.virtual is None]
-    return f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {len(machine.nics)} NICs. " + ". ".join([*gpus, *nics])
+    counts = f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {len(machine.nics)} NICs"
+    return document(plan.width, bottom + 22 + 17 * len(notes), name, f"{counts}. {'. '.join([*gpus, *nics])}", body)
 
 
 def _domains(plan: PictureLayout, machine: Machine) -> Iterator[str]:
