@@ -47,9 +47,7 @@ def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[st
 
 
 def _of(view: MachineView, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
-    if not view.usable:
-        return
-    for gpu in view.machine.gpus:
+    for gpu in view.machine.gpus if view.usable else ():
         near = view.nearest(gpu)
         answers = [_state(view, gpu, nic, logs) for nic in (near[1] if near else view.usable[:1])]
         yield gpu, min(answers, key=lambda each: BEST_FIRST.index(each.state))

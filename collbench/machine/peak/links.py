@@ -87,23 +87,17 @@ _IDLE = 2.5  # GT/s of idle GPUs and emulated bridges
 _ROUNDING = 1e-9
 
 
-@dataclass
 class PcieTree:
     """The PCI devices of a machine by address. `doubts` collects values that were read and rejected as implausible."""
 
-    machine: Machine
-    doubts: list[str] = field(default_factory=list)
-    devices: dict[str, PciDevice] = field(init=False)
-    _gpus: dict[str, Gpu] = field(init=False)
-    _links: PcieLinks = field(init=False)
-    _fastest_below: dict[str, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._gpus = {gpu.key: gpu for gpu in self.machine.gpus}
-        self._links = PcieLinks(self.machine)
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.doubts: list[str] = []
+        self._gpus = {gpu.key: gpu for gpu in machine.gpus}
+        self._links = PcieLinks(machine)
         self.devices = self._links.devices
-        self._fastest_below = {}
-        for device in self.machine.pci:
+        self._fastest_below: dict[str, float] = {}
+        for device in machine.pci:
             row, width = pcie(_speed(device)), _width(device)
             if device.parent and row and width:
                 self._fastest_below[device.parent] = max(row.bytes_per_s(width), self._fastest_below.get(device.parent, 0.0))
@@ -270,12 +264,6 @@ class Wires:
         part = GpuLinkLimit(link=self.kind, count=count, bytes_per_s=one.bytes_per_s)
         nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
         return Link.of(count * one.bytes_per_s, part, one.source, nccl, one.library)
-
-    def between(self, a: str, b: str) -> float:
-        """Return the rate from a to b, not counting paths through another GPU."""
-        if a in self.switch and b in self.switch:
-            return min(self.switch[a], self.switch[b])
-        return self.mesh.get(a, {}).get(b, 0.0)
 
     def around(self, a: str, b: str) -> float:
         """Return the rate from a to b over all paths through one other GPU."""

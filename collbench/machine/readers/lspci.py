@@ -6,7 +6,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collbench.machine.model import Machine, PciDevice, PcieLink, System
 from collbench.machine.readers import pci
@@ -206,22 +206,11 @@ def read(text: str, name: str) -> Machine:
 
 def _device(function: _Function, parent: str | None) -> PciDevice:
     """Return one function. A switch port is recognized only where capabilities are printed."""
-    kind = pci.kind_of(function.address, function.vendor_id, function.class_id)
-    virtual = pci.is_virtual(function.address, function.vendor_id, function.device_id, function.class_id, function.name)
-    return PciDevice(
-        function.address,
-        "switch" if kind == "bridge" and function.port_type in _PORTS else kind,
-        parent,
-        function.vendor_id,
-        function.device_id,
-        function.class_id,
-        function.name,
-        function.numa,
-        PcieLink() if virtual else PcieLink(*function.now, *function.most),
-        function.acs,
-        function.driver,
-        virtual,
+    ids, link = (function.vendor_id, function.device_id, function.class_id), PcieLink(*function.now, *function.most)
+    device = pci.function(
+        function.address, *ids, link, name=function.name, parent=parent, numa=function.numa, acs=function.acs, driver=function.driver
     )
+    return replace(device, kind="switch") if device.kind == "bridge" and function.port_type in _PORTS else device
 
 
 def _parents(found: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
