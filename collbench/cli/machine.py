@@ -202,7 +202,6 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _check_peak_options(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for options of `peak` that do not go together."""
     if arguments.emit is not None and arguments.floor is None:
         raise UsageError(f"--emit {arguments.emit} needs the share of the expected rate: add --floor 85%")
     if arguments.format == "csv" and not arguments.sizes:
@@ -309,7 +308,6 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
-    """Print the machines, and draw them if requested."""
     from collbench.machine.cluster import differences
     from collbench.report.machine import probe_text
 

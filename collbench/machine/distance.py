@@ -196,7 +196,6 @@ class Distances:
         return self._chain(part.address).devices if part and part.address else []
 
     def _chain(self, address: str) -> _Chain:
-        """Return the device and the bridges above it, up to the root."""
         chain: list[str] = []
         seen: set[str] = set()
         at: str | None = address
@@ -319,7 +318,6 @@ def _distance(distances: Distances, gpu: Gpu, nic: Nic) -> Capability:
 
 
 def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
-    """Return whether the NIC's driver can access the memory of this GPU."""
     if nic.gdr is not None:
         source = origin(machine, f"nics/{nic.key}/gdr") or next(iter(machine.sources), "the source")
         return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")

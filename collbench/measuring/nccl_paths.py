@@ -447,7 +447,6 @@ class _Client:
         return self._buffer.decode("utf-8", "replace")
 
     def _request(self, command: str) -> str:
-        """Send a command and return the line that answers it."""
         self._send(command)
         while b"\n" not in self._buffer and len(self._buffer) < _LINE and self._receive():
             pass
@@ -472,7 +471,6 @@ class _Client:
 
 
 def _sentence(answer: str) -> str:
-    """Return the report in a reply, which is JSON or text."""
     if not answer.strip():
         raise ValueError("sends an empty answer")
     try:

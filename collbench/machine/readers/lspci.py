@@ -163,7 +163,6 @@ def _take(function: _Function, word: str, value: str) -> None:
 
 
 def _link(value: str) -> tuple[float | None, int | None]:
-    """Return GT/s and lanes; (None, None) for "Speed unknown, Width x0"."""
     width = _WIDTH.search(value)
     return gigatransfers(value), lanes(width[1]) if width else None
 
@@ -233,13 +232,11 @@ def _parents(found: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Return domain and bus of an address."""
     domain, bus, _ = address.split(":")
     return domain, int(bus, 16)
 
 
 def _unknown(found: Sequence[_Function], devices: Sequence[PciDevice]) -> dict[str, str]:
-    """Return why parents, links and access control of relevant functions are unknown."""
     tree = any(function.buses for function in found)
     unknown: dict[str, str] = {}
     for function, device in zip(found, devices, strict=True):
