@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from collbench.machine.merge import origin
-from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
+from collbench.machine.model import BRIDGES, SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
 from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
 ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not show
-_BRIDGES = frozenset({"switch", "bridge", "root"})
+
 _NODES_OF_TWO_SOCKETS = 8
 _DEEPEST = 256  # buses in a PCI domain
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
@@ -158,7 +159,7 @@ class Distances:
         below = (first[: first.index(common)], second[: places[common]]) if common else (first, second)
         for address in (*below[0], *below[1], *([common] if common else [])):
             device = self._pci.get(address)
-            if device and device.virtual and device.kind in _BRIDGES and not address.startswith(NAMED_BY_A_FILE):
+            if device and device.virtual and device.kind in BRIDGES and not address.startswith(NAMED_BY_A_FILE):
                 return None, "a hypervisor made up the bridges above them"
         if common is None:
             return self._over_host(a, b, (first[-1], second[-1]), " and ".join(dict.fromkeys(whys)))
@@ -274,6 +275,11 @@ def capability(
         if decisive := next((fact for fact in facts if fact.state == state), None):
             return decisive
     return Capability(_UNCHECKED, f"{memory.why}, {apart.why}")
+
+
+def best_of(states: Iterable[Capability]) -> Capability:
+    """Return the first of the best states."""
+    return min(states, key=lambda each: BEST_FIRST.index(each.state))
 
 
 def not_used(found: Capability, why: str) -> Capability:

@@ -499,7 +499,17 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
         why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
         return Egress(unknown(f"NIC {silent.name}: {why}; give one with --nic"), (), doubts)
     slots = _by_slot(fabric, tree, [port for port in shared if port.certain])
-    return Egress(_together(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
+    links = [slot.link for slot in slots]
+    total, on_wires = sum(link.known for link in links), sum(slot.wire for slot in slots)
+    rates_of_ports = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
+    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < 0.999 * on_wires else {}
+    part = NicLimit(
+        ports=tuple((count, rate) for rate, count in sorted(rates_of_ports.items(), reverse=True)),
+        interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
+        slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
+    )
+    source, nccl = source_of(machine, f"nics/{fabric[0].key}/ports"), sum(link.as_nccl_takes_it().known for link in links)
+    return Egress(Link.of(total, part, source, nccl), slots, doubts)
 
 
 def _of_management(names: Sequence[str]) -> str:
@@ -574,19 +584,6 @@ def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> N
         return NicRate(names, None, bits, payload, unknown(together.name))
     nccl = sum(link.as_nccl_takes_it().known for link in links)
     return NicRate(names, None, bits, payload, replace(together, bytes_per_s=sum(link.known for link in links), nccl_bytes_per_s=nccl))
-
-
-def _together(slots: Sequence[NicRate], source: str) -> Link:
-    links = [slot.link for slot in slots]
-    total, wires = sum(link.known for link in links), sum(slot.wire for slot in slots)
-    rates = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
-    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < 0.999 * wires else {}
-    part = NicLimit(
-        ports=tuple((count, rate) for rate, count in sorted(rates.items(), reverse=True)),
-        interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
-        slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
-    )
-    return Link.of(total, part, source, sum(link.as_nccl_takes_it().known for link in links))
 
 
 # What reaches the NICs: data from GPUs or from host memory crosses the links above the switches between them.
