@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collbench.launch.info import LaunchInfo
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
-    from collbench.machine.peak.node import Job, UserOverride
+    from collbench.machine.peak.node import Job
     from collbench.machine.readers.nccl_log import NcclLog
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
@@ -146,7 +146,7 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.machine.peak.collective import ceilings
     from collbench.machine.peak.comparison import csv_lines, lines, lines_of_sizes
     from collbench.machine.peak.job import check_ranks, nodes_of
-    from collbench.machine.peak.node import Job
+    from collbench.machine.peak.node import Job, UserOverride, parse_nic, parse_pcie
     from collbench.machine.peak.time_model import expected_times
     from collbench.report.frame import Line
     from collbench.report.screen import width_of, wrapped
@@ -154,8 +154,14 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 
     _check_peak_options(arguments)
     machines = read_machines(arguments.sources) if arguments.sources else []
+    override = UserOverride(
+        nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
+        nvlink=given_rate("--nvlink", arguments.nvlink),
+        pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
+        nvls=None if arguments.nvls is None else arguments.nvls == "yes",
+    )
     job = Job(
-        nodes_of(machines, _override(arguments), arguments.nodes, arguments.gpus_per_node, arguments.nvlink_domain),
+        nodes_of(machines, override, arguments.nodes, arguments.gpus_per_node, arguments.nvlink_domain),
         oversubscription=arguments.oversubscription,
         sharp=arguments.sharp,
         ring_edges=arguments.ring_edges,
@@ -196,7 +202,6 @@ def call_peak(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _check_peak_options(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for options of `peak` that do not go together."""
     if arguments.emit is not None and arguments.floor is None:
         raise UsageError(f"--emit {arguments.emit} needs the share of the expected rate: add --floor 85%")
     if arguments.format == "csv" and not arguments.sizes:
@@ -219,17 +224,6 @@ def given_rate(option: str, text: str | None) -> float | None:
     from collbench.machine.peak.node import parse_gigabytes
 
     return None if text is None else parse_gigabytes(option, text)
-
-
-def _override(arguments: argparse.Namespace) -> UserOverride:
-    from collbench.machine.peak.node import UserOverride, parse_nic, parse_pcie
-
-    return UserOverride(
-        nic=parse_nic(arguments.nic) if arguments.nic is not None else None,
-        nvlink=given_rate("--nvlink", arguments.nvlink),
-        pcie=parse_pcie(arguments.pcie) if arguments.pcie is not None else None,
-        nvls=None if arguments.nvls is None else arguments.nvls == "yes",
-    )
 
 
 def _json(operation: str, measured: float | None, found: CollectiveCeilings, job: Job) -> str:
@@ -314,7 +308,6 @@ def call_probe(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
-    """Print the machines, and draw them if requested."""
     from collbench.machine.cluster import differences
     from collbench.report.machine import probe_text
 

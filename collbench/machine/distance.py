@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from collbench.machine.merge import origin
-from collbench.machine.model import SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
+from collbench.machine.model import BRIDGES, SWITCH, Gpu, Machine, Nic, PciDevice, System, is_nccl_topology
 from collbench.machine.readers.pci import NAMED_BY_A_FILE, is_with_cpu
 
 CLOSE: Final = ("PIX", "PXB")  # the bytes stay below a host bridge
 ORDER: Final = ("X", "NV", "XG", "PIX", "PXB", "PHB", "NODE", "SYS")
 ANY_PCIE: Final = "PCIE"  # over PCIe, at a distance that the source does not show
-_BRIDGES = frozenset({"switch", "bridge", "root"})
+
 _NODES_OF_TWO_SOCKETS = 8
 _DEEPEST = 256  # buses in a PCI domain
 _PREFIX = {"nvlink": "NV", "xgmi": "XG"}
@@ -158,7 +159,7 @@ class Distances:
         below = (first[: first.index(common)], second[: places[common]]) if common else (first, second)
         for address in (*below[0], *below[1], *([common] if common else [])):
             device = self._pci.get(address)
-            if device and device.virtual and device.kind in _BRIDGES and not address.startswith(NAMED_BY_A_FILE):
+            if device and device.virtual and device.kind in BRIDGES and not address.startswith(NAMED_BY_A_FILE):
                 return None, "a hypervisor made up the bridges above them"
         if common is None:
             return self._over_host(a, b, (first[-1], second[-1]), " and ".join(dict.fromkeys(whys)))
@@ -196,7 +197,6 @@ class Distances:
         return self._chain(part.address).devices if part and part.address else []
 
     def _chain(self, address: str) -> _Chain:
-        """Return the device and the bridges above it, up to the root."""
         chain: list[str] = []
         seen: set[str] = set()
         at: str | None = address
@@ -277,6 +277,11 @@ def capability(
     return Capability(_UNCHECKED, f"{memory.why}, {apart.why}")
 
 
+def best_of(states: Iterable[Capability]) -> Capability:
+    """Return the first of the best states."""
+    return min(states, key=lambda each: BEST_FIRST.index(each.state))
+
+
 def not_used(found: Capability, why: str) -> Capability:
     """Return the state of a pair that a log or counters show unused. "not capable" and "unknown" stay as they are."""
     return Capability("capable, not used" if found.state == _UNCHECKED else found.state, why)
@@ -319,7 +324,6 @@ def _distance(distances: Distances, gpu: Gpu, nic: Nic) -> Capability:
 
 
 def _memory(machine: Machine, gpu: Gpu, nic: Nic) -> Capability:
-    """Return whether the NIC's driver can access the memory of this GPU."""
     if nic.gdr is not None:
         source = origin(machine, f"nics/{nic.key}/gdr") or next(iter(machine.sources), "the source")
         return Capability(_UNCHECKED if nic.gdr else "not capable", f"{source} has gdr={int(nic.gdr)}")

@@ -241,7 +241,6 @@ def _merged_parts(path: str, found: Sequence[tuple[Machine, Sequence[Any]]], rec
 
 
 def _merged(path: str, group: Sequence[tuple[Machine, Any]], record: _Record) -> Any:
-    """Return one part merged from the values of several sources."""
     machine, part = group[0]
     if len(group) == 1 and not machine.origins:
         record.origins[path] = source_of(machine)
@@ -324,7 +323,6 @@ def _still_unknown(merged: Machine, readings: Sequence[Machine]) -> dict[str, st
 
 
 def _known(merged: Machine, parts: Mapping[str, Mapping[str, Any]], steps: Sequence[str]) -> bool:
-    """Return whether the merged machine has a value at this path."""
     name, *rest = steps
     at: Any = getattr(merged, name, None)
     if name in parts and rest:

@@ -17,6 +17,7 @@ from collbench.units import plural
 PciKind = Literal["gpu", "nic", "nvswitch", "switch", "bridge", "root", "other"]
 LinkKind = Literal["nvlink", "xgmi"]
 SWITCH = "switch"  # the far end of a GpuLink that goes to an NVSwitch
+BRIDGES: Final = frozenset({"switch", "bridge", "root"})  # kinds of PCI functions with others below them
 
 
 @dataclass(frozen=True, slots=True)

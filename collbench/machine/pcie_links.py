@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from collbench.machine.merge import origin
-from collbench.machine.model import Machine, PciDevice, PcieLink, is_nccl_topology
+from collbench.machine.model import BRIDGES, Machine, PciDevice, PcieLink, is_nccl_topology
 
-_BRIDGES = frozenset({"switch", "bridge", "root"})
 _Figure = TypeVar("_Figure", int, float)
 
 
@@ -30,7 +29,7 @@ class PcieLinks:
         self._whole_switches = {address for address, below in buses.items() if len(below) > 1}
         self._cards_below: dict[str, set[str]] = {}
         for device in machine.pci:
-            for bridge in () if device.virtual or device.kind in _BRIDGES else self.bridges_above(device.address):
+            for bridge in () if device.virtual or device.kind in BRIDGES else self.bridges_above(device.address):
                 self._cards_below.setdefault(bridge, set()).add(device.address.rpartition(".")[0])
 
     def port_above(self, device: PciDevice) -> PciDevice | None:
@@ -63,7 +62,7 @@ class PcieLinks:
         Links above that no other card shares lower it as well.
         """
         link = device.link
-        others = [self.devices[bridge] for bridge in self.of_card_alone(device.address)] if device.kind not in _BRIDGES else []
+        others = [self.devices[bridge] for bridge in self.of_card_alone(device.address)] if device.kind not in BRIDGES else []
         port = self.port_above(device)
         for other in [port, *others] if port else others:
             if not other.virtual:

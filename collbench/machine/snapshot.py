@@ -126,7 +126,6 @@ def _document(kind: Any) -> Any:
 
 
 def _json_type(hint: Any) -> Any:
-    """Return the type of the JSON of a value of the model."""
     if isinstance(hint, type) and is_dataclass(hint):
         return _document(hint)
     origin, inner = get_origin(hint), get_args(hint)
@@ -144,7 +143,6 @@ def _without_none(hint: Any) -> Any:
 
 
 def _of_model(value: Any) -> Any:
-    """Return a checked value as one of the model."""
     if isinstance(value, msgspec.Struct):
         kind: Any = type(value).part  # type: ignore[attr-defined]
         return kind(*[_of_model(getattr(value, field.name)) for field in fields(kind)])

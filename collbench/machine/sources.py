@@ -170,7 +170,6 @@ def read_paths(paths: Sequence[Path], note: Callable[[str], None] | None = None)
 
 
 def _groups(units: Sequence[_Unit]) -> list[list[_Reading]]:
-    """Return the readings of each machine."""
     hosts: dict[str, list[_Reading]] = {}
     nameless: list[_Unit] = []
     for unit in units:

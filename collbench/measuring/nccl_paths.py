@@ -18,7 +18,7 @@ from typing import Any
 
 from collbench.backends.backend import Backend
 from collbench.control.world import World
-from collbench.machine.distance import BEST_FIRST, Capability, Distances, capability, not_used
+from collbench.machine.distance import BEST_FIRST, Capability, Distances, best_of, capability, not_used
 from collbench.machine.model import Machine
 from collbench.machine.readers.nccl_log import GDR, NcclLog, read_files
 from collbench.machine.readers.text import Unreadable, printable, whole
@@ -82,8 +82,7 @@ def _could(machines: Sequence[Machine]) -> Capability:
     for machine in machines:
         usable, distances = [nic for nic in machine.nics if nic.virtual is None and nic.rdma], Distances(machine)
         for gpu in machine.gpus if usable else ():
-            found = [capability(machine, gpu, nic, distances=distances) for nic in usable]
-            best.append(min(found, key=lambda each: BEST_FIRST.index(each.state)))
+            best.append(best_of(capability(machine, gpu, nic, distances=distances) for nic in usable))
     if not best:
         return Capability("unknown", "no machine with a GPU and an RDMA device is known")
     return max(best, key=lambda each: BEST_FIRST.index(each.state))
@@ -447,7 +446,6 @@ class _Client:
         return self._buffer.decode("utf-8", "replace")
 
     def _request(self, command: str) -> str:
-        """Send a command and return the line that answers it."""
         self._send(command)
         while b"\n" not in self._buffer and len(self._buffer) < _LINE and self._receive():
             pass
@@ -472,7 +470,6 @@ class _Client:
 
 
 def _sentence(answer: str) -> str:
-    """Return the report in a reply, which is JSON or text."""
     if not answer.strip():
         raise ValueError("sends an empty answer")
     try:

@@ -606,7 +606,6 @@ def _gpudirect(machine: Machine, distances: Distances) -> list[str]:
 
 
 def _gpus(names: list[str], most: int) -> str:
-    """Return "GPU 0, 1, 2"."""
     short = [name.removeprefix("GPU ") if names[0].startswith("GPU ") else name for name in names[1:]]
     return first_of([*names[:1], *short], most)
 

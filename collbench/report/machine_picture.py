@@ -112,7 +112,6 @@ class PictureLayout:
         self.width = max(x - GAP + PAD, 480.0)
 
     def _place_rows(self, domains: Sequence[Domain]) -> None:
-        """Compute the height of each row that this machine needs."""
         flat = [each for domain in domains for each in _flat(domain.below)]
         kinds = {type(each) for each in flat}
         self._bar_y = TOP + PAD + HEADER + WIRE
@@ -123,7 +122,6 @@ class PictureLayout:
         self.bottom = end + (PAD if kinds & {Nic, Gpu} else 2.5 * PAD)
 
     def _row(self, below: tuple[Switch | Part, ...], x: float, above: float, level: int) -> None:
-        """Place what is below the edge `above`, from left to right."""
         for each in below:
             if not isinstance(each, Switch):
                 self._part(each, x, above)
@@ -140,7 +138,6 @@ class PictureLayout:
         self._wire(part, box.middle, above, box.y, box.y - 14)
 
     def _switch(self, switch: Switch, x: float, y: float, above: float) -> Box:
-        """Place the box of a switch and the line above it."""
         box = Box(x, y, _width(switch), SWITCH_HEIGHT)
         self.switches.append((switch, box))
         self.wires.append(Wire(switch.device, switch.device.address, x + LANE / 2 - 2, above, y, label_at=above + 20))
@@ -179,7 +176,6 @@ def _depth(below: tuple[Switch | Part, ...]) -> int:
 
 
 def _flat(below: tuple[Switch | Part, ...]) -> list[Switch | Part]:
-    """Return all parts and switches at any depth."""
     return [found for each in below for found in ([each, *_flat(each.below)] if isinstance(each, Switch) else [each])]
 
 
@@ -442,13 +438,10 @@ def picture(machine: Machine, limiting: frozenset[str] = frozenset()) -> str:
     left_out = len(machine.gpus) + len(machine.nics) - len(drawn.gpus) - len(drawn.nics)
     notes = list(_notes(empty if len(empty) < len(domains) else [], left_out, plan, machine))
     body += [text(20, bottom + 22 + 17 * place, note, "small", room=plan.width - 40, size=10.5) for place, note in enumerate(notes)]
-    return document(plan.width, bottom + 22 + 17 * len(notes), name, _description(machine), body)
-
-
-def _description(machine: Machine) -> str:
     gpus = [f"{gpu_name(gpu)}: {gpu_model(gpu)}. {links_text(machine, gpu)}" for gpu in machine.gpus[:16]]
     nics = [f"{nic_name(nic)}: {'; '.join(map(port_text, nic.ports))}" for nic in machine.nics[:32] if nic.virtual is None]
-    return f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {len(machine.nics)} NICs. " + ". ".join([*gpus, *nics])
+    counts = f"{len(machine.numa_nodes)} NUMA nodes, {len(machine.gpus)} GPUs, {len(machine.nics)} NICs"
+    return document(plan.width, bottom + 22 + 17 * len(notes), name, f"{counts}. {'. '.join([*gpus, *nics])}", body)
 
 
 def _domains(plan: PictureLayout, machine: Machine) -> Iterator[str]:

@@ -6,7 +6,6 @@ A part counts as lost only where the machine now has fewer of its kind: an added
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from collbench.errors import UsageError
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, is_down
@@ -19,17 +18,6 @@ _LOST_GPU = "a GPU that is missing fell off its bus: check the kernel's log (Xid
 _LOST_PORT = "the node with the fewest decides the job's speed: check its links, or leave it out"
 _ONE_MTU = "set one MTU on all hosts and switches: the smaller one is used, or packets are lost"
 _SAME = "install the same on all nodes; until then do not compare runs of different nodes"
-
-
-@dataclass(frozen=True, slots=True)
-class _EqualFact:
-    """A fact that should be equal on all nodes of a job. shown: its text for a node; None where it is unknown."""
-
-    code: str
-    severity: Severity
-    name: str
-    shown: Callable[[MachineView], str | None]
-    remedy: str
 
 
 def _gpus(view: MachineView) -> str | None:
@@ -52,28 +40,29 @@ def _mtus(view: MachineView) -> str | None:
     return f"MTU {', '.join(str(mtu) for mtu in sorted(mtu for mtu in found if mtu))}" if found and None not in found else None
 
 
-_EQUAL = (
-    _EqualFact("CB2601", "severe", "GPUs", _gpus, _LOST_GPU),
-    _EqualFact("CB2602", "severe", "RDMA ports", _active_ports, _LOST_PORT),
-    _EqualFact("CB2603", "warning", "GPU drivers", lambda view: view.machine.system.driver, _SAME),
-    _EqualFact("CB2604", "note", "kernels", lambda view: view.machine.system.kernel, _SAME),
-    _EqualFact("CB2606", "warning", "MTUs", _mtus, _ONE_MTU),
-    _EqualFact("CB2607", "warning", "GPU models", _models, "request equal nodes: the slowest decides the job's speed"),
+# Facts that should be equal on all nodes of a job: code, severity, name, the text for a node (None where it is unknown), remedy.
+_EQUAL: tuple[tuple[str, Severity, str, Callable[[MachineView], str | None], str], ...] = (
+    ("CB2601", "severe", "GPUs", _gpus, _LOST_GPU),
+    ("CB2602", "severe", "RDMA ports", _active_ports, _LOST_PORT),
+    ("CB2603", "warning", "GPU drivers", lambda view: view.machine.system.driver, _SAME),
+    ("CB2604", "note", "kernels", lambda view: view.machine.system.kernel, _SAME),
+    ("CB2606", "warning", "MTUs", _mtus, _ONE_MTU),
+    ("CB2607", "warning", "GPU models", _models, "request equal nodes: the slowest decides the job's speed"),
 )
 
 
 def different_nodes(views: Sequence[MachineView]) -> Iterator[Finding]:
     """CB2601 to CB2607 except CB2605: nodes that differ from the majority in a fact. Nodes without the fact are skipped."""
-    for fact in _EQUAL:
+    for code, severity, name, shown, remedy in _EQUAL:
         groups: dict[str, list[str]] = {}
         for place, view in enumerate(views):
-            if (value := fact.shown(view)) is not None:
+            if (value := shown(view)) is not None:
                 groups.setdefault(value, []).append(view.machine.hostname or f"machine {place + 1}")
         (common, most), *others = sorted(groups.items(), key=lambda item: -len(item[1])) or [("", [])]
         for value, hosts in others:
             verb = "differs" if len(hosts) == 1 else "differ"
-            what = f"{fact.name}: {listed(hosts)} {verb} from {plural(len(most), 'other node')}"
-            yield Finding(fact.code, fact.severity, None, what, f"{listed(hosts)}: {value}; {listed(most, 4)}: {common}", fact.remedy)
+            what = f"{name}: {listed(hosts)} {verb} from {plural(len(most), 'other node')}"
+            yield Finding(code, severity, None, what, f"{listed(hosts)}: {value}; {listed(most, 4)}: {common}", remedy)
 
 
 def firmware(views: Sequence[MachineView]) -> Iterator[Finding]:
@@ -162,24 +151,20 @@ def lost_lanes(now: MachineView, good: MachineView) -> Iterator[Finding]:
 
 
 def lost_links(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2706: a GPU with fewer links to other GPUs than in the snapshot."""
+    """CB2706 and CB2707: a GPU with fewer links to other GPUs than in the snapshot, or less memory of the node."""
     for gpu in now.machine.gpus:
         have, had = now.machine.links_of(gpu.key), good.machine.links_of(gpu.key)
         if have is not None and had is not None and have < had:
             errors = "xGMI errors of amdgpu" if gpu.vendor == "amd" else "Xid 74" if gpu.vendor == "nvidia" else "errors of the links"
             remedy = f"reset the GPU, or the node; search the kernel log for {errors}; replace the part when it stays so"
             yield now.finding("CB2706", "severe", f"{gpu_name(gpu)} has lost GPU links", f"{have} up now, {had} then", remedy)
-
-
-def less_memory(now: MachineView, good: MachineView) -> Iterator[Finding]:
-    """CB2707: less memory than in the snapshot."""
-    have, had = now.machine.system.memory_bytes, good.machine.system.memory_bytes
-    if have and had and have < _SLACK * had:
-        evidence = f"{have / 2**30:.0f} GiB now, {had / 2**30:.0f} GiB then"
+    memory, then = now.machine.system.memory_bytes, good.machine.system.memory_bytes
+    if memory and then and memory < _SLACK * then:
+        evidence = f"{memory / 2**30:.0f} GiB now, {then / 2**30:.0f} GiB then"
         yield now.finding("CB2707", "warning", "less memory than the node had", evidence, "look for a module that firmware switched off")
 
 
-SINCE_RULES: tuple[SinceRule, ...] = (lost_gpus, lost_nics, lost_ports, lost_lanes, lost_links, less_memory)
+SINCE_RULES: tuple[SinceRule, ...] = (lost_gpus, lost_nics, lost_ports, lost_lanes, lost_links)
 
 
 def pairs(machines: Sequence[Machine], good: Sequence[Machine]) -> list[tuple[Machine, Machine]]:

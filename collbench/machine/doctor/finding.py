@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from collbench.machine.distance import Distances, closeness
-from collbench.machine.model import Gpu, Machine, Nic, PciDevice, Port
+from collbench.machine.model import BRIDGES, Gpu, Machine, Nic, PciDevice, Port
 from collbench.machine.pcie_links import PcieLinks
 from collbench.machine.peak.rates import pcie
 from collbench.machine.ports import SharedPort, nvlink_management, shared_ports
@@ -70,7 +70,6 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 # A machine as the rules examine it, indexed once.
 
 _LEAST_BYTES_PER_S = 2e9  # gigabit ports of a board have slower slots; they carry no collectives
-_INVENTED = frozenset({"switch", "bridge", "root"})
 
 
 class MachineView:
@@ -92,7 +91,7 @@ class MachineView:
         """Whether a hypervisor emulates the devices; None when unknown."""
         if self.machine.system.virtualization is not None:
             return self.machine.system.virtualization != ""
-        return True if any(device.virtual and device.kind in _INVENTED for device in self.machine.pci) else None
+        return True if any(device.virtual and device.kind in BRIDGES for device in self.machine.pci) else None
 
     @cached_property
     def gpu_names(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from collbench.machine.distance import BEST_FIRST, CLOSE, STATES, Capability, capability, may_use_c2c, not_used
+from collbench.machine.distance import CLOSE, STATES, Capability, best_of, capability, may_use_c2c, not_used
 from collbench.machine.doctor.finding import Finding, MachineView, Severity, gpu_name, same_host
 from collbench.machine.model import Gpu, Machine, Nic
 from collbench.machine.peak.rates import gpu_model
@@ -47,12 +47,9 @@ def states(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[st
 
 
 def _of(view: MachineView, logs: Sequence[NcclLog]) -> Iterator[tuple[Gpu, Capability]]:
-    if not view.usable:
-        return
-    for gpu in view.machine.gpus:
+    for gpu in view.machine.gpus if view.usable else ():
         near = view.nearest(gpu)
-        answers = [_state(view, gpu, nic, logs) for nic in (near[1] if near else view.usable[:1])]
-        yield gpu, min(answers, key=lambda each: BEST_FIRST.index(each.state))
+        yield gpu, best_of(_state(view, gpu, nic, logs) for nic in (near[1] if near else view.usable[:1]))
 
 
 def _state(view: MachineView, gpu: Gpu, nic: Nic, logs: Sequence[NcclLog]) -> Capability:

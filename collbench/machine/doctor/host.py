@@ -50,18 +50,14 @@ def examined(hostname: str | None, env: Mapping[str, str], root: Path = Path("/"
         configured |= {key: ConfiguredValue(value, name) for key, value in _assignments(file)} if file else {}
     configured |= {name: ConfiguredValue(value, "the environment") for name, value in env.items() if name.startswith("NCCL_")}
     of_nccl = [*forced_choice(hostname, configured), *wrong_gid(hostname, configured, root)]
-    of_network = [*missing_gloo_interface(hostname, env), *no_loopback(hostname)]
-    return [*of_nccl, *no_topology(hostname, env), *unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env), *of_network]
+    of_mpi = [*unsuitable_provider(hostname, env, root), *intel_mpi(hostname, env)]
+    return [*of_nccl, *no_topology(hostname, env), *of_mpi, *wrong_interface(hostname, env)]
 
 
-def missing_gloo_interface(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
-    """CB2813: GLOO_SOCKET_IFNAME names an interface that this host does not have."""
+def wrong_interface(hostname: str | None, env: Mapping[str, str]) -> Iterator[Finding]:
+    """CB2813 and CB2814: GLOO_SOCKET_IFNAME names an interface that this host does not have; the interface lo is down."""
     if wrong := missing_interface(env):
         yield Finding("CB2813", "warning", hostname, wrong.cause(), f"{GLOO_INTERFACE}={wrong.value} in the environment", wrong.remedy())
-
-
-def no_loopback(hostname: str | None) -> Iterator[Finding]:
-    """CB2814: the interface lo is down."""
     if not is_loopback_up():
         what = "lo is down: processes of this host cannot connect to each other"
         yield Finding("CB2814", "severe", hostname, what, "flags of the interface lo", "ip link set lo up")

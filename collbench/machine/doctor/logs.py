@@ -291,17 +291,25 @@ def no_verbs(view: LogView) -> Iterator[Finding]:
         yield view.finding("CB2521", "warning" if view.rdma else "note", what, evidence, _VERBS_REMEDY)
 
 
-def plugin_mismatch(view: LogView) -> Iterator[Finding]:
-    """CB2522: a network plug-in does not fit this NCCL version, such as a host plug-in with the NCCL of a container."""
+def plugins(view: LogView) -> Iterator[Finding]:
+    """CB2522 and CB2525: a network plug-in does not fit this NCCL version, such as a host plug-in with the NCCL of a container; a job on
+    several nodes has no profiler plug-in, so that its collectives are not recorded.
+    """
     log = view.log
-    states = {plugin.state for plugin in log.startup_of(NcclPlugin) if plugin.kind is PluginKind.NET}
-    if PluginState.UNSUITABLE in states and PluginState.LOADED not in states:
+    network_states, profiler_states = (
+        {plugin.state for plugin in log.startup_of(NcclPlugin) if plugin.kind is kind} for kind in (PluginKind.NET, PluginKind.PROFILER)
+    )
+    if PluginState.UNSUITABLE in network_states and PluginState.LOADED not in network_states:
         what = f"the network plug-in does not fit this {view.library} and was left out"
         library = f"{view.library} {log.version}" if log.version else view.library
         network = f"the bytes go over {log.net}" if log.net else "no other network is named"
         evidence = f"its interface version is not one that {library} supports; {network}"
         remedy = "use a plug-in and a library of the same age: take both from the host, or both from the container image"
         yield view.finding("CB2522", "warning", what, evidence, remedy)
+    if profiler_states == {PluginState.ABSENT} and log.job and log.job.nodes > 1:
+        what = "no profiler plug-in is installed: nothing records the collectives of jobs"
+        remedy = "build the inspector plug-in of NCCL's sources (plugins/profiler/inspector) and set NCCL_PROFILER_PLUGIN to its path"
+        yield view.finding("CB2525", "note", what, "PROFILER/Plugin: Could not find libnccl-profiler.so", remedy)
 
 
 def unused_sharp(view: LogView) -> Iterator[Finding]:
@@ -331,15 +339,6 @@ def gid_index(view: LogView) -> Iterator[Finding]:
         evidence = "NCCL_IB_GID_INDEX is not set; NCCL chooses RoCE v2 by itself from 2.21 on"
         remedy = "set NCCL_IB_GID_INDEX in /etc/nccl.conf to the index of the RoCE v2 GID with the IPv4 address (`show_gids`; often 3)"
         yield view.finding("CB2524", "note", what, evidence, remedy)
-
-
-def no_profiler(view: LogView) -> Iterator[Finding]:
-    """CB2525: a job on several nodes without a profiler plug-in, so that its collectives are not recorded."""
-    states = {plugin.state for plugin in view.log.startup_of(NcclPlugin) if plugin.kind is PluginKind.PROFILER}
-    if states == {PluginState.ABSENT} and view.log.job and view.log.job.nodes > 1:
-        what = "no profiler plug-in is installed: nothing records the collectives of jobs"
-        remedy = "build the inspector plug-in of NCCL's sources (plugins/profiler/inspector) and set NCCL_PROFILER_PLUGIN to its path"
-        yield view.finding("CB2525", "note", what, "PROFILER/Plugin: Could not find libnccl-profiler.so", remedy)
 
 
 def forced_choice(view: LogView) -> Iterator[Finding]:
@@ -460,6 +459,6 @@ def _lines(logged: LoggedMessage) -> str:
 RULES = (
     failures,
     *(over_tcp, staged, one_way, shared_memory, unknown_speed, warnings),
-    *(mixed_rails, no_nvls, collapsed_nvlink_domain, slow_bridges, no_verbs, plugin_mismatch, unused_sharp, gid_index),
-    *(no_profiler, forced_choice, iommu, rccl_settings, no_peer_memory),
+    *(mixed_rails, no_nvls, collapsed_nvlink_domain, slow_bridges, no_verbs, plugins, unused_sharp, gid_index),
+    *(forced_choice, iommu, rccl_settings, no_peer_memory),
 )

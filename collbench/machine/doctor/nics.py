@@ -246,7 +246,6 @@ def no_rdma_device(view: MachineView) -> Iterator[Finding]:
 
 
 def _module(device: PciDevice | None) -> str:
-    """Return the kernel module that provides a card's RDMA device."""
     vendor, part = (device.vendor_id, device.device_id or 0) if device else (None, 0)
     if vendor == MELLANOX:
         return "mlx4_ib" if part < _FIRST_OF_MLX5 else "mlx5_ib"

@@ -87,23 +87,17 @@ _IDLE = 2.5  # GT/s of idle GPUs and emulated bridges
 _ROUNDING = 1e-9
 
 
-@dataclass
 class PcieTree:
     """The PCI devices of a machine by address. `doubts` collects values that were read and rejected as implausible."""
 
-    machine: Machine
-    doubts: list[str] = field(default_factory=list)
-    devices: dict[str, PciDevice] = field(init=False)
-    _gpus: dict[str, Gpu] = field(init=False)
-    _links: PcieLinks = field(init=False)
-    _fastest_below: dict[str, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._gpus = {gpu.key: gpu for gpu in self.machine.gpus}
-        self._links = PcieLinks(self.machine)
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.doubts: list[str] = []
+        self._gpus = {gpu.key: gpu for gpu in machine.gpus}
+        self._links = PcieLinks(machine)
         self.devices = self._links.devices
-        self._fastest_below = {}
-        for device in self.machine.pci:
+        self._fastest_below: dict[str, float] = {}
+        for device in machine.pci:
             row, width = pcie(_speed(device)), _width(device)
             if device.parent and row and width:
                 self._fastest_below[device.parent] = max(row.bytes_per_s(width), self._fastest_below.get(device.parent, 0.0))
@@ -270,12 +264,6 @@ class Wires:
         part = GpuLinkLimit(link=self.kind, count=count, bytes_per_s=one.bytes_per_s)
         nccl = None if one.nccl_bytes_per_s is None else count * one.nccl_bytes_per_s
         return Link.of(count * one.bytes_per_s, part, one.source, nccl, one.library)
-
-    def between(self, a: str, b: str) -> float:
-        """Return the rate from a to b, not counting paths through another GPU."""
-        if a in self.switch and b in self.switch:
-            return min(self.switch[a], self.switch[b])
-        return self.mesh.get(a, {}).get(b, 0.0)
 
     def around(self, a: str, b: str) -> float:
         """Return the rate from a to b over all paths through one other GPU."""
@@ -511,7 +499,17 @@ def egress_of(machine: Machine, tree: PcieTree) -> Egress:
         why = machine.unknown.get(f"nics/{silent.key}/rate") or "its rate is in none of the sources"
         return Egress(unknown(f"NIC {silent.name}: {why}; give one with --nic"), (), doubts)
     slots = _by_slot(fabric, tree, [port for port in shared if port.certain])
-    return Egress(_together(slots, source_of(machine, f"nics/{fabric[0].key}/ports")), slots, doubts)
+    links = [slot.link for slot in slots]
+    total, on_wires = sum(link.known for link in links), sum(slot.wire for slot in slots)
+    rates_of_ports = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
+    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < 0.999 * on_wires else {}
+    part = NicLimit(
+        ports=tuple((count, rate) for rate, count in sorted(rates_of_ports.items(), reverse=True)),
+        interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
+        slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
+    )
+    source, nccl = source_of(machine, f"nics/{fabric[0].key}/ports"), sum(link.as_nccl_takes_it().known for link in links)
+    return Egress(Link.of(total, part, source, nccl), slots, doubts)
 
 
 def _of_management(names: Sequence[str]) -> str:
@@ -586,19 +584,6 @@ def _card(card: Sequence[Nic], tree: PcieTree, first_of: Mapping[str, str]) -> N
         return NicRate(names, None, bits, payload, unknown(together.name))
     nccl = sum(link.as_nccl_takes_it().known for link in links)
     return NicRate(names, None, bits, payload, replace(together, bytes_per_s=sum(link.known for link in links), nccl_bytes_per_s=nccl))
-
-
-def _together(slots: Sequence[NicRate], source: str) -> Link:
-    links = [slot.link for slot in slots]
-    total, wires = sum(link.known for link in links), sum(slot.wire for slot in slots)
-    rates = Counter(rate for slot in slots for rate in slot.port_bits_per_s)
-    narrow = {slot.slot.name: slot.slot.part for slot in slots if slot.slot.bytes_per_s} if total < 0.999 * wires else {}
-    part = NicLimit(
-        ports=tuple((count, rate) for rate, count in sorted(rates.items(), reverse=True)),
-        interface=slots[0].name if len(slots) == 1 and slots[0].payload < 1 else None,
-        slots=tuple(slot for _, slot in sorted(narrow.items()) if isinstance(slot, PcieLimit)),
-    )
-    return Link.of(total, part, source, sum(link.as_nccl_takes_it().known for link in links))
 
 
 # What reaches the NICs: data from GPUs or from host memory crosses the links above the switches between them.

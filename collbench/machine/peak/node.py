@@ -432,8 +432,9 @@ def _way(wires: Wires, a: str, b: str, own: dict[str, Link], tree: PcieTree) -> 
     """Return the path from GPU a to b: the switch, direct links, or PCIe; over a third GPU where that is faster than PCIe."""
     if a in wires.switch and b in wires.switch:
         return narrowest([wires.out_of(a), wires.out_of(b)])
-    rate, one = wires.between(a, b), wires.one.get(a)
+    one = wires.one.get(a)
     if one and b in wires.mesh.get(a, {}):
+        rate = wires.mesh[a][b]
         if not rate or not one.bytes_per_s:
             return unknown(one.name)
         count = round(rate / one.bytes_per_s)

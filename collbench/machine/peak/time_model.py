@@ -134,7 +134,6 @@ def _seconds(choice: _AlgorithmChoice, operation: str, job: Job, size: int) -> f
 
 
 def _choices(operation: str, job: Job) -> Iterator[_AlgorithmChoice]:
-    """Return each algorithm that can run on the job with each of its protocols."""
     reached = job.as_nccl_takes_it()
     algorithms: Mapping[Algorithm, Callable[[Job, bool], Throughput | None]] = ALL_REDUCE if operation == "allreduce" else {"ring": ring}
     for algorithm, throughput in algorithms.items():
@@ -176,7 +175,6 @@ def _nvlinks(job: Job) -> list[NvLink]:
 
 
 def _on_nvlink(job: Job) -> bool:
-    """Return whether NVLink joins the GPUs of every node."""
     parts = [node.injection.part for node, _ in job.kinds]
     return all(isinstance(part, GpuLinkLimit) and part.link == "NVLink" for part in parts)
 

@@ -248,20 +248,19 @@ def _pci(thing: HwlocObject, address: str, model: str | None, numa_ids: frozense
     ids = _TYPE.match(thing.element.get("pci_type", "").strip())  # zeros mean unknown
     class_id = int(ids[1], 16) << 8 | int(ids[4] or "0", 16) or None if ids else None
     vendor, device_id = (int(ids[2], 16) or None, int(ids[3], 16) or None) if ids else (None, None)
-    kind = pci.kind_of(address, vendor, class_id)
-    kind = "nvswitch" if thing.element.get("subtype") == "NVSwitch" else "bridge" if thing.type == "Bridge" else kind
+    kind = "bridge" if thing.type == "Bridge" else None
+    kind = "nvswitch" if thing.element.get("subtype") == "NVSwitch" else kind
     named = " ".join(thing.infos[word] for word in ("PCIVendor", "PCIDevice") if thing.infos.get(word))
     name = named or printable(thing.element.get("name", "")) or None  # version 1 has a name attribute
     link, why = pcie(thing.element.get("pci_link_speed"), model or part_name(vendor, device_id))
-    virtual = pci.is_virtual(address, vendor, device_id, class_id, name)
-    if kind != "other" and (why or virtual):
-        unknown[f"pci/{address}/link"] = why or pci.VIRTUAL_LINK
     parent = next((above.address for above in thing.up() if above.address), None)
-    link = PcieLink() if virtual else link
     near = next((above.element.get("nodeset") for above in thing.up() if above.element.get("nodeset")), None)
     nodes = (cpu_mask(near) or frozenset()) & numa_ids  # of the first containing object with a node set
     numa = next(iter(nodes)) if len(nodes) == 1 else None
-    return PciDevice(address, kind, parent, vendor, device_id, class_id, name, numa, link, virtual=virtual)
+    device = pci.function(address, vendor, device_id, class_id, link, kind=kind, parent=parent, name=name, numa=numa)
+    if device.kind != "other" and (why or device.virtual):
+        unknown[f"pci/{address}/link"] = why or pci.VIRTUAL_LINK
+    return device
 
 
 def _model(drivers: Sequence[HwlocObject]) -> str | None:

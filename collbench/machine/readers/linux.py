@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from collbench.machine.files import Files
@@ -67,18 +67,16 @@ _ARM_DESIGNERS = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """The processors of a machine; None is unknown. `flags` are those of /proc/cpuinfo, None if a processor has no such line."""
+    """The processors of a machine, with their facts of `system`; None is unknown.
 
-    model: str | None = None
-    vendor: str | None = None
-    sockets: int | None = None
-    cores: int | None = None
-    threads: int | None = None
-    memory_bytes: int | None = None
-    flags: frozenset[str] | None = None
-    platform: str | None = None
-    numa_nodes: tuple[NumaNode, ...] = ()
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    `flags` are those of /proc/cpuinfo, None if a processor has no such line.
+    """
+
+    system: System
+    flags: frozenset[str] | None
+    platform: str | None
+    numa_nodes: tuple[NumaNode, ...]
+    unknown: Mapping[str, str]
 
 
 def read_processors(files: Files) -> Processors:
@@ -100,14 +98,12 @@ def read_processors(files: Files) -> Processors:
         memory_bytes = None if None in parts else sum(part for part in parts if part is not None)
     designer = _ARM_DESIGNERS.get(whole(first.get("CPU implementer")) or 0)
     flags = first.get("flags") or first.get("Features")
-    found = {"model": first.get("model name") or first.get("cpu"), "vendor": first.get("vendor_id") or designer}
-    return Processors(
-        **{name: printable(" ".join(value.split())) if value else None for name, value in found.items()},
-        sockets=sockets, cores=cores, threads=len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None,
-        memory_bytes=memory_bytes,
-        flags=frozenset(flags.split()) if flags else None, platform=_fields(text[-4096:]).get("platform"),
-        numa_nodes=nodes, unknown=_reasons(text, first, sockets, nodes),
-    )  # fmt: skip
+    names = (first.get("model name") or first.get("cpu"), first.get("vendor_id") or designer)
+    model, vendor = (printable(" ".join(name.split())) if name else None for name in names)
+    threads = len(online) or len(re.findall(r"^processor\s*:", text, re.M)) or None
+    system = System(cpu_model=model, cpu_vendor=vendor, sockets=sockets, cores=cores, threads=threads, memory_bytes=memory_bytes)
+    platform, reasons = _fields(text[-4096:]).get("platform"), _reasons(text, first, sockets, nodes)
+    return Processors(system, frozenset(flags.split()) if flags else None, platform, nodes, reasons)
 
 
 def node_of(files: Files, folder: str, nodes: Iterable[NumaNode]) -> int | None:
@@ -246,10 +242,9 @@ def read_system(files: Files, processors: Processors) -> tuple[System, dict[str,
     # as in uname -m: only newer kernels have it in a file; others have it in the release name, x86 in its flags
     architectures = (files.text("/proc/sys/kernel/arch"), _noted(files, "Architecture"), (kernel or "").rpartition(".")[2])
     of_flags = "x86_64" if "lm" in (processors.flags or ()) else "aarch64" if "asimd" in (processors.flags or ()) else None
-    system = System(
-        next((name for name in architectures if name in _ARCHITECTURES), of_flags),
-        processors.model, processors.vendor, processors.sockets, processors.cores, processors.threads, processors.memory_bytes,
-        kernel, command_line(files), driver, peer_memory, virtualization=virtualization, container=container,
+    system = replace(
+        processors.system, architecture=next((name for name in architectures if name in _ARCHITECTURES), of_flags), kernel=kernel,
+        command_line=command_line(files), driver=driver, peer_memory=peer_memory, virtualization=virtualization, container=container,
     )  # fmt: skip
     reasons = {
         "system/driver": None if driver else "no NVIDIA or AMD GPU driver reports its version",

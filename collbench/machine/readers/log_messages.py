@@ -95,11 +95,10 @@ def known_messages() -> tuple[KnownMessage, ...]:
     import tomllib
 
     rows = tomllib.loads(_FILE.read_text(encoding="utf-8"))["messages"]
-    return tuple(_known(**row) for row in rows)
-
-
-def _known(*, pattern: str, hint: Iterable[str] = (), **fields: str) -> KnownMessage:
-    return KnownMessage(pattern=re.compile(pattern.encode()), hint=tuple(text.encode() for text in hint), **fields)  # type: ignore[arg-type]
+    for row in rows:
+        row["pattern"] = re.compile(row["pattern"].encode())
+        row["hint"] = tuple(text.encode() for text in row.get("hint", ()))
+    return tuple(KnownMessage(**row) for row in rows)
 
 
 @lru_cache(maxsize=_MOST_ANSWERS)
@@ -185,11 +184,7 @@ class MessageCounter:
     def messages(self) -> tuple[LoggedMessage, ...]:
         """Return the messages in the order of the log."""
         for logged in self.found.values():
-            logged.ended = self.finished < logged.last and not self._went_on(logged)
+            # whether each writer completed a communicator after its last line of this message
+            completed = all(self.completed.get(place.process, 0) > last for place, last in logged.places.items())
+            logged.ended = self.finished < logged.last and (logged.message.during == "run" or not completed)
         return tuple(sorted(self.found.values(), key=lambda logged: logged.line))
-
-    def _went_on(self, logged: LoggedMessage) -> bool:
-        """Return whether each writer completed a communicator after its last line of this message."""
-        if logged.message.during == "run":
-            return False
-        return all(self.completed.get(place.process, 0) > last for place, last in logged.places.items())

@@ -6,7 +6,7 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collbench.machine.model import Machine, PciDevice, PcieLink, System
 from collbench.machine.readers import pci
@@ -163,7 +163,6 @@ def _take(function: _Function, word: str, value: str) -> None:
 
 
 def _link(value: str) -> tuple[float | None, int | None]:
-    """Return GT/s and lanes; (None, None) for "Speed unknown, Width x0"."""
     width = _WIDTH.search(value)
     return gigatransfers(value), lanes(width[1]) if width else None
 
@@ -206,22 +205,11 @@ def read(text: str, name: str) -> Machine:
 
 def _device(function: _Function, parent: str | None) -> PciDevice:
     """Return one function. A switch port is recognized only where capabilities are printed."""
-    kind = pci.kind_of(function.address, function.vendor_id, function.class_id)
-    virtual = pci.is_virtual(function.address, function.vendor_id, function.device_id, function.class_id, function.name)
-    return PciDevice(
-        function.address,
-        "switch" if kind == "bridge" and function.port_type in _PORTS else kind,
-        parent,
-        function.vendor_id,
-        function.device_id,
-        function.class_id,
-        function.name,
-        function.numa,
-        PcieLink() if virtual else PcieLink(*function.now, *function.most),
-        function.acs,
-        function.driver,
-        virtual,
+    ids, link = (function.vendor_id, function.device_id, function.class_id), PcieLink(*function.now, *function.most)
+    device = pci.function(
+        function.address, *ids, link, name=function.name, parent=parent, numa=function.numa, acs=function.acs, driver=function.driver
     )
+    return replace(device, kind="switch") if device.kind == "bridge" and function.port_type in _PORTS else device
 
 
 def _parents(found: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
@@ -244,13 +232,11 @@ def _parents(found: Sequence[_Function], doubts: list[str]) -> dict[str, str]:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Return domain and bus of an address."""
     domain, bus, _ = address.split(":")
     return domain, int(bus, 16)
 
 
 def _unknown(found: Sequence[_Function], devices: Sequence[PciDevice]) -> dict[str, str]:
-    """Return why parents, links and access control of relevant functions are unknown."""
     tree = any(function.buses for function in found)
     unknown: dict[str, str] = {}
     for function, device in zip(found, devices, strict=True):

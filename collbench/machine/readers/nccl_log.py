@@ -492,12 +492,10 @@ class LogFacts:
             known.setdefault(key, value)
 
     def _begin(self, head: bytes) -> dict[bytes, int]:
-        """Return the path counters for lines with this beginning."""
         self._host(head)
         return self._paths.setdefault(head, {})
 
     def _host(self, head: bytes) -> str:
-        """Return the host in a line's beginning, "" without one."""
         known = self._hosts_of.get(head)
         if known is not None:
             return known
@@ -815,7 +813,6 @@ def _net(facts: LogFacts) -> str | None:
 
 
 def _all_of(answers: Collection[bool]) -> bool | None:
-    """Return whether all answers are True, None without answers."""
     return all(answers) if answers else None
 
 

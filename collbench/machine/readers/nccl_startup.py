@@ -250,7 +250,13 @@ _HINT = re.compile(
 
 def startup_facts(message: bytes) -> tuple[StartupFact, ...]:
     """Return the facts of one message, () without any. A message is the text after "NCCL INFO " or "NCCL WARN "."""
-    return tuple(_facts(message)) if OF_A_CALL not in message and _HINT.search(message) else ()
+    if OF_A_CALL in message or not _HINT.search(message):
+        return ()
+    release = release_in(message)
+    facts: list[StartupFact] = [release] if release else []
+    facts += [fact(match) for pattern, fact in _PATTERNS if (match := pattern.search(message))]
+    facts += [cause for pattern, cause in _CAUSES if pattern.search(message)]
+    return (*facts, *_plugins(message))
 
 
 def tree_facts(message: bytes) -> tuple[StartupFact, ...]:
@@ -290,14 +296,6 @@ def head_facts(line: bytes) -> tuple[StartupFact, ...]:
 def only_rccl(message: bytes) -> bool:
     """Return whether only RCCL prints this message."""
     return bool(_ONLY_RCCL.search(message))
-
-
-def _facts(message: bytes) -> Iterator[StartupFact]:
-    if release := release_in(message):
-        yield release
-    yield from (fact(match) for pattern, fact in _PATTERNS if (match := pattern.search(message)))
-    yield from (cause for pattern, cause in _CAUSES if pattern.search(message))
-    yield from _plugins(message)
 
 
 def _plugins(message: bytes) -> Iterator[NcclPlugin]:

@@ -63,21 +63,9 @@ def _pci_device(element: Element, parent: str | None, numa: int | None) -> PciDe
         raise Unreadable(f"a <pci> element has the busid '{printable(element.get('busid', ''), 40)}', which is not a valid PCI address")
     vendor, device = (whole(element.get(name), 0, 0xFFFE) for name in ("vendor", "device"))
     class_id = whole(element.get("class"), 0, 0xFFFFFF)
-    virtual = pci.is_virtual(address, vendor, device, class_id)
-    return PciDevice(
-        address=address,
-        kind=pci.kind_of(address, vendor, class_id, pci.MAKERS_OR_UNNAMED),
-        parent=parent,
-        vendor_id=vendor,
-        device_id=device,
-        class_id=class_id,
-        name=part_name(vendor, device),
-        numa=numa,
-        link=PcieLink()
-        if virtual
-        else PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", ""))),
-        virtual=virtual,
-    )
+    link = PcieLink(max_speed_gt_per_s=gigatransfers(element.get("link_speed", "")), max_width=lanes(element.get("link_width", "")))
+    makers, name = pci.MAKERS_OR_UNNAMED, part_name(vendor, device)
+    return pci.function(address, vendor, device, class_id, link, makers=makers, name=name, parent=parent, numa=numa)
 
 
 def _gpu(element: Element | None, device: PciDevice) -> Gpu:

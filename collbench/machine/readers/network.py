@@ -195,7 +195,6 @@ def _device(files: Files, name: str, notes: Notes) -> Nic:
 
 
 def _function(files: Files, name: str) -> str:
-    """Return the PCI function of a device, from its class link or its device link."""
     return pci_folder(files.real(f"{CLASS}/{name}")) or pci_folder(files.real(f"{CLASS}/{name}/device"))
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from collbench.machine.model import Gpu, Nic, PciDevice, PciKind
+from collbench.machine.model import Gpu, Nic, PciDevice, PcieLink, PciKind
 from collbench.machine.readers.text import printable, whole
 
 # Names of GPUs and adapters by their PCI ids (pci_names.toml), for sources without names, and what the names imply.
@@ -100,6 +100,18 @@ def is_virtual(address: str, vendor_id: int | None, device_id: int | None, class
     if bridge and (vendor_id in (_QEMU, _VMWARE) or (vendor_id == _TEXAS and device_id in _EMULATED_SWITCH)):
         return True
     return "virtual function" in (name or "").lower()
+
+
+def function(
+    address: str, vendor_id: int | None, device_id: int | None, class_id: int | None, link: PcieLink, *,
+    makers: frozenset[int | None] = MAKERS, virtual: bool = False, name: str | None = None, **facts: Any,
+) -> PciDevice:  # fmt: skip
+    """Return a PCI function with its kind, and without the link of a virtual one. makers: as of `kind_of`; facts: of `PciDevice`."""
+    virtual = virtual or is_virtual(address, vendor_id, device_id, class_id, name)
+    return PciDevice(
+        address, facts.pop("kind", None) or kind_of(address, vendor_id, class_id, makers), vendor_id=vendor_id, device_id=device_id,
+        class_id=class_id, name=name, link=PcieLink() if virtual else link, virtual=virtual, **facts,
+    )  # fmt: skip
 
 
 def link_doubt(device: PciDevice) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from collbench.machine.files import Files
 from collbench.machine.model import Gpu, GpuLink, Machine, PciDevice, PcieLink
-from collbench.machine.readers.pci import VENDORS, VIRTUAL_LINK, Vendor, is_virtual, kind_of, link_doubt, with_switches
+from collbench.machine.readers.pci import VENDORS, VIRTUAL_LINK, Vendor, function, link_doubt, with_switches
 from collbench.machine.readers.text import few, gigatransfers, lanes, numa_of, pci_address, printable, whole
 
 # AMD GPUs from their kernel driver: /sys/class/kfd/kfd/topology has one node per die or partition, and the CPUs.
@@ -142,14 +142,12 @@ def _device(files: Files, address: str, folder: str, doubts: list[str]) -> PciDe
     vendor, device_id, class_id = (
         whole(f"0x{ids[name]}" if ids.get(name) else files.text(f"{folder}/{name}"), 0, 0xFFFFFF) for name in ("vendor", "device", "class")
     )
-    virtual = "physfn" in names or is_virtual(address, vendor, device_id, class_id)
     rates = [(text(f"{which}_link_speed"), text(f"{which}_link_width")) for which in ("current", "max")]
     now, most = ((gigatransfers(speed) if _SPEED.match(speed) else None, lanes(width)) for speed, width in rates)
     driver = event.get("DRIVER") or (printable((files.real(f"{folder}/driver") or "").rpartition("/")[2]) if "driver" in names else "")
-    return PciDevice(
-        address, kind_of(address, vendor, class_id), _path_parent(files, address, folder, doubts), vendor, device_id, class_id,
-        numa=numa_of(text("numa_node")), link=PcieLink() if virtual else PcieLink(*now, *most), driver=driver or None, virtual=virtual,
-    )  # fmt: skip
+    parent, numa, virtual = _path_parent(files, address, folder, doubts), numa_of(text("numa_node")), "physfn" in names
+    link = PcieLink(*now, *most)
+    return function(address, vendor, device_id, class_id, link, virtual=virtual, parent=parent, numa=numa, driver=driver or None)
 
 
 def _path_parent(files: Files, address: str, folder: str, doubts: list[str]) -> str | None:

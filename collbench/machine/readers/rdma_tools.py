@@ -459,7 +459,6 @@ def _machine(source: str, devices: Iterable[_Device], rate_of: Callable[[Facts, 
 
 
 def _port(number: int, lines: Mapping[str, str], no_mtu: str) -> tuple[Port, dict[str, str]]:
-    """Return a port without its rate, and why facts of it are unknown."""
     layer, logical = link_layer(lines.get("link layer")), state(lines.get("state"))
     infiniband, down = layer == "infiniband", logical == "down"
     local = parse_lid(lines.get("port lid")) if infiniband else None

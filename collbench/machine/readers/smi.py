@@ -412,13 +412,19 @@ def read(text: str, name: str) -> Machine:
     if len(matrices) > 1:
         raise Unreadable(f"{printable(name)} has {len(matrices)} topology matrices: give the output for one machine")
     access = [table for table in found if table.is_access]
-    peer_access, doubts = _peer_access(access)
+    peer_access: dict[tuple[str, str], str] = {}  # from the first matrix that shows a pair; later ones are of other kinds of access
+    differ: dict[str, None] = {}
+    for table in access:
+        for a, b in permutations(table.gpus, 2):
+            word, pair = table.cell(a, b), (f"gpu{table.gpus[a]}", f"gpu{table.gpus[b]}")
+            if word and peer_access.setdefault(pair, word) != word:
+                differ[f"the peer-to-peer matrices differ from {pair[0]} to {pair[1]}: {peer_access[pair]}, then {word}"] = None
     if matrices:
         machine = _machine(matrices[0], text)
     else:
         machine = Machine(gpus=tuple(Gpu(f"gpu{index}", index=index, vendor="nvidia") for index in access[0].gpus.values()))
     source = f"{KIND} {printable(name)}"
-    return replace(machine, sources=(source,), peer_access=peer_access, doubts=(*few(doubts), *machine.doubts))
+    return replace(machine, sources=(source,), peer_access=peer_access, doubts=(*few(list(differ)), *machine.doubts))
 
 
 def _machine(table: SmiMatrix, text: str) -> Machine:
@@ -447,7 +453,14 @@ def _machine(table: SmiMatrix, text: str) -> Machine:
     unknown["numa_nodes"] = "the matrix names only the nodes nearest to GPUs"
     if not nics:
         unknown["nics"] = "the matrix has no columns of NICs: nvidia-smi shows only RDMA devices that it can see"
-    paths, uneven = _paths(table, keys)
+    paths: dict[tuple[str, str], str] = {}  # between each two parts, in both directions
+    uneven: list[str] = []
+    for a, b in permutations(table.columns, 2):
+        word, back = table.cell(a, b), table.cell(b, a)
+        if word:
+            paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
+        if word != back and a in table.rows and b in table.rows and a < b:
+            uneven.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
     links = sorted({word for row in table.rows.values() for word in row if word.startswith("NV") and int(word[2:]) > _MOST_LINKS})
     lost = [f"the matrix has {word}: no GPU has more than {_MOST_LINKS} links" for word in links]
     if cut := _CUT.search(text):
@@ -462,19 +475,6 @@ def _machine(table: SmiMatrix, text: str) -> Machine:
         unknown=unknown,
         doubts=(*lost, *few(uneven)),
     )
-
-
-def _paths(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """Return the entry between each two parts, in both directions, and doubts if the two halves differ."""
-    paths: dict[tuple[str, str], str] = {}
-    doubts: list[str] = []
-    for a, b in permutations(table.columns, 2):
-        word, back = table.cell(a, b), table.cell(b, a)
-        if word:
-            paths[keys[a], keys[b]] = _OLD_WORDS.get(word, word)
-        if word != back and a in table.rows and b in table.rows and a < b:
-            doubts.append(f"the matrix has {word} from {keys[a]} to {keys[b]}, but {back} from {keys[b]} to {keys[a]}")
-    return paths, doubts
 
 
 def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
@@ -493,18 +493,6 @@ def _links(table: SmiMatrix, keys: Mapping[str, str]) -> tuple[GpuLink, ...]:
         else:
             links += [GpuLink(keys[gpu], keys[peer], count) for peer, count in row.items() if count]
     return tuple(links)
-
-
-def _peer_access(found: Sequence[SmiMatrix]) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """Return peer access from the first matrix that shows a pair, and doubts if later ones (other kinds of access) differ."""
-    access: dict[tuple[str, str], str] = {}
-    differ: dict[str, None] = {}
-    for table in found:
-        for a, b in permutations(table.gpus, 2):
-            word, pair = table.cell(a, b), (f"gpu{table.gpus[a]}", f"gpu{table.gpus[b]}")
-            if word and access.setdefault(pair, word) != word:
-                differ[f"the peer-to-peer matrices differ from {pair[0]} to {pair[1]}: {access[pair]}, then {word}"] = None
-    return access, list(differ)
 
 
 SMI_MATRIX = Reader(KIND, looks_like, read, lists=frozenset({"gpus"}), starts=starts)

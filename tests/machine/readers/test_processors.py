@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collbench.machine.model import NumaNode
+from collbench.machine.model import NumaNode, System
 from collbench.machine.readers import linux
 from collbench.machine.readers.text import written
 from tests.machine.trees import Tree
@@ -43,18 +43,18 @@ def read(*parts: Mapping[str, str]) -> linux.Processors:
 
 def test_sockets_cores_and_threads_are_counted_apart() -> None:
     found = read({"/proc/cpuinfo": INTEL}, cpus((0, [0, 4]), (0, [1, 5]), (1, [2, 6]), (1, [3, 7])))
-    assert (found.sockets, found.cores, found.threads) == (2, 4, 8)
-    assert (found.model, found.vendor) == ("Intel(R) Xeon(R) Platinum 8480C", "GenuineIntel")
+    assert (found.system.sockets, found.system.cores, found.system.threads) == (2, 4, 8)
+    assert (found.system.cpu_model, found.system.cpu_vendor) == ("Intel(R) Xeon(R) Platinum 8480C", "GenuineIntel")
 
 
 def test_threads_that_are_offline_do_not_count() -> None:
     files = cpus((0, [0, 2]), (0, [1, 3])) | {f"{CPU}/online": "0-1"}
-    assert (read(files).cores, read(files).threads) == (2, 2)
+    assert (read(files).system.cores, read(files).system.threads) == (2, 2)
 
 
 def test_cores_cost_two_reads_each_however_many_threads_they_have() -> None:
     tree = Tree(cpus(*((0, range(8 * core, 8 * core + 8)) for core in range(32))))
-    assert linux.read_processors(tree).threads == 256
+    assert linux.read_processors(tree).system.threads == 256
     assert sum(count for path, count in tree.reads.items() if "topology" in path) == 2 * 32
 
 
@@ -62,13 +62,13 @@ def test_power_has_other_fields_and_sockets_that_are_not_counted_from_0_up() -> 
     siblings = {f"{CPU}/cpu{cpu}/topology/thread_siblings": "0000000f" if cpu < 4 else "00000f00,00000000" for cpu in (0, 1, 2, 3, 40, 41)}
     package = {f"{CPU}/cpu{cpu}/topology/physical_package_id": "0" if cpu < 4 else "8" for cpu in (0, 1, 2, 3, 40, 41)}
     found = read({"/proc/cpuinfo": POWER, f"{CPU}/online": "0-3,40-41"}, siblings, package)
-    assert (found.sockets, found.cores, found.threads) == (2, 2, 6)
-    assert (found.model, found.vendor, found.platform) == ("POWER9, altivec supported", None, "PowerNV")
+    assert (found.system.sockets, found.system.cores, found.system.threads) == (2, 2, 6)
+    assert (found.system.cpu_model, found.system.cpu_vendor, found.platform) == ("POWER9, altivec supported", None, "PowerNV")
 
 
 def test_arm_names_its_designer_alone() -> None:
     found = read({"/proc/cpuinfo": GRACE})
-    assert (found.model, found.vendor, found.threads) == (None, "ARM", 1)
+    assert (found.system.cpu_model, found.system.cpu_vendor, found.system.threads) == (None, "ARM", 1)
     assert found.unknown["system/cpu_model"] == "/proc/cpuinfo names none"
 
 
@@ -76,19 +76,19 @@ def test_without_sysfs_cpuinfo_counts() -> None:
     block = "processor\t: {}\nphysical id\t: {}\ncore id\t\t: {}"
     text = "\n\n".join(block.format(cpu, cpu % 2, cpu // 2 % 2) for cpu in range(8))
     found = read({"/proc/cpuinfo": text})
-    assert (found.sockets, found.cores, found.threads) == (2, 4, 8)
+    assert (found.system.sockets, found.system.cores, found.system.threads) == (2, 4, 8)
 
 
 def test_nothing_there_is_all_unknown() -> None:
     found = read({})
-    assert (found.sockets, found.cores, found.threads, found.memory_bytes, found.model, found.numa_nodes) == (*(None,) * 5, ())
+    assert (found.system, found.numa_nodes) == (System(), ())
     assert set(found.unknown) == {"system/cpu_model", "system/sockets", "numa_nodes"}
 
 
 def test_numa_nodes_have_their_cpus_and_memory() -> None:
     found = read({"/proc/meminfo": "MemTotal: 300 kB"}, node(0, "0-3,8-11", 200), node(1, "4-7,12-15", 100))
     assert found.numa_nodes == (NumaNode(0, "0-3,8-11", 200 * KIB), NumaNode(1, "4-7,12-15", 100 * KIB))
-    assert found.memory_bytes == 300 * KIB
+    assert found.system.memory_bytes == 300 * KIB
 
 
 def test_numa_ids_may_have_gaps_and_are_in_order_of_numbers() -> None:
@@ -113,13 +113,13 @@ def test_memory_of_gpus_is_neither_a_numa_node_nor_main_memory() -> None:
     gpus = {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node:      255\nStatus:    online\nAddress:   40000000000"}
     found = read({"/proc/meminfo": "MemTotal: 316 kB"}, gpus, node(0, "0-3", 200), node(8, "4-7", 100), node(255, "", 16))
     assert [each.id for each in found.numa_nodes] == [0, 8]
-    assert found.memory_bytes == 300 * KIB
+    assert found.system.memory_bytes == 300 * KIB
 
 
 def test_a_node_with_cpus_is_never_taken_for_a_gpus() -> None:
     gpus = {"/proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 0\nStatus: offline"}
     found = read({"/proc/meminfo": "MemTotal: 100 kB"}, gpus, node(0, "0-3", 90))
-    assert ([each.id for each in found.numa_nodes], found.memory_bytes) == ([0], 100 * KIB)
+    assert ([each.id for each in found.numa_nodes], found.system.memory_bytes) == ([0], 100 * KIB)
 
 
 NODES = (NumaNode(0, "0-3"), NumaNode(8, "4-7"), NumaNode(9, ""))
@@ -142,8 +142,8 @@ def test_a_single_node_shows_nothing_about_a_device() -> None:
 
 
 def test_memory_that_no_machine_has_is_unknown() -> None:
-    assert read({"/proc/meminfo": "MemTotal: 1000000000000000 kB"}).memory_bytes is None
-    assert read({"/proc/meminfo": "MemTotal: -5 kB"}).memory_bytes is None
+    assert read({"/proc/meminfo": "MemTotal: 1000000000000000 kB"}).system.memory_bytes is None
+    assert read({"/proc/meminfo": "MemTotal: -5 kB"}).system.memory_bytes is None
 
 
 PATHS = [
@@ -158,4 +158,4 @@ TEXTS = st.one_of(st.text(max_size=60), st.sampled_from([INTEL, POWER, GRACE, "0
 @given(st.dictionaries(st.sampled_from(PATHS), TEXTS))
 def test_any_files_read(files: dict[str, str]) -> None:
     found = read(files)
-    assert all(value is None or value > 0 for value in (found.sockets, found.cores, found.threads))
+    assert all(value is None or value > 0 for value in (found.system.sockets, found.system.cores, found.system.threads))
