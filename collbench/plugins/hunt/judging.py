@@ -121,15 +121,25 @@ class SweepResult:
 
 
 def find_candidates(matrix: PairMatrix, lost: Collection[int] = ()) -> SweepResult:
-    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first."""
+    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first.
+
+    A healthy place that is half as slow as candidates comes last, and is left out if three others remain.
+    """
     views = PairEffects(matrix).views
-    places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
-    places, deferred = _bandwidth_first(places, matrix.n - len(lost))
-    paths = _once([each for view in views for each in _paths(view) if not set(each.places) & set(lost)])
-    out = {each.places[0] for each in places} | set(lost)
-    bandwidth = [view for view in views if view.quantity == "bandwidth"]
-    middle = exp(bandwidth[0].fit.middle) if bandwidth else None
-    return SweepResult(places, paths, _healthy_places(views, matrix.n, out), middle, deferred)
+    known = [candidate for view in views for candidate in _places(view) if candidate.places[0] not in lost]
+    places, deferred = _bandwidth_first(_fewer(_once(known), matrix.n), matrix.n - len(lost))
+    paths = _once([candidate for view in views for candidate in _paths(view) if not set(candidate.places) & set(lost)])
+    out = {candidate.places[0] for candidate in places} | set(lost)
+    worst, measured = np.zeros(matrix.n), np.zeros(matrix.n, dtype=bool)
+    for view in views:
+        worst = np.minimum(worst, np.minimum(view.fit.rows, view.fit.columns) / PLACES[view.quantity].least)
+        measured |= view.measured.any(axis=1) & view.measured.any(axis=0)
+    healthy = [place for place in range(matrix.n) if place not in out and measured[place]]
+    sure = [place for place in healthy if worst[place] > -_DOUBTFUL]
+    if len(sure) >= max(3, len(healthy) // 2):
+        healthy = sure
+    middle = next((exp(view.fit.middle) for view in views if view.quantity == "bandwidth"), None)
+    return SweepResult(places, paths, tuple(healthy), middle, deferred)
 
 
 def candidates_of_groups(members: Sequence[SlowMember], n: int, lost: Collection[int] = ()) -> SweepResult:
@@ -168,11 +178,19 @@ def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
 
 
 def _places(view: MatrixView) -> Iterator[Candidate]:
-    """Yield places that are slow with most partners by more than the sweep's chance, or noticeably slow and among the worst."""
+    """Yield places that are slow with most partners by more than the sweep's chance, or noticeably slow and among the worst.
+
+    A place that was noticeably slow with each of its partners, sending or receiving, is slow, too; with few places, of which all pairs
+    are measured, medians decide.
+    """
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
-    low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | _never_fast(view)
+    level, known_ways = PLACES[view.quantity], np.array([view.fit.known_rows, view.fit.known_columns])
+    behind = np.where(view.measured, view.speeds - view.fit.middle, -np.inf)
+    best = np.array([behind.max(axis=1), behind.max(axis=0)])
+    never_fast = (best < -level.least) & known_ways & (view.measured.shape[0] > _ALL_MEET)
+    low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | never_fast
     effects = np.array([view.fit.rows, view.fit.columns])
-    level, known = PLACES[view.quantity], view.fit.known_rows | view.fit.known_columns
+    known: Mask = view.fit.known_rows | view.fit.known_columns
     tests = max(1, int(known.sum())) * (1 if view.symmetric else 2)
     noticed = (effects < -level.least) & known & view.can_name_places & ~low.any(axis=0)
     worst = [place for place in np.argsort(effects.min(axis=0)) if noticed[:, place].any()][: max(1, len(known) // _WORST)]
@@ -180,18 +198,6 @@ def _places(view: MatrixView) -> Iterator[Candidate]:
         yield _place(view, int(place), low[:, place], again_tails(level.chance, tests))
     for place in worst:
         yield replace(_place(view, int(place), noticed[:, place], again_tails(level.chance, tests, counts=False)), doubtful=True)
-
-
-def _never_fast(view: MatrixView) -> Mask:
-    """Return [2 × n] whether a place was noticeably slow with each of its partners, sending and receiving.
-
-    With few places, of which all pairs are measured, medians decide.
-    """
-    behind = view.speeds - view.fit.middle
-    least, known = PLACES[view.quantity].least, np.array([view.fit.known_rows, view.fit.known_columns])
-    best = np.array([np.where(view.measured, behind, -np.inf).max(axis=axis) for axis in (1, 0)])
-    never: Mask = (best < -least) & known & (view.measured.shape[0] > _ALL_MEET)
-    return never
 
 
 def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
@@ -213,48 +219,26 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
 
 def _paths(view: MatrixView) -> Iterator[Candidate]:
     """Yield pairs that are slower than their places explain, and the worst one by the others' noise if it is noticeably slow."""
-    mask, level = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity]
-    for a, b in _pairs(mask):
-        noise = max(view.noise, view.error)
-        tail = view.depth(twice=True) / noise if noise > 0 else 0.0
-        yield _path(view, (a, b), mask, (tail, noise))
+    mask, level, noise = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity], max(view.noise, view.error)
+    tail = view.depth(twice=True) / noise if noise > 0 else 0.0
+    pairs = np.argwhere(np.triu(mask | mask.T)).tolist()
     rest = np.where(view.measured, view.fit.rest, np.nan)
-    if not mask.any() and view.can_name_pairs and np.nanmin(rest) < -level.least:
-        ((a, b),) = _pairs(rest == np.nanmin(rest))[:1]
-        others = rest.copy()
+    if not pairs and view.can_name_pairs and np.nanmin(rest) < -level.least:
+        lowest, mask = rest == np.nanmin(rest), rest < -level.least
+        a, b = np.argwhere(np.triu(lowest | lowest.T))[0].tolist()
+        pairs, others = [[a, b]], rest.copy()
         others[[a, b], [b, a]] = np.nan
         tail = quantile(level.chance / int(view.measured.sum()), TAILS)  # the whole share, since the sweep does not count
-        yield _path(view, (a, b), rest < -level.least, (tail, max(noise_scale(others), view.error)))
-
-
-def _pairs(mask: Mask) -> list[tuple[int, int]]:
-    """Return the pairs in a mask, the lower place first."""
-    return [(int(a), int(b)) for a, b in zip(*np.nonzero(np.triu(mask | mask.T)), strict=True)]
-
-
-def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[float, float]) -> Candidate:
-    """Return a pair as a candidate. limits: (tail, noise)."""
-    slow = np.array([mask[pair], mask[pair[::-1]]])
-    ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
-    (tail, noise), level = limits, CELLS[view.quantity]
-    why = facts.PairSlowInSweep(_WAYS[ways], exp(-depth))
-    return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
+        noise = max(noise_scale(others), view.error)
+    for a, b in pairs:
+        slow = np.array([mask[a, b], mask[b, a]])
+        ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[a, b], view.fit.rest[b, a]])[slow].mean())
+        why = facts.PairSlowInSweep(_WAYS[ways], exp(-depth))
+        yield Candidate((a, b), ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
 
 
 def _slow_ways(view: MatrixView, slow: Mask) -> tuple[str, ...]:
     return (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
-
-
-def _healthy_places(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
-    """Return the healthy places. One that is half as slow as candidates comes last, and is left out if three others remain."""
-    worst, known = np.zeros(n), np.zeros(n, dtype=bool)
-    for view in views:
-        least = PLACES[view.quantity].least
-        worst = np.minimum(worst, np.minimum(view.fit.rows, view.fit.columns) / least)
-        known |= view.measured.any(axis=1) & view.measured.any(axis=0)
-    those = [place for place in range(n) if place not in out and known[place]]
-    sure = [place for place in those if worst[place] > -_DOUBTFUL]
-    return tuple(sure) if len(sure) >= max(3, len(those) // 2) else tuple(those)
 
 
 def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:

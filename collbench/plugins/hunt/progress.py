@@ -113,7 +113,7 @@ class PairsProgressPrinter(ProgressPrinter):
 
 
 class HuntProgressPrinter(ProgressPrinter):
-    """The HuntListener of a hunt. Use it in a `with` block, like ProgressPrinter."""
+    """The listener of a hunt (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -244,7 +244,7 @@ def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple
     )
     if not arguments.cover_links:
         return options, {}
-    from collbench.plugins.hunt.sweep import cover_links
+    from collbench.plugins.hunt.cover import cover_links
 
     if options.method == "groups":
         raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")

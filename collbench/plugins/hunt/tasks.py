@@ -64,12 +64,8 @@ class RoundsListener(ProgressListener, Protocol):
         """
         ...
 
-
-class HuntListener(RoundsListener, Protocol):
-    """The listener of a hunt, at rank 0."""
-
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Act on a verdict. It is called only if all ranks are still running and no data was wrong.
+        """Act on the verdict of a hunt. It is called only if all ranks are still running and no data was wrong.
 
         event(kind, **facts) stores an action.
         """
@@ -191,7 +187,6 @@ class RoundsTask(Task):
 class HuntTask(RoundsTask):
     """The rounds of a hunt. rails: the interfaces that all nodes have; no_groups: why groups cannot be measured."""
 
-    listener: HuntListener | None
     hunt: HuntRequest = field(kw_only=True)
     rails: Rails = field(default_factory=dict)
     no_groups: str | None = None
@@ -297,7 +292,7 @@ def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, 
     return {"bytes_per_s": rate, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
-def run_hunt(request: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
+def run_hunt(request: HuntRequest, world: World, listener: RoundsListener | None, ended: Callable[[int], None]) -> int:
     """Hunt on all ranks of `world`; see `run_task`. The exit code is 1 if a place is confirmed."""
     return run_task(HuntTask(request.pairs, listener, hunt=request), request.pairs.launch, world, listener, ended)
 
