@@ -463,11 +463,6 @@ class PlaceCheck(Check):
         return fast[0] if fast and self.slow_with_all and not self._exhausted else None
 
     @property
-    def peers(self) -> int:
-        """Return the number of its measured partners that are not known to be healthy."""
-        return len({trial.partner for trial in self.trials if not trial.healthy})
-
-    @property
     def fast_with_peer(self) -> bool:
         """Return whether it is slow with healthy places, and not with another."""
         return self.slow_with_all and FAST in self.partners(healthy=False).values()
@@ -499,11 +494,11 @@ class PlaceCheck(Check):
         found = self.partners()
         slow = [partner for partner, how in found.items() if how == SLOW]
         twice = len(slow) == 1 and len(self._trials_with(slow[0])) >= 2 and list(found.values()).count(FAST) >= _ENOUGH
-        return slow[0] if twice and self._mean(self._trials_with(slow[0]))[0] >= self.candidate.least_of_pair else None
+        return slow[0] if twice and mean_depth(self.candidate, self._trials_with(slow[0]))[0] >= self.candidate.least_of_pair else None
 
     def depth(self) -> float:
         """Return how far it is behind the controls, over all trials with healthy partners."""
-        return self._mean(self._healthy_trials())[0]
+        return mean_depth(self.candidate, self._healthy_trials())[0]
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the place as a suspect in its current state."""
@@ -521,7 +516,7 @@ class PlaceCheck(Check):
         ways = self.candidate.ways
         if self.place > other:
             ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
-        places, depth = (min(self.place, other), max(self.place, other)), self._mean(self._trials_with(other))[0]
+        places, depth = (min(self.place, other), max(self.place, other)), mean_depth(self.candidate, self._trials_with(other))[0]
         least = self.candidate.least_of_pair
         return replace(self.candidate, places=places, ways=ways, depth=depth, least=least, why=why, fast_with=(), any_way=False)
 
@@ -554,10 +549,11 @@ class PlaceCheck(Check):
 
     def _slow_in_the_mean(self) -> bool:
         """Return whether all trials together are certain, by the known noise, or by their own scatter."""
-        depth, noise = self._mean(trials := self._healthy_trials())
+        trials = self._healthy_trials()
+        depth, noise = mean_depth(self.candidate, trials)
         if depth > self.candidate.pooled * noise:
             return True
-        single = [self._mean([trial])[0] for trial in trials]
+        single = [mean_depth(self.candidate, [trial])[0] for trial in trials]
         if len(single) < _LEAST_SCATTER:
             return False
         bound = t_quantile(1 - self.candidate.share, len(single) - 1) * float(np.std(single, ddof=1)) / sqrt(len(single))
@@ -575,13 +571,12 @@ class PlaceCheck(Check):
     @property
     def _as_deep(self) -> Candidate:
         """Return the candidate with its partners' depth if that is larger. Of two that differ, one must be wrong."""
-        met = dict.fromkeys(trial.partner for trial in self._healthy_trials())
-        depths = sorted(self._mean([trial for trial in self._healthy_trials() if trial.partner == partner])[0] for partner in met)
+        by_partner: dict[int, list[Trial]] = {}
+        for trial in self._healthy_trials():
+            by_partner.setdefault(trial.partner, []).append(trial)
+        depths = sorted(mean_depth(self.candidate, trials)[0] for trials in by_partner.values())
         middle = depths[len(depths) // 2] if depths else 0.0
         return replace(self.candidate, depth=max(self.candidate.depth, self.candidate.least, middle))
-
-    def _mean(self, trials: Sequence[Trial]) -> tuple[float, float]:
-        return mean_depth(self.candidate, trials)
 
     @property
     def _exhausted(self) -> bool:

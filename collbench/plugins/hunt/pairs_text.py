@@ -54,7 +54,11 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
     wide = max(map(len, labels))
     shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
     yield from wrapped([Line(text, "head") for text in ("senders in rows, receivers in columns", *shared)], width)
-    yield from (Line(f"{'':{wide}} {text}", "head") for text in _numbers(len(shown), size))
+    numbers = [str(column * size) for column in range(len(shown))]  # digit by digit downwards; for groups the first place of each
+    high = max(map(len, numbers))
+    for digit in range(high):
+        digits = "".join(f"{number.rjust(high)[digit]} " for number in numbers).rstrip()
+        yield Line(f"{'':{wide}} {digits}", "head")
     for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
         cells = "".join(_cell(int(each), marks, color) for each in row)
         those = [each.name(matrix.places) for each in found if at * size <= each.places[0] < (at + 1) * size]  # of a pair the sender
@@ -116,13 +120,6 @@ def _labels(matrix: PairMatrix, size: int) -> list[str]:
         return [f"{at:>{wide}} {name if len(name) <= _LABEL else f'{name[: _LABEL - 1]}…'}" for at, name in enumerate(names)]
     ends = [(first, min(matrix.n, first + size) - 1) for first in range(0, matrix.n, size)]
     return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
-
-
-def _numbers(columns: int, size: int) -> list[str]:
-    """Return the columns' numbers, digit by digit downwards; for groups the first place of each."""
-    firsts = [str(column * size) for column in range(columns)]
-    high = max(map(len, firsts))
-    return ["".join(f"{first.rjust(high)[digit]} " for first in firsts).rstrip() for digit in range(high)]
 
 
 def _cell(each: int, marks: str, color: bool) -> str:
@@ -373,15 +370,16 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
 
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
-    known = int(np.isfinite(matrix.bandwidth).sum())
-    sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
-    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
-    possible = matrix.n * (matrix.n - 1)
+    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s"]
     width = about.get("ranks_per_place")
-    words[0] += f" of {width} ranks" if isinstance(width, int) and width > 1 else ""
+    if isinstance(width, int) and width > 1:
+        words[0] += f" of {width} ranks"
+    words += _word("over {}", about.get("backend"))
+    words.append(f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}")
+    known, possible = int(np.isfinite(matrix.bandwidth).sum()), matrix.n * (matrix.n - 1)
     words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
-    rounds = "in one round" if about.get("rounds") == 1 else "in {} rounds"
-    return ", ".join([*words, *_word(rounds, about.get("rounds")), *_word("{}", about.get("sampled"))])
+    words += _word("in one round" if about.get("rounds") == 1 else "in {} rounds", about.get("rounds"))
+    return ", ".join([*words, *_word("{}", about.get("sampled"))])
 
 
 def _word(pattern: str, value: Any) -> list[str]:

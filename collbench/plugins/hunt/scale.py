@@ -94,7 +94,11 @@ def _compare(
     answer = yield from log.request(request)
     usual = [speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward) if speed]
     for each, group, figure in zip(tested, request.groups, answer.figures, strict=False):
-        speed = figure.speed if request.nic is None else _judged(each.suspect.kind, figure, first=group[0] == each.place)
+        speed, kind = figure.speed, each.suspect.kind
+        if request.nic is not None:  # what a sender sends, what a receiver receives, else the slower direction
+            leaves, comes = (figure.speed, figure.backward) if group[0] == each.place else (figure.backward, figure.speed)
+            slower = min(leaves, comes) if leaves and comes else None
+            speed = {"sender": leaves, "receiver": comes}.get(kind, slower)
         ratio = each.ratios[request.nic or _INSIDE] = speed / float(np.median(usual)) if speed and usual else None
         if ratio is None:
             why = figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
@@ -133,14 +137,6 @@ class _SuspectRatios:
             unsure = (facts.InsideNotMeasured(),) if inside is None else ()
             return replace(found, part=facts.WayToNetwork(slow), evidence=(*found.evidence, *unsure))
         return found
-
-
-def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
-    """Return the speed that counts: what a sender sends, what a receiver receives, else the slower direction."""
-    leaves, comes = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
-    if kind in _WAYS:
-        return leaves if kind == "sender" else comes
-    return min(leaves, comes) if leaves and comes else None
 
 
 LEAST_SIZE = 4  # smaller groups would be pairs
@@ -258,13 +254,22 @@ class _Growing:
             if not most:
                 break
             parts = parts[:most]
-            pieces = [piece for part in parts for piece in _divided(part, _cuts(parts, size, len(others)))]
+            pieces, number = [], _cuts(parts, size, len(others))
+            for part in parts:  # their sizes differ by at most one; no empty ones
+                edges = [len(part) * step // number for step in range(number + 1)]
+                pieces += [part[low:high] for low, high in pairwise(edges) if high > low]
             groups = _filled(pieces, size, others)
             answer = yield from self._request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
             by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
             blamed = [piece for piece in pieces if by_piece[piece][0] < SLOW]
             self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
-            self._note_lost(parts, by_piece, size)
+            for part in parts:
+                of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
+                lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
+                if lost:
+                    self.log.notes.append(facts.GroupNotMeasured(size, _why(lost[0]), part=True))
+                elif min(ratio for ratio, _ in of_part) >= SLOW:
+                    self.log.notes.append(facts.NoSlowPiece(size, len(part)))
             partners = {piece[0]: tuple(set(group) - set(piece)) for piece, group in zip(pieces, groups, strict=False)}
             taken |= {piece[0]: partners[piece[0]] for piece in blamed if len(piece) == 1}
             parts = [piece for piece in blamed if len(piece) > 1]
@@ -279,16 +284,6 @@ class _Growing:
         """Return the members of fast groups of this size, in random order."""
         healthy = [place for place in self.places if self.healthy.get(place) == size and place not in suspected]
         return self.random.sample(healthy, len(healthy))
-
-    def _note_lost(self, parts: Sequence[Part], by_piece: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
-        """Add a note for a part of which no piece was slow with others, or of which a piece has no figure."""
-        for part in parts:
-            of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
-            lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
-            if lost:
-                self.log.notes.append(facts.GroupNotMeasured(size, _why(lost[0]), part=True))
-            elif min(ratio for ratio, _ in of_part) >= SLOW:
-                self.log.notes.append(facts.NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
@@ -332,12 +327,6 @@ def _cuts(parts: Sequence[Part], size: int, others: int) -> int:
     """Return into how many pieces each of these parts can be divided, if so many other places complete a group of `size` per piece."""
     needed = others + sum(map(len, parts))
     return min(needed // (len(parts) * size), max(map(len, parts)))
-
-
-def _divided(part: Part, number: int) -> list[Part]:
-    """Return that many pieces, with sizes that differ by at most one; no empty ones."""
-    edges = [len(part) * step // number for step in range(number + 1)]
-    return [part[low:high] for low, high in pairwise(edges) if high > low]
 
 
 def _cut(places: Sequence[int], size: int) -> list[Part]:
