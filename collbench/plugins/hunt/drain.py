@@ -482,7 +482,7 @@ class Applied:
     @property
     def undo(self) -> list[str]:
         """Return the commands that return the drained nodes to service."""
-        return [each["undo"] for each in self.entries if each["undo"]]
+        return [entry["undo"] for entry in self.entries if entry["undo"]]
 
     def lines(self) -> list[str]:
         """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""

@@ -207,10 +207,8 @@ class PairEffects:
         """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist."""
         if self.matrix.n < LEAST_PLACES:
             return []
-        _, code = np.unique(np.array(self.matrix.hosts), return_inverse=True)
-        inside = code[:, None] == code[None, :]
-        off = ~np.eye(self.matrix.n, dtype=bool)
-        kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & off)]
+        inside = self.matrix.inside
+        kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & ~np.eye(self.matrix.n, dtype=bool))]
         mixed = all(bool(kind.any()) for _, kind in kinds)
         with np.errstate(all="ignore"):
             errors = (np.log(self.matrix.high) - np.log(self.matrix.low)) / _WIDTH

@@ -156,9 +156,7 @@ class Quantity:
     @cached_property
     def medians(self) -> list[float | None]:
         """The median between hosts and that inside hosts, in `unit`; None: no such pair was measured."""
-        hosts = np.array(self.matrix.hosts)
-        inside = hosts[:, None] == hosts[None, :]
-        measured = np.isfinite(self.above)
+        measured, inside = np.isfinite(self.above), self.matrix.inside
         logarithms = (np.log(self.in_unit(self.values[kind & measured])) for kind in (~inside, inside))
         return [rounded(exp(np.median(values)), _DIGITS) if len(values) else None for values in logarithms]
 

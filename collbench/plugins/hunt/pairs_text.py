@@ -99,9 +99,7 @@ def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
 
 def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
     """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
-    _, code = np.unique(np.array(matrix.hosts), return_inverse=True)
-    inside = code[:, None] == code[None, :]
-    both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
+    both = [~matrix.inside, matrix.inside & ~np.eye(matrix.n, dtype=bool)]
     return [kind for kind in both if kind.any()]
 
 

@@ -66,25 +66,25 @@ def measure_isolation(
     are returned unchanged. A place that is slow at scale only is measured inside only, since messages of pairs do not show
     that fault. Missing figures are evidence, too.
     """
-    alone = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1] if options.isolate else []
-    found = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
-    if found and options.can_inside:
-        controls = [(place,) for place in good[: max(_CONTROLS, len(found))]]
-        why = f"{plural(len(found), 'suspect')} inside, with {len(controls)} healthy ones as controls"
-        request = RoundRequest(INSIDE, (*((place,) for place in found), *controls), why, stage="isolation")
-        yield from _compare(log, request, list(found.values()), len(controls))
-    by_pairs = [each for each in found.values() if each.suspect.kind != "scale"]
+    alone = [suspect for suspect in suspects if suspect.state == CONFIRMED and len(suspect.places) == 1] if options.isolate else []
+    ratios = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
+    if ratios and options.can_inside:
+        controls = [(place,) for place in good[: max(_CONTROLS, len(ratios))]]
+        why = f"{plural(len(ratios), 'suspect')} inside, with {len(controls)} healthy ones as controls"
+        request = RoundRequest(INSIDE, (*((place,) for place in ratios), *controls), why, stage="isolation")
+        yield from _compare(log, request, list(ratios.values()), len(controls))
+    by_pairs = [tested for tested in ratios.values() if tested.suspect.kind != "scale"]
     taken = by_pairs[: max(0, len(good) - 2)]  # each has a healthy partner, besides at least one pair of healthy places
     partners, rest = good[: len(taken)], good[len(taken) :]
-    pairs = [pair_of(each.place, partner) for each, partner in zip(taken, partners, strict=True)]
+    pairs = [pair_of(tested.place, partner) for tested, partner in zip(taken, partners, strict=True)]
     healthy = [pair_of(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     for nic in options.nics:
-        for each in by_pairs[len(taken) :]:
-            each.evidence.append(facts.PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
+        for tested in by_pairs[len(taken) :]:
+            tested.evidence.append(facts.PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
         if taken:
             why = f"{plural(len(taken), 'suspect')} over {nic} alone, with {len(healthy)} healthy pairs as controls"
             yield from _compare(log, RoundRequest(NIC, (*pairs, *healthy), why, stage="isolation", nic=nic), taken, len(healthy))
-    return [found[each.places[0]].with_part() if each in alone else each for each in suspects]
+    return [ratios[suspect.places[0]].with_part() if suspect in alone else suspect for suspect in suspects]
 
 
 def _compare(
