@@ -21,7 +21,18 @@ from statistics import fmean
 import numpy as np
 
 from collbench.plugins.hunt import facts
-from collbench.plugins.hunt.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, MatrixView, noise_scale, quantile
+from collbench.plugins.hunt.pair_statistics import (
+    CELLS,
+    INSIDE_HOST,
+    INTERVAL_WIDTH,
+    PLACES,
+    TAILS,
+    Figures,
+    Mask,
+    MatrixView,
+    noise_scale,
+    quantile,
+)
 from collbench.plugins.hunt.pairs import PairEffects
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, Suspect
 from collbench.plugins.hunt.records import PairMatrix
@@ -49,7 +60,6 @@ _ALL_MEET = 8
 _LEAST_HEALTHY = 3  # a partner and a control pair
 _FAR_LESS = 0.25  # of the deepest candidate's depth; half of that depth counts as fast
 _WORST = 4  # one of so many places
-_INSIDE = "inside its host"
 
 
 @dataclass(frozen=True)
@@ -213,7 +223,7 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
     not_slow = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
     fast, met = tuple(int(each) for each in not_slow[np.argsort(-behind[not_slow])]), int(view.measured[place].sum())
     why = facts.SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
-    noise, inside = max(view.noise, view.error), view.where == _INSIDE
+    noise, inside = max(view.noise, view.error), view.where == INSIDE_HOST
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
 
 
@@ -234,7 +244,7 @@ def _paths(view: MatrixView) -> Iterator[Candidate]:
         slow = np.array([mask[a, b], mask[b, a]])
         ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[a, b], view.fit.rest[b, a]])[slow].mean())
         why = facts.PairSlowInSweep(_WAYS[ways], exp(-depth))
-        yield Candidate((a, b), ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
+        yield Candidate((a, b), ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == INSIDE_HOST)
 
 
 def _slow_ways(view: MatrixView, slow: Mask) -> tuple[str, ...]:
@@ -268,7 +278,6 @@ Measured = tuple[tuple[int, ...], GroupFigure]
 WAYS = (SENDS, RECEIVES, LATENCY)
 _LEAST_RESTS = 8  # the scatter of fewer controls is not valid
 _MEDIAN_SHARE = 1.8  # factor of the variance that the median of m figures with the tails of t₄ adds to one figure, times 1/m
-_WIDTH = 2 * 1.96
 
 
 @dataclass
@@ -290,7 +299,7 @@ class Scale:
         """Add the scatter of controls, once per round."""
         for low, high in ((figure.low, figure.high) for _, figure in controls):
             if low and high and high > low:
-                self.errors.append(log(high / low) / _WIDTH)
+                self.errors.append(log(high / low) / INTERVAL_WIDTH)
         kinds = {self.alike(pair[0], pair[1]) for pair, _ in controls}
         for way in WAYS:
             for kind in kinds:

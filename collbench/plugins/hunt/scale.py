@@ -23,6 +23,7 @@ import numpy as np
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.protocol import (
+    BY_MESSAGES,
     CONFIRMED,
     GROUPS,
     INSIDE,
@@ -44,11 +45,9 @@ from collbench.units import plural
 # Every figure is compared with that of healthy places, measured at the same time. All suspects are measured at once: one round inside,
 # and one for each interface. A sender is judged by the messages that it sends, a receiver by those that it gets.
 
-_INSIDE = "inside"  # as in `Suspect.kind`
 # of the limit for a slow part: at 0.95 noise is excluded, and below 0.8 it is always slow
 _BOUNDS = (0.8, 0.95)
 _CONTROLS = 3  # healthy places at least; their median is the comparison
-_BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow; if they are healthy inside, the connection to the network is slow
 _WAYS: dict[str, facts.Ways] = {"sender": "sends", "receiver": "receives"}
 
 
@@ -99,10 +98,10 @@ def _compare(
             leaves, comes = (figure.speed, figure.backward) if group[0] == each.place else (figure.backward, figure.speed)
             slower = min(leaves, comes) if leaves and comes else None
             speed = {"sender": leaves, "receiver": comes}.get(kind, slower)
-        ratio = each.ratios[request.nic or _INSIDE] = speed / float(np.median(usual)) if speed and usual else None
+        ratio = each.ratios[request.nic or INSIDE] = speed / float(np.median(usual)) if speed and usual else None
         if ratio is None:
             why = figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
-            each.evidence.append(facts.PartNotMeasured(request.nic or _INSIDE, why))
+            each.evidence.append(facts.PartNotMeasured(request.nic or INSIDE, why))
         elif request.nic is None:
             each.evidence.append(facts.InsideRatio(ratio, controls))
         else:
@@ -126,14 +125,14 @@ class _SuspectRatios:
         # a part is slow below half of the whole's loss (of its logarithm)
         limit = min(max(sqrt(max(self.suspect.ratio, 0.0)), _BOUNDS[0]), _BOUNDS[1])
         found = replace(self.suspect, evidence=(*self.suspect.evidence, *self.evidence))
-        inside = self.ratios.get(_INSIDE)
+        inside = self.ratios.get(INSIDE)
         if inside is not None and inside < limit:  # the ratio of its own ranks replaces that of its messages
-            return replace(found, kind=_INSIDE, part=facts.InsideHost(), ratio=inside, low=None, high=None)
-        known = {nic: ratio for nic, ratio in self.ratios.items() if nic != _INSIDE and ratio is not None}
+            return replace(found, kind=INSIDE, part=facts.InsideHost(), ratio=inside, low=None, high=None)
+        known = {nic: ratio for nic, ratio in self.ratios.items() if nic != INSIDE and ratio is not None}
         slow = tuple(nic for nic, ratio in known.items() if ratio < limit)
         if slow and len(slow) < len(known):
             return replace(found, part=facts.SlowInterfaces(slow))
-        if slow or (inside is not None and not known and found.kind in _BY_MESSAGES):
+        if slow or (inside is not None and not known and found.kind in BY_MESSAGES):
             unsure = (facts.InsideNotMeasured(),) if inside is None else ()
             return replace(found, part=facts.WayToNetwork(slow), evidence=(*found.evidence, *unsure))
         return found
