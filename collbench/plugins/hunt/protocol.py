@@ -115,18 +115,11 @@ def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRoun
             there, back = (size_bytes / seconds if seconds else None for seconds, _ in ways)
             _, slower = max(ways, key=lambda way: way[0] or 0.0)
             high, low = (size_bytes / seconds if seconds else None for seconds in slower)
-            figures[pair] = GroupFigure(
-                there,
-                back,
-                pair_round.latency_s[turn],
-                low,
-                high,
-                pair_round.wrong[turn] or 0,
-                pair_round.na[turn],
-                pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0,
-                bool(pair_round.flipped and pair_round.flipped[turn]),
-                pair_round.wrong_detail[turn] if pair_round.wrong_detail else None,
-            )
+            wrong, na = pair_round.wrong[turn] or 0, pair_round.na[turn]
+            cpu_wait = pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0
+            flipped = bool(pair_round.flipped and pair_round.flipped[turn])
+            detail = pair_round.wrong_detail[turn] if pair_round.wrong_detail else None
+            figures[pair] = GroupFigure(there, back, pair_round.latency_s[turn], low, high, wrong, na, cpu_wait, flipped, detail)
     missing = GroupFigure(None, na="not measured")
     flags = dict.fromkeys(flag for pair_round in rounds for flag in pair_round.flags)
     return RoundResult(tuple(figures.get(group[:2], missing) for group in groups), tuple(flags))

@@ -320,18 +320,9 @@ class RoundRunner:
         figures = []
         for (there, _), (back, _) in zip(*both_ways, strict=True):
             slower = min((there, back), key=lambda way: way.speed or 0.0)
-            detail = there.detail or back.detail
-            figures.append(
-                GroupFigure(
-                    there.speed,
-                    back.speed,
-                    low=slower.low,
-                    high=slower.high,
-                    wrong=int(detail is not None),
-                    na=there.na or back.na,
-                    detail=detail,
-                )
-            )
+            detail, na = there.detail or back.detail, there.na or back.na
+            wrong = int(detail is not None)
+            figures.append(GroupFigure(there.speed, back.speed, None, slower.low, slower.high, wrong, na, detail=detail))
         proven = all(counted for way in both_ways for _, counted in way)
         return figures, () if proven else ("path_unproven",)
 
