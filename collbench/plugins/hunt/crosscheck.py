@@ -157,7 +157,7 @@ class CrossCheck:
         self.places = [PlaceCheck(each) for each in self.found.places]
         self.paths = [PathCheck(each) for each in self.found.paths[:_MOST_PATHS]]
         self.left_out = len(self.found.paths) - len(self.paths)
-        self._share_chance()
+        self._add_paths()
         medians = {way: self.found.middle for way in (SENDS, RECEIVES) if self.found.middle}
         self.scale = Scale(self.alike, medians)
 
@@ -170,19 +170,16 @@ class CrossCheck:
             yield from self._round(requested)
         return True
 
-    def _share_chance(self) -> None:
-        for case in (*self.places, *self.paths):
-            case.chance = CHANCE / (len(self.places) + len(self.paths))
-
     def _add_paths(self) -> None:
-        """Add the paths that may be slow instead of a place. They need their own rounds."""
+        """Add the paths that may be slow instead of a place, which need their own rounds; all cases share the chance."""
         known = {(case.places, case.candidate.of_latency) for case in self.paths}
         for case in self.places:
             path = None if self._needs_partner(case) else case.path(self.log.names)
             if path is not None and (path.places, path.of_latency) not in known:
                 self.paths.append(PathCheck(path))
                 known.add((path.places, path.of_latency))
-        self._share_chance()
+        for check in (*self.places, *self.paths):
+            check.chance = CHANCE / (len(self.places) + len(self.paths))
 
     def _round(self, requested: Sequence[RequestedPair]) -> Generator[RoundRequest, RoundResult, None]:
         pairs = [pair_of(wish.place, wish.partner) for wish in requested]
@@ -275,7 +272,8 @@ class CrossCheck:
         requested = []
         for case in self.places:
             partner = case.fast_again
-            if partner is None and case.slow_with_all and case.peers < _PEERS:
+            peers = {trial.partner for trial in case.trials if not trial.healthy}
+            if partner is None and case.slow_with_all and len(peers) < _PEERS:
                 partner = self._peer(case, busy)
             if partner is None or busy & {case.place, partner}:
                 continue

@@ -15,7 +15,7 @@ from typing import Any
 
 from collbench.errors import CollbenchError, RunFailed, UsageError
 from collbench.machine.readers.text import printable
-from collbench.plugins.hunt.protocol import CONFIRMED, HuntVerdict, Suspect
+from collbench.plugins.hunt.protocol import BY_MESSAGES, CONFIRMED, HuntVerdict, Suspect
 from collbench.plugins.hunt.records import NONE_SLOW
 from collbench.reason import CommandText
 from collbench.results.folder import utc
@@ -196,7 +196,6 @@ CODES = {
 }
 SCHEMA, FILE, SCHEMA_FILE = 1, "recommendation.json", "recommendation.schema.json"
 _PATH = "path"
-_BY_MESSAGES = ("node", "sender", "receiver")  # the fault is in the node or in its link, unless the isolation found which
 _REACHES = {
     "node": "sends and receives at {} of the others",
     "sender": "sends at {} of the others",
@@ -398,7 +397,7 @@ def _advice(suspect: Suspect, places: list[str]) -> str:
         return f"{named} {'is' if len(places) == 1 else 'are'} {suspect.state}: no action needed"
     if suspect.kind == _PATH:
         return f"check the cable and the switch ports between {named}; do not drain them: both are healthy with other partners"
-    link = " and its link (NIC, cable, switch port)" if suspect.kind in _BY_MESSAGES else ""
+    link = " and its link (NIC, cable, switch port)" if suspect.kind in BY_MESSAGES else ""
     where = f" ({_name(str(suspect.part))})" if suspect.part else link
     return f"check {named}{where}: it {what(suspect.kind, suspect.ratio)}"
 
@@ -482,7 +481,7 @@ class Applied:
     @property
     def undo(self) -> list[str]:
         """Return the commands that return the drained nodes to service."""
-        return [each["undo"] for each in self.entries if each["undo"]]
+        return [entry["undo"] for entry in self.entries if entry["undo"]]
 
     def lines(self) -> list[str]:
         """Return lines for the terminal: what was done, what was not and why, and one command per node that undoes it."""

@@ -30,8 +30,11 @@ class SlowInSweep(Fact, frozen=True):
     where: str = ""
 
     def render(self) -> str:
+        speed = f"{self.ways} at {format_percent(100 * self.ratio)} of the median"
+        if self.ways == "small messages":
+            speed = f"small messages take {1 / self.ratio:.2f} times as long as the median"
         where = f" {self.where}" if self.where else ""
-        return f"sweep: {_at(self.ways, self.ratio)}{where} ({self.slow} of {plural(self.partners, 'partner')})"
+        return f"sweep: {speed}{where} ({self.slow} of {plural(self.partners, 'partner')})"
 
 
 class PairSlowInSweep(Fact, frozen=True):
@@ -43,7 +46,7 @@ class PairSlowInSweep(Fact, frozen=True):
     def render(self) -> str:
         if self.ways == "small messages":
             return f"sweep: the pair took {1 / self.ratio:.2f} times as long as the median"
-        return f"sweep: the pair reached {_share(self.ratio)} of the median"
+        return f"sweep: the pair reached {format_percent(100 * self.ratio)} of the median"
 
 
 class SlowWithOnePartner(Fact, frozen=True):
@@ -102,15 +105,14 @@ class Retest(Fact, frozen=True):
         if self.na:
             return f"{head}: not measured ({self.na})"
         own = [f"{format_rate(rate)} GB/s {way}" for rate, way in ((self.sent, "sent"), (self.received, "received")) if rate is not None]
-        own += [f"{format_time(self.latency_s)} µs"] if self.latency_s is not None else []
-        return f"{head}: {', '.join(own)}; {self._controls()}"
-
-    def _controls(self) -> str:
-        figures = [f"{format_rate(rate)} GB/s" for rate in (self.usual_sent, self.usual_received) if rate is not None]
-        figures += [f"{format_time(self.usual_latency_s)} µs"] if self.usual_latency_s is not None else []
-        if not figures:
-            return "no control pair"
-        return f"{plural(self.controls, 'control pair') if self.controls else 'median of the sweep'}: {', '.join(figures)}"
+        if self.latency_s is not None:
+            own.append(f"{format_time(self.latency_s)} µs")
+        usual = [f"{format_rate(rate)} GB/s" for rate in (self.usual_sent, self.usual_received) if rate is not None]
+        if self.usual_latency_s is not None:
+            usual.append(f"{format_time(self.usual_latency_s)} µs")
+        controls = plural(self.controls, "control pair") if self.controls else "median of the sweep"
+        compared = f"{controls}: {', '.join(usual)}" if usual else "no control pair"
+        return f"{head}: {', '.join(own)}; {compared}"
 
 
 class RetestCounts(Fact, frozen=True):
@@ -581,13 +583,3 @@ class ClearedAtScale(Fact, frozen=True):
     def render(self) -> str:
         lost = f" ({self.why})" if self.why else ""
         return f"an endpoint that was slow in groups of {self.size} was not slow when measured again{lost}"
-
-
-def _at(ways: Ways, ratio: float) -> str:
-    if ways == "small messages":
-        return f"small messages take {1 / ratio:.2f} times as long as the median"
-    return f"{ways} at {format_percent(100 * ratio)} of the median"
-
-
-def _share(ratio: float) -> str:
-    return format_percent(100 * ratio)

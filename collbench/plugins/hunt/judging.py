@@ -21,7 +21,18 @@ from statistics import fmean
 import numpy as np
 
 from collbench.plugins.hunt import facts
-from collbench.plugins.hunt.pair_statistics import CELLS, PLACES, TAILS, Figures, Mask, MatrixView, noise_scale, quantile
+from collbench.plugins.hunt.pair_statistics import (
+    CELLS,
+    INSIDE_HOST,
+    INTERVAL_WIDTH,
+    PLACES,
+    TAILS,
+    Figures,
+    Mask,
+    MatrixView,
+    noise_scale,
+    quantile,
+)
 from collbench.plugins.hunt.pairs import PairEffects
 from collbench.plugins.hunt.protocol import CLEARED, CONFIRMED, INCONCLUSIVE, GroupFigure, Suspect
 from collbench.plugins.hunt.records import PairMatrix
@@ -49,7 +60,6 @@ _ALL_MEET = 8
 _LEAST_HEALTHY = 3  # a partner and a control pair
 _FAR_LESS = 0.25  # of the deepest candidate's depth; half of that depth counts as fast
 _WORST = 4  # one of so many places
-_INSIDE = "inside its host"
 
 
 @dataclass(frozen=True)
@@ -121,15 +131,25 @@ class SweepResult:
 
 
 def find_candidates(matrix: PairMatrix, lost: Collection[int] = ()) -> SweepResult:
-    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first."""
+    """Return the candidates of a matrix of pairs, the slowest first, and the healthy places (not slow, not lost), the best known first.
+
+    A healthy place that is half as slow as candidates comes last, and is left out if three others remain.
+    """
     views = PairEffects(matrix).views
-    places = _fewer(_once([each for view in views for each in _places(view) if each.places[0] not in lost]), matrix.n)
-    places, deferred = _bandwidth_first(places, matrix.n - len(lost))
-    paths = _once([each for view in views for each in _paths(view) if not set(each.places) & set(lost)])
-    out = {each.places[0] for each in places} | set(lost)
-    bandwidth = [view for view in views if view.quantity == "bandwidth"]
-    middle = exp(bandwidth[0].fit.middle) if bandwidth else None
-    return SweepResult(places, paths, _healthy_places(views, matrix.n, out), middle, deferred)
+    known = [candidate for view in views for candidate in _places(view) if candidate.places[0] not in lost]
+    places, deferred = _bandwidth_first(_fewer(_once(known), matrix.n), matrix.n - len(lost))
+    paths = _once([candidate for view in views for candidate in _paths(view) if not set(candidate.places) & set(lost)])
+    out = {candidate.places[0] for candidate in places} | set(lost)
+    worst, measured = np.zeros(matrix.n), np.zeros(matrix.n, dtype=bool)
+    for view in views:
+        worst = np.minimum(worst, np.minimum(view.fit.rows, view.fit.columns) / PLACES[view.quantity].least)
+        measured |= view.measured.any(axis=1) & view.measured.any(axis=0)
+    healthy = [place for place in range(matrix.n) if place not in out and measured[place]]
+    sure = [place for place in healthy if worst[place] > -_DOUBTFUL]
+    if len(sure) >= max(3, len(healthy) // 2):
+        healthy = sure
+    middle = next((exp(view.fit.middle) for view in views if view.quantity == "bandwidth"), None)
+    return SweepResult(places, paths, tuple(healthy), middle, deferred)
 
 
 def candidates_of_groups(members: Sequence[SlowMember], n: int, lost: Collection[int] = ()) -> SweepResult:
@@ -168,11 +188,19 @@ def _fewer(places: Sequence[Candidate], n: int) -> tuple[Candidate, ...]:
 
 
 def _places(view: MatrixView) -> Iterator[Candidate]:
-    """Yield places that are slow with most partners by more than the sweep's chance, or noticeably slow and among the worst."""
+    """Yield places that are slow with most partners by more than the sweep's chance, or noticeably slow and among the worst.
+
+    A place that was noticeably slow with each of its partners, sending or receiving, is slow, too; with few places, of which all pairs
+    are measured, medians decide.
+    """
     sends, receives = view.senders(twice=True), view.receivers(twice=True)
-    low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | _never_fast(view)
+    level, known_ways = PLACES[view.quantity], np.array([view.fit.known_rows, view.fit.known_columns])
+    behind = np.where(view.measured, view.speeds - view.fit.middle, -np.inf)
+    best = np.array([behind.max(axis=1), behind.max(axis=0)])
+    never_fast = (best < -level.least) & known_ways & (view.measured.shape[0] > _ALL_MEET)
+    low = np.array([sends.steady | sends.uneven, receives.steady | receives.uneven]) | never_fast
     effects = np.array([view.fit.rows, view.fit.columns])
-    level, known = PLACES[view.quantity], view.fit.known_rows | view.fit.known_columns
+    known: Mask = view.fit.known_rows | view.fit.known_columns
     tests = max(1, int(known.sum())) * (1 if view.symmetric else 2)
     noticed = (effects < -level.least) & known & view.can_name_places & ~low.any(axis=0)
     worst = [place for place in np.argsort(effects.min(axis=0)) if noticed[:, place].any()][: max(1, len(known) // _WORST)]
@@ -180,18 +208,6 @@ def _places(view: MatrixView) -> Iterator[Candidate]:
         yield _place(view, int(place), low[:, place], again_tails(level.chance, tests))
     for place in worst:
         yield replace(_place(view, int(place), noticed[:, place], again_tails(level.chance, tests, counts=False)), doubtful=True)
-
-
-def _never_fast(view: MatrixView) -> Mask:
-    """Return [2 × n] whether a place was noticeably slow with each of its partners, sending and receiving.
-
-    With few places, of which all pairs are measured, medians decide.
-    """
-    behind = view.speeds - view.fit.middle
-    least, known = PLACES[view.quantity].least, np.array([view.fit.known_rows, view.fit.known_columns])
-    best = np.array([np.where(view.measured, behind, -np.inf).max(axis=axis) for axis in (1, 0)])
-    never: Mask = (best < -least) & known & (view.measured.shape[0] > _ALL_MEET)
-    return never
 
 
 def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, float]) -> Candidate:
@@ -207,54 +223,32 @@ def _place(view: MatrixView, place: int, low: Mask, tails: tuple[float, float, f
     not_slow = np.flatnonzero(np.nan_to_num(behind, nan=-np.inf) > -depth * _FAST)
     fast, met = tuple(int(each) for each in not_slow[np.argsort(-behind[not_slow])]), int(view.measured[place].sum())
     why = facts.SlowInSweep(_WAYS[ways], exp(-depth), met - len(fast), met, view.where)
-    noise, inside = max(view.noise, view.error), view.where == _INSIDE
+    noise, inside = max(view.noise, view.error), view.where == INSIDE_HOST
     return Candidate((place,), ways, depth, PLACES[view.quantity].least, *tails, noise, (why,), inside, fast)
 
 
 def _paths(view: MatrixView) -> Iterator[Candidate]:
     """Yield pairs that are slower than their places explain, and the worst one by the others' noise if it is noticeably slow."""
-    mask, level = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity]
-    for a, b in _pairs(mask):
-        noise = max(view.noise, view.error)
-        tail = view.depth(twice=True) / noise if noise > 0 else 0.0
-        yield _path(view, (a, b), mask, (tail, noise))
+    mask, level, noise = view.exceptions(view.slow_cells(np.array(True))), CELLS[view.quantity], max(view.noise, view.error)
+    tail = view.depth(twice=True) / noise if noise > 0 else 0.0
+    pairs = np.argwhere(np.triu(mask | mask.T)).tolist()
     rest = np.where(view.measured, view.fit.rest, np.nan)
-    if not mask.any() and view.can_name_pairs and np.nanmin(rest) < -level.least:
-        ((a, b),) = _pairs(rest == np.nanmin(rest))[:1]
-        others = rest.copy()
+    if not pairs and view.can_name_pairs and np.nanmin(rest) < -level.least:
+        lowest, mask = rest == np.nanmin(rest), rest < -level.least
+        a, b = np.argwhere(np.triu(lowest | lowest.T))[0].tolist()
+        pairs, others = [[a, b]], rest.copy()
         others[[a, b], [b, a]] = np.nan
         tail = quantile(level.chance / int(view.measured.sum()), TAILS)  # the whole share, since the sweep does not count
-        yield _path(view, (a, b), rest < -level.least, (tail, max(noise_scale(others), view.error)))
-
-
-def _pairs(mask: Mask) -> list[tuple[int, int]]:
-    """Return the pairs in a mask, the lower place first."""
-    return [(int(a), int(b)) for a, b in zip(*np.nonzero(np.triu(mask | mask.T)), strict=True)]
-
-
-def _path(view: MatrixView, pair: tuple[int, int], mask: Mask, limits: tuple[float, float]) -> Candidate:
-    """Return a pair as a candidate. limits: (tail, noise)."""
-    slow = np.array([mask[pair], mask[pair[::-1]]])
-    ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[pair], view.fit.rest[pair[::-1]]])[slow].mean())
-    (tail, noise), level = limits, CELLS[view.quantity]
-    why = facts.PairSlowInSweep(_WAYS[ways], exp(-depth))
-    return Candidate(pair, ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == _INSIDE)
+        noise = max(noise_scale(others), view.error)
+    for a, b in pairs:
+        slow = np.array([mask[a, b], mask[b, a]])
+        ways, depth = _slow_ways(view, slow), -float(np.array([view.fit.rest[a, b], view.fit.rest[b, a]])[slow].mean())
+        why = facts.PairSlowInSweep(_WAYS[ways], exp(-depth))
+        yield Candidate((a, b), ways, depth, level.least, tail, tail, level.chance, noise, (why,), view.where == INSIDE_HOST)
 
 
 def _slow_ways(view: MatrixView, slow: Mask) -> tuple[str, ...]:
     return (LATENCY,) if view.symmetric else tuple(way for way, is_slow in zip(BANDWIDTH_WAYS, slow, strict=True) if is_slow)
-
-
-def _healthy_places(views: Sequence[MatrixView], n: int, out: set[int]) -> tuple[int, ...]:
-    """Return the healthy places. One that is half as slow as candidates comes last, and is left out if three others remain."""
-    worst, known = np.zeros(n), np.zeros(n, dtype=bool)
-    for view in views:
-        least = PLACES[view.quantity].least
-        worst = np.minimum(worst, np.minimum(view.fit.rows, view.fit.columns) / least)
-        known |= view.measured.any(axis=1) & view.measured.any(axis=0)
-    those = [place for place in range(n) if place not in out and known[place]]
-    sure = [place for place in those if worst[place] > -_DOUBTFUL]
-    return tuple(sure) if len(sure) >= max(3, len(those) // 2) else tuple(those)
 
 
 def _once(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -284,7 +278,6 @@ Measured = tuple[tuple[int, ...], GroupFigure]
 WAYS = (SENDS, RECEIVES, LATENCY)
 _LEAST_RESTS = 8  # the scatter of fewer controls is not valid
 _MEDIAN_SHARE = 1.8  # factor of the variance that the median of m figures with the tails of t₄ adds to one figure, times 1/m
-_WIDTH = 2 * 1.96
 
 
 @dataclass
@@ -306,7 +299,7 @@ class Scale:
         """Add the scatter of controls, once per round."""
         for low, high in ((figure.low, figure.high) for _, figure in controls):
             if low and high and high > low:
-                self.errors.append(log(high / low) / _WIDTH)
+                self.errors.append(log(high / low) / INTERVAL_WIDTH)
         kinds = {self.alike(pair[0], pair[1]) for pair, _ in controls}
         for way in WAYS:
             for kind in kinds:
@@ -479,11 +472,6 @@ class PlaceCheck(Check):
         return fast[0] if fast and self.slow_with_all and not self._exhausted else None
 
     @property
-    def peers(self) -> int:
-        """Return the number of its measured partners that are not known to be healthy."""
-        return len({trial.partner for trial in self.trials if not trial.healthy})
-
-    @property
     def fast_with_peer(self) -> bool:
         """Return whether it is slow with healthy places, and not with another."""
         return self.slow_with_all and FAST in self.partners(healthy=False).values()
@@ -515,11 +503,11 @@ class PlaceCheck(Check):
         found = self.partners()
         slow = [partner for partner, how in found.items() if how == SLOW]
         twice = len(slow) == 1 and len(self._trials_with(slow[0])) >= 2 and list(found.values()).count(FAST) >= _ENOUGH
-        return slow[0] if twice and self._mean(self._trials_with(slow[0]))[0] >= self.candidate.least_of_pair else None
+        return slow[0] if twice and mean_depth(self.candidate, self._trials_with(slow[0]))[0] >= self.candidate.least_of_pair else None
 
     def depth(self) -> float:
         """Return how far it is behind the controls, over all trials with healthy partners."""
-        return self._mean(self._healthy_trials())[0]
+        return mean_depth(self.candidate, self._healthy_trials())[0]
 
     def suspect(self, names: Sequence[str]) -> Suspect:
         """Return the place as a suspect in its current state."""
@@ -537,7 +525,7 @@ class PlaceCheck(Check):
         ways = self.candidate.ways
         if self.place > other:
             ways = tuple({SENDS: RECEIVES, RECEIVES: SENDS}.get(way, way) for way in ways)
-        places, depth = (min(self.place, other), max(self.place, other)), self._mean(self._trials_with(other))[0]
+        places, depth = (min(self.place, other), max(self.place, other)), mean_depth(self.candidate, self._trials_with(other))[0]
         least = self.candidate.least_of_pair
         return replace(self.candidate, places=places, ways=ways, depth=depth, least=least, why=why, fast_with=(), any_way=False)
 
@@ -570,10 +558,11 @@ class PlaceCheck(Check):
 
     def _slow_in_the_mean(self) -> bool:
         """Return whether all trials together are certain, by the known noise, or by their own scatter."""
-        depth, noise = self._mean(trials := self._healthy_trials())
+        trials = self._healthy_trials()
+        depth, noise = mean_depth(self.candidate, trials)
         if depth > self.candidate.pooled * noise:
             return True
-        single = [self._mean([trial])[0] for trial in trials]
+        single = [mean_depth(self.candidate, [trial])[0] for trial in trials]
         if len(single) < _LEAST_SCATTER:
             return False
         bound = t_quantile(1 - self.candidate.share, len(single) - 1) * float(np.std(single, ddof=1)) / sqrt(len(single))
@@ -591,13 +580,12 @@ class PlaceCheck(Check):
     @property
     def _as_deep(self) -> Candidate:
         """Return the candidate with its partners' depth if that is larger. Of two that differ, one must be wrong."""
-        met = dict.fromkeys(trial.partner for trial in self._healthy_trials())
-        depths = sorted(self._mean([trial for trial in self._healthy_trials() if trial.partner == partner])[0] for partner in met)
+        by_partner: dict[int, list[Trial]] = {}
+        for trial in self._healthy_trials():
+            by_partner.setdefault(trial.partner, []).append(trial)
+        depths = sorted(mean_depth(self.candidate, trials)[0] for trials in by_partner.values())
         middle = depths[len(depths) // 2] if depths else 0.0
         return replace(self.candidate, depth=max(self.candidate.depth, self.candidate.least, middle))
-
-    def _mean(self, trials: Sequence[Trial]) -> tuple[float, float]:
-        return mean_depth(self.candidate, trials)
 
     @property
     def _exhausted(self) -> bool:

@@ -58,7 +58,7 @@ def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
 
 def _wrong(stored: StoredHunt) -> list[str]:
     """Return "3 wrong elements in 2 rounds"; [] without any."""
-    wrong = [sum(one.wrong) for one in stored.rounds if any(one.wrong)]
+    wrong = [sum(hunt_round.wrong) for hunt_round in stored.rounds if any(hunt_round.wrong)]
     return [f"{plural(sum(wrong), 'wrong element')} in {plural(len(wrong), 'round')}"] if wrong else []
 
 
@@ -152,11 +152,10 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:
     """Return the median speed of each place over its rounds of pairs, in bytes per second, of the slower direction."""
-    found: dict[int, list[float]] = {}
-    for one in rounds:
-        if one.kind == "pairs":
-            for group, there, back in zip(one.groups, one.speed_bytes_per_s, one.backward_bytes_per_s, strict=True):
-                if there and back:
-                    for place in group:
-                        found.setdefault(place, []).append(min(there, back))
-    return {place: median(speeds) for place, speeds in found.items()}
+    by_place: dict[int, list[float]] = {}
+    for hunt_round in rounds:
+        if hunt_round.kind == "pairs":
+            for group, there, back in zip(hunt_round.groups, hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, strict=True):
+                for place in group if there and back else ():
+                    by_place.setdefault(place, []).append(min(filter(None, (there, back))))
+    return {place: median(speeds) for place, speeds in by_place.items()}

@@ -156,7 +156,9 @@ def _spread(level: Figures, turns: NDArray[np.int64]) -> Figures:
 
 Mask = NDArray[np.bool_]
 
-LEAST_PLACES = 4
+LEAST_PLACES = 4  # of fewer no slow one can be named
+TO_OTHER_HOSTS, INSIDE_HOST = "to other hosts", "inside its host"  # the kinds of paths, where both exist
+INTERVAL_WIDTH = 2 * 1.96  # of a 95 % interval, in standard errors
 _MEDIANS_DEGREES = 8.0  # medians have lighter tails than cells
 _LEAST_TESTS = 10  # pairs: of the six latencies of four places, four determine the places' effects
 _FAST = 0.5  # of the effect: with a partner with which a place is less slow, it counts as fast

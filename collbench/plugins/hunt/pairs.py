@@ -32,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from collbench.plugins.hunt.pair_statistics import LEAST_PLACES, Figures, Mask, MatrixView
+from collbench.plugins.hunt.facts import TooFewEndpoints
+from collbench.plugins.hunt.pair_statistics import INSIDE_HOST, INTERVAL_WIDTH, LEAST_PLACES, TO_OTHER_HOSTS, Figures, Mask, MatrixView
 from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, STATES, PairMatrix
 from collbench.units import first_of, format_percent
 
@@ -105,7 +106,7 @@ class PairFinding:
             cause = "its CPU, its power saving or its NIC"
             return f"{self.name(names)} takes {_times(self.ratio)} as long as the others for a small message{where} {slow}: {cause}"
         reaches = f"at {format_percent(100 * self.ratio)} of what the others do{where}"
-        cause = _CAUSE[self.kind] if self.where != _INSIDE else "its cores, memory or GPU link"
+        cause = _CAUSE[self.kind] if self.where != INSIDE_HOST else "its cores, memory or GPU link"
         return f"{self.name(names)} {_DOES[self.kind]} {reaches} {slow}: {cause}{self._slow_latency()}"
 
     def _pair(self, names: Sequence[str]) -> str:
@@ -132,12 +133,6 @@ _ROUND = 4  # disjoint slow pairs as a part of the number of places: a disturbed
 _MOST_NAMES = 8
 _LEAST_RATIO = 1e-9
 _HARDLY = 0.95  # a loss of more than that means no function at all
-_WIDTH = 2 * 1.96  # standard errors in a 95 % interval
-_OUTSIDE, _INSIDE = "to other hosts", "inside its host"
-_TOO_FEW = {
-    2: "two endpoints: one pair does not show which end is slow, or the path between them; measure with four or more",
-    3: "three endpoints: a slow one looks like a fast path between the other two; measure with four or more",
-}
 _NO_PLACES = "only pairs are judged: endpoints need three partners each (--sample 3, and no --one-to-all)"
 
 
@@ -197,8 +192,8 @@ class PairEffects:
 
     def doubts(self) -> list[str]:
         """Return why a slow place or pair is not named, and how slow a pair must be to be detected; a sentence each."""
-        if self.matrix.n in _TOO_FEW:
-            return [_TOO_FEW[self.matrix.n]]
+        if self.matrix.n in (2, 3):
+            return [TooFewEndpoints(2 if self.matrix.n == 2 else 3).render()]
         pairs_only = [_NO_PLACES] if self.views and not any(view.can_name_places for view in self.views) else []
         return [*self.inconclusive(), *pairs_only, *(sentence for view in self.views for sentence in self._doubts(view))]
 
@@ -207,17 +202,15 @@ class PairEffects:
         """Return the views: bandwidth, then latency; each by paths inside hosts and between them, where both exist."""
         if self.matrix.n < LEAST_PLACES:
             return []
-        _, code = np.unique(np.array(self.matrix.hosts), return_inverse=True)
-        inside = code[:, None] == code[None, :]
-        off = ~np.eye(self.matrix.n, dtype=bool)
-        kinds = [(_OUTSIDE, ~inside), (_INSIDE, inside & off)]
+        inside = self.matrix.inside
+        kinds = [(TO_OTHER_HOSTS, ~inside), (INSIDE_HOST, inside & ~np.eye(self.matrix.n, dtype=bool))]
         mixed = all(bool(kind.any()) for _, kind in kinds)
         with np.errstate(all="ignore"):
-            errors = (np.log(self.matrix.high) - np.log(self.matrix.low)) / _WIDTH
+            errors = (np.log(self.matrix.high) - np.log(self.matrix.low)) / INTERVAL_WIDTH
             spread = np.full_like(errors, np.nan) if self.matrix.latency_spread is None else self.matrix.latency_spread
             quantities = (
                 ("bandwidth", _finite(np.log(self.matrix.bandwidth)), errors),
-                ("latency", _finite(-np.log(self.matrix.latency_s)), _finite(np.log(spread)) / _WIDTH),
+                ("latency", _finite(-np.log(self.matrix.latency_s)), _finite(np.log(spread)) / INTERVAL_WIDTH),
             )
         return [
             MatrixView(quantity, where if mixed else "", np.where(kind, speeds, np.nan), errors, self._repeated)

@@ -156,9 +156,7 @@ class Quantity:
     @cached_property
     def medians(self) -> list[float | None]:
         """The median between hosts and that inside hosts, in `unit`; None: no such pair was measured."""
-        hosts = np.array(self.matrix.hosts)
-        inside = hosts[:, None] == hosts[None, :]
-        measured = np.isfinite(self.above)
+        measured, inside = np.isfinite(self.above), self.matrix.inside
         logarithms = (np.log(self.in_unit(self.values[kind & measured])) for kind in (~inside, inside))
         return [rounded(exp(np.median(values)), _DIGITS) if len(values) else None for values in logarithms]
 
@@ -175,16 +173,13 @@ class Quantity:
             return ""
         return format_time(value) if self.symmetric else format_rate(value)
 
-    def shares(self) -> NDArray[np.int64]:
-        """Return the input of `against_median`: tenths of a percent of the median; for a latency hundredths of it. -1: unknown."""
-        ratio = np.exp(-self.above if self.symmetric else self.above)
-        tenths = np.where(ratio >= 0.1, 10 * np.rint(100 * ratio), np.rint(1000 * ratio))
-        found: Figures = np.nan_to_num(np.rint(100 * ratio) if self.symmetric else tenths, nan=-1)
-        return found.astype(np.int64)
-
-    def against_median(self, share: float) -> str:
-        """Return a ratio to the median as text: "50 % of the median", "1.80 times the median"."""
-        return f"{share / 100:.2f} times {self.median}" if self.symmetric else f"{format_percent(share / 10)} of {self.median}"
+    def against_median(self, sender: int, receiver: int) -> str:
+        """Return the ratio of a known pair to the median as text: "50 % of the median", "1.80 times the median"."""
+        above = float(self.above[sender, receiver])
+        if self.symmetric:
+            return f"{round(100 * exp(-above)) / 100:.2f} times {self.median}"
+        percent = round(100 * exp(above)) if exp(above) >= 0.1 else round(1000 * exp(above)) / 10
+        return f"{format_percent(percent)} of {self.median}"
 
     def class_labels(self) -> list[str]:
         """Return the range of each of the five classes."""
@@ -499,10 +494,12 @@ def _slowest(quantity: Quantity, found: Sequence[PairFinding]) -> Table:
             above[:, list(each.places)] = np.inf
     lowest = np.argpartition(above, _SLOWEST, axis=None)[:_SLOWEST]
     pairs = [divmod(int(cell), len(above)) for cell in lowest[np.argsort(above.ravel()[lowest], kind="stable")]]
-    shares, names = quantity.shares(), quantity.matrix.places
-    found_pairs = [(a, b, float(quantity.values[a, b]), int(shares[a, b])) for a, b in pairs if np.isfinite(above[a, b])]
-    rows = [[printable(names[a]), printable(names[b]), quantity.figure(rate), quantity.against_median(share)]
-            for a, b, rate, share in found_pairs]  # fmt: skip
+    names = quantity.matrix.places
+    rows = [
+        [printable(names[a]), printable(names[b]), quantity.figure(float(quantity.values[a, b])), quantity.against_median(a, b)]
+        for a, b in pairs
+        if np.isfinite(above[a, b])
+    ]
     ends = ("place", "place") if quantity.symmetric else ("sender", "receiver")
     return Table([*ends, quantity.unit, "versus the median"], rows, frozenset({2}))
 

@@ -54,7 +54,11 @@ def heatmap(matrix: PairMatrix, found: Sequence[PairFinding], width: int | None,
     wide = max(map(len, labels))
     shared = [f"each is {size} endpoints, and each cell their slowest pair"] if size > 1 else []
     yield from wrapped([Line(text, "head") for text in ("senders in rows, receivers in columns", *shared)], width)
-    yield from (Line(f"{'':{wide}} {text}", "head") for text in _numbers(len(shown), size))
+    numbers = [str(column * size) for column in range(len(shown))]  # digit by digit downwards; for groups the first place of each
+    high = max(map(len, numbers))
+    for digit in range(high):
+        digits = "".join(f"{number.rjust(high)[digit]} " for number in numbers).rstrip()
+        yield Line(f"{'':{wide}} {digits}", "head")
     for at, (label, row) in enumerate(zip(labels, shown, strict=True)):
         cells = "".join(_cell(int(each), marks, color) for each in row)
         those = [each.name(matrix.places) for each in found if at * size <= each.places[0] < (at + 1) * size]  # of a pair the sender
@@ -95,9 +99,7 @@ def above_median(matrix: PairMatrix) -> NDArray[np.float64]:
 
 def kinds(matrix: PairMatrix) -> list[NDArray[np.bool_]]:
     """Return the pairs between hosts and those inside a host, as masks; only the kinds that exist."""
-    _, code = np.unique(np.array(matrix.hosts), return_inverse=True)
-    inside = code[:, None] == code[None, :]
-    both = [~inside, inside & ~np.eye(matrix.n, dtype=bool)]
+    both = [~matrix.inside, matrix.inside & ~np.eye(matrix.n, dtype=bool)]
     return [kind for kind in both if kind.any()]
 
 
@@ -116,13 +118,6 @@ def _labels(matrix: PairMatrix, size: int) -> list[str]:
         return [f"{at:>{wide}} {name if len(name) <= _LABEL else f'{name[: _LABEL - 1]}…'}" for at, name in enumerate(names)]
     ends = [(first, min(matrix.n, first + size) - 1) for first in range(0, matrix.n, size)]
     return [f"{first}–{last}" if last > first else str(first) for first, last in ends]
-
-
-def _numbers(columns: int, size: int) -> list[str]:
-    """Return the columns' numbers, digit by digit downwards; for groups the first place of each."""
-    firsts = [str(column * size) for column in range(columns)]
-    high = max(map(len, firsts))
-    return ["".join(f"{first.rjust(high)[digit]} " for first in firsts).rstrip() for digit in range(high)]
 
 
 def _cell(each: int, marks: str, color: bool) -> str:
@@ -164,26 +159,24 @@ TITLES = ("place", "sends GB/s", "receives GB/s", "latency µs", "slowest with")
 
 def place_frame(matrix: PairMatrix, found: Sequence[PairFinding]) -> Frame[Sequence[str]]:
     """Return the table of places; of many only the slowest and those with findings."""
-    chosen, figures = _place_rows(matrix, found)
-    named = {printable(matrix.places[place]) for each in found for place in each.places if each.kind != "pair"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # places without known figures
+        sends, receives, latency = (np.nanmedian(rates, axis=1) for rates in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
+    chosen = list(range(matrix.n))
+    if matrix.n > MOST_PLACES:
+        with_finding = list(dict.fromkeys(place for finding in found for place in finding.places))[:MOST_PLACES]
+        chosen = sorted({*with_finding, *np.argsort(np.fmin(sends, receives))[:_WORST].tolist()})
+    rows = []
+    for place in chosen:
+        rates = [format_rate(float(rate)) if np.isfinite(rate) else NOTHING for rate in (sends[place], receives[place])]
+        seconds = float(latency[place])
+        time = format_time(seconds) if np.isfinite(seconds * 1e6) else NOTHING
+        rows.append([printable(matrix.places[place]), *rates, time, _slowest(matrix, place)])
+    named = {printable(matrix.places[place]) for finding in found for place in finding.places if finding.kind != "pair"}
     columns = text_columns(TITLES, right=TITLES[1:-1], drop=TITLES[:1:-1], cut=TITLES[:1])
     hidden = matrix.n - len(chosen)
     foot = [f"medians over partners; {hidden} of {matrix.n} places, which are faster, are not shown"] if hidden else []
-    return Frame(columns, figures, foot=foot, style=lambda texts: "doubtful" if texts[0] in named else "")
-
-
-def _place_rows(matrix: PairMatrix, found: Sequence[PairFinding]) -> tuple[list[int], list[list[str]]]:
-    """Return the shown places (of many the slowest and those with findings), and the cells below TITLES of each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # places without known figures
-        sends, receives, latency = (np.nanmedian(each, axis=1) for each in (matrix.bandwidth, matrix.bandwidth.T, matrix.latency_s))
-    chosen = list(range(matrix.n))
-    if matrix.n > MOST_PLACES:
-        named = list(dict.fromkeys(place for each in found for place in each.places))[:MOST_PLACES]
-        chosen = sorted({*named, *np.argsort(np.fmin(sends, receives))[:_WORST].tolist()})
-    return chosen, [
-        [printable(matrix.places[i]), _rate(sends[i]), _rate(receives[i]), _time(latency[i]), _slowest(matrix, i)] for i in chosen
-    ]
+    return Frame(columns, rows, foot=foot, style=lambda texts: "doubtful" if texts[0] in named else "")
 
 
 def _slowest(matrix: PairMatrix, place: int) -> str:
@@ -194,14 +187,6 @@ def _slowest(matrix: PairMatrix, place: int) -> str:
         return NOTHING
     rate, word, partner = min(known)
     return f"{format_rate(rate)} {word} {printable(matrix.places[partner])}"
-
-
-def _rate(value: float) -> str:
-    return format_rate(float(value)) if np.isfinite(value) else NOTHING
-
-
-def _time(value: float) -> str:
-    return format_time(float(value)) if np.isfinite(float(value) * 1e6) else NOTHING
 
 
 # Figures of external tools next to collbench's: a line per run, marked as external, never judged.
@@ -222,52 +207,40 @@ def external_lines(rows: Sequence[Row], matrix: PairMatrix, backend: str, width:
         return
     yield Line("")
     records = [_cells(row, matrix) for row in rows[:_MOST_LINES]]
-    columns = [each for each in text_columns(_TITLES, cut=_CUT) if any(map(each.text, records))]
-    foot = [
-        *([f"and {len(rows) - _MOST_LINES} more: see --format json"] if len(rows) > _MOST_LINES else []),
-        *dict.fromkeys(_statistics(row for row in rows if not row.na)),
-        *explain(flag for row in rows for flag in row.flags),
-    ]
+    columns = [column for column in text_columns(_TITLES, cut=_CUT) if any(map(column.text, records))]
+    foot = [f"and {len(rows) - _MOST_LINES} more: see --format json"] if len(rows) > _MOST_LINES else []
+    statistics: dict[tuple[str, str], str] = {}  # the first of each tool and operation: the others differ only in their seconds
+    for row in rows:
+        if not row.na:
+            known = row.evidence.get("tool")
+            version = str((known.get("version") if isinstance(known, dict) else "") or "")[:40]
+            tool = f"{row.backend} {version}".strip()
+            statistics.setdefault((tool, row.operation), f"{tool}: {row.evidence.get('statistic')}")
+    foot += [*dict.fromkeys(statistics.values()), *explain(flag for row in rows for flag in row.flags)]
     yield from table_lines(Frame(columns, records, title=f"external tools compared with collbench over {backend}", foot=foot), width)
 
 
-def _statistics(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the first statistic of each tool and operation: the others differ only in their seconds."""
-    seen = set()
-    for row in rows:
-        known = row.evidence.get("tool")
-        version = str((known.get("version") if isinstance(known, dict) else "") or "")[:40]
-        tool = f"{row.backend} {version}".strip()
-        if (tool, row.operation) not in seen:
-            seen.add((tool, row.operation))
-            yield f"{tool}: {row.evidence.get('statistic')}"
-
-
 def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
-    ends = tuple(str(row.evidence.get(name, NOTHING)) for name in ("from", "to"))
+    ends = [str(row.evidence.get(name, NOTHING)) for name in ("from", "to")]
     latency = row.operation == _LATENCY
-    what = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
-    external = (
-        f"n/a ({row.na})" if row.na or row.time_s is None else _figure_text(row.time_s.p50 if latency else row.algbw_bytes_per_s, latency)
-    )
-    inside = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
-    doubt = ", ".join([*inside, *(flag_name(flag) for flag in row.flags if flag not in _OF_ALL)])
-    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, what, external, _own_figure(row, matrix, ends, latency), doubt))
 
+    def text(value: float | None) -> str:
+        if value is None:
+            return NOTHING
+        return f"{format_time(value)} µs" if latency else f"{format_rate(value)} GB/s"
 
-def _own_figure(row: Row, matrix: PairMatrix, ends: tuple[str, ...], latency: bool) -> str:
+    external = f"n/a ({row.na})"
+    if not row.na and row.time_s is not None:
+        external = text(row.time_s.p50 if latency else row.algbw_bytes_per_s)
+    own = NOTHING
     size = matrix.latency_size_bytes if latency else matrix.size_bytes
-    if row.size_bytes != size or not all(name in matrix.places for name in ends):
-        return NOTHING
-    a, b = (matrix.places.index(name) for name in ends)
-    value = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
-    return _figure_text(value if np.isfinite(value) else None, latency)
-
-
-def _figure_text(value: float | None, latency: bool) -> str:
-    if value is None:
-        return NOTHING
-    return f"{format_time(value)} µs" if latency else f"{format_rate(value)} GB/s"
+    if row.size_bytes == size and all(name in matrix.places for name in ends):
+        a, b = (matrix.places.index(name) for name in ends)
+        own = text(_number((matrix.latency_s if latency else matrix.bandwidth)[a, b]))
+    remarks = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
+    remarks += [flag_name(flag) for flag in row.flags if flag not in _OF_ALL]
+    message = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
+    return tuple(printable(cell[:200]) for cell in (*ends, row.backend, message, external, own, ", ".join(remarks)))
 
 
 FORMATS = ("table", "csv", "json")
@@ -395,15 +368,16 @@ def finding_json(found: PairFinding, names: Sequence[str]) -> dict[str, Any]:
 
 def measured(matrix: PairMatrix, about: Mapping[str, Any]) -> str:
     """Return what was measured, in one line: "pairs of 8 nodes, over socket, bandwidth of 128 KiB, …, all 56 directed pairs, …"."""
-    known = int(np.isfinite(matrix.bandwidth).sum())
-    sizes = f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}"
-    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s", *_word("over {}", about.get("backend")), sizes]
-    possible = matrix.n * (matrix.n - 1)
+    words = [f"pairs of {matrix.n} {about.get('by', 'place')}s"]
     width = about.get("ranks_per_place")
-    words[0] += f" of {width} ranks" if isinstance(width, int) and width > 1 else ""
+    if isinstance(width, int) and width > 1:
+        words[0] += f" of {width} ranks"
+    words += _word("over {}", about.get("backend"))
+    words.append(f"bandwidth of {format_size(matrix.size_bytes)}, latency of {format_size(matrix.latency_size_bytes)}")
+    known, possible = int(np.isfinite(matrix.bandwidth).sum()), matrix.n * (matrix.n - 1)
     words.append(f"{known} of {possible} directed pairs" if known < possible else f"all {possible} directed pairs")
-    rounds = "in one round" if about.get("rounds") == 1 else "in {} rounds"
-    return ", ".join([*words, *_word(rounds, about.get("rounds")), *_word("{}", about.get("sampled"))])
+    words += _word("in one round" if about.get("rounds") == 1 else "in {} rounds", about.get("rounds"))
+    return ", ".join([*words, *_word("{}", about.get("sampled"))])
 
 
 def _word(pattern: str, value: Any) -> list[str]:

@@ -18,7 +18,7 @@ from collbench.measuring.request import Request
 from collbench.operations.groups import Groups, Pair, Schedule, schedule
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.protocol import RoundRequest
-from collbench.plugins.hunt.records import HuntRound, PairRound
+from collbench.plugins.hunt.records import HuntRound
 from collbench.reason import Fact
 from collbench.report.dry_run import MEASUREMENTS
 from collbench.units import format_duration, plural
@@ -221,8 +221,8 @@ class Rounds:
     def add(self, records: Iterable[Any]) -> None:
         """Add the records of a round that was measured."""
         self._order = None
-        for one in records:
-            self._records.setdefault(one.round, []).append(one)
+        for record in records:
+            self._records.setdefault(record.round, []).append(record)
 
     def next(self) -> RoundRequest | None:
         """Return what is left to measure of the next round; None: the strategy has ended.
@@ -235,18 +235,15 @@ class Rounds:
             except StopIteration:
                 return None
             self._number = order.number
-            met = [group for one in self._records.get(order.number, ()) for group in groups_of(one)]
+            met: list[tuple[int, ...]] = []
+            for record in self._records.get(order.number, ()):
+                met += record.groups if isinstance(record, HuntRound) else record.pairs
             if not set(met) <= set(order.groups):
                 why = f"round {order.number + 1} does not follow from those before it"
                 raise UsageError(f"{self._folder} cannot be resumed: {why}; start a new run, without --resume")
             left = tuple(group for group in order.groups if group not in met)
             self._order = replace(order, groups=left) if left else None
         return self._order
-
-
-def groups_of(one: HuntRound | PairRound) -> Groups:
-    """Return the groups, or pairs, of a round."""
-    return one.groups if isinstance(one, HuntRound) else one.pairs
 
 
 # The interfaces that all nodes have.
@@ -263,13 +260,13 @@ def rails_of(world: World, places: Places) -> Rails:
         return {}
     firsts = leaders(world, places)
     replies = world.allgather(_addresses() if world.me in firsts else {}, "reading the interfaces' addresses")
-    each = [replies[first.rank] for first in firsts]
+    by_place = [replies[first.rank] for first in firsts]
     rails: dict[str, tuple[str, ...]] = {}
-    for name in sorted(each[0]):
+    for name in sorted(by_place[0]):
         for family in Family:
-            known = tuple(one.get(name, {}).get(family.value, "") for one in each)
-            if all(known) and len(set(known)) == len(known):
-                rails.setdefault(name, known)
+            addresses = tuple(interfaces.get(name, {}).get(family.value, "") for interfaces in by_place)
+            if all(addresses) and len(set(addresses)) == len(addresses):
+                rails.setdefault(name, addresses)
     return rails
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.errors import RunFailed, UsageError
 from collbench.plugins.hunt.protocol import HuntVerdict, Options, RoundRequest, RoundResult, Suspect, result_of, result_of_pairs
-from collbench.plugins.hunt.records import HuntRound, PairMatrix, PairRound, matrix_of, place_hosts
+from collbench.plugins.hunt.records import HuntRound, PairRound, matrix_of, place_hosts
 from collbench.reason import as_json
 from collbench.report.dry_run import MEASUREMENTS
 from collbench.report.progress import ProgressPrinter
@@ -72,7 +72,7 @@ class PairsProgressPrinter(ProgressPrinter):
 
         try:
             if self._retest is None or self._round_request is None:
-                self._retest = judge(self._matrix(last), last, self._arguments.seed or 0)
+                self._retest = judge(matrix_of(self._about, last), last, self._arguments.seed or 0)
                 self._round_request = next(self._retest)
             else:
                 result = result_of_pairs(self._round_request.groups, last, self._about["size_bytes"])
@@ -87,10 +87,9 @@ class PairsProgressPrinter(ProgressPrinter):
         from collbench.plugins.hunt.pairs import PairEffects, remeasured
         from collbench.plugins.hunt.pairs_text import finding_json
 
-        judged = [suspect.as_json() for suspect in self._suspects]
+        self._about, judged = about, [suspect.as_json() for suspect in self._suspects]
         repeated = {pair for pair_round in rounds if pair_round.again for pair in pair_round.pairs}
-        self._about = about
-        self._effects = effects = PairEffects(self._matrix(rounds), repeated, remeasured=remeasured(judged))
+        self._effects = effects = PairEffects(matrix_of(about, rounds), repeated, remeasured=remeasured(judged))
         findings = [finding_json(finding, effects.matrix.places) for finding in effects.findings()]
         return {"result": effects.result, "judged": judged, "findings": findings}
 
@@ -108,12 +107,9 @@ class PairsProgressPrinter(ProgressPrinter):
             sys.stdout.flush()
         super().end()
 
-    def _matrix(self, rounds: Sequence[PairRound]) -> PairMatrix:
-        return matrix_of(self._about, rounds)
-
 
 class HuntProgressPrinter(ProgressPrinter):
-    """The HuntListener of a hunt. Use it in a `with` block, like ProgressPrinter."""
+    """The listener of a hunt (a `RoundsListener`). Use it in a `with`, as `ProgressPrinter`."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
@@ -244,7 +240,7 @@ def options_of(arguments: argparse.Namespace, about: Mapping[str, Any]) -> tuple
     )
     if not arguments.cover_links:
         return options, {}
-    from collbench.plugins.hunt.sweep import cover_links
+    from collbench.plugins.hunt.cover import cover_links
 
     if options.method == "groups":
         raise UsageError("--cover-links needs pairs, which --method groups does not measure: omit one of them")

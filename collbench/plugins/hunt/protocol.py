@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
@@ -21,6 +21,7 @@ from collbench.reason import Fact, as_json
 # as in `pairs`.
 
 PAIRS, GROUPS, INSIDE, NIC = "pairs", "groups", "inside", "nic"
+BY_MESSAGES = ("node", "sender", "receiver")  # kinds of suspects with slow messages: the fault is in the node or in its link
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,28 @@ class RoundResult:
     flags: tuple[str, ...] = ()
 
 
-def result_of(hunt_round: HuntRound) -> RoundResult:
-    """Return the result of a hunt's round, as the strategy takes it."""
-    groups = len(hunt_round.groups)
-    columns = (
-        hunt_round.speed_bytes_per_s, hunt_round.backward_bytes_per_s, hunt_round.latency_s, hunt_round.low_bytes_per_s,
-        hunt_round.high_bytes_per_s, hunt_round.wrong, hunt_round.na, hunt_round.cpu_wait or (0.0,) * groups,
-        hunt_round.flipped or (False,) * groups,
-    )  # fmt: skip
-    return RoundResult(tuple(GroupFigure(*figures) for figures in zip(*columns, strict=True)), hunt_round.flags)
+# By column of a stored round the figure of a group.
+_FIGURES = {
+    "speed_bytes_per_s": "speed", "backward_bytes_per_s": "backward", "latency_s": "latency_s", "low_bytes_per_s": "low",
+    "high_bytes_per_s": "high", "wrong": "wrong", "na": "na", "wrong_detail": "detail", "cpu_wait": "cpu_wait", "flipped": "flipped",
+}  # fmt: skip
+
+
+def hunt_round(number: int, request: RoundRequest, figures: Sequence[GroupFigure], flags: Iterable[str] = ()) -> HuntRound:
+    """Return the round of a hunt with the figures of its groups, as it is stored."""
+    columns: dict[str, Any] = {column: tuple(getattr(figure, name) for figure in figures) for column, name in _FIGURES.items()}
+    if request.kind != PAIRS:
+        columns["cpu_wait"] = columns["flipped"] = ()
+    kind, stage, why, nic = request.kind, request.stage, request.why, request.nic
+    all_flags = tuple(dict.fromkeys(flags))
+    return HuntRound(round=number, kind=kind, stage=stage, why=why, groups=request.groups, nic=nic, flags=all_flags, **columns)
+
+
+def result_of(stored: HuntRound) -> RoundResult:
+    """Return the result of a stored round, as the strategy takes it; columns that were not recorded are empty."""
+    columns = {name: getattr(stored, column) for column, name in _FIGURES.items() if getattr(stored, column)}
+    figures = [GroupFigure(**{name: values[at] for name, values in columns.items()}) for at in range(len(stored.groups))]
+    return RoundResult(tuple(figures), stored.flags)
 
 
 def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRound], size_bytes: int) -> RoundResult:
@@ -101,18 +115,11 @@ def result_of_pairs(groups: Sequence[tuple[int, ...]], rounds: Sequence[PairRoun
             there, back = (size_bytes / seconds if seconds else None for seconds, _ in ways)
             _, slower = max(ways, key=lambda way: way[0] or 0.0)
             high, low = (size_bytes / seconds if seconds else None for seconds in slower)
-            figures[pair] = GroupFigure(
-                there,
-                back,
-                pair_round.latency_s[turn],
-                low,
-                high,
-                pair_round.wrong[turn] or 0,
-                pair_round.na[turn],
-                pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0,
-                bool(pair_round.flipped and pair_round.flipped[turn]),
-                pair_round.wrong_detail[turn] if pair_round.wrong_detail else None,
-            )
+            wrong, na = pair_round.wrong[turn] or 0, pair_round.na[turn]
+            cpu_wait = pair_round.cpu_wait[turn] if pair_round.cpu_wait else 0.0
+            flipped = bool(pair_round.flipped and pair_round.flipped[turn])
+            detail = pair_round.wrong_detail[turn] if pair_round.wrong_detail else None
+            figures[pair] = GroupFigure(there, back, pair_round.latency_s[turn], low, high, wrong, na, cpu_wait, flipped, detail)
     missing = GroupFigure(None, na="not measured")
     flags = dict.fromkeys(flag for pair_round in rounds for flag in pair_round.flags)
     return RoundResult(tuple(figures.get(group[:2], missing) for group in groups), tuple(flags))

@@ -306,6 +306,12 @@ class PairMatrix:
         """Return the number of places."""
         return len(self.places)
 
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Return [n × n] which places are on one host; a place is on that of itself."""
+        _, host = np.unique(np.array(self.hosts), return_inverse=True)
+        return np.asarray(host[:, None] == host[None, :])
+
 
 def matrix_of(about: Mapping[str, Any], rounds: Iterable[PairRound]) -> PairMatrix:
     """Return the matrix of these rounds; `about` is run.json's "pairs".

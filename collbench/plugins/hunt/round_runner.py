@@ -7,7 +7,7 @@ ends prove the path. If several interfaces are in one network, the kernel may us
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from collbench.operations.sweep import Sweep
 from collbench.plugins.channels.tcp_streams import COUNTED, StreamReport, TcpStream, run_streams
 from collbench.plugins.hunt.disturbances import largest, monitor_round
 from collbench.plugins.hunt.places import PairsRequest, Places, Rails, leaders
-from collbench.plugins.hunt.protocol import NIC, PAIRS, GroupFigure, RoundRequest, result_of_pairs
+from collbench.plugins.hunt.protocol import NIC, PAIRS, GroupFigure, RoundRequest, hunt_round, result_of_pairs
 from collbench.plugins.hunt.records import HuntRound, PairRound
 from collbench.reason import Fact
 from collbench.stats.median import median
@@ -89,33 +89,6 @@ def no_groups(request: PairsRequest, backend: Backend, world: World) -> str | No
 
 
 # What all kinds of rounds share: the record of a hunt's round, and the measurement of a case over the groups of a round.
-
-
-def hunt_round(number: int, request: RoundRequest, figures: Sequence[GroupFigure], flags: Iterable[str] = ()) -> HuntRound:
-    """Return the round of a hunt with the figures of its groups."""
-
-    def column(name: str) -> tuple[Any, ...]:
-        return tuple(getattr(figure, name) for figure in figures)
-
-    return HuntRound(
-        round=number,
-        kind=request.kind,
-        stage=request.stage,
-        why=request.why,
-        groups=request.groups,
-        speed_bytes_per_s=column("speed"),
-        backward_bytes_per_s=column("backward"),
-        latency_s=column("latency_s"),
-        low_bytes_per_s=column("low"),
-        high_bytes_per_s=column("high"),
-        wrong=column("wrong"),
-        na=column("na"),
-        nic=request.nic,
-        flags=tuple(dict.fromkeys(flags)),
-        wrong_detail=column("detail"),
-        cpu_wait=column("cpu_wait") if request.kind == PAIRS else (),
-        flipped=column("flipped") if request.kind == PAIRS else (),
-    )
 
 
 def of_pairs(number: int, request: RoundRequest, played: Sequence[PairRound], size_bytes: int) -> HuntRound:
@@ -347,18 +320,9 @@ class RoundRunner:
         figures = []
         for (there, _), (back, _) in zip(*both_ways, strict=True):
             slower = min((there, back), key=lambda way: way.speed or 0.0)
-            detail = there.detail or back.detail
-            figures.append(
-                GroupFigure(
-                    there.speed,
-                    back.speed,
-                    low=slower.low,
-                    high=slower.high,
-                    wrong=int(detail is not None),
-                    na=there.na or back.na,
-                    detail=detail,
-                )
-            )
+            detail, na = there.detail or back.detail, there.na or back.na
+            wrong = int(detail is not None)
+            figures.append(GroupFigure(there.speed, back.speed, None, slower.low, slower.high, wrong, na, detail=detail))
         proven = all(counted for way in both_ways for _, counted in way)
         return figures, () if proven else ("path_unproven",)
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from collbench.plugins.hunt import facts
 from collbench.plugins.hunt.protocol import (
+    BY_MESSAGES,
     CONFIRMED,
     GROUPS,
     INSIDE,
@@ -44,11 +45,9 @@ from collbench.units import plural
 # Every figure is compared with that of healthy places, measured at the same time. All suspects are measured at once: one round inside,
 # and one for each interface. A sender is judged by the messages that it sends, a receiver by those that it gets.
 
-_INSIDE = "inside"  # as in `Suspect.kind`
 # of the limit for a slow part: at 0.95 noise is excluded, and below 0.8 it is always slow
 _BOUNDS = (0.8, 0.95)
 _CONTROLS = 3  # healthy places at least; their median is the comparison
-_BY_MESSAGES = ("node", "sender", "receiver")  # their messages are slow; if they are healthy inside, the connection to the network is slow
 _WAYS: dict[str, facts.Ways] = {"sender": "sends", "receiver": "receives"}
 
 
@@ -66,25 +65,25 @@ def measure_isolation(
     are returned unchanged. A place that is slow at scale only is measured inside only, since messages of pairs do not show
     that fault. Missing figures are evidence, too.
     """
-    alone = [each for each in suspects if each.state == CONFIRMED and len(each.places) == 1] if options.isolate else []
-    found = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
-    if found and options.can_inside:
-        controls = [(place,) for place in good[: max(_CONTROLS, len(found))]]
-        why = f"{plural(len(found), 'suspect')} inside, with {len(controls)} healthy ones as controls"
-        request = RoundRequest(INSIDE, (*((place,) for place in found), *controls), why, stage="isolation")
-        yield from _compare(log, request, list(found.values()), len(controls))
-    by_pairs = [each for each in found.values() if each.suspect.kind != "scale"]
+    alone = [suspect for suspect in suspects if suspect.state == CONFIRMED and len(suspect.places) == 1] if options.isolate else []
+    ratios = {suspect.places[0]: _SuspectRatios(suspect) for suspect in alone}
+    if ratios and options.can_inside:
+        controls = [(place,) for place in good[: max(_CONTROLS, len(ratios))]]
+        why = f"{plural(len(ratios), 'suspect')} inside, with {len(controls)} healthy ones as controls"
+        request = RoundRequest(INSIDE, (*((place,) for place in ratios), *controls), why, stage="isolation")
+        yield from _compare(log, request, list(ratios.values()), len(controls))
+    by_pairs = [tested for tested in ratios.values() if tested.suspect.kind != "scale"]
     taken = by_pairs[: max(0, len(good) - 2)]  # each has a healthy partner, besides at least one pair of healthy places
     partners, rest = good[: len(taken)], good[len(taken) :]
-    pairs = [pair_of(each.place, partner) for each, partner in zip(taken, partners, strict=True)]
+    pairs = [pair_of(tested.place, partner) for tested, partner in zip(taken, partners, strict=True)]
     healthy = [pair_of(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)][: max(_CONTROLS, len(taken))]
     for nic in options.nics:
-        for each in by_pairs[len(taken) :]:
-            each.evidence.append(facts.PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
+        for tested in by_pairs[len(taken) :]:
+            tested.evidence.append(facts.PartNotMeasured(nic, f"only {plural(len(good), 'healthy endpoint')}"))
         if taken:
             why = f"{plural(len(taken), 'suspect')} over {nic} alone, with {len(healthy)} healthy pairs as controls"
             yield from _compare(log, RoundRequest(NIC, (*pairs, *healthy), why, stage="isolation", nic=nic), taken, len(healthy))
-    return [found[each.places[0]].with_part() if each in alone else each for each in suspects]
+    return [ratios[suspect.places[0]].with_part() if suspect in alone else suspect for suspect in suspects]
 
 
 def _compare(
@@ -94,11 +93,15 @@ def _compare(
     answer = yield from log.request(request)
     usual = [speed for figure in answer.figures[len(tested) :] for speed in (figure.speed, figure.backward) if speed]
     for each, group, figure in zip(tested, request.groups, answer.figures, strict=False):
-        speed = figure.speed if request.nic is None else _judged(each.suspect.kind, figure, first=group[0] == each.place)
-        ratio = each.ratios[request.nic or _INSIDE] = speed / float(np.median(usual)) if speed and usual else None
+        speed, kind = figure.speed, each.suspect.kind
+        if request.nic is not None:  # what a sender sends, what a receiver receives, else the slower direction
+            leaves, comes = (figure.speed, figure.backward) if group[0] == each.place else (figure.backward, figure.speed)
+            slower = min(leaves, comes) if leaves and comes else None
+            speed = {"sender": leaves, "receiver": comes}.get(kind, slower)
+        ratio = each.ratios[request.nic or INSIDE] = speed / float(np.median(usual)) if speed and usual else None
         if ratio is None:
             why = figure.na or (f"none of {plural(controls, 'control')} could be measured" if figure.speed else "no reason is known")
-            each.evidence.append(facts.PartNotMeasured(request.nic or _INSIDE, why))
+            each.evidence.append(facts.PartNotMeasured(request.nic or INSIDE, why))
         elif request.nic is None:
             each.evidence.append(facts.InsideRatio(ratio, controls))
         else:
@@ -122,25 +125,17 @@ class _SuspectRatios:
         # a part is slow below half of the whole's loss (of its logarithm)
         limit = min(max(sqrt(max(self.suspect.ratio, 0.0)), _BOUNDS[0]), _BOUNDS[1])
         found = replace(self.suspect, evidence=(*self.suspect.evidence, *self.evidence))
-        inside = self.ratios.get(_INSIDE)
+        inside = self.ratios.get(INSIDE)
         if inside is not None and inside < limit:  # the ratio of its own ranks replaces that of its messages
-            return replace(found, kind=_INSIDE, part=facts.InsideHost(), ratio=inside, low=None, high=None)
-        known = {nic: ratio for nic, ratio in self.ratios.items() if nic != _INSIDE and ratio is not None}
+            return replace(found, kind=INSIDE, part=facts.InsideHost(), ratio=inside, low=None, high=None)
+        known = {nic: ratio for nic, ratio in self.ratios.items() if nic != INSIDE and ratio is not None}
         slow = tuple(nic for nic, ratio in known.items() if ratio < limit)
         if slow and len(slow) < len(known):
             return replace(found, part=facts.SlowInterfaces(slow))
-        if slow or (inside is not None and not known and found.kind in _BY_MESSAGES):
+        if slow or (inside is not None and not known and found.kind in BY_MESSAGES):
             unsure = (facts.InsideNotMeasured(),) if inside is None else ()
             return replace(found, part=facts.WayToNetwork(slow), evidence=(*found.evidence, *unsure))
         return found
-
-
-def _judged(kind: str, figure: GroupFigure, first: bool) -> float | None:
-    """Return the speed that counts: what a sender sends, what a receiver receives, else the slower direction."""
-    leaves, comes = (figure.speed, figure.backward) if first else (figure.backward, figure.speed)
-    if kind in _WAYS:
-        return leaves if kind == "sender" else comes
-    return min(leaves, comes) if leaves and comes else None
 
 
 LEAST_SIZE = 4  # smaller groups would be pairs
@@ -258,13 +253,22 @@ class _Growing:
             if not most:
                 break
             parts = parts[:most]
-            pieces = [piece for part in parts for piece in _divided(part, _cuts(parts, size, len(others)))]
+            pieces, number = [], _cuts(parts, size, len(others))
+            for part in parts:  # their sizes differ by at most one; no empty ones
+                edges = [len(part) * step // number for step in range(number + 1)]
+                pieces += [part[low:high] for low, high in pairwise(edges) if high > low]
             groups = _filled(pieces, size, others)
             answer = yield from self._request(groups, f"groups of {size} with {len(pieces)} pieces of {len(parts)} slow ones")
             by_piece = dict(zip(pieces, zip(log_ratios(answer), answer.figures, strict=True), strict=False))
             blamed = [piece for piece in pieces if by_piece[piece][0] < SLOW]
             self.healthy |= {place: size for piece in pieces if by_piece[piece][0] >= SLOW for place in piece}
-            self._note_lost(parts, by_piece, size)
+            for part in parts:
+                of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
+                lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
+                if lost:
+                    self.log.notes.append(facts.GroupNotMeasured(size, _why(lost[0]), part=True))
+                elif min(ratio for ratio, _ in of_part) >= SLOW:
+                    self.log.notes.append(facts.NoSlowPiece(size, len(part)))
             partners = {piece[0]: tuple(set(group) - set(piece)) for piece, group in zip(pieces, groups, strict=False)}
             taken |= {piece[0]: partners[piece[0]] for piece in blamed if len(piece) == 1}
             parts = [piece for piece in blamed if len(piece) > 1]
@@ -279,16 +283,6 @@ class _Growing:
         """Return the members of fast groups of this size, in random order."""
         healthy = [place for place in self.places if self.healthy.get(place) == size and place not in suspected]
         return self.random.sample(healthy, len(healthy))
-
-    def _note_lost(self, parts: Sequence[Part], by_piece: Mapping[Part, tuple[float, GroupFigure]], size: int) -> None:
-        """Add a note for a part of which no piece was slow with others, or of which a piece has no figure."""
-        for part in parts:
-            of_part = [by_piece[piece] for piece in by_piece if set(piece) <= set(part)]
-            lost = [figure for ratio, figure in of_part if np.isnan(ratio)]
-            if lost:
-                self.log.notes.append(facts.GroupNotMeasured(size, _why(lost[0]), part=True))
-            elif min(ratio for ratio, _ in of_part) >= SLOW:
-                self.log.notes.append(facts.NoSlowPiece(size, len(part)))
 
     def _confirm(self, taken: Mapping[int, Part], size: int) -> Generator[RoundRequest, RoundResult, None]:
         """Measure each place with new partners if there are any, at the same time as groups of healthy places; repeat this."""
@@ -332,12 +326,6 @@ def _cuts(parts: Sequence[Part], size: int, others: int) -> int:
     """Return into how many pieces each of these parts can be divided, if so many other places complete a group of `size` per piece."""
     needed = others + sum(map(len, parts))
     return min(needed // (len(parts) * size), max(map(len, parts)))
-
-
-def _divided(part: Part, number: int) -> list[Part]:
-    """Return that many pieces, with sizes that differ by at most one; no empty ones."""
-    edges = [len(part) * step // number for step in range(number + 1)]
-    return [part[low:high] for low, high in pairwise(edges) if high > low]
 
 
 def _cut(places: Sequence[int], size: int) -> list[Part]:

@@ -21,7 +21,7 @@ from collbench.operations.groups import circle_round
 from collbench.plugins.hunt import facts, judging, scale, sweep
 from collbench.plugins.hunt.crosscheck import CrossCheck
 from collbench.plugins.hunt.judging import Alike, Candidate, SweepResult
-from collbench.plugins.hunt.pair_statistics import CELLS, PAIR_ROUNDS_LEAST_CELLS
+from collbench.plugins.hunt.pair_statistics import CELLS, LEAST_PLACES, PAIR_ROUNDS_LEAST_CELLS
 from collbench.plugins.hunt.protocol import (
     CLEARED,
     CONFIRMED,
@@ -45,8 +45,6 @@ from collbench.reason import Fact
 from collbench.units import plural
 
 # One, two or three places: none can be named, but their figures are reported.
-
-LEAST_PLACES = 4
 
 
 def rounds(n: int) -> int:

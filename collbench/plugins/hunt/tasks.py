@@ -64,12 +64,8 @@ class RoundsListener(ProgressListener, Protocol):
         """
         ...
 
-
-class HuntListener(RoundsListener, Protocol):
-    """The listener of a hunt, at rank 0."""
-
     def act(self, folder: Path, event: Callable[..., None]) -> None:
-        """Act on a verdict. It is called only if all ranks are still running and no data was wrong.
+        """Act on the verdict of a hunt. It is called only if all ranks are still running and no data was wrong.
 
         event(kind, **facts) stores an action.
         """
@@ -191,7 +187,6 @@ class RoundsTask(Task):
 class HuntTask(RoundsTask):
     """The rounds of a hunt. rails: the interfaces that all nodes have; no_groups: why groups cannot be measured."""
 
-    listener: HuntListener | None
     hunt: HuntRequest = field(kw_only=True)
     rails: Rails = field(default_factory=dict)
     no_groups: str | None = None
@@ -221,7 +216,7 @@ class HuntTask(RoundsTask):
     def take_up(self, run: Run) -> tuple[dict[int, Any], bool]:
         """Return the stored rounds. Raises UsageError if one is missing, or if they are not the rounds of this hunt."""
         stored = read_hunt(run)
-        missing = next((number for number, one in enumerate(stored.rounds) if one.round != number), None)
+        missing = next((number for number, hunt_round in enumerate(stored.rounds) if hunt_round.round != number), None)
         if missing is not None:
             raise UsageError(
                 f"{run.path} cannot be resumed: round {missing + 1} is missing in its {HUNT_FILE}; start a new run, without --resume"
@@ -233,8 +228,9 @@ class HuntTask(RoundsTask):
     def play(self, session: LaunchSession, runner: RoundRunner, order: RoundRequest) -> WrongDataStop:
         """Measure a round of any kind."""
         session.progress(f"{order.stage}: {order.why}", order.number, self.about["promised"])
-        if one := runner.play(order.number, order):
-            session.store(one, HUNT_FILE)
+        hunt_round = runner.play(order.number, order)
+        if hunt_round:
+            session.store(hunt_round, HUNT_FILE)
         return WrongDataStop(f"round {order.number + 1}")
 
     def measure(self, session: LaunchSession) -> None:
@@ -252,9 +248,9 @@ class HuntTask(RoundsTask):
 
     def exit_code(self, records: Sequence[HuntRound]) -> int:
         """Return the exit code: 4 if data was wrong, 2 if nothing was measured, else the verdict's."""
-        if any(any(one.wrong) for one in records):
+        if any(any(record.wrong) for record in records):
             return FAILED
-        if records and all(reason for one in records for reason in one.na):
+        if records and all(reason for record in records for reason in record.na):
             return USAGE
         return _CODES[self.verdict["result"]] if self.verdict else FAILED
 
@@ -297,7 +293,7 @@ def ceiling_of_rounds(session: LaunchSession, runner: RoundRunner) -> dict[str, 
     return {"bytes_per_s": rate, "limited_by": ceiling.limited_by, "source": ceiling.source, "kind": ceiling.kind}
 
 
-def run_hunt(request: HuntRequest, world: World, listener: HuntListener | None, ended: Callable[[int], None]) -> int:
+def run_hunt(request: HuntRequest, world: World, listener: RoundsListener | None, ended: Callable[[int], None]) -> int:
     """Hunt on all ranks of `world`; see `run_task`. The exit code is 1 if a place is confirmed."""
     return run_task(HuntTask(request.pairs, listener, hunt=request), request.pairs.launch, world, listener, ended)
 
@@ -357,9 +353,9 @@ class PairsTask(RoundsTask):
         for row in stored.external if self.listener else ():
             self.listener.record(row, None)  # type: ignore[union-attr]
         self.result = stored.about.get("result", "")
-        stopped = self.request.launch.stop_on_wrong and any(any(one.wrong) for one in stored.rounds)
+        stopped = self.request.launch.stop_on_wrong and any(any(pair_round.wrong) for pair_round in stored.rounds)
         measured = stored.about.get("measured") is not None and not stopped
-        self._ended = measured or bool(stored.external) or any(one.again for one in stored.rounds)
+        self._ended = measured or bool(stored.external) or any(pair_round.again for pair_round in stored.rounds)
         return self.resumed(run, stored.rounds, self.result if measured else "")
 
     def strategy(self) -> Generator[RoundRequest, list[Any], None]:
@@ -387,14 +383,15 @@ class PairsTask(RoundsTask):
             session.note_once("again", "suspects are measured again next to control pairs before a node or pair is reported")
         most = self.request.concurrent or len(pairs)
         for at in range(0, len(pairs), most):
-            for one in runner.play_pairs(order.number, pairs[at : at + most], again):
-                session.store(one, PAIRS_FILE)
+            for pair_round in runner.play_pairs(order.number, pairs[at : at + most], again):
+                session.store(pair_round, PAIRS_FILE)
         total = self.schedule.number
         if again:
             session.progress(_pairs_at_once(len(pairs)), order.number - total + 1, None)
             return None
         self._played += 1
-        self._show_progress(session, order.number, total, len(pairs), (time.monotonic() - self.began) / self._played)
+        round_s = (time.monotonic() - self.began) / self._played
+        session.progress(_pairs_at_once(len(pairs)), order.number + 1, total, round_s * (total - order.number - 1))
         return WrongDataStop(f"round {order.number + 1} of {total}")
 
     def measure(self, session: LaunchSession) -> None:
@@ -405,31 +402,27 @@ class PairsTask(RoundsTask):
         if not self.stopped:
             self._run_tools(session)
 
-    def _show_progress(self, session: LaunchSession, number: int, total: int, pairs: int, each_s: float) -> None:
-        """Show the end of a round. each_s: seconds of a round."""
-        session.progress(_pairs_at_once(pairs), number + 1, total, each_s * (total - number - 1))
-
     def conclude(self, session: LaunchSession) -> Mapping[str, Any]:
         """Note what is wrong or missing, store the findings, and return run.json's "pairs" with the verdict."""
-        rounds = session.records = [one for one in session.records if isinstance(one, PairRound)]
-        first = [one for one in rounds if not one.again]
+        rounds = session.records = [record for record in session.records if isinstance(record, PairRound)]
+        first = [pair_round for pair_round in rounds if not pair_round.again]
         wrong = self.note_wrong_data(session, rounds, "pairs", "pair")
         sample = sampled(self.request, self.schedule, self.visited)
         if sample and self.visited < self.schedule.pairs and not (wrong and session.request.stop_on_wrong):
             session.note(sample)
-        measured = sum(reason is None for one in first for reason in one.na)
-        self.about = self._about(session, self.visited) | {"rounds": len({one.round for one in first}), "measured": measured}
-        found = dict(self.listener.verdict(rounds, self.about)) if self.listener else {}
-        self.result = found.get("result", NONE_SLOW)
-        for each in found.pop("findings", ()) if session.folder else ():
-            session.folder.event("finding", text=each["sentence"], finding=each)  # type: ignore[union-attr]
-        return {"pairs": {**self.about, **found}}
+        measured = sum(reason is None for pair_round in first for reason in pair_round.na)
+        self.about = self._about(session, self.visited) | {"rounds": len({pair_round.round for pair_round in first}), "measured": measured}
+        verdict = dict(self.listener.verdict(rounds, self.about)) if self.listener else {}
+        self.result = verdict.get("result", NONE_SLOW)
+        for finding in verdict.pop("findings", ()) if session.folder else ():
+            session.folder.event("finding", text=finding["sentence"], finding=finding)  # type: ignore[union-attr]
+        return {"pairs": {**self.about, **verdict}}
 
     def exit_code(self, records: Sequence[PairRound]) -> int:
         """Return the exit code: 4 wrong data, 2 no pair measured, 1 a node or pair is slow, 3 inconclusive, else 0."""
-        if any(wrong for one in records for wrong in one.wrong):
+        if any(any(record.wrong) for record in records):
             return FAILED
-        measured = any(reason is None for one in records if not one.again for reason in one.na)
+        measured = any(reason is None for record in records if not record.again for reason in record.na)
         return _CODES[self.result] if measured else USAGE
 
     # External tools run after the matrix, in its rounds, in both directions. Their rows are in tools.jsonl; no verdict uses them.
@@ -442,11 +435,10 @@ class PairsTask(RoundsTask):
         versions = {tool.name: " and ".join(dict.fromkeys(filter(None, tools.versions[tool.name]))) for tool in tools.tools}
         names = listed([f"{name} {version}".strip() for name, version in versions.items()])
         session.note(f"external tools run between the same pairs, in both directions: {names}")
-        known: list[Any] = [
-            len({one.round for one in session.records if not one.again}),
-            [[row.backend, row.operation, row.evidence.get("from"), row.evidence.get("to")] for row in self.external],
-        ]
-        measured, stored = world.broadcast(known, "choosing the tools' rounds")
+        played = {pair_round.round for pair_round in session.records if not pair_round.again}
+        rows = [[row.backend, row.operation, row.evidence.get("from"), row.evidence.get("to")] for row in self.external]
+        choice: Any = [len(played), rows]
+        measured, stored = world.broadcast(choice, "choosing the tools' rounds")
         rounds = list(self.schedule.rounds())[:measured]
         done = 0
         for number, pairs in enumerate(rounds):
@@ -459,7 +451,8 @@ class PairsTask(RoundsTask):
                 self.external.append(row)
                 session.store(row, TOOLS_FILE)
             done += len(pairs)
-            self._show_progress(session, number, len(rounds), len(pairs), (time.monotonic() - began) / (number + 1))
+            round_s = (time.monotonic() - began) / (number + 1)
+            session.progress(_pairs_at_once(len(pairs)), number + 1, len(rounds), round_s * (len(rounds) - number - 1))
         left = sum(map(len, rounds)) - done
         if left:
             session.note(f"the external tools ran between {done} of {done + left} pairs: --budget is used up; increase it for more")

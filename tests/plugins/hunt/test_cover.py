@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from collbench.errors import UsageError
 from collbench.machine.fabric import Fabric
 from collbench.machine.readers.rdma_tools import read
-from collbench.plugins.hunt.fabric_routes import Routes, Way, attached
-from collbench.plugins.hunt.sweep import Cover, cover, cover_links, packed
+from collbench.plugins.hunt.cover import Cover, Routes, Way, attached, cover, cover_links, packed
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 
@@ -165,7 +164,7 @@ def test_512_hosts_in_three_rounds() -> None:
 
 
 def test_a_fabric_that_is_too_large_is_one_sentence_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.plugins.hunt.fabric_routes.MOST_STEPS", 100)
+    monkeypatch.setattr("collbench.plugins.hunt.cover.MOST_STEPS", 100)
     with pytest.raises(UsageError, match=r"^fabric file '.*16 ports"):
         cover_links(FAT_TREE, nodes(16))
 

@@ -14,8 +14,8 @@ from collbench.errors import UsageError
 from collbench.machine.fabric import Cable, Fabric, FabricNode
 from collbench.machine.readers.rdma_tools import looks_like, read, read_fabric
 from collbench.machine.readers.text import Unreadable
-from collbench.plugins.hunt import fabric_routes
-from collbench.plugins.hunt.fabric_routes import Attached, Routes, attached, host_key, slower
+from collbench.plugins.hunt import cover
+from collbench.plugins.hunt.cover import Attached, Routes, attached, host_key, slower
 from tests.machine.fabric_texts import FAT_TREE, TINY, fat_tree, star
 
 FABRIC = read(fat_tree().plain(), "x")
@@ -91,11 +91,11 @@ def test_cables_slower_than_their_siblings() -> None:
 
 def test_more_ports_and_switches_than_can_be_gone_through_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [each[0] for each in attached(FABRIC).values()]
-    monkeypatch.setattr(fabric_routes, "MOST_STEPS", 3 * 16 * 4 * 2)  # the steps of all paths under three routings
+    monkeypatch.setattr(cover, "MOST_STEPS", 3 * 16 * 4 * 2)  # the steps of all paths under three routings
     assert Routes(FABRIC, names, 3).leaves
     with pytest.raises(UsageError, match=r"16 ports on 4 switches .*--cover-links"):
         Routes(FABRIC, names, 4)
-    monkeypatch.setattr(fabric_routes, "MOST_STEPS", 16 * 16 + 4 * 32 - 1)  # pairs of ports, and the cables of switches from each leaf
+    monkeypatch.setattr(cover, "MOST_STEPS", 16 * 16 + 4 * 32 - 1)  # pairs of ports, and the cables of switches from each leaf
     with pytest.raises(UsageError, match="16 ports on 4 switches"):
         Routes(FABRIC, names, 0)
 

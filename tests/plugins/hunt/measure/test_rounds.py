@@ -14,9 +14,9 @@ from collbench.operations.builtin.p2p import P2P_BANDWIDTH, P2P_LATENCY
 from collbench.operations.data import Mismatch
 from collbench.operations.sweep import Sweep
 from collbench.plugins.hunt.places import PairsRequest
-from collbench.plugins.hunt.protocol import GroupFigure, RoundRequest
+from collbench.plugins.hunt.protocol import GroupFigure, RoundRequest, hunt_round
 from collbench.plugins.hunt.records import PairRound
-from collbench.plugins.hunt.round_runner import hunt_round, of_pairs, pair_times
+from collbench.plugins.hunt.round_runner import of_pairs, pair_times
 from collbench.plugins.hunt.tasks import PairsTask
 from tests.helpers import make_case
 
