@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, NonBlockingBackend, steps_of, unsupported_reason
 from collbench.backends.host import Buffers
-from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
@@ -52,6 +51,7 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
 from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupported, decode_reason
+from collbench.plugins.overlap.measurement import bind_started, loop_of
 from collbench.plugins.traces.recording import Recording
 from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
 from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
@@ -473,7 +473,7 @@ def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World
     started: list[NonBlocking] = []
     reason = None
     for one in found:
-        bound = _bind_started(one.ready, stage.backend)
+        bound = bind_started(one.ready, stage.backend)
         if isinstance(bound, Fact):
             reason = bound
             break
@@ -483,18 +483,9 @@ def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World
         return list(found), decode_reason(first)
     for one, each in zip(found, started, strict=True):
         both = joined([replace(each.start, slots=each.start.slots[:1]), replace(each.wait, slots=each.wait.slots[:1])])
-        loop = Loop(_together(both, stage, world))
         with phase(one.ready, world, "starting it and waiting for it"):
-            loop.run(1, slot=0)
+            loop_of(both, stage, world).run(1, slot=0)
     return [replace(one, started=each) for one, each in zip(found, started, strict=True)], None
-
-
-def _bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
-    """Return this process's programs of a part, without calls if it drives none of its ranks; or why it cannot be started."""
-    nothing = Program(((),))
-    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
-        return bind_nonblocking(backend, ready.operation, ready.case, group, buffers)
-    return NonBlocking(nothing, nothing)
 
 
 def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
@@ -516,20 +507,12 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPar
         return ready
     adding = ServerSums(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
-    return PreparedPart(part, ready, program, Loop(_timed(program, stage, world)), adding)
+    return PreparedPart(part, ready, program, _loop(program, stage, world), adding)
 
 
-def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
-    """Return the calls to time. The ranks synchronize before each sample."""
-    return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
-
-
-def _together(program: Program, stage: BackendContext, world: World) -> Timed:
-    """Return the calls to time, after which the ranks synchronize again.
-
-    A wait may end while the library still has to send what another rank waits for, and MPI sends it only inside a call.
-    """
-    return replace(_timed(program, stage, world), parting=stage.sync)
+def _loop(program: Program, stage: BackendContext, world: World) -> Loop:
+    """Return the loop over these calls. The ranks synchronize before each sample."""
+    return Loop(Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress))
 
 
 def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
@@ -539,14 +522,15 @@ def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: Bac
     turns = list(turns_of(plan, found))
     if plan.step.timeline:
         programs = [_timeline_program(plan, found, each, stage) for each in (turns, _first_uses(turns))]
-        timed, once = (_together(program, stage, world) for program in programs)
+        timed, once = (loop_of(program, stage, world) for program in programs)
     else:
-        timed = _timed(_program(found, turns), stage, world)
-        once = _timed(_program(found, list(dict.fromkeys(turns))), stage, world)  # a second in-place sum would add to the first
+        # each buffer once: a second in-place sum would add to the first
+        programs = [_program(found, each) for each in (turns, list(dict.fromkeys(turns)))]
+        timed, once = (_loop(program, stage, world) for program in programs)
     buffers = tuple(each for one in found for each in one.ready.buffers)
     own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
     must = partial(must_cross, found)
-    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, timed, once, program=programs[0], must=must)
 
 
 def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
