@@ -489,7 +489,9 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     """Return the row with all measurements, at rank 0. `around.limits` has those of each exchange."""
     seconds = times_by_turn(watched.measured.samples, plan.ranks, len(plan.turns))
     taken = watched.measured.samples.shape[1] // len(plan.turns)
-    moved = moved_of_routings(plan)
+    of_turns = plan.moved_bytes()
+    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
+    moved = of_turns[[at[place] for place in range(len(at))]]
     row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
         return row.replace(flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
@@ -511,14 +513,6 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
         flags=flags,
         evidence={**around.evidence, **watched.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
     )  # fmt: skip
-
-
-def moved_of_routings(plan: RoutedPlan) -> NDArray[np.float64]:
-    """Return [routings] the bytes of the rank that moves most in each."""
-    moved = plan.moved_bytes()
-    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
-    found: NDArray[np.float64] = moved[[at[place] for place in range(len(at))]]
-    return found
 
 
 def _times(times: RoutedTimes) -> Times:

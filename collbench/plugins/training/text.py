@@ -286,10 +286,11 @@ def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line
 def title(rows: Sequence[StepRow]) -> str:
     """Return the headline of one training: "data-parallel · bert-large, … · 4 ranks · 1 node"."""
     first = rows[0]
-    words = [
-        *filter(None, [first.dtype]), *option_words(first.options), *_bucket(first), plural(first.ranks, "rank"),
-        plural(first.nodes, "node"),
-    ]  # fmt: skip
+    words = [*filter(None, [first.dtype]), *option_words(first.options)]
+    regime = every_regime().get(first.regime)
+    if first.bucket_bytes and (regime is None or "bucket" in {**regime.takes, **regime.options}):  # else it has no buckets
+        words.append(f"buckets of {format_size(first.bucket_bytes)}")
+    words += [plural(first.ranks, "rank"), plural(first.nodes, "node")]
     return headline(first.regime, first.model, first.parameters, words)
 
 
@@ -323,13 +324,6 @@ def _notes(rows: Sequence[StepRow]) -> list[str]:
 
     of_traces = [sentence for row in rows if row.replay for sentence in trace_sentences(row.replay)]
     return list(dict.fromkeys([*(row.note for row in rows if row.note), *of_traces, *explain(flag for row in rows for flag in row.flags)]))
-
-
-def _bucket(row: StepRow) -> list[str]:
-    """Return the text about buckets; empty for training without buckets."""
-    regime = every_regime().get(row.regime)
-    known = regime is None or "bucket" in {**regime.takes, **regime.options}
-    return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
