@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from collbench.api.runs import Runs
-
 
 # Columns: the kind of the values, and their descriptions in `attrs["columns"]`.
 
@@ -136,14 +134,15 @@ class DeclaredTable:
         for record in self.records_of(run, strict):
             yield [name, *(value.value(record) for value in self.kind.declared.values)]
 
-    def frames(self, content: str) -> Callable[[Runs], pandas.DataFrame]:
+    def frames(self, content: str) -> Callable[[Any], pandas.DataFrame]:
         """Return the method of `Runs` that returns the DataFrame of all runs. content: what has a row in it."""
 
-        def frame(self: Runs) -> pandas.DataFrame:
+        def frame(self: Any) -> pandas.DataFrame:
             return frame_of(table, self, self.strict)
 
         table = self
         frame.__name__ = self.name
+        frame.__annotations__["self"] = "Runs"
         frame.__doc__ = f"""Return a DataFrame with a row per {content}.
 
         Raises UsageError without pandas, and UnreadableRun for damaged records.
