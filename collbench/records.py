@@ -37,6 +37,16 @@ def stored(value: Any) -> Any:
     return value
 
 
+def stored_field(name: str) -> Callable[[Any], Any]:
+    """Return the function of a field's value as it is stored, for a column of nested records; {} without a value."""
+
+    def value(record: Any) -> Any:
+        nested = getattr(record, name)
+        return {} if nested is None else stored(nested)
+
+    return value
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of stored records. A stored line is its `as_json`."""
 

@@ -183,18 +183,15 @@ def add_kv(commands: Any) -> None:
 
 def call_kv(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Measure in the launch of this process, or start ranks on this host. Return the exit code."""
-    from collbench.plugins.kv.command import check_blocks, kv_request, show_kv
     from collbench.plugins.kv.task import run_kv
 
     kv, info = kv_request(arguments, argv), launch_of(arguments, argv)
     if arguments.dry_run:
         return show_kv(kv, arguments, info, os.environ)
     if info is None:  # before ranks are started: do blocks and ranks fit?
-        ranks = len(planned_hosts(kv.launch, arguments, None, os.environ))
-        check_blocks(kv, ranks)
+        check_blocks(kv, len(planned_hosts(kv.launch, arguments, None, os.environ)))
 
     def measure(request: Request, *rank: Any) -> int:
-
         return run_kv(replace(kv, launch=request), *rank)
 
     return begin(kv.launch, Command(arguments, argv, measure, progress="collbench.plugins.kv.progress:KvProgressPrinter"), info)

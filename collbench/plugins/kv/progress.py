@@ -19,8 +19,7 @@ class KvProgressPrinter(RecordsProgressPrinter):
 
         self.close()
         color, name = wants_color(sys.stdout, self._arguments.color), Path(self._folder).name
-        quiet = self._arguments.quiet
-        rows = sorted_rows(self._rows)
-        write(BLOCK_TRANSFERS, rows, self._arguments.format, sys.stdout, color=color, run=name, quiet=quiet)
+        format, quiet = self._arguments.format, self._arguments.quiet
+        write(BLOCK_TRANSFERS, sorted_rows(self._rows), format, sys.stdout, color=color, run=name, quiet=quiet)
         sys.stdout.flush()
         super().end()

@@ -113,16 +113,6 @@ class _Opened:
     context: BackendContext
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """A transfer that was measured. wrong: the evidence of wrong data."""
-
-    ready: PreparedCase
-    backend: Backend
-    watched: MonitoredMeasurement
-    wrong: dict[str, Any]
-
-
 def must_cross(plan: BlockPlan, host_of: Mapping[int, str]) -> LeastBytes:
     """Return the bytes of the blocks that leave and reach each host."""
     out, into, total = Counter[str](), Counter[str](), 0.0
@@ -249,7 +239,7 @@ class KvTask(Task):
         copy_s = max((max(times) for times in copies[:sources] if times), default=0.0)
         copy_s += max((max(times) for times in copies[sources:] if times), default=0.0)
         row = row.replace(copy_s=copy_s or None, **check_fields(session.request.check, mismatches))
-        return self._stored(row, _Taken(ready, backend, watched, wrong_evidence(mismatches)), session)
+        return self._stored(row, session, ready, backend, watched=watched, wrong=wrong_evidence(mismatches))
 
     def _failing(self, session: LaunchSession, step: Callable[[], object], what: str) -> str | None:
         """Take a step on all ranks, and return why one of them cannot, or None."""
@@ -275,14 +265,20 @@ class KvTask(Task):
         own = (opened.context.whole,) if opened.context.whole else ()
         return PreparedCase(operation, case, groups, own, (), loop, loop, program=program, must=partial(must_cross, plan))
 
-    def _stored(self, row: KvRow, taken: _Taken, session: LaunchSession) -> KvRow:
-        """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures."""
-        ready, backend, watched, ceiling = taken.ready, taken.backend, taken.watched, self._ceiling(taken.ready, taken.backend, session)
+    def _stored(
+        self, row: KvRow, session: LaunchSession, ready: PreparedCase, backend: Backend, *, watched: MonitoredMeasurement,
+        wrong: dict[str, Any],
+    ) -> KvRow:  # fmt: skip
+        """Store the samples as a row of cases, which `compare`, `gate` and `baseline` use, and return the row with its figures.
+
+        wrong: the evidence of wrong data
+        """
+        ceiling = self._ceiling(ready, backend, session)
         evidence = {"libraries": dict(backend.versions()), "conditions": session.conditions} | ready.evidence | watched.evidence
         flags = (*backend.flags, *session.flags(backend, [ready.case], ready.fell_back))
         withheld = "oversubscribed" in flags or watched.other_path is not None
         bound = ceiling if ceiling.bytes_per_s else None
-        context = RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, flags, evidence | taken.wrong)
+        context = RowContext(ranks_by_host(backend, session.world), ceiling, bound, withheld, flags, evidence | wrong)
         case, arrays = make_row(ready, backend, watched, context)
         case = replace(case, checked=row.checked, wrong=row.wrong, wrong_detail=row.wrong_detail)
         if session.folder:

@@ -90,7 +90,6 @@ def call_load(arguments: argparse.Namespace, argv: list[str]) -> int:
         return show_load(load, arguments, info, os.environ)
 
     def measure(request: Request, *rank: Any) -> int:
-
         return run_load(replace(load, launch=request), *rank)
 
     return begin(load.launch, Command(arguments, argv, measure, progress="collbench.plugins.load.progress:LoadProgressPrinter"), info)

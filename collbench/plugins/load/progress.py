@@ -20,7 +20,6 @@ class LoadProgressPrinter(RecordsProgressPrinter):
 
     def begin(self, plan: Plan, folder: str) -> None:
         """Prepare the table of the planned rows."""
-
         super().begin(plan, folder)
         self._lines = LoadWriter(self._arguments.format, Path(folder).name, plan.facts["load"]["against"], self._screen.room)
 

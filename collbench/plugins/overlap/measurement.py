@@ -107,7 +107,7 @@ class OverlapCase(CaseInMode):
 
 def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) -> OverlapCase | Fact:
     """Return the case with its states, calibrated; or why a rank cannot start the operation, the same at all ranks. All ranks call."""
-    bound = _bind(ready, stage.backend)
+    bound = bind_started(ready, stage.backend)
     computation = bound if isinstance(bound, Fact) else computation_for(ready.case, stage.backend, _FIRST_AMOUNT)
     first = world.first_error(
         as_json(computation) if isinstance(computation, Fact) else None, f"asking {stage.backend.name} what it can start"
@@ -130,7 +130,7 @@ def prepare_overlap(ready: PreparedCase, stage: BackendContext, world: World) ->
     return OverlapCase(prepared, len(states), computation, progress, unassisted, shared_cores(world, progress))
 
 
-def _bind(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
+def bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
     """Return this process's programs, without calls if it drives no rank; or why the operation cannot be started."""
     if not isinstance(backend, NonBlockingBackend):
         return StartUnsupported(backend.name, ready.operation.name)

@@ -169,12 +169,9 @@ class _Series:
             value = 2 * (power - 1) / power + 2 * (ranks != power)
         else:
             value = self.volume[ranks] * max(0, nodes - (model.group or 0)) / (nodes - 1)
-        return value * (_slowest_of(nodes, self.spread) if model.slowest else 1.0)
-
-
-def _slowest_of(nodes: int, spread: float) -> float:
-    """Return the median of the slowest of `nodes` lognormal times with a median of 1."""
-    return exp(spread * _NORMAL.inv_cdf(0.5 ** (1 / nodes)))
+        if model.slowest:  # the median of the slowest of so many lognormal times with a median of 1
+            value *= exp(self.spread * _NORMAL.inv_cdf(0.5 ** (1 / nodes)))
+        return value
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     summary="the exchanges of training steps, and frameworks that train",
     commands={"workload": "collbench.plugins.training.command:add_workload"},
     records={"workload": RecordFile(FILE, "row", has_cases=True, named_by="regime")},
-    kinds=("collbench.plugins.training.kind:TRAINING",),
+    kinds=("collbench.plugins.training.text:TRAINING",),
     sections={"collbench.plugins.training.page:section": "gate"},
     hooks={"completed_words": "collbench.plugins.training.command:completed_words"},
     tables=("collbench.plugins.training.api:WORKLOADS_TABLE",),

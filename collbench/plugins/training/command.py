@@ -83,7 +83,6 @@ def workload_options() -> Layout:
 
 def _of_trainings() -> list[Option]:
     """Return the options of all trainings, with their default by training where they differ. Every command has --seed already."""
-
     from collbench.plugins.training.workloads.shape import DEFAULTS, help_of, words
 
     found = []
@@ -147,7 +146,6 @@ def call_workload(arguments: argparse.Namespace, argv: list[str]) -> int:
         planned_steps(workload.trainings, (0,) * len(planned_hosts(workload.launch, arguments, None, os.environ)))
 
     def measure(request: Request, *rank: Any) -> int:
-
         return run_workload(replace(workload, launch=request), *rank)
 
     return begin(

@@ -13,7 +13,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.overlap.records import StepOverlap
 from collbench.plugins.traces.recording import RankTimeline, Recording
 from collbench.reason import as_json
-from collbench.records import Record, stored
+from collbench.records import Record, stored, stored_field
 from collbench.results.estimate import Estimate
 from collbench.results.reader import decode_record, with_limits
 from collbench.results.row import CEILING_COLUMNS, RateComparison, Times, compared_rates
@@ -293,18 +293,6 @@ _COMPUTING = {
 }
 
 
-def _parts(row: StepRow) -> Any:
-    return stored(row.parts)
-
-
-def _staleness(row: StepRow) -> Any:
-    return stored(row.staleness) or {}
-
-
-def _routing(row: StepRow) -> Any:
-    return stored(row.routing) or {}
-
-
 class StepRow(Record, frozen=True):
     """One training step's traffic on one backend. If it could not be measured, `na` has the reason, `na_fact` has it as fields, and the
     figures are None. Rows with several routings are over all of them: n counts the samples of all, and busbw is all their bytes by all
@@ -350,7 +338,7 @@ class StepRow(Record, frozen=True):
         column("The time of the step at the expected bandwidth of its exchanges, one after the other where they share a rank."),
     ] = None
     percent_of_ceiling: Annotated[float | None, column("The measured bus bandwidth as a share of the expected one.")] = None
-    parts: Annotated[tuple[PartRow, ...], column("The exchanges of a step, by kind.", value=_parts)] = ()
+    parts: Annotated[tuple[PartRow, ...], column("The exchanges of a step, by kind.", value=stored_field("parts"))] = ()
     parts_time_s: Annotated[
         float | None,
         column(
@@ -366,7 +354,7 @@ class StepRow(Record, frozen=True):
         Staleness | None,
         column(
             "For asynchronous training: how many updates of others a worker missed.",
-            value=_staleness, parts={}, type=object,
+            value=stored_field("staleness"), parts={}, type=object,
         ),
     ] = None  # fmt: skip
     evidence: Annotated[
@@ -377,7 +365,7 @@ class StepRow(Record, frozen=True):
         RoutingResult | None,
         column(
             "For several routings of tokens to experts: the time of each, and its tax.",
-            value=_routing, parts={}, type=object,
+            value=stored_field("routing"), parts={}, type=object,
         ),
         column("", key="", after="routing"),
     ] = None  # fmt: skip

@@ -33,12 +33,22 @@ from collbench.measuring.request import Budget
 from collbench.measuring.row import doubts
 from collbench.measuring.sampling import FEW, MOST_SAMPLES, Batch, Measurement, Samples, WarmUp
 from collbench.operations.case import Case
-from collbench.operations.data import Mismatch, bytes_needed, slots_for
+from collbench.operations.data import bytes_needed, slots_for
 from collbench.operations.operation import Block, Operation
 from collbench.operations.program import Program, joined
 from collbench.operations.unsupported import CaseFailed, decode_reason
 from collbench.plugins.training.records import RoutedStep, RoutingResult, StepRow, TimeQuantiles, WayBytes
-from collbench.plugins.training.step_task import Around, PartLimit, PartNotPrepared, StepPart, StepPlan, WrongPart, least_s
+from collbench.plugins.training.step_task import (
+    NO_INTERVAL,
+    Around,
+    PartLimit,
+    PartNotPrepared,
+    StepPart,
+    StepPlan,
+    WrongPart,
+    gathered,
+    least_s,
+)
 from collbench.plugins.training.workloads.routing import RoutedTraffic, Routing, Way, exchanges_of
 from collbench.plugins.training.workloads.step import bytes_of
 from collbench.reason import as_json
@@ -332,6 +342,7 @@ def rounds_schedule(
     It ends when the median of a round is as precise as requested, and each routing has enough rounds for its interval.
     """
     began, turns, size = now(), len(plan.turns), plan.largest[0][0].size_bytes
+    enough = fewest_for(joint_confidence(len(plan.routing.steps)))
     first = yield WarmUp((turns, 1))
     each = max(now() - began, 1e-7)
     measured = Measurement(np.empty((len(first), 0)), budget.target(size))
@@ -340,13 +351,35 @@ def rounds_schedule(
         measured.reached, measured.flags = (None if budget.iterations else False), ["budget_exceeded"]
     else:
         yield from _warm_up(budget, turns, timed, measured, each)
-        least = max(fewest_for(joint_confidence(len(plan.routing.steps))), -(-FEW // turns))
-        yield from _Rounds(timed, turns, least, began + budget.max_time_s).sample(budget, measured, each, now)
+        least, ending = max(enough, -(-FEW // turns)), began + budget.max_time_s
+        while measured.stopped is None:
+            done = measured.samples.shape[1] // turns
+            wanted = budget.iterations - done if budget.iterations else max(least - done, ceil(done / 2))
+            rounds = max(min(wanted, int((ending - now()) / each)), 0 if done else 1)
+            if not rounds:
+                measured.stopped = "max_time"
+                break
+            started = now()
+            part = yield rounds * turns, 1
+            each = max((now() - started) / rounds, 1e-7)
+            measured.samples = np.concatenate([measured.samples, part], axis=1)
+            measured.stopped = _stopped(budget, measured, timed, turns, least)
     number = measured.samples.shape[1] // turns
-    enough = fewest_for(joint_confidence(len(plan.routing.steps)))
     measured.flags += ["few_samples"] if number < enough or number * turns < FEW else []
     measured.flags += ["target_missed"] if measured.reached is False else []
     return measured
+
+
+def _stopped(budget: Budget, measured: Measurement, timed: list[int], turns: int, least: int) -> str | None:
+    """Return why sampling can end, or None. least: the fewest rounds for a precise result."""
+    done = measured.samples.shape[1] // turns
+    if budget.iterations:
+        return "iterations" if done >= budget.iterations else None
+    known = median(times_by_turn(measured.samples, timed, turns).sum(axis=1)).half_width
+    measured.reached = known is not None and known <= measured.target
+    if measured.reached and done >= least:
+        return "precision"
+    return "most_samples" if done >= MOST_SAMPLES else None
 
 
 def _warm_up(budget: Budget, turns: int, timed: list[int], measured: Measurement, each: float) -> Generator[Batch, Samples, None]:
@@ -364,41 +397,6 @@ def _warm_up(budget: Budget, turns: int, timed: list[int], measured: Measurement
             return
         before = total
     measured.flags.append("warmup_unsettled")
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """Sampling in whole rounds of so many turns: the timed ranks, the fewest rounds for a precise result, and when the time ends."""
-
-    timed: list[int]
-    turns: int
-    least: int
-    ending: float
-
-    def sample(self, budget: Budget, measured: Measurement, each: float, now: Callable[[], float]) -> Generator[Batch, Samples, None]:
-        """Yield batches of rounds. each: the seconds of a round."""
-        while measured.stopped is None:
-            done = measured.samples.shape[1] // self.turns
-            wanted = budget.iterations - done if budget.iterations else max(self.least - done, ceil(done / 2))
-            rounds = max(min(wanted, int((self.ending - now()) / each)), 0 if done else 1)
-            if not rounds:
-                measured.stopped = "max_time"
-                return
-            began = now()
-            part = yield rounds * self.turns, 1
-            each = max((now() - began) / rounds, 1e-7)
-            measured.samples = np.concatenate([measured.samples, part], axis=1)
-            measured.stopped = self._enough(budget, measured, done + rounds)
-
-    def _enough(self, budget: Budget, measured: Measurement, done: int) -> str | None:
-        """Return why sampling can end after so many rounds, or None."""
-        if budget.iterations:
-            return "iterations" if done >= budget.iterations else None
-        known = median(times_by_turn(measured.samples, self.timed, self.turns).sum(axis=1)).half_width
-        measured.reached = known is not None and known <= measured.target
-        if measured.reached and done >= self.least:
-            return "precision"
-        return "most_samples" if done >= MOST_SAMPLES else None
 
 
 def times_by_turn(samples: Samples, timed: Sequence[int], turns: int) -> Samples:
@@ -419,15 +417,10 @@ def verify_routed(prepared: PreparedRouting, world: World, calls: int) -> list[W
                 prepared.ready.checking.run(1, slot=index)
                 wrong = [mismatch for each in buffers for mismatch in each.check(0) if mismatch]
                 found += [{"what": one.what, **mismatch.as_json()} for mismatch in wrong]
-    everyone = world.gather(found, f"{prepared.ready.case.title()}: verifying")
-    if everyone is None:
-        return None
-    return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
+    return gathered(found, prepared.ready, world)
 
 
 # The row: the distribution over the routings, and the imbalance tax.
-
-_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}  # that of the reference's rate is in another unit
 
 _QUANTILES = {"p5": 0.05, "p50": 0.5, "p95": 0.95, "max": 1.0}
 
@@ -496,7 +489,9 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     """Return the row with all measurements, at rank 0. `around.limits` has those of each exchange."""
     seconds = times_by_turn(watched.measured.samples, plan.ranks, len(plan.turns))
     taken = watched.measured.samples.shape[1] // len(plan.turns)
-    moved = moved_of_routings(plan)
+    of_turns = plan.moved_bytes()
+    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
+    moved = of_turns[[at[place] for place in range(len(at))]]
     row = row.replace(moved_bytes=float(moved.mean()), stopped=watched.measured.stopped)
     if not len(seconds):
         return row.replace(flags=tuple(dict.fromkeys((*around.flags, *watched.measured.flags, *watched.flags, "clock_stepped"))))
@@ -504,30 +499,20 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     ceiling, expected_s, bound_s = _expected(plan, around.limits)
     measured_s = np.array([each.value for each in times.each])
     passed = bound_s is not None and bool(np.any(measured_s * TOLERANCE < bound_s))
-    disturbed = any(limit.ceiling.disturbed for limit in around.limits)
-    withheld = around.withheld or disturbed or watched.other_path is not None or passed
-    doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
-    seen = doubts(seconds.sum(axis=1), taken, None, 1)
+    elsewhere, flags = around.judged(watched, passed, doubts(seconds.sum(axis=1), taken, None, 1))
+    withheld = elsewhere or passed
     whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
     at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None
-    result = _result(plan, times, moved, None if withheld else expected_s)
+    result = _result(plan, times, len(seconds), moved, None if withheld else expected_s)
     return row.replace(
-        n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=replace(result, rounds=len(seconds)),
+        n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=result,
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
-        ceiling=replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **_NO_INTERVAL),
+        ceiling=replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **NO_INTERVAL),
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,
         percent_of_ceiling=100 * at_ceiling_s / whole_s if at_ceiling_s and whole_s and not withheld else None,
-        flags=tuple(dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))),
+        flags=flags,
         evidence={**around.evidence, **watched.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
     )  # fmt: skip
-
-
-def moved_of_routings(plan: RoutedPlan) -> NDArray[np.float64]:
-    """Return [routings] the bytes of the rank that moves most in each."""
-    moved = plan.moved_bytes()
-    at = {turn.place: index for index, turn in enumerate(plan.turns) if not turn.even}
-    found: NDArray[np.float64] = moved[[at[place] for place in range(len(at))]]
-    return found
 
 
 def _times(times: RoutedTimes) -> Times:
@@ -555,7 +540,9 @@ def _expected(plan: RoutedPlan, limits: Sequence[PartLimit]) -> tuple[Ceiling, N
     return longest, of_steps(seconds), of_steps(bounds)
 
 
-def _result(plan: RoutedPlan, times: RoutedTimes, moved: NDArray[np.float64], expected_s: NDArray[np.float64] | None) -> RoutingResult:
+def _result(
+    plan: RoutedPlan, times: RoutedTimes, rounds: int, moved: NDArray[np.float64], expected_s: NDArray[np.float64] | None
+) -> RoutingResult:
     """Return the row's field `routing`. expected_s: [routings] seconds at the ceilings; None: unknown, or no percentage applies."""
     routing, steps = plan.routing, []
     for place, number in enumerate(routing.steps):
@@ -572,6 +559,6 @@ def _result(plan: RoutedPlan, times: RoutedTimes, moved: NDArray[np.float64], ex
     copies = float(routing.tokens.sum()) / len(routing.steps) * 2 * routing.times
     dispatch, combine = (WayBytes(way.dtype, copies * way.token_bytes) for way in routing.ways)
     return RoutingResult(
-        routing.name, routing.experts, routing.layers, 0, times.spread, _estimate(times.mean_even), _estimate(times.whole), dispatch,
+        routing.name, routing.experts, routing.layers, rounds, times.spread, _estimate(times.mean_even), _estimate(times.whole), dispatch,
         combine, tuple(steps),
     )  # fmt: skip

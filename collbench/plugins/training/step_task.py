@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from collbench.backends.backend import Backend, NonBlockingBackend, steps_of, unsupported_reason
 from collbench.backends.host import Buffers
-from collbench.backends.nonblocking import bind_nonblocking
 from collbench.control.world import World
 from collbench.errors import UsageError
 from collbench.machine.peak.ceiling import TOLERANCE, Ceiling, no_ceiling
@@ -52,6 +51,7 @@ from collbench.operations.groups import Groups
 from collbench.operations.operation import Operation, Place, has_mark
 from collbench.operations.program import Call, NonBlocking, Program, PythonCall, joined
 from collbench.operations.unsupported import HostMemoryNeeded, TimelineUnsupported, decode_reason
+from collbench.plugins.overlap.measurement import bind_started, loop_of
 from collbench.plugins.traces.recording import Recording
 from collbench.plugins.training.records import PartRow, ReplayedTrace, StepRow
 from collbench.plugins.training.timeline import NO_OVERLAP, calls_of, check_timeline, computing_s, slots_needed, timeline_s
@@ -62,31 +62,20 @@ from collbench.units import format_bytes, plural
 
 # A parameter server: it sums the gradients of all ranks, in host memory.
 
-_HINT = "what the server added up"
-
 
 @dataclass(frozen=True)
 class _Server:
-    """A receiving rank of a parameter-server exchange: the position of each sender's share, and memory for one sum per slot."""
+    """A receiving rank of a parameter-server exchange: the position of each sender's share, and memory for one sum per slot.
 
+    rank   in the job; driven: its number among those that this process drives
+    """
+
+    rank: int
     place: Place
     buffers: Buffers
     driven: int
     shares: tuple[tuple[int, int], ...]
     totals: NDArray[Any]
-
-    @classmethod
-    def of(cls, operation: Operation, buffers: Buffers, driven: int) -> _Server | None:
-        """Return the server of a rank; None for a rank that receives no data."""
-        place = buffers.places[driven]
-        shares, at = [], 0
-        for block in operation.expected_blocks(place):
-            shares += [(at, block.count)] if block.count else []
-            at += block.count
-        if not shares:
-            return None
-        totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.case.dtype.numpy)
-        return cls(place, buffers, driven, tuple(shares), totals)
 
     def add(self, slot: int) -> None:
         """Add the shares in the order of the ranks. A share may be shorter than the sum, since its last element was rounded off."""
@@ -95,34 +84,22 @@ class _Server:
         for at, count in self.shares:
             np.add(total[:count], received[at : at + count], out=total[:count])
 
-    def wrong(self, operation: Operation, slot: int, rank: int) -> Mismatch | None:
-        """Return the mismatch of the sum, with the rank in the job; None if it is right.
-
-        The order of the additions is known, so the comparison is exact in every type.
-        """
-        total = self.totals[slot]
-        right = np.zeros_like(total)
-        for expected in expected_blocks_of(operation, seeded(self.place, slot)):
-            part = right[: expected.block.count]
-            np.add(part, expected.elements(0, expected.block.count), out=part)
-        width = f"u{right.itemsize}"
-        bad = np.flatnonzero(right.view(width) != total.view(width))
-        if not bad.size:
-            return None
-        first = int(bad[0])
-        return Mismatch(rank, int(bad.size), first, str(right[first]), str(total[first]), _HINT)
-
 
 class ServerSums:
     """The servers of one part of a step that this process drives."""
 
     def __init__(self, ready: PreparedCase) -> None:
-        self._ready, self._servers = ready, list[tuple[_Server, int]]()
+        self._ready, self._servers = ready, list[_Server]()
         for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
             assert isinstance(buffers, Buffers), "refused on GPUs before"
             for driven, place in enumerate(buffers.places):
-                server = _Server.of(ready.operation, buffers, driven)
-                self._servers += [(server, group.ranks[place.rank])] if server else []
+                shares, at = [], 0
+                for block in ready.operation.expected_blocks(place):
+                    shares += [(at, block.count)] if block.count else []
+                    at += block.count
+                if shares:
+                    totals = np.zeros((buffers.slots, max(count for _, count in shares)), place.case.dtype.numpy)
+                    self._servers.append(_Server(group.ranks[place.rank], place, buffers, driven, tuple(shares), totals))
 
     def program(self) -> Program:
         """Return the program that adds received data, slot by slot."""
@@ -130,7 +107,7 @@ class ServerSums:
             return self._ready.program
 
         def add(slot: int) -> None:
-            for server, _ in self._servers:
+            for server in self._servers:
                 server.add(slot)
 
         program = self._ready.program
@@ -139,13 +116,27 @@ class ServerSums:
 
     def spoil(self) -> None:
         """Overwrite the sums, so that verification detects a sum that was not computed."""
-        for server, _ in self._servers:
+        for server in self._servers:
             poison(server.totals)
 
     def mismatches(self, slot: int) -> list[Mismatch]:
-        """Return the mismatches of the sums of this slot."""
-        found = (server.wrong(self._ready.operation, slot, rank) for server, rank in self._servers)
-        return [wrong for wrong in found if wrong]
+        """Return the mismatches of the sums of this slot.
+
+        The order of the additions is known, so the comparison is exact in every type.
+        """
+        found = []
+        for server in self._servers:
+            total = server.totals[slot]
+            right = np.zeros_like(total)
+            for expected in expected_blocks_of(self._ready.operation, seeded(server.place, slot)):
+                part = right[: expected.block.count]
+                np.add(part, expected.elements(0, expected.block.count), out=part)
+            width = f"u{right.itemsize}"
+            bad = np.flatnonzero(right.view(width) != total.view(width))
+            if bad.size:
+                first = int(bad[0])
+                found.append(Mismatch(server.rank, int(bad.size), first, str(right[first]), str(total[first]), "what the server added up"))
+        return found
 
 
 _FOR_PARTS = 0.2  # of a step's time budget, to measure its parts alone
@@ -482,7 +473,7 @@ def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World
     started: list[NonBlocking] = []
     reason = None
     for one in found:
-        bound = _bind_started(one.ready, stage.backend)
+        bound = bind_started(one.ready, stage.backend)
         if isinstance(bound, Fact):
             reason = bound
             break
@@ -492,18 +483,9 @@ def startable(found: Sequence[PreparedPart], stage: BackendContext, world: World
         return list(found), decode_reason(first)
     for one, each in zip(found, started, strict=True):
         both = joined([replace(each.start, slots=each.start.slots[:1]), replace(each.wait, slots=each.wait.slots[:1])])
-        loop = Loop(_together(both, stage, world))
         with phase(one.ready, world, "starting it and waiting for it"):
-            loop.run(1, slot=0)
+            loop_of(both, stage, world).run(1, slot=0)
     return [replace(one, started=each) for one, each in zip(found, started, strict=True)], None
-
-
-def _bind_started(ready: PreparedCase, backend: Backend) -> NonBlocking | Fact:
-    """Return this process's programs of a part, without calls if it drives none of its ranks; or why it cannot be started."""
-    nothing = Program(((),))
-    for group, buffers in zip(ready.own_groups, ready.buffers, strict=True):
-        return bind_nonblocking(backend, ready.operation, ready.case, group, buffers)
-    return NonBlocking(nothing, nothing)
 
 
 def release_step(parts: Sequence[PreparedPart], backend: Backend) -> None:
@@ -525,20 +507,12 @@ def _prepare(part: StepPart, stage: BackendContext, world: World) -> PreparedPar
         return ready
     adding = ServerSums(ready) if part.exchange.adds else None
     program = adding.program() if adding else ready.program
-    return PreparedPart(part, ready, program, Loop(_timed(program, stage, world)), adding)
+    return PreparedPart(part, ready, program, _loop(program, stage, world), adding)
 
 
-def _timed(program: Program, stage: BackendContext, world: World) -> Timed:
-    """Return the calls to time. The ranks synchronize before each sample."""
-    return Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress)
-
-
-def _together(program: Program, stage: BackendContext, world: World) -> Timed:
-    """Return the calls to time, after which the ranks synchronize again.
-
-    A wait may end while the library still has to send what another rank waits for, and MPI sends it only inside a call.
-    """
-    return replace(_timed(program, stage, world), parting=stage.sync)
+def _loop(program: Program, stage: BackendContext, world: World) -> Loop:
+    """Return the loop over these calls. The ranks synchronize before each sample."""
+    return Loop(Timed(program, stage.sync, stage.backend.clock(), world.watchdog.progress))
 
 
 def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: BackendContext, world: World) -> PreparedCase:
@@ -548,14 +522,15 @@ def _whole(title: str, plan: StepPlan, found: Sequence[PreparedPart], stage: Bac
     turns = list(turns_of(plan, found))
     if plan.step.timeline:
         programs = [_timeline_program(plan, found, each, stage) for each in (turns, _first_uses(turns))]
-        timed, once = (_together(program, stage, world) for program in programs)
+        timed, once = (loop_of(program, stage, world) for program in programs)
     else:
-        timed = _timed(_program(found, turns), stage, world)
-        once = _timed(_program(found, list(dict.fromkeys(turns))), stage, world)  # a second in-place sum would add to the first
+        # each buffer once: a second in-place sum would add to the first
+        programs = [_program(found, each) for each in (turns, list(dict.fromkeys(turns)))]
+        timed, once = (_loop(program, stage, world) for program in programs)
     buffers = tuple(each for one in found for each in one.ready.buffers)
     own_groups = (stage.whole,) if stage.whole else ()  # the counters need the ranks that this process drives
     must = partial(must_cross, found)
-    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, Loop(timed), Loop(once), program=timed.program, must=must)
+    return PreparedCase(operation, case, (plan.ranks,), own_groups, buffers, timed, once, program=programs[0], must=must)
 
 
 def must_cross(parts: Sequence[PreparedPart], host_of: Mapping[int, str]) -> LeastBytes:
@@ -659,7 +634,12 @@ def verify_step(step: PreparedStep, world: World, calls: int) -> list[WrongPart]
         for one in step.parts:
             with phase(step.ready, world, "verifying: comparing data"):
                 found += _mismatches(one)
-    everyone = world.gather(found, f"{step.ready.case.title()}: verifying")
+    return gathered(found, step.ready, world)
+
+
+def gathered(found: Sequence[dict[str, Any]], ready: PreparedCase, world: World) -> list[WrongPart] | None:
+    """Return the wrong data of all ranks, as `WrongPart.as_json` has it, at rank 0; None elsewhere."""
+    everyone = world.gather(found, f"{ready.case.title()}: verifying")
     if everyone is None:
         return None
     return [WrongPart(each.pop("what"), Mismatch(**each)) for part in everyone for each in part]
@@ -677,7 +657,7 @@ def _mismatches(one: PreparedPart) -> list[dict[str, Any]]:
 
 Seconds = Mapping[int, float | None]
 # the interval of the reference's own rate, which has another unit
-_NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
+NO_INTERVAL: dict[str, Any] = {"low_bytes_per_s": None, "high_bytes_per_s": None}
 _OF_RANKS = ("given", "measured")  # rates of a rank's own bytes; the rates of links are nccl-tests' busbw, also with uneven parts
 
 
@@ -744,19 +724,14 @@ def with_figures(
     how = [{"n": look.samples.shape[1], "flags": look.flags} if look else {"n": 0, "flags": []} for look in looks]
     ceiling, seconds, bound_s = _ceiling(step.plan, around.limits, row.moved_bytes)
     passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
-    disturbed = any(limit.ceiling.disturbed for limit in around.limits)
-    elsewhere = around.withheld or disturbed or watched.other_path is not None
-    withheld = elsewhere or passed
-    percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not withheld else None
-    doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
-    seen = doubts(series, len(taken), None, 1)
-    flags = dict.fromkeys((*around.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
+    elsewhere, flags = around.judged(watched, passed, doubts(series, len(taken), None, 1))
+    percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not (elsewhere or passed) else None
     return row.replace(
         n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
         busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
         parts=tuple(_measured_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)),
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
-        flags=tuple(flags), evidence={**around.evidence, **watched.evidence, "parts_alone": how},
+        flags=flags, evidence={**around.evidence, **watched.evidence, "parts_alone": how},
     )  # fmt: skip
 
 
@@ -769,6 +744,13 @@ class Around:
     flags: tuple[str, ...]
     evidence: dict[str, Any]
 
+    def judged(self, watched: MonitoredMeasurement, passed: bool, seen: Iterable[str]) -> tuple[bool, tuple[str, ...]]:
+        """Return (whether percentages would mislead, the flags of the row). passed: a hard limit; seen: flags of the samples."""
+        disturbed = any(limit.ceiling.disturbed for limit in self.limits)
+        doubtful = [*(["reference_disturbed"] if disturbed else []), *(["above_bound"] if passed else [])]
+        flags = dict.fromkeys((*self.flags, *doubtful, *watched.measured.flags, *watched.flags, *seen))
+        return self.withheld or disturbed or watched.other_path is not None, tuple(flags)
+
 
 def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple[Ceiling, float | None, float | None]:
     """Return (the step's ceiling, its seconds at the ceilings, its seconds at the hard limits); None if a part has none."""
@@ -779,14 +761,14 @@ def _ceiling(plan: StepPlan, limits: Sequence[PartLimit], moved: float) -> tuple
     if unknown or not whole:
         return unknown or no_ceiling("it moves nothing"), None, None
     longest = max(seconds, key=lambda turn: (seconds[turn] or 0.0) * plan.parts[turn].times)
-    return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **_NO_INTERVAL), whole, path_s(plan, bounds)
+    return replace(limits[longest].ceiling, bytes_per_s=moved / whole, **NO_INTERVAL), whole, path_s(plan, bounds)
 
 
 def _measured_part(one: PreparedPart, times: Times | None, limit: PartLimit, withheld: bool) -> PartRow:
     part, moved = one.part, _moved_once(one.part)
     busbw = moved / times.p50 if times and times.p50 and moved else None
     rate, bound = rate_at(part, limit.ceiling), rate_at(part, limit.bound)
-    ceiling = replace(limit.ceiling, bytes_per_s=rate, **_NO_INTERVAL)
+    ceiling = replace(limit.ceiling, bytes_per_s=rate, **NO_INTERVAL)
     percent, _ = against_limits(busbw, ceiling, bound, withheld)
     return PartRow(
         what=part.what, ends=part.ends, operation=part.operation.name, groups=len(part.groups), group_ranks=part.width,

@@ -46,6 +46,7 @@ from collbench.plugins.training.step_task import (
     StepPlan,
     Training,
     TrainingRun,
+    WrongPart,
     agree,
     library_too_large,
     limits_of,
@@ -246,7 +247,7 @@ class WorkloadTask(Task):
         row = row.replace(computing=result, flags=tuple(dict.fromkeys((*row.flags, *watched.flags))))
         if row.wrong or not wrong:
             return row
-        return row.replace(**check_fields(session.request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        return _verified(row, session.request.check, wrong)
 
     def _routed(self, session: LaunchSession, run: TrainingRun, step: StepPlan, context: BackendContext) -> StepRow | None:
         """Measure all routings in turn, then verify the data of each. Return the row at rank 0, None elsewhere."""
@@ -258,11 +259,8 @@ class WorkloadTask(Task):
         wrong = verify_routed(prepared, world, request.check) if request.check else []
         if watched is None or wrong is None:
             return None
-        if watched.other_path:
-            session.note(watched.other_path)
-        around = _around(session, run, prepared.ready, step, routed_limits(plan, session.ceilings, run.backend))
-        row = routed_row(run.row(), plan, watched, around)
-        return row.replace(**check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        around = _around(session, run, prepared.ready, watched, routed_limits(plan, session.ceilings, run.backend))
+        return _verified(routed_row(run.row(), plan, watched, around), request.check, wrong)
 
     def _timed(self, session: LaunchSession, run: TrainingRun, step: PreparedStep) -> StepRow | None:
         """Measure the parts alone, together for a fifth of the time budget, then the whole step, then verify its data."""
@@ -275,13 +273,10 @@ class WorkloadTask(Task):
         wrong = verify_step(step, world, request.check) if request.check else []
         if watched is None or wrong is None:
             return None
-        if watched.other_path:
-            session.note(watched.other_path)
-        around = _around(session, run, step.ready, step.plan, limits_of(step, session.ceilings, run.backend))
+        around = _around(session, run, step.ready, watched, limits_of(step, session.ceilings, run.backend))
         around = replace(around, flags=(*step.flags, *left_out, *around.flags))
         around.evidence["buffers"] = [one.part.slots for one in step.parts]
-        row = with_figures(run.row(), step, watched, alone, around)
-        row = row.replace(**check_fields(request.check, wrong), evidence=row.evidence | wrong_evidence(wrong))
+        row = _verified(with_figures(run.row(), step, watched, alone, around), request.check, wrong)
         if run.training.recording and session.folder:
             session.folder.append(*replayed_case(row, run, step, watched, ranks_by_host(run.backend, world)))
         return row
@@ -334,12 +329,20 @@ def check_deadline(
         )
 
 
-def _around(session: LaunchSession, run: TrainingRun, ready: PreparedCase, plan: StepPlan, limits: Sequence[PartLimit]) -> Around:
-    """Return the ceilings, flags and evidence of a row."""
-    cases = [part.case for part in plan.parts]
+def _verified(row: StepRow, calls: int, wrong: Sequence[WrongPart]) -> StepRow:
+    return row.replace(**check_fields(calls, wrong), evidence=row.evidence | wrong_evidence(wrong))
+
+
+def _around(
+    session: LaunchSession, run: TrainingRun, ready: PreparedCase, watched: MonitoredMeasurement, limits: Sequence[PartLimit]
+) -> Around:
+    """Return the ceilings, flags and evidence of a row, and note a path of the data other than expected."""
+    if watched.other_path:
+        session.note(watched.other_path)
+    cases = [part.case for part in run.parts]
     slow = {str(text) for case in cases if (text := session.request.slowed.of(case))}
     evidence = {"libraries": dict(run.backend.versions()), "conditions": session.conditions} | ready.evidence
-    evidence |= {"exchanges": len(plan.order)}
+    evidence |= {"exchanges": len(run.plan.order) if run.plan else 0}
     evidence |= {"slowed": sorted(slow)} if slow else {}
     rounded = ["size_rounded"] if any("size_rounded" in case.flags for case in cases) else []
     flags = (*run.backend.flags, *rounded, *session.flags(run.backend, cases, ready.fell_back))

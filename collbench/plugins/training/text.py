@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from collbench.operations.unsupported import decode_reason
-from collbench.plugins.overlap.records import Overlap, OverlapEstimate, StepOverlap
+from collbench.plugins.overlap.records import Overlap, OverlapEstimate
 from collbench.plugins.overlap.text import MOVES, format_outcome, format_overlap, format_slowdown
 from collbench.plugins.training import FILE
 from collbench.plugins.training.records import (
@@ -28,14 +29,19 @@ from collbench.plugins.training.workloads.step import Exchange, Regime, Shape, S
 from collbench.records import RecordKind
 from collbench.report.cases import NOTHING, basis, rate, share, with_basis
 from collbench.report.frame import Column, Frame, Line, R, csv_of, printable, table_lines, without_empty
+from collbench.report.kinds import DeclaredKind, StoredRecords
 from collbench.report.screen import print_lines, width_of, wrapped
 from collbench.results.estimate import Estimate
 from collbench.results.flags import DOUBTFUL, explain, flag_names
 from collbench.results.row import Times
-from collbench.units import format_bytes, format_rate, format_size, format_time, plural
+from collbench.units import format_bytes, format_percent, format_rate, format_size, format_time, plural
+from collbench.untrusted import dict_of
 
 if TYPE_CHECKING:
     from collbench.plugins.training.records import StepRow
+    from collbench.report.html.first_screen import FirstScreen
+    from collbench.report.material import Material
+    from collbench.results.reader import Run
 
 
 # Texts of planned and measured training steps.
@@ -80,9 +86,10 @@ def span(first: str, last: str) -> str:
 # The tables of a training: the step on each backend, its parts, and the workers of asynchronous training.
 
 MOST_WORKERS = 16
-P = TypeVar("P", PartRow, WorkerPace)
+P = TypeVar("P", PartRow, WorkerPace, RoutedStep)
 ShownPart = tuple[str, PartRow]  # after the backend's name in the first line of a backend
 ShownWorker = tuple[str, WorkerPace]
+ShownRouting = tuple[str, RoutedStep]
 
 
 def step_columns(step: str) -> tuple[Column[StepRow], ...]:
@@ -279,16 +286,17 @@ def _training_lines(rows: Sequence[StepRow], width: int | None) -> Iterator[Line
 def title(rows: Sequence[StepRow]) -> str:
     """Return the headline of one training: "data-parallel · bert-large, … · 4 ranks · 1 node"."""
     first = rows[0]
-    words = [
-        *filter(None, [first.dtype]), *option_words(first.options), *_bucket(first), plural(first.ranks, "rank"),
-        plural(first.nodes, "node"),
-    ]  # fmt: skip
+    words = [*filter(None, [first.dtype]), *option_words(first.options)]
+    regime = every_regime().get(first.regime)
+    if first.bucket_bytes and (regime is None or "bucket" in {**regime.takes, **regime.options}):  # else it has no buckets
+        words.append(f"buckets of {format_size(first.bucket_bytes)}")
+    words += [plural(first.ranks, "rank"), plural(first.nodes, "node")]
     return headline(first.regime, first.model, first.parameters, words)
 
 
 def frames(
     rows: Sequence[StepRow],
-) -> tuple[Frame[StepRow], Frame[ShownPart], Frame[ShownWorker], Frame[Any], Frame[ShownResult], Frame[ShownRouting], Frame[ShownStep]]:
+) -> tuple[Frame[StepRow], Frame[ShownPart], Frame[ShownWorker], Frame[Any], Frame[StepRow], Frame[ShownRouting], Frame[StepRow]]:
     """Return the tables of one training on some backends: the step, its parts, the workers of asynchronous training, of a replay its
     costliest operations instead of all parts, routings, and the step with computing.
     """
@@ -297,8 +305,13 @@ def frames(
     step = "round" if any(row.staleness for row in rows) else "step"
     workers = _below(rows, lambda row: row.staleness.workers[:MOST_WORKERS] if row.staleness else ())
     parts = _below([row for row in rows if row.replay is None], lambda row: row.parts)
-    tables = _without_empty(PARTS, parts), _without_empty(WORKERS, workers), costliest_frame(rows)
-    return _without_empty(step_columns(step), rows, style), *tables, *routing_frames(rows), computing_frame(rows)
+    routings = _below(rows, lambda row: shown_steps(row.routing) if row.routing else ())
+    computing = [row for row in rows if row.computing and row.computing.overlap]
+    return (
+        _without_empty(step_columns(step), rows, style), _without_empty(PARTS, parts), _without_empty(WORKERS, workers),
+        costliest_frame(rows), Frame(_DISTRIBUTION, [row for row in rows if row.routing], names_hidden=True),
+        _without_empty(_ROUTINGS, routings), Frame(_STEPS, computing, names_hidden=True),
+    )  # fmt: skip
 
 
 def remarks(rows: Sequence[StepRow]) -> list[str]:
@@ -311,13 +324,6 @@ def _notes(rows: Sequence[StepRow]) -> list[str]:
 
     of_traces = [sentence for row in rows if row.replay for sentence in trace_sentences(row.replay)]
     return list(dict.fromkeys([*(row.note for row in rows if row.note), *of_traces, *explain(flag for row in rows for flag in row.flags)]))
-
-
-def _bucket(row: StepRow) -> list[str]:
-    """Return the text about buckets; empty for training without buckets."""
-    regime = every_regime().get(row.regime)
-    known = regime is None or "bucket" in {**regime.takes, **regime.options}
-    return [f"buckets of {format_size(row.bucket_bytes)}"] if known and row.bucket_bytes else []
 
 
 def _sentences(row: StepRow, several: bool) -> Iterator[str]:
@@ -381,29 +387,19 @@ def _share(found: Share | OverlapEstimate) -> str:
 # Steps that compute while they communicate.
 
 
-class ShownStep(NamedTuple):
-    """A line of the table of steps with computing: a backend, its result, and whether a flag of the row makes it doubtful."""
-
-    backend: str
-    result: StepOverlap
-    doubtful: bool = False
+def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[StepRow]:
+    return Column("", title, lambda row: text(row.computing.overlap) if row.computing and row.computing.overlap else NOTHING,
+                  right=right, drop=drop)  # fmt: skip
 
 
-def _of_step(title: str, text: Callable[[Overlap], str], drop: int = 0, right: bool = True) -> Column[ShownStep]:
-    def shown(each: ShownStep) -> str:
-        return text(each.result.overlap) if each.result.overlap else NOTHING
-
-    return Column("", title, shown, right=right, drop=drop)
-
-
-def _measured_efficiency(each: ShownStep) -> str:
+def _measured_efficiency(row: StepRow) -> str:
     """Return "81.2 % (79.9–82.6 %)", after "? " if the row is doubtful; or "inconclusive"."""
-    known = each.result.efficiency if each.result.conclusive else None
-    return f"{'? ' if each.doubtful else ''}{_share(known) if known else 'inconclusive'}"
+    known = row.computing.efficiency if row.computing and row.computing.conclusive else None
+    return f"{'? ' if DOUBTFUL & set(row.flags) else ''}{_share(known) if known else 'inconclusive'}"
 
 
-_STEPS: tuple[Column[ShownStep], ...] = (
-    Column("", "backend", lambda each: each.backend),
+_STEPS: tuple[Column[StepRow], ...] = (
+    Column("", "backend", lambda row: row.backend),
     _of_step("compute ms", lambda known: format_time(known.computation_s / 1000)),
     _of_step("exchanges ms", lambda known: format_time(known.communication_s / 1000)),
     _of_step("both ms", lambda known: format_time(known.both_s / 1000)),
@@ -413,14 +409,6 @@ _STEPS: tuple[Column[ShownStep], ...] = (
     _of_step("outcome", format_outcome, drop=2, right=False),
     Column("", "scaling efficiency", _measured_efficiency, right=False),
 )
-
-
-def computing_frame(rows: Sequence[StepRow]) -> Frame[ShownStep]:
-    """Return the table of a training that computes while it communicates, a line per backend; empty without such rows."""
-    shown = [
-        ShownStep(row.backend, row.computing, bool(DOUBTFUL & set(row.flags))) for row in rows if row.computing and row.computing.overlap
-    ]
-    return Frame(_STEPS, shown, names_hidden=True)
 
 
 def computing_sentences(row: StepRow) -> Iterator[str]:
@@ -450,30 +438,6 @@ def _exposed_ms(exposed: OverlapEstimate) -> str:
 MOST_SHOWN = 24  # routings in the table; JSON has all
 
 
-@dataclass(frozen=True)
-class ShownRouting:
-    """A line of the table of routings: the backend, in its first line only, and the routing."""
-
-    backend: str
-    step: RoutedStep
-
-
-@dataclass(frozen=True)
-class ShownResult:
-    """A line of the table of distributions: a backend and its result."""
-
-    backend: str
-    result: RoutingResult
-
-
-def routing_frames(rows: Sequence[StepRow]) -> tuple[Frame[ShownResult], Frame[ShownRouting]]:
-    """Return the tables of one training on some backends: the distribution over the routings, and the routings; empty without any."""
-    results = [ShownResult(row.backend, row.routing) for row in rows if row.routing]
-    steps = [ShownRouting("" if number else each.backend, step) for each in results for number, step in enumerate(shown_steps(each.result))]
-    kept = without_empty(_ROUTINGS, steps)
-    return Frame(_DISTRIBUTION, results, names_hidden=True), Frame(kept, steps, names_hidden=True)
-
-
 def shown_steps(result: RoutingResult) -> list[RoutedStep]:
     """Return the routings of the table, by number: all, or the slowest."""
     slowest = sorted(result.steps, key=lambda step: step.time_s.value or 0.0, reverse=True)[:MOST_SHOWN]
@@ -492,15 +456,12 @@ def routing_sentences(row: StepRow) -> Iterator[str]:
             f"imbalance tax: {tax} of the time of a step with as many tokens that are routed evenly; {routings}, "
             f"measured in turn with even ones, {plural(result.rounds, 'round')}"
         )
-    each = [f"{name} {format_bytes(way.bytes)} ({way.dtype})" for name, way in _ways(result) if way.bytes is not None]
+    ways = (("dispatch", result.dispatch), ("combine", result.combine))
+    each = [f"{name} {format_bytes(way.bytes)} ({way.dtype})" for name, way in ways if way.bytes is not None]
     if each:
         yield f"all tokens of a step: {', '.join(each)}"
     if len(result.steps) > MOST_SHOWN:
         yield f"the slowest {MOST_SHOWN} of {routings} are shown; JSON has all"
-
-
-def _ways(result: RoutingResult) -> tuple[tuple[str, Any], ...]:
-    return ("dispatch", result.dispatch), ("combine", result.combine)
 
 
 def format_tax(tax: Estimate) -> str:
@@ -532,30 +493,91 @@ def _of_expected(step: RoutedStep) -> str:
 
 
 def _busiest_share(each: ShownRouting) -> str:
-    return NOTHING if each.step.busiest_share is None else f"{100 * each.step.busiest_share:.1f} %"
+    return NOTHING if each[1].busiest_share is None else f"{100 * each[1].busiest_share:.1f} %"
 
 
-_DISTRIBUTION: tuple[Column[ShownResult], ...] = (
-    Column("", "backend", lambda each: each.backend),
-    Column("", "routings", lambda each: str(len(each.result.steps)), right=True, drop=3),
-    Column("", "even ms", lambda each: _milliseconds(each.result.even_time_s), right=True, drop=2),
-    Column("", "p5 ms", lambda each: _milliseconds(each.result.time_s.p5), right=True, drop=4),
-    Column("", "p50 ms", lambda each: _milliseconds(each.result.time_s.p50), right=True),
-    Column("", "p95 ms", lambda each: _milliseconds(each.result.time_s.p95), right=True, drop=1),
-    Column("", "slowest ms", lambda each: _milliseconds(each.result.time_s.max), right=True),
-    Column("", "imbalance tax", lambda each: format_tax(each.result.tax), right=True),
+def _of_routings(title: str, text: Callable[[RoutingResult], str], drop: int = 0) -> Column[StepRow]:
+    return Column("", title, lambda row: text(row.routing) if row.routing else NOTHING, right=True, drop=drop)
+
+
+_DISTRIBUTION: tuple[Column[StepRow], ...] = (
+    Column("", "backend", lambda row: row.backend),
+    _of_routings("routings", lambda result: str(len(result.steps)), drop=3),
+    _of_routings("even ms", lambda result: _milliseconds(result.even_time_s), drop=2),
+    _of_routings("p5 ms", lambda result: _milliseconds(result.time_s.p5), drop=4),
+    _of_routings("p50 ms", lambda result: _milliseconds(result.time_s.p50)),
+    _of_routings("p95 ms", lambda result: _milliseconds(result.time_s.p95), drop=1),
+    _of_routings("slowest ms", lambda result: _milliseconds(result.time_s.max)),
+    _of_routings("imbalance tax", lambda result: format_tax(result.tax)),
 )
 _ROUTINGS: tuple[Column[ShownRouting], ...] = (
-    Column("", "backend", lambda each: each.backend),
-    Column("", "routing", lambda each: str(each.step.step), right=True),
-    Column("", "step ms", lambda each: _milliseconds(each.step.time_s), right=True),
-    Column("", "imbalance tax", lambda each: format_tax(each.step.tax), right=True),
-    Column("", "busiest rank", lambda each: str(each.step.busiest_rank), right=True),
+    Column("", "backend", lambda each: each[0]),
+    Column("", "routing", lambda each: str(each[1].step), right=True),
+    Column("", "step ms", lambda each: _milliseconds(each[1].time_s), right=True),
+    Column("", "imbalance tax", lambda each: format_tax(each[1].tax), right=True),
+    Column("", "busiest rank", lambda each: str(each[1].busiest_rank), right=True),
     Column("", "its share", _busiest_share, right=True),
-    Column("", "imbalance", lambda each: NOTHING if each.step.imbalance is None else f"{each.step.imbalance:.2f}×", right=True, drop=1),
-    Column("", "moves", lambda each: NOTHING if (moved := each.step.moved_bytes) is None else format_bytes(moved), right=True, drop=3),
-    Column("", "of expected", lambda each: _of_expected(each.step), drop=2),
+    Column("", "imbalance", lambda each: NOTHING if each[1].imbalance is None else f"{each[1].imbalance:.2f}×", right=True, drop=1),
+    Column("", "moves", lambda each: NOTHING if each[1].moved_bytes is None else format_bytes(each[1].moved_bytes), right=True, drop=3),
+    Column("", "of expected", lambda each: _of_expected(each[1]), drop=2),
 )
 
 
 STEPS = RecordKind("workload", StepRow, FILE, title, remarks, style=style, lines=lines)
+
+
+# The kind of run.
+
+
+def step_time_of(about: Mapping[str, Any]) -> float | None:
+    """Return the time of computing from run.json's "workload", in seconds; None if it is missing or not valid."""
+    value = about.get("step_time_s")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf") else None
+
+
+class TrainingKind(DeclaredKind):
+    """The exchanges of training steps."""
+
+    name = "workload"
+    what = "training traffic"
+    declared = STEPS
+
+    def read(self, run: Run) -> StoredRecords:
+        """Return the rows, with the user's computing time of a step."""
+        rows, warnings = super().read(run)
+        step_time_s = step_time_of(dict_of(run.info.get(self.name)))
+        return StoredRecords([row.replace(step_time_s=step_time_s) for row in rows], warnings)
+
+    def place_of(self, row: StepRow) -> str:
+        """Return the kind of training and the backend."""
+        return f"{row.regime} on {row.backend}"
+
+    def screen(self, material: Material) -> FirstScreen | None:
+        """Return the time of the step of the fastest backend, and its share of the expected rate."""
+        from collbench.report.html.first_screen import BAD, DOUBT, GOOD, FirstScreen, LargeFigure, line_of
+
+        runs = material.of_kind(self.name)
+        rows = [row for _, found in runs for row in found]
+        if not rows:
+            return None
+        line = line_of(runs[0][0])
+        timed = [(row, row.time_s.p50) for row in rows if row.time_s is not None]
+        first = min(timed, key=itemgetter(1))[0] if timed else rows[0]
+        of = f" of {first.model}" if first.model else ""
+        what = f"{first.regime} training{of} on {plural(first.nodes, 'node')}, {plural(first.ranks, 'rank')}"
+        if first.time_s is None:
+            return FirstScreen(f"{what}: not measured ({first.na})", (DOUBT, "NOT MEASURED"), (), line, (), "training")
+        compared = first.comparison
+        time = f"{milliseconds(first.time_s.p50)} ms"
+        figures = [LargeFigure(time, f"exchange of a step over {first.backend}")]
+        title = f"{what}: a step's exchange takes {time} over {first.backend}"
+        if compared and first.ceiling:
+            percent, expected = format_percent(compared.percent), format_rate(compared.expected_bytes_per_s)
+            figures.append(LargeFigure(percent, f"of {expected} GB/s expected"))
+            title += f", {format_rate(compared.busbw_bytes_per_s)} of {expected} GB/s ({percent}), limited by {first.ceiling.limited_by}"
+        badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD if compared else DOUBT, "MEASURED")
+        others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
+        return FirstScreen(title, badge, figures, line, others, "training")
+
+
+TRAINING = TrainingKind()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.plugins.training import FILE
-from collbench.plugins.training.kind import TRAINING
 from collbench.plugins.training.records import (
     Estimate,
     PartRow,
@@ -24,6 +23,7 @@ from collbench.plugins.training.records import (
     WayBytes,
     WorkerPace,
 )
+from collbench.plugins.training.text import TRAINING
 from collbench.results.folder import RunFolder
 from collbench.results.reader import read_run
 from collbench.results.row import Times

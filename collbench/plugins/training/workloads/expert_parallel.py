@@ -108,7 +108,9 @@ def _step_routed(shape: Shape, source: Generator | Path) -> Step:
     if isinstance(source, Path):
         counts = _counts_of(source)
         shape = _shape_of_counts(shape, counts, source)
-        chosen = _evenly_spaced(len(counts.steps), typed or len(counts.steps))
+        number = len(counts.steps)
+        count = min(number, typed or number)
+        chosen = [turn * number // count for turn in range(count)]  # evenly spaced
         steps, name = tuple(counts.steps[each] for each in chosen), source.name
         _check_shape(shape)
         check_size(len(steps), shape.layers, shape.ranks, shape.experts)
@@ -233,12 +235,6 @@ def _check_counts(tokens: NDArray[np.int64], where: str, shape: Shape) -> None:
     if tokens.max() > own:
         rank, expert = divmod(int(tokens.argmax()), tokens.shape[1])
         raise UsageError(f"{where}: expert {expert} gets {int(tokens.max()):,} tokens of rank {rank}, more than {own:,}: {remedy}")
-
-
-def _evenly_spaced(number: int, wanted: int) -> list[int]:
-    """Return so many of the indexes from 0 to number - 1, evenly spaced; all where there are fewer."""
-    count = min(number, wanted)
-    return [turn * number // count for turn in range(count)]
 
 
 # Without a routing: even, or with an imbalance.
