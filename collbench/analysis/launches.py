@@ -277,7 +277,8 @@ def combine(rows: Sequence[Row]) -> Row:
     if factors:
         load = over_launches(factors)
         interference = {"factor": load.value, "low": load.low, "high": load.high}
-    return replace(
+    has_percentage = all(row.comparison for row in rows)
+    combined = replace(
         rows[0], launches=len(rows), n=sum(row.n for row in rows), n_eff=None,
         time_s=Times(
             spread.value, spread.low, spread.high, least and min(least, spread.value), _median(each.p95 for each in times),
@@ -286,15 +287,14 @@ def combine(rows: Sequence[Row]) -> Row:
         target=max((row.target for row in rows if row.target), default=None), reached=all(reached) if reached else None,
         stopped=next((why for why in _STOPPED if any(row.stopped == why for row in rows)), None), modes=_modes(rows),
         time_rank_mean_s=_median(row.time_rank_mean_s for row in rows), algbw_bytes_per_s=algbw, busbw_bytes_per_s=busbw,
-        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), interference=interference, ceiling=ceiling,
-        hard_bound=_ceiling([row.hard_bound for row in rows]),
-        percent_of_ceiling=None if any(row.percent_of_ceiling is None for row in rows) else percent,
+        message_rate=_median(row.message_rate for row in rows), groups=_groups(rows), interference=interference,
         checked=sum(row.checked for row in rows), wrong=sum(wrong) if wrong else None,
         wrong_detail=next((row.wrong_detail for row in rows if row.wrong_detail), None),
         flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)), evidence={**agreed, "launch_medians_s": medians},
         canary_s={when: _median(row.canary_s.get(when) for row in rows) for when in ("before", "after")},
         slowest_ranks=_slowest_ranks(rows), samples={},
     )  # fmt: skip
+    return combined.compared_with(ceiling, _ceiling([row.hard_bound for row in rows]), percent if has_percentage else None)
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, Any]:

@@ -125,11 +125,10 @@ def make_row(
         **{**_identity(case, backend.api, group_name(operation, case, ready.groups)), "flags": tuple(flags)},
         **figures, count=operation.count(case, len(ready.groups[0])), ranks=backend.ranks, nodes=len(around.hosts),
         target=measured.target, reached=measured.reached, stopped=measured.stopped,
-        ceiling=ceiling, hard_bound=around.hard_bound, percent_of_ceiling=percent,
         evidence={**(around.evidence or {}), **seen},
         canary_s=watched.probe_s, slowest_ranks=_slowest_ranks(samples, ready.timed),
     )  # fmt: skip
-    return row, arrays
+    return row.compared_with(ceiling, around.hard_bound, percent), arrays
 
 
 def _figures(

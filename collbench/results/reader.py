@@ -18,7 +18,7 @@ from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.limits import limit_parts
 from collbench.reason import Fact
 from collbench.results.folder import CASES, EVENTS, RUN, SAMPLES
-from collbench.results.row import SCHEMA, Row, Times, stored_operation
+from collbench.results.row import FIGURES, SCHEMA, Row, Times, stored_operation
 from collbench.results.store import parse_object, read_object
 from collbench.untrusted import open_file, values_in
 
@@ -111,7 +111,7 @@ def row_from_json(values: dict[str, Any]) -> Row:
     time_s = known.get("time_s")
     if isinstance(time_s, dict) and "p50" in time_s and time_s["p50"] is None:  # NaN or infinite: the row has no figures
         known["na"] = known.get("na") or "its time is not a number"
-        known |= dict.fromkeys(("time_s", "algbw_bytes_per_s", "busbw_bytes_per_s", "percent_of_ceiling"))
+        known |= dict.fromkeys(FIGURES)
     return decode_record(known, Row)
 
 

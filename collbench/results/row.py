@@ -323,6 +323,7 @@ class Row:
         return copy
 
 
+FIGURES = ("time_s", "algbw_bytes_per_s", "busbw_bytes_per_s", "percent_of_ceiling")  # that a row without a time does not have
 _FIELDS, _TIMES = (tuple(each.name for each in fields(kind)) for kind in (Row, Times))
 
 

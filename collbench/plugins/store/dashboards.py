@@ -11,6 +11,7 @@ from typing import Any
 
 from collbench.plugins.store.grafana import Dashboard, DashboardVariable, Panel, Series, ValueState
 from collbench.plugins.store.metrics import METRICS, VALUES_OF_CASES, VALUES_OF_GPUS
+from collbench.plugins.store.schema import PERCENT
 from collbench.report.writers import metric_name
 
 _STALE_DAYS = 2  # a node that is measured every night has a newer run
@@ -36,7 +37,6 @@ def _metric(name: str) -> str:
 
 _MEASURED, _LAST_RUN, _BUSBW = map(_metric, ("measured", "node_last_run_timestamp", "busbw"))
 _OF_CEILING, _WRONG, _VERDICT = map(_metric, ("of_ceiling", "wrong_elements", "gate_result"))
-_PERCENT = "percent_of_ceiling"
 
 # Variables: the next ones depend on those before them.
 
@@ -167,8 +167,8 @@ FLEET = Dashboard(
                 Series(f"min({_OF_CEILING}{{{_CASE}}})", "slowest node"),
             ),
             "SELECT time, metric, value FROM (SELECT date_trunc('day', to_timestamp(started_s)) AS time, "
-            f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {_PERCENT}) / 100 AS median, min({_PERCENT}) / 100 AS slowest "
-            f"FROM collbench.node_history WHERE {_SQL_CASE} AND {_IN_RANGE} AND {_PERCENT} IS NOT NULL GROUP BY 1) AS days "
+            f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {PERCENT}) / 100 AS median, min({PERCENT}) / 100 AS slowest "
+            f"FROM collbench.node_history WHERE {_SQL_CASE} AND {_IN_RANGE} AND {PERCENT} IS NOT NULL GROUP BY 1) AS days "
             "CROSS JOIN LATERAL (VALUES ('median node', median), ('slowest node', slowest)) AS both_ends(metric, value) ORDER BY 1",
             "percentunit",
         ),
@@ -258,8 +258,8 @@ NODE = Dashboard(
             "of_ceiling",
             "Percentage of the expected bandwidth",
             "The best size of each operation over each backend.",
-            f"max({_PERCENT}) / 100",
-            _PERCENT,
+            f"max({PERCENT}) / 100",
+            PERCENT,
         ),
         replace(_BEST_OF_NODE, combined="min by (operation, backend)").panel(
             "time",
@@ -299,8 +299,8 @@ OPERATION = Dashboard(
             "of_ceiling",
             "Percentage of the expected bandwidth",
             "Bus bandwidth of each run in percent of what the hardware can deliver (`collbench explain expected`).",
-            f"{_PERCENT} / 100",
-            _PERCENT,
+            f"{PERCENT} / 100",
+            PERCENT,
         ),
         Panel(
             "Median time with its 95 % confidence interval",
@@ -329,7 +329,7 @@ OPERATION = Dashboard(
             "table",
             "The newest result of each node.",
             (Series(f"sum by (node, ranks, dtype) ({_BUSBW}{{{_ON_NODES}}})"),),
-            f"SELECT started, node, ranks, busbw_bytes_per_s / 1e9 AS gb_per_s, {_PERCENT}, quality, flags "
+            f"SELECT started, node, ranks, busbw_bytes_per_s / 1e9 AS gb_per_s, {PERCENT}, quality, flags "
             f"FROM collbench.node_history WHERE {_SQL_NODES} ORDER BY started_s DESC LIMIT 100",
         ),
     ),

@@ -17,7 +17,7 @@ from collbench.errors import UsageError
 from collbench.machine.readers.text import printable
 from collbench.plugins.store.database import Database, Record, marks
 from collbench.plugins.store.reading import RunSelection
-from collbench.plugins.store.schema import CASES, RUNS, TABLES, VERDICTS, VIEWS, StoreColumn
+from collbench.plugins.store.schema import CASES, PERCENT, RUNS, TABLES, VERDICTS, VIEWS, StoreColumn
 from collbench.units import parse_size
 
 _ALL = {(table.name, column.name): column for table in TABLES for column in table.columns}
@@ -66,7 +66,7 @@ def _subject(name: str, about: str, source: str, shown: str, order: str) -> Subj
 _INNER = {"content", "digest", "info", "facts", "fingerprint", "document_id", "detail"}
 RESULTS = _subject(
     "results", "figures of cases", "history",
-    "started run operation backend size_bytes ranks dtype time_p50_s busbw_bytes_per_s percent_of_ceiling quality na", "started_s",
+    f"started run operation backend size_bytes ranks dtype time_p50_s busbw_bytes_per_s {PERCENT} quality na", "started_s",
 )  # fmt: skip
 SUBJECTS = {
     each.name: each

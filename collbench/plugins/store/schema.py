@@ -177,6 +177,7 @@ CASES = StoreTable(
     ),
     unique=("content",), indexes=(("operation", "backend", "size_bytes"),),
 )  # fmt: skip
+PERCENT = "percent_of_ceiling"
 RESULTS = StoreTable(
     "results", "The figures of one case in one run: a row of its folder.",
     (
@@ -184,7 +185,7 @@ RESULTS = StoreTable(
         _id("run_id", "run"),
         _required("number", "place among the run's rows, from 0", "integer"),
         *_of_rows("n", "time_p50_s", "time_ci_low_s", "time_ci_high_s", "algbw_bytes_per_s", "busbw_bytes_per_s"),
-        *_of_rows("percent_of_ceiling", "wrong"),
+        *_of_rows(PERCENT, "wrong"),
         _integer("remark_id", "remarks of the row"),
         *_of_rows("checked", "n_eff", "time_min_s", "time_p95_s", "time_p99_s", "time_max_s", "time_rank_mean_s"),
         _integer("ceiling_id", "what the expected bandwidth comes from"),

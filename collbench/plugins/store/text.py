@@ -12,6 +12,7 @@ from collbench.errors import UsageError
 from collbench.plugins.store.database import Database, Record
 from collbench.plugins.store.query import Query, columns_of, records
 from collbench.plugins.store.reading import StoredRun
+from collbench.plugins.store.schema import PERCENT
 from collbench.plugins.store.writing import ADDED, MISSING, UNCHANGED, UPDATED, Changes
 from collbench.report.frame import Column, Frame, Line, csv_lines, json_lines, markdown_lines, table_lines
 from collbench.report.runs import RunsInFolders, readable
@@ -25,7 +26,7 @@ _MOMENTS = ("started_s", "finished_s", "added_s", "judged_s")
 _TITLES = {
     "started": "started (UTC)", "started_s": "started (UTC)", "finished_s": "finished (UTC)", "added_s": "added (UTC)",
     "judged_s": "judged (UTC)", "size_bytes": "size", "busbw_bytes_per_s": "busbw GB/s", "algbw_bytes_per_s": "algbw GB/s",
-    "percent_of_ceiling": "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
+    PERCENT: "of expected", "time_p50_s": "time µs", "results": "cases", "exit_code": "exit", "missing": "gone",
 }  # fmt: skip
 _UNITS = {"_bytes_per_s": " GB/s", "_s": " µs"}
 _NUMBERS = ("integer", "real", "id")

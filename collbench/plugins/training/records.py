@@ -378,6 +378,10 @@ class StepRow(Record, frozen=True):
         """The bus bandwidth against the expected one; None if there is none, or no percentage applies."""
         return compared_rates(self.percent_of_ceiling, self.busbw_bytes_per_s, self.ceiling)
 
+    def compared_with(self, ceiling: Ceiling | None, percent: float | None) -> Self:
+        """Return a copy with this expected bandwidth; `percent` is None if it does not apply."""
+        return self.replace(ceiling=ceiling, percent_of_ceiling=percent)
+
     @property
     @figure("The number of routings that were measured.", after="step_time_s")
     def routings(self) -> int | None:

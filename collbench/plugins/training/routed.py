@@ -504,12 +504,12 @@ def routed_row(row: StepRow, plan: RoutedPlan, watched: MonitoredMeasurement, ar
     whole_s, whole_bytes = float(measured_s.sum()), float(moved.sum())
     at_ceiling_s = float(expected_s.sum()) if expected_s is not None else None
     result = _result(plan, times, len(seconds), moved, None if withheld else expected_s)
-    return row.replace(
+    ceiling = replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **NO_INTERVAL)
+    percent = 100 * at_ceiling_s / whole_s if at_ceiling_s and whole_s and not withheld else None
+    return row.compared_with(ceiling, percent).replace(
         n=len(seconds) * len(plan.routing.steps), time_s=_times(times), routing=result,
         busbw_bytes_per_s=whole_bytes / whole_s if whole_s else None,
-        ceiling=replace(ceiling, bytes_per_s=whole_bytes / at_ceiling_s if at_ceiling_s else None, **NO_INTERVAL),
         ceiling_time_s=at_ceiling_s / len(moved) if at_ceiling_s else None,
-        percent_of_ceiling=100 * at_ceiling_s / whole_s if at_ceiling_s and whole_s and not withheld else None,
         flags=flags,
         evidence={**around.evidence, **watched.evidence, "rounds": len(seconds), "exchanges": len(plan.exchanges)},
     )  # fmt: skip

@@ -587,7 +587,7 @@ def _measure_asynchronous(roles: JobRoles, run: TrainingRun, session: LaunchSess
     # no percentage if ranks wait for cores, or if the bytes took another path
     percent, withholding = against_limits(row.busbw_bytes_per_s, ceiling, ceiling.bytes_per_s, crowded)
     flags = (*row.flags, *(["oversubscribed"] if crowded else []), *withholding)
-    return row.replace(ceiling=ceiling, percent_of_ceiling=percent, flags=flags)
+    return row.compared_with(ceiling, percent).replace(flags=flags)
 
 
 def _go_on(done: RankReport, carrier: Messenger, budget: Budget, world: World) -> None:

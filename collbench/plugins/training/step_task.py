@@ -726,9 +726,9 @@ def with_figures(
     passed = bool(known and bound_s and known.p50 * TOLERANCE < bound_s)
     elsewhere, flags = around.judged(watched, passed, doubts(series, len(taken), None, 1))
     percent = 100 * seconds / known.p50 if known and seconds and known.p50 and not (elsewhere or passed) else None
-    return row.replace(
-        n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling=ceiling, ceiling_time_s=seconds,
-        busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None, percent_of_ceiling=percent,
+    return row.compared_with(ceiling, percent).replace(
+        n=len(series), time_s=known, stopped=watched.measured.stopped, ceiling_time_s=seconds,
+        busbw_bytes_per_s=row.moved_bytes / known.p50 if known and known.p50 else None,
         parts=tuple(_measured_part(*each, elsewhere) for each in zip(step.parts, alone, around.limits, strict=True)),
         parts_time_s=path_s(step.plan, {turn: times.p50 if times else None for turn, times in enumerate(alone)}),
         flags=flags, evidence={**around.evidence, **watched.evidence, "parts_alone": how},
