@@ -200,9 +200,11 @@ def word_table() -> Iterator[WordPage]:
     import tomllib
 
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    declared = _declared_columns()
     for group, words in table.items():
         for word, fields in words.items():
-            yield WordPage(group=group, word=word, **_with_tuples(fields))
+            means = fields.pop("means", None) or declared[word]
+            yield WordPage(group=group, word=word, means=means, **_with_tuples(fields))
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
@@ -219,14 +221,19 @@ def _of_operations() -> Iterator[WordPage]:
         yield WordPage(group="operation", word=command, names=tuple(each.name for each in measured), means=means)
 
 
-def _of_columns(explained: Collection[str]) -> Iterator[WordPage]:
-    """Yield a page for each declared column of rows that no other page explains."""
+def _declared_columns() -> dict[str, str]:
+    """Return what each column of rows is, with its unit, as it is declared."""
     from collbench.columns import described, value_columns
     from collbench.results.row import Row
 
-    for value in value_columns(Row):
-        if plain(value.name) not in explained:
-            yield WordPage(group="column", word=value.name, means=described(value.about, value.unit))
+    return {value.name: described(value.about, value.unit) for value in value_columns(Row)}
+
+
+def _of_columns(explained: Collection[str]) -> Iterator[WordPage]:
+    """Yield a page for each declared column of rows that no other page explains."""
+    for name, means in _declared_columns().items():
+        if plain(name) not in explained:
+            yield WordPage(group="column", word=name, means=means)
 
 
 def _of_flags() -> Iterator[WordPage]:
