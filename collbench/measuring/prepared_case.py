@@ -229,8 +229,8 @@ class Preparation:
     def _filled(self, own_groups: tuple[Group, ...]) -> tuple[AnyBuffers, ...]:
         found = []
         for group in own_groups:
-            seed = self.case.seed + _BETWEEN_GROUPS * group.ranks[0]  # so that verification detects data of another group
-            buffers = self.stage.backend.allocate(self.operation, replace(self.case, seed=seed), group, self.slots)
+            case = replace(self.case, seed=group_seed(self.case, group))
+            buffers = self.stage.backend.allocate(self.operation, case, group, self.slots)
             found.append(buffers)
         for each in found:
             for slot in range(self.slots):
@@ -280,6 +280,11 @@ def _of_host(clock: DeviceClock, sync: Program | None, backend: Backend) -> tupl
 
 def _is_tuned(case: Case) -> bool:
     return bool(case.algorithm or case.protocol)
+
+
+def group_seed(case: Case, group: Group) -> int:
+    """Return a seed that differs between groups, so that verification detects data of another group."""
+    return case.seed + _BETWEEN_GROUPS * group.ranks[0]
 
 
 def release(ready: PreparedCase, backend: Backend) -> None:

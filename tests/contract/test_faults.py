@@ -14,7 +14,7 @@ import pytest
 from collbench.backends import simulated
 from collbench.backends.backend import Group
 from collbench.launch.info import LaunchInfo
-from collbench.measuring.prepared_case import _seed as seed_of
+from collbench.measuring.prepared_case import group_seed
 from collbench.operations.case import Case
 from collbench.operations.data import expected_blocks_of
 from collbench.operations.dtypes import DTYPES
@@ -269,7 +269,7 @@ def test_on_virtual_ranks(tmp_path, monkeypatch, *, fault, wrong, found, check):
 def differing(row, spoilt):
     """How many elements differ between what the groups (0, 2) and (1, 3) receive at the spoilt rank, counted at both."""
     place = places_of(row, spoilt)[spoilt_rank(spoilt.operation, spoilt.root)]
-    cases = [replace(place.case, seed=seed_of(place.case, Group(ranks, (0,)))) for ranks in ((0, 2), (1, 3))]
+    cases = [replace(place.case, seed=group_seed(place.case, Group(ranks, (0,)))) for ranks in ((0, 2), (1, 3))]
     one, other = (right_of(spoilt, replace(place, case=case)) for case in cases)
     return 2 * int(np.sum(one != other))
 
