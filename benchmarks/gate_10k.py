@@ -21,7 +21,7 @@ from benchmarks.launches import LaunchFailed
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import Figures, add_all, scheme_of
-from collbench.gating.self_test import Cluster, Noise
+from collbench.plugins.selftest.self_test import Cluster, Noise
 from collbench.results.folder import CASES, RunFolder
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import to_line

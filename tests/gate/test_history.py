@@ -35,7 +35,7 @@ from collbench.gating.history import (
     typical,
 )
 from collbench.gating.rule import floors_of
-from collbench.gating.self_test import Cluster, Noise, default_scheme
+from tests.conftest import needs_plugin
 from tests.gate.allocations import launch, launches
 from tests.gate.histories import SIZES, case, nights, upgraded
 
@@ -248,7 +248,7 @@ def test_for_any_values_steps_are_in_order_and_between_measured_allocations(valu
     assert all(abs(step.change) > step.limit for step in found)
 
 
-def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figures:
+def made_up(cluster: Any, count: int, random: np.random.Generator) -> Figures:
     """[allocations × launches × cases] ln of time, three launches each."""
     noise, cases = cluster.noise, len(cluster.launch)
     between = random.normal(0, 1, (count, cases)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
@@ -270,6 +270,8 @@ def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
 
 def table(trials: int, count: int, seed: int) -> dict[str, float]:
     """How often something is marked where nothing changed, and how often a change in the middle is, at its place."""
+    from collbench.plugins.selftest.self_test import Cluster, Noise, default_scheme
+
     scheme, random = default_scheme(), np.random.default_rng(seed)
     cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
     found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
@@ -293,6 +295,7 @@ def _marks(made: HistoryMatrix) -> list[list[int]]:
     return [[step.at for step in each] for each in steps(made.values, made.variance(), made.floors)]
 
 
+@needs_plugin("selftest")
 def test_a_sample_of_simulated_histories() -> None:
     """The whole table is the next test's."""
     shares = table(2, 20, seed=3)
@@ -301,6 +304,7 @@ def test_a_sample_of_simulated_histories() -> None:
 
 
 @pytest.mark.long
+@needs_plugin("selftest")
 @pytest.mark.parametrize(
     ("count", "false_case", "least"),
     [
