@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from math import log, sqrt
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -38,6 +38,9 @@ from collbench.gating.rule import floors_of
 from tests.conftest import needs_plugin
 from tests.gate.allocations import launch, launches
 from tests.gate.histories import SIZES, case, nights, upgraded
+
+if TYPE_CHECKING:
+    from collbench.plugins.selftest.self_test import Cluster
 
 
 def named(found: History, name: str) -> CaseHistory:
@@ -248,7 +251,7 @@ def test_for_any_values_steps_are_in_order_and_between_measured_allocations(valu
     assert all(abs(step.change) > step.limit for step in found)
 
 
-def made_up(cluster: Any, count: int, random: np.random.Generator) -> Figures:
+def made_up(cluster: Cluster, count: int, random: np.random.Generator) -> Figures:
     """[allocations × launches × cases] ln of time, three launches each."""
     noise, cases = cluster.noise, len(cluster.launch)
     between = random.normal(0, 1, (count, cases)) * cluster.allocation + random.normal(0, noise.allocation_common, (count, 1))
