@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from multiprocessing import Process
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,11 +22,13 @@ from benchmarks.launches import LaunchFailed
 from collbench.analysis.launches import case_of
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import Figures, add_all, scheme_of
-from collbench.gating.self_test import Cluster, Noise
 from collbench.results.folder import CASES, RunFolder
 from collbench.results.row import CaseKey, Row
 from collbench.results.store import to_line
 from tests.results.rows import make_row, make_times
+
+if TYPE_CHECKING:
+    from collbench.plugins.selftest.self_test import Cluster
 
 CELL_COUNT, ALLOCATIONS = 10_000, 50
 _WALL_S, _BYTES = 10.0, 10**9
@@ -85,6 +88,8 @@ def _figures(what: str, gated: Sequence[Gated], below_s: float | None) -> list[F
 
 def write_all(folder: Path, cases: int, allocations: int) -> None:
     """A baseline in `base`, and three allocations of a candidate in new-1, new-2, new-3: a cluster that did not change."""
+    from collbench.plugins.selftest.self_test import Cluster, Noise
+
     rows = list(_rows(cases))
     names = [case_of(row) for row in rows]
     random = np.random.default_rng(0)

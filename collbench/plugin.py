@@ -23,6 +23,7 @@ GROUP = "collbench.plugins"
 # In the order of pages and first screens.
 BUILTIN = (
     "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy", "libraries", "plot",
+    "selftest",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()

@@ -38,11 +38,11 @@ settings.load_profile("untimed")
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Bed)
-# By command of a plug-in its name: tests of the core that run these commands are skipped where the plug-in is absent.
+# By command of a plug-in, or start of a line, its name: tests of the core that run these commands are skipped where the plug-in is absent.
 PLUGIN_OF = {
     "pairs": "hunt", "hunt": "hunt", "workload": "training", "load": "load", "kv": "kv", "trace": "traces", "replay": "traces",
     "autopsy": "traces", "predict": "predict",
-    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy",
+    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy", "gate --self-test": "selftest",
 }  # fmt: skip
 
 
@@ -58,14 +58,13 @@ needs_ucc = pytest.mark.skipif(UCC not in os.environ, reason=f"no UCC here: set 
 
 
 def needs_command(command: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a test that runs a command: that of its plug-in, or none."""
-    return [needs_plugin(PLUGIN_OF[command])] if command in PLUGIN_OF else []
+    """Return the marks of a test that runs a command, or a line that starts with it: that of its plug-in, or none."""
+    return [needs_plugin(plugin) for start, plugin in PLUGIN_OF.items() if f"{command} ".startswith(f"{start} ")]
 
 
 def line_of_command(line: str, *values: object) -> Any:
     """Return the parameter for a line that starts with a command, and further values: skipped where its plug-in is absent."""
-    words = line.split()
-    return pytest.param(line, *values, marks=needs_command(words[0]) if words else ())
+    return pytest.param(line, *values, marks=needs_command(line))
 
 
 def level() -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.gating.self_test import noises
+from collbench.plugins.selftest.self_test import noises
 from tests.cli.command import run
 
 SEED = 8
@@ -24,7 +24,7 @@ _HEAD = """\
 Output of `collbench gate --self-test` (files `*.jsonl`, one object per line) on {day}. Each figure is a percentage of the simulated
 clusters of 336 cases, with its 95 % interval. *False alarms*: a regression was reported, although the candidate was not slowed.
 Made by `python -m benchmarks.trials.gate_self_test reports/gate-self-test`; seed {seed}. The noise is that of
-`collbench/gating/self_test.py`, or of a file in `collbench/gating/noises/`:
+`collbench/plugins/selftest/self_test.py`, or of a file in `collbench/plugins/selftest/noises/`:
 
 {noises}
 

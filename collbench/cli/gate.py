@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from collbench.cli.parser import Parser, add_command, add_format, from_environment, positive
+from collbench.cli.parser import Parser, add_command, add_format, from_environment
 from collbench.cli.selection import add_selection
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
@@ -83,14 +83,12 @@ def _add_history_options(parser: Parser) -> None:
     add_selection(parser)
 
 
-# collbench gate: the verdict, and how often the rule alarms without a change and detects one (--self-test).
+# collbench gate: the verdict.
 
 _ABOUT = (
     "Compare fresh allocations with a baseline of good ones (`collbench baseline`). A case or group above its limit in the first "
-    "allocation is a suspect; above it in three, it is a regression. Without a baseline, --paired compares an old stack with a new one. "
-    "--self-test simulates clusters: it prints how often the gate reports a slowdown that is not there, and which slowdowns it detects."
+    "allocation is a suspect; above it in three, it is a regression. Without a baseline, --paired compares an old stack with a new one."
 )
-_NOISE = "TOML with the noise of the clusters, or one of bimodal, drift, harsh, missing, wander (default: typical noise)"
 _RUNS = "the candidate's runs: of one allocation, or of three fresh ones; with --paired those of the old stack, then as many of the new"
 
 _STYLES = ("collbench", "nagios", "prolog")
@@ -129,14 +127,6 @@ def _add_gate_options(parser: Parser) -> None:
     outputs.add_argument("--format", choices=("table", "json", "github"), default="table", help="github: annotations (default: table)")
     style = "nagios: 0 to 3 and a status line; prolog: 1 for a regression or wrong data, else 0 (default: collbench)"
     outputs.add_argument("--exit-style", choices=_STYLES, default="collbench", help=style)
-    tested = parser.add_argument_group("self-test of the rule")
-    made_up = "test the gate on simulated clusters: with --baseline clusters like that one, with --paired two stacks side by side"
-    tested.add_argument("--self-test", action="store_true", help=made_up)
-    tested.add_argument("--noise", metavar="FILE", type=Path, help=_NOISE)
-    tested.add_argument("--trials", metavar="N", type=positive, default=300, help="clusters per line (default: 300)")
-    allocations = "allocations of the baseline (default: 6, with --baseline its own number)"
-    tested.add_argument("--allocations", metavar="N", type=positive, help=allocations)
-    tested.add_argument("--seed", metavar="N", type=int, default=0, help="seed of the trials (default: 0)")
 
 
 def style_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:

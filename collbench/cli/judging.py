@@ -15,7 +15,6 @@ from collbench.gating.allocation import Allocation, allocations_in, allocations_
 from collbench.gating.baseline import ENDING, add_all, drop, load
 from collbench.gating.confirm import can_be_named, confirm_suite, suspects
 from collbench.gating.judge import judge, read_conditions
-from collbench.gating.rule import ENOUGH, FEWEST
 from collbench.gating.verdict import NAGIOS, PROLOG, UNDECIDED, Verdict, exit_code, read_verdict
 from collbench.plugin import hooks_of
 from collbench.report.screen import PlainScreen, wants_color, width_of, write_line
@@ -23,8 +22,6 @@ from collbench.report.verdict import GateCommand, arguments_of, check_suite_path
 from collbench.report.verdict_formats import OutputFiles, remove_earlier, verdict_lines, write_files
 from collbench.report.writers import STDOUT, Outputs, confirm_written, write_whole
 from collbench.untrusted import uncollected
-
-_MOST_TRIALS, _MOST_ALLOCATIONS = 1_000_000, 1_000
 
 
 def add_to_baseline(arguments: argparse.Namespace) -> int:
@@ -100,47 +97,8 @@ def show_history(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def self_test(arguments: argparse.Namespace) -> int:
-    """Print the table of the self-test: how often the rule alarms without a change, and how often it detects one. Return 0."""
-    from collbench.gating import self_test as trials
-    from collbench.gating.rule import filter_baseline
-    from collbench.report.baseline import head, limits_of, line
-    from collbench.report.screen import wrapped
-
-    count = arguments.allocations
-    if arguments.runs or arguments.verdict:
-        raise UsageError("--self-test simulates its runs: omit --verdict and the runs")
-    if arguments.format not in ("table", "json"):
-        raise UsageError(f"--self-test does not support --format {arguments.format}: choose table or json")
-    if arguments.baseline and arguments.noise:
-        raise UsageError("--self-test takes noise from --baseline or from --noise: omit one of them")
-    if count is not None and arguments.paired:
-        raise UsageError("--self-test --paired uses no baseline: omit --allocations")
-    if count is not None and count < FEWEST:
-        raise UsageError(f"--allocations {count}: the gate needs at least {FEWEST}")
-    if arguments.trials > _MOST_TRIALS or (count or 0) > _MOST_ALLOCATIONS or arguments.seed < 0:
-        raise UsageError(f"at most {_MOST_TRIALS:,} --trials and {_MOST_ALLOCATIONS:,} --allocations, and a --seed of 0 or more")
-    recorded = None
-    if arguments.baseline:
-        recorded = trials.recorded(filter_baseline(load(arguments.baseline))[0])
-        setting = trials.setting_of(recorded, count, arguments.paired)
-    else:
-        noise = trials.Noise() if arguments.noise is None else trials.read_noise(arguments.noise)
-        setting = trials.simulated(noise, trials.default_scheme(), count or ENOUGH, arguments.paired)
-    table, width = arguments.format == "table", width_of(sys.stdout)
-    for text in head(setting, width) if table else ():
-        write_line(sys.stdout, text.text)
-    for outcome in trials.self_test(setting, arguments.trials, arguments.seed):
-        write_line(sys.stdout, line(outcome, arguments.format, width).text)
-    for text in wrapped(limits_of(recorded), width) if table and recorded else ():
-        write_line(sys.stdout, text.text)
-    return 0
-
-
 def gate(arguments: argparse.Namespace) -> int:
-    """Print the verdict and return its exit code in the requested style; with --self-test print the table, return 0."""
-    if arguments.self_test:
-        return self_test(arguments)
+    """Print the verdict and return its exit code in the requested style, or that of a plug-in whose option is given."""
     for answer in hooks_of("gate"):
         code: int | None = answer(arguments)
         if code is not None:
@@ -200,8 +158,8 @@ def _check_ways(arguments: argparse.Namespace) -> None:
     ways = [bool(arguments.baseline), arguments.paired, bool(arguments.verdict)]
     if sum(ways) != 1 or bool(arguments.verdict) == bool(arguments.runs or arguments.store):
         predicted = "--against-prediction FILE RUN…, " if "against_prediction" in arguments else ""
-        other_ways = f"--paired OLD… NEW…, {predicted}--verdict FILE, or --self-test"
-        raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), {other_ways}")
+        others = "--verdict FILE, or --self-test" if "self_test" in arguments else "or --verdict FILE"
+        raise UsageError(f"name a baseline and runs (collbench gate --baseline DIR RUN…), --paired OLD… NEW…, {predicted}{others}")
     if arguments.verdict and (arguments.expect or arguments.min_percent):
         raise UsageError("--verdict shows a stored verdict: omit --expect and --min-percent, or use --baseline and runs")
     if arguments.paired and arguments.store:

@@ -1,4 +1,4 @@
-"""Output of `collbench baseline show` and `diff`, `collbench history`, and `collbench gate --self-test`."""
+"""Output of `collbench baseline show` and `diff`, and `collbench history`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from collbench.errors import UsageError
 from collbench.gating.allocation import COLUMNS, Allocation
 from collbench.gating.baseline import Baseline
 from collbench.gating.history import CASE, GROUP, WHOLE, BaselineDiff, CaseHistory, History, LevelChange, SeriesSubject, Shift
-from collbench.gating.paired import PAIRS
 from collbench.gating.reasons import rendered
 from collbench.gating.rule import ENOUGH, FEWEST, BaselineLimits, learned_limits
-from collbench.gating.self_test import LAUNCHES, NoiseRecord, SelfTestLine, TrialSetting
 from collbench.report.cases import NOTHING, figure_text
 from collbench.report.frame import GAP, Column, Frame, Line, TextLayout, printable, table_lines
 from collbench.report.outcome_text import count_text, format_margin
@@ -332,58 +330,3 @@ def _table_diff(moves: BaselineDiff, cases: Sequence[Shift], counts: Mapping[Out
             yield Line(printable(f"only in {name}: {first_of((subject.name for subject in only), _DIFF_MOST_NAMED)}"), "foot")
     yield Line("what changed besides:" if moves.changes else "no other recorded change", "head")
     yield from (Line(printable(f"  {change.sentence()}")) for change in moves.changes)
-
-
-# `collbench gate --self-test`: a line, or a JSON object, for each kind of slowdown of a simulated cluster.
-
-_EXPECTED = {True: "found", False: "false alarms"}
-
-
-def head(setting: TrialSetting, width: int | None = None) -> Iterator[Line]:
-    """Yield the setting of the trials, and the titles."""
-    cases = len(setting.scheme.of)
-    if setting.paired:
-        text = (
-            f"{cases} cases; an old and a new stack interleaved, {PAIRS} pairs of launches in each of two allocations; only what exceeds "
-            f"its limit in both counts"
-        )
-    else:
-        text = (
-            f"{cases} cases; baseline: {setting.allocations} allocations of {setting.launches} launches; candidate: three allocations of "
-            f"{LAUNCHES} launches, and only what exceeds its limit in all three counts"
-        )
-    yield from wrapped([Line(text)], width)
-    yield Line(_self_test(width).heading(), "head")
-
-
-def line(outcome: SelfTestLine, format: str, width: int | None = None) -> Line:
-    """Return one line of the self-test in `format`, one of FORMATS."""
-    if format == "json":
-        low, high = (100 * end for end in outcome.interval)
-        fields = {"done": outcome.done, "wanted": outcome.expected, "found": outcome.found, "trials": outcome.trials}
-        return Line(json.dumps({**fields, "percent": 100 * outcome.share, "percent_low": low, "percent_high": high}))
-    return _self_test(width).line(outcome)
-
-
-def _self_test(width: int | None) -> TextLayout[SelfTestLine]:
-    """Return the layout of the lines. Each is printed as soon as its trials are done, so their widths are fixed."""
-    columns: list[Column[SelfTestLine]] = [
-        Column("", "change of the candidate", lambda each: each.done, cut=True, least=45),
-        Column("", "", lambda each: _EXPECTED[each.expected], least=12),
-        Column("", "%", lambda each: f"{100 * each.share:.2f}", right=True, least=6),
-        Column("", "95 % interval", lambda each: "–".join(f"{100 * end:.2f}" for end in each.interval), least=13),
-        Column("", "trials", lambda each: f"{each.found} of {each.trials}", drop=1, least=10),
-    ]
-    return TextLayout(Frame(columns, ()), width)
-
-
-def limits_of(recorded: NoiseRecord) -> Iterator[Line]:
-    """Yield the limitations of a table drawn from recorded allocations."""
-    allocations, launches = len(recorded.allocation), len(recorded.launch)
-    yield Line(
-        f"drawn from {launches} launches of {allocations} recorded allocations: what is rarer than one of {launches} launches is not in "
-        f"it, nor whether the cluster drifts; few allocations overstate false alarms"
-    )
-    if recorded.left_out:
-        cases, them = ("1 case", "it") if recorded.left_out == 1 else (f"{recorded.left_out} cases", "them")
-        yield Line(f"{cases} left out: fewer than four allocations have {them}")

@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from benchmarks.figures import SECONDS, Outcome, counted, timed
 from benchmarks.launches import Missing, c_program, mpiexec, pairs
-from tests.conftest import cannot
+from tests.conftest import cannot, needs_plugin
 
 
 @pytest.fixture
@@ -145,6 +145,7 @@ def test_a_target_is_met_by_the_whole_interval() -> None:
 
 
 @pytest.mark.in_turn
+@needs_plugin("selftest")
 def test_the_gate_prints_times_and_memory_and_imports_nothing_heavy() -> None:
     outcome = gate_10k.measure(1, cases=60, allocations=4)
     assert [each["what"] for each in outcome.raw] == ["one", "three"]

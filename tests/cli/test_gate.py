@@ -1,4 +1,4 @@
-"""collbench gate, its self-test, baseline and history: verdicts, files and exit codes in every style; rejected options."""
+"""collbench gate, baseline and history: verdicts, files and exit codes in every style; rejected options."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from collbench.analysis.launches import case_of
-from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import add_all
 from collbench.gating.reasons import LaunchesLeftOut, StillSuspected
 from collbench.gating.verdict import read_verdict
@@ -20,22 +17,6 @@ from tests.cli.command import Finished, one_sentence, run, run_here
 from tests.gate.allocations import launch
 from tests.gate.histories import nights as upgraded_nights
 from tests.gate.histories import upgraded
-from tests.results.rows import make_row
-
-
-def test_the_table_has_a_line_for_each_simulated_change(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "gate", "--self-test", "--trials", "4")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("336 ") and "6 allocations of 3 launches" in lines[0]
-    assert len(lines) == 2 + 8 and "false alarms" in lines[2]
-
-
-def test_json_has_the_counts(tmp_path: Path) -> None:
-    done = run_here(tmp_path, "gate", "--self-test", "--trials", "4", "--format", "json")
-    first = json.loads(done.stdout.splitlines()[0])
-    assert (first["done"], first["wanted"], first["trials"]) == ("nothing", False, 4)
-    assert first["percent"] == 25 * first["found"]
 
 
 def night(folder: Path, name: str, factor: float = 1.0, **changes: Any) -> str:
@@ -260,59 +241,6 @@ def test_a_difference_needs_a_second_allocation(tmp_path: Path) -> None:
 def test_add_prints_how_many_allocations_a_verdict_needs(tmp_path: Path) -> None:
     done = run_here(tmp_path, "baseline", "add", "base", *nights(tmp_path, 1))
     assert "needs 4" in done.stderr and done.stderr.endswith(" collbench baseline add base RUN…\n")
-
-
-# collbench gate --self-test: side by side, under harsher noise, and with the noise of a baseline.
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a baseline of five allocations of two launches and three large cases; three have a fourth case."""
-    random = np.random.default_rng(0)
-    cases = [case_of(make_row(64 << 20 << power)) for power in range(4)]
-    add_all(tmp_path / "good", [
-        Allocation(
-            f"good-{number}", f"2026-11-1{number}", 2, 0, (6e-8, 6e-8), {},
-            {case: CaseTimes(tuple(1e-3 * random.normal(1, 0.003, 2))) for case in cases[: 3 if number < 2 else 4]},
-        )
-        for number in range(5)
-    ])  # fmt: skip
-    return tmp_path
-
-
-def tried(folder: Path, *words: str) -> Finished:
-    return run_here(folder, "gate", "--self-test", "--trials", "2", *words)
-
-
-def test_side_by_side(tmp_path: Path) -> None:
-    lines = tried(tmp_path, "--paired").stdout.splitlines()
-    assert lines[0].startswith("336 ") and "5 pairs" in lines[0]
-    assert len(lines) == 10
-
-
-def test_harsher_noise_by_name(tmp_path: Path) -> None:
-    found = [json.loads(line) for line in tried(tmp_path, "--noise", "missing", "--format", "json").stdout.splitlines()]
-    assert [each["trials"] for each in found] == [2] * 8
-
-
-def test_the_noise_of_a_baseline(folder: Path) -> None:
-    done = tried(folder, "--baseline", "good")
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0
-    assert lines[0].startswith("3 ") and "5 allocations of 2 launches" in lines[0]
-    assert lines[2].split()[:3] == ["nothing", "false", "alarms"]
-    assert "10 launches of 5 recorded allocations" in lines[-2] and lines[-1].startswith("1 ")
-
-
-def test_the_noise_of_a_baseline_as_json_side_by_side(folder: Path) -> None:
-    found = [json.loads(line) for line in tried(folder, "--baseline", "good", "--paired", "--format", "json").stdout.splitlines()]
-    assert [each["wanted"] for each in found[:2]] == [False, True]
-
-
-def test_a_baseline_of_one_allocation_is_rejected(folder: Path) -> None:
-    (folder / "short").mkdir()
-    (folder / "good" / "good-1.allocation.jsonl").rename(folder / "short" / "good-1.allocation.jsonl")
-    assert "short has 1 " in one_sentence(tried(folder, "--baseline", "short"))
 
 
 # collbench history, and collbench baseline diff: as a user types them.

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from math import log, sqrt
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -35,9 +35,12 @@ from collbench.gating.history import (
     typical,
 )
 from collbench.gating.rule import floors_of
-from collbench.gating.self_test import Cluster, Noise, default_scheme
+from tests.conftest import needs_plugin
 from tests.gate.allocations import launch, launches
 from tests.gate.histories import SIZES, case, nights, upgraded
+
+if TYPE_CHECKING:
+    from collbench.plugins.selftest.self_test import Cluster
 
 
 def named(found: History, name: str) -> CaseHistory:
@@ -270,6 +273,8 @@ def sheet(scheme: Scheme, launches: Figures) -> HistoryMatrix:
 
 def table(trials: int, count: int, seed: int) -> dict[str, float]:
     """How often something is marked where nothing changed, and how often a change in the middle is, at its place."""
+    from collbench.plugins.selftest.self_test import Cluster, Noise, default_scheme
+
     scheme, random = default_scheme(), np.random.default_rng(seed)
     cases, large = 1 + len(scheme.groups), np.flatnonzero(scheme.classes[scheme.of] == 2)
     found = dict.fromkeys(("false case", "false group", "case 5 %", "case 10 %", "group 2 %", "group 5 %"), 0)
@@ -293,6 +298,7 @@ def _marks(made: HistoryMatrix) -> list[list[int]]:
     return [[step.at for step in each] for each in steps(made.values, made.variance(), made.floors)]
 
 
+@needs_plugin("selftest")
 def test_a_sample_of_simulated_histories() -> None:
     """The whole table is the next test's."""
     shares = table(2, 20, seed=3)
@@ -301,6 +307,7 @@ def test_a_sample_of_simulated_histories() -> None:
 
 
 @pytest.mark.long
+@needs_plugin("selftest")
 @pytest.mark.parametrize(
     ("count", "false_case", "least"),
     [

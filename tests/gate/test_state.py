@@ -22,9 +22,9 @@ from collbench.gating.reasons import (
     UnstableCases,
 )
 from collbench.gating.rule import flipped, launch_limits, learn, typical_probe_s, unstable
-from collbench.gating.self_test import Cluster, Noise
 from collbench.reason import Fact
 from collbench.results.row import CaseKey
+from tests.conftest import needs_plugin
 from tests.gate.judging import BASE, allocation, base, case, judged, slow, with_case
 from tests.results.rows import make_row
 
@@ -215,22 +215,26 @@ def test_a_baseline_of_single_launches_knows_its_scatter_from_its_allocations() 
     assert found(good, column(1.0, 1.0, 1.0, 1.2, 1.2), CASES[:1]) == [False]
 
 
-def rate(noise: Noise, allocations: int, trials: int, seed: int = 7) -> float:
+def rate(allocations: int, trials: int, seed: int = 7, **noise: float) -> float:
     """The share of gates of 336 cases, where nothing changed, in which any case is unstable."""
+    from collbench.plugins.selftest.self_test import Cluster, Noise
+
     random, alarms = np.random.default_rng(seed), 0
     for _ in range(trials):
-        cluster = Cluster.draw(noise, scheme_of(CASES), random)
+        cluster = Cluster.draw(Noise(**noise), scheme_of(CASES), random)
         good, new = cluster.launches(allocations, 3, random), cluster.launches(1, 5, random)[0]
         alarms += any(found(list(good), new, CASES))
     return alarms / trials
 
 
+@needs_plugin("selftest")
 def test_chance_alone_seldom_makes_a_case_unstable() -> None:
-    assert rate(Noise(), 6, 12) <= 1 / 12
+    assert rate(6, 12) <= 1 / 12
 
 
 @pytest.mark.long
+@needs_plugin("selftest")
 @pytest.mark.parametrize(("allocations", "most"), [(4, 0.07), (6, 0.03), (12, 0.02)])
 def test_so_often_does_chance_make_a_case_unstable(allocations: int, most: float) -> None:
-    assert rate(Noise(), allocations, 400) <= most
-    assert rate(replace(Noise(), bimodal=0.3, slow_share=0.3, slow_by=0.2), allocations, 100) <= most
+    assert rate(allocations, 400) <= most
+    assert rate(allocations, 100, bimodal=0.3, slow_share=0.3, slow_by=0.2) <= most

@@ -106,7 +106,7 @@ def start(folder: Path, *line: str, env: Mapping[str, str] | None = None) -> Fin
 
 
 def _sample(name: str) -> object:
-    return name if name in ALWAYS else pytest.param(name, marks=[pytest.mark.in_turn, *needs_command(name)])
+    return name if name in ALWAYS else pytest.param(name, marks=[pytest.mark.in_turn, *needs_command(" ".join(COMMANDS[name]))])
 
 
 def test_the_table_has_every_command() -> None:

@@ -18,8 +18,11 @@ def add_option(parser: Parser) -> None:
 
 
 def hold(arguments: argparse.Namespace) -> int | None:
-    """Print the verdict about the runs against the prediction; return its exit code. None without the option. Raises UsageError."""
-    if not arguments.against_prediction:
+    """Print the verdict about the runs against the prediction; return its exit code.
+
+    None without the option, or with --self-test. Raises UsageError.
+    """
+    if not arguments.against_prediction or getattr(arguments, "self_test", False):
         return None
     from collbench.plugins.predict.held import hold_against
     from collbench.plugins.predict.prediction import read_prediction, rows_below

@@ -12,7 +12,7 @@ from collbench.analysis.launches import case_of
 from collbench.errors import UsageError
 from collbench.gating.allocation import Allocation, CaseTimes
 from collbench.gating.baseline import Baseline, CaseGroup, Figures, Scheme, scheme_of
-from collbench.gating.self_test import (
+from collbench.plugins.selftest.self_test import (
     Cluster,
     Noise,
     SelfTestLine,
