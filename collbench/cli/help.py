@@ -147,7 +147,7 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 
 # Examples of the core that begin so need a plug-in.
-_OF_PLUGINS: Mapping[str, str] = {"probe --measure": "channels", "gate --self-test": "selftest"}
+_OF_PLUGINS: Mapping[str, str] = {"probe --measure": "channels", "gate --self-test": "selftest", "doctor --log": "joblogs"}
 
 # The commands of the core by group; the parsers of plug-ins' commands name their place. `collbench --help` has a line for each command of
 # the first group, and one for each other group, whose name `collbench help` accepts. Operations are on one line.

@@ -19,10 +19,10 @@ from collbench.plugin import hooks_of
 if TYPE_CHECKING:
     from collbench.launch.explain import Explanation
     from collbench.launch.info import LaunchInfo
+    from collbench.machine.doctor.examine import ExaminedLog
     from collbench.machine.model import Machine
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job
-    from collbench.machine.readers.nccl_log import NcclLog
     from collbench.report.html.chart import Section
     from collbench.report.html.first_screen import FirstScreen
 
@@ -330,12 +330,6 @@ def _print_probe(machines: list[Machine], arguments: argparse.Namespace) -> int:
 
 _ABOUT = "what is wrong with this node, or under srun or mpirun with every node, worst first, with evidence and remedy; exit 1 if severe"
 
-_LOG = (
-    "logs of NCCL or RCCL (NCCL_DEBUG=INFO), plain or compressed: a summary and findings; "
-    "without a launcher and --from, a log that other hosts wrote is examined "
-    "alone, without this machine"
-)
-
 _SINCE = (
     "what `probe --format json` printed when the nodes were good: what they had then and lack now is found, too; a snapshot of one node is "
     "taken for all, of nodes that are alike"
@@ -360,7 +354,8 @@ def _add_doctor_options(parser: Parser) -> None:
     )
     parser.add_argument("--since", type=Path, metavar="FILE", help=_SINCE)
     parser.add_argument("--launch", action="store_true", help=_LAUNCH)
-    parser.add_argument("--log", nargs="+", type=Path, default=[], metavar="FILE", help=_LOG)
+    for add in hooks_of("doctor_options"):
+        add(parser)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="text, or one JSON object (default: table)")
     add_some(parser, "html verbose", verbose={"help": "print what each finding means and how to check it by hand, and name all hosts"})
     _add_color_and_timeout(parser)
@@ -370,23 +365,23 @@ def call_doctor(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Probe or read machines, print the findings at rank 0, and return the exit code. Raises CollbenchError."""
     if arguments.launch:
         return _launch(arguments)
-    import socket
+    for answer in hooks_of("doctor"):
+        code: int | None = answer(arguments)
+        if code is not None:
+            return code
+    return examine_nodes(arguments, lambda machines, here: show_findings(machines, (), arguments, here))
 
-    from collbench.machine.readers.nccl_log import read_file
-    from collbench.measuring.probing import at_rank_0, launched, together
 
-    def show(machines: list[Machine], here: bool = False) -> int:
-        return _print_findings(machines, [read_file(file) for file in arguments.log], arguments, here)
+def examine_nodes(arguments: argparse.Namespace, show: Callable[[list[Machine], bool], int]) -> int:
+    """Probe or read machines, and return the exit code of `show(machines, here)` at rank 0. here: whether this host is one of them.
+
+    Raises CollbenchError.
+    """
+    from collbench.measuring.probing import at_rank_0, together
 
     if arguments.sources:
-        return at_rank_0(os.environ, arguments.timeout, lambda: show(read_machines(arguments.sources)))
-    if arguments.log and not launched(os.environ):
-        logs = [read_file(file) for file in arguments.log]
-        this_host = socket.gethostname().partition(".")[0].lower()
-        # of a log that other hosts wrote, this host's NICs would be mistaken for those of the job
-        if not any(host.partition(".")[0].lower() == this_host for log in logs for host in log.hosts):
-            return _print_findings([], logs, arguments)
-    return together(os.environ, arguments.timeout, lambda machines: show(machines, here=True))
+        return at_rank_0(os.environ, arguments.timeout, lambda: show(read_machines(arguments.sources), False))
+    return together(os.environ, arguments.timeout, lambda machines: show(machines, True))
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -396,7 +391,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     """
     from collbench.report.doctor import write_launch
 
-    others = {"--from": arguments.sources, "--log": arguments.log, "--since": arguments.since, "--html": arguments.html}
+    others = {"--from": arguments.sources, "--log": getattr(arguments, "log", None), "--since": arguments.since, "--html": arguments.html}
     other = next((option for option, override in others.items() if override), None)
     if other:
         raise UsageError(f"--launch looks at this shell, {other} at what others sent: leave one of the two out")
@@ -446,8 +441,8 @@ def _met_over_mpi(info: LaunchInfo) -> LaunchInfo | None:
         finalise()
 
 
-def _print_findings(machines: list[Machine], logs: list[NcclLog], arguments: argparse.Namespace, here: bool = False) -> int:
-    """Examine the machines and the logs, and print the findings. If this host is one of them, include this process's software."""
+def show_findings(machines: Sequence[Machine], logs: Sequence[ExaminedLog], arguments: argparse.Namespace, here: bool) -> int:
+    """Print the findings of the machines and logs; return the exit code. here: this host is one of them, so include its software."""
     from collbench.machine.doctor import host
     from collbench.machine.doctor.examine import examine
     from collbench.machine.doctor.finding import worst_first

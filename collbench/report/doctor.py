@@ -12,12 +12,10 @@ from typing import Any, TextIO
 from collbench.errors import FINE, NEGATIVE
 from collbench.launch.explain import Explanation, LauncherProgram
 from collbench.launch.software import NAMES
-from collbench.machine.doctor.examine import examined_parts, sentence, unexamined_parts
+from collbench.machine.doctor.examine import ExaminedLog, examined_parts, sentence, unexamined_parts
 from collbench.machine.doctor.finding import SEVERITIES, Finding, pages
 from collbench.machine.doctor.gpus import states
-from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
-from collbench.machine.readers.nccl_log import NcclLog
 from collbench.report.frame import Column, Frame, Line, TextLayout, printable
 from collbench.report.frame import table_lines as text_of
 from collbench.report.screen import check_format, print_lines, wants_color, width_of, wrapped
@@ -124,7 +122,7 @@ def _launch_json(explanation: Explanation) -> dict[str, Any]:
 def print_findings(
     findings: Sequence[Finding],
     machines: Sequence[Machine],
-    logs: Sequence[NcclLog],
+    logs: Sequence[ExaminedLog],
     format: str,
     stream: TextIO,
     *,
@@ -141,7 +139,7 @@ def print_findings(
 
 
 def table_lines(
-    findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog], width: int | None = None, verbose: bool = False
+    findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[ExaminedLog], width: int | None = None, verbose: bool = False
 ) -> Iterator[Line]:
     """Yield three lines per finding, their number, a summary of each log, a line per state of GPUDirect RDMA, and what was examined.
 
@@ -176,16 +174,16 @@ def table_lines(
         texts = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
         summary = f"{plural(len(findings), 'finding')}: {texts}; `collbench explain {findings[0].code}` explains the first"
     yield Line(printable(summary), "head")
-    foot = [text for log in logs for text in summary_lines(summarize(log))]
-    foot += [*states(machines, logs), sentence(machines, logs)]
+    foot = [text for examined in logs for text in examined.lines]
+    foot += [*states(machines, [examined.log for examined in logs]), sentence(machines, logs)]
     if not machines:
-        wrote = listed(list(dict.fromkeys(host for log in logs for host in log.hosts)), _MOST_HOSTS)
+        wrote = listed(list(dict.fromkeys(host for examined in logs for host in examined.log.hosts)), _MOST_HOSTS)
         where = f"the log was not written here, but on {wrote}" if wrote else "the log does not name the host that wrote it"
         foot.append(f"no machine was looked at, as {where}: --from adds its files")
     yield from (Line(printable(text), "foot") for text in foot)
 
 
-def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> Iterator[Line]:
+def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[ExaminedLog]) -> Iterator[Line]:
     """Yield one object: schema, findings (worst first), hosts, what was examined and what not, GPUDirect RDMA, a summary of each log."""
     document = {
         "schema": SCHEMA,
@@ -193,7 +191,7 @@ def json_lines(findings: Sequence[Finding], machines: Sequence[Machine], logs: S
         "hostnames": [machine.hostname for machine in machines],
         "looked_at": examined_parts(machines, logs),
         "not_looked_at": unexamined_parts(machines, logs),
-        "gpudirect": states(machines, logs),
-        "logs": [asdict(summarize(log)) for log in logs],
+        "gpudirect": states(machines, [examined.log for examined in logs]),
+        "logs": [examined.summary for examined in logs],
     }
     yield Line(json.dumps(document, default=lambda member: member.value))  # enumerations

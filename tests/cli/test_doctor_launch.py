@@ -11,6 +11,7 @@ import pytest
 
 from collbench.plugin import plugins
 from tests.cli.command import BIN, PROGRAM, environment, one_sentence, run, run_here
+from tests.conftest import needs_plugin
 from tests.launch import captured
 from tests.launchers.stored import measured, stored
 from tests.testbeds import SlurmBed
@@ -103,7 +104,7 @@ class TestVariables:
 
 
 class TestOtherOptions:
-    @pytest.mark.parametrize(("option", "file"), [("--from", "."), ("--log", "nccl.log")])
+    @pytest.mark.parametrize(("option", "file"), [("--from", "."), pytest.param("--log", "nccl.log", marks=needs_plugin("joblogs"))])
     def test_options_for_a_machine_are_rejected(self, option: str, file: str, tmp_path: Path) -> None:
         actual = one_sentence(run_here(tmp_path, *DOCTOR, option, file))
         assert "--launch " in actual and option in actual

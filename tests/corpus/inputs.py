@@ -28,7 +28,7 @@ def lay_out(folder: Path) -> None:
             members.extractall(folder / "predict" / archive.parent.name, filter="data")
     shutil.copytree(_SAMPLES, folder / "tools")
     (folder / "logs").mkdir()
-    shutil.copy(ROOT / "tests/doctor/log_lines.txt", folder / "logs")
+    shutil.copy(ROOT / "tests/plugins/joblogs/log_lines.txt", folder / "logs")
     for capture in sorted((ROOT / "tests/machines").glob("*.toml")):
         _unpack(capture, folder / "machines" / capture.stem)
     for name, write in ODD.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from collbench.machine.doctor.examine import examine
+from collbench.machine.doctor.examine import ExaminedLog, examine
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.model import Machine, PcieLink, System
 from collbench.machine.readers.nccl_log import NcclLog
@@ -36,14 +36,23 @@ def with_system(machine: Machine, **facts: Any) -> Machine:
     return replace(machine, system=system)
 
 
+def examined(logs: Sequence[NcclLog], machines: Sequence[Machine]) -> Sequence[ExaminedLog]:
+    """The logs with their findings, by the plug-in joblogs."""
+    if not logs:
+        return ()
+    from collbench.plugins.joblogs.findings import examined
+
+    return examined(logs, machines)
+
+
 def codes(*machines: Machine, logs: Sequence[NcclLog] = ()) -> list[str]:
     """The codes of all findings, worst first."""
-    return [finding.code for finding in examine(machines, logs)]
+    return [finding.code for finding in examine(machines, examined(logs, machines))]
 
 
 def found(machine: Machine, code: str, *others: Machine, logs: Sequence[NcclLog] = ()) -> Finding:
     """The only finding with this code."""
-    findings = [finding for finding in examine((machine, *others), logs) if finding.code == code]
+    findings = [finding for finding in examine((machine, *others), examined(logs, (machine, *others))) if finding.code == code]
     assert len(findings) == 1, findings
     return findings[0]
 

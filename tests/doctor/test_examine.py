@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from collbench.machine.doctor.examine import JOB_RULES, LOG_RULES, RULES, examine, examined_parts, unexamined_parts
+from collbench.machine.doctor.examine import JOB_RULES, RULES, examine, examined_parts, unexamined_parts
 from collbench.machine.doctor.finding import Finding, pages, worst_first
 from collbench.machine.model import Machine
-from collbench.machine.readers.nccl_log import read_file
 from collbench.machine.sources import read_paths
-from collbench.plugin import plugins
+from collbench.plugin import loaded, plugins
 from collbench.units import listed
-from tests.conftest import ROOT
+from tests.conftest import ROOT, needs_plugin
 from tests.doctor.machines import codes, found
 from tests.machine.machines import dgx, laptop, mesh
 from tests.machines import captures
 
 DOCTOR = Path(__file__).parents[2] / "collbench" / "machine" / "doctor"
 UCC_CODES = {"CB2811", "CB2812"}  # of the plug-in with the backend ucc
+LOG_RULES = loaded("collbench.plugins.joblogs.findings:RULES") if "joblogs" in plugins() else ()
 
 
 @pytest.mark.parametrize("machine", [dgx(), mesh(), laptop(), Machine()], ids=["dgx", "mesh", "laptop", "nothing known"])
@@ -92,25 +92,6 @@ def test_public_captures(name: str, expected: list[str]) -> None:
     assert codes(*public(name)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("log-gcp-a3-tcp", ["CB2511"]),
-        ("log-h100-nvls-available", []),
-        ("log-h20-gdrdma-cumem", []),
-        ("log-ibext-nogdr", ["CB2512"]),
-        ("log-ncc247-ib-nogdr", []),
-        ("log-old-socket-shm", ["CB2511", "CB2514"]),
-        ("log-p5-efa-gdrdma-2304", ["CB2516"]),
-        ("log-p5en-efa-ofi", []),
-        ("log-roce-gdr-disabled", ["CB2512"]),
-        ("log-rtx4090-graph", []),
-    ],
-)
-def test_public_logs(name: str, expected: list[str]) -> None:
-    assert codes(logs=(read_file(captures.folder(name) / "nccl.log"),)) == expected
-
-
 def test_trap_an_upstream_port_at_5_gt_per_s_is_a_doubt() -> None:
     findings = examine(public("oci-bm-gpu-h100-8"))
     assert {finding.severity for finding in findings} == {"note"}
@@ -130,8 +111,10 @@ def test_trap_a_veth_in_nccls_file_is_no_network() -> None:
     assert "(veth)" in found(public("amd-mi100-4-intel")[0], "CB2205").what
 
 
+@needs_plugin("joblogs")
 def test_every_code_has_a_page_and_every_page_a_rule() -> None:
-    files = [*DOCTOR.glob("*.py"), ROOT / "collbench/machine/readers/log_messages.toml"]
+    of_logs = (ROOT / "collbench/machine/readers/log_messages.toml", ROOT / "collbench/plugins/joblogs/findings.py")
+    files = [*DOCTOR.glob("*.py"), *of_logs]
     findings = ROOT / "collbench/plugins/libraries/ucc/findings.py"
     if "libraries" in plugins():
         assert _codes([findings]) == UCC_CODES

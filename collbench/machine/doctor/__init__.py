@@ -2,7 +2,7 @@
 
 To add a rule:
 1. Write a function `name(view: MachineView) -> Iterator[Finding]` in the module of its subject (pcie, nics, gpus, host). Rules over all
-   nodes of a job take `views` and are in compare or gpus; rules over a log of NCCL or RCCL take a `LogView` and are in logs.
+   nodes of a job take `views` and are in compare or gpus; rules over a log of NCCL or RCCL are in the plug-in joblogs.
    The docstring starts with a new code: "CB2109: ...".
 2. Append it to the tuple at that module's end (RULES, JOB_RULES): `examine` runs it.
    Settings of this shell and this host are not in a MachineView: see `examined` and `examined_software` in host.

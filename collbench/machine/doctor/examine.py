@@ -1,20 +1,32 @@
-"""Run all rules over the machines and logs of a job."""
+"""Run all rules over the machines of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from collbench.machine.doctor import compare, gpus, host, logs, nics, pcie
+from collbench.machine.doctor import compare, gpus, host, nics, pcie
 from collbench.machine.doctor.finding import Finding, MachineView, worst_first
-from collbench.machine.doctor.logs import LogView
 from collbench.machine.model import Machine, known_none
 from collbench.machine.readers.nccl_log import NcclLog
 from collbench.units import listed, plural
 
+
+@dataclass(frozen=True)
+class ExaminedLog:
+    """A log of a job with its findings, and its summary as lines of text and for JSON."""
+
+    log: NcclLog
+    findings: Sequence[Finding]
+    lines: Sequence[str]
+    summary: Mapping[str, Any]
+
+
 # Which parts the rules could examine. A missing finding about a part that was not read proves nothing.
 
 
-def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+def examined_parts(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()) -> str:
     """Return what was examined as text: "1 machine: 8 GPUs, 10 NICs, 126 PCI devices; 1 NCCL log"."""
     parts = {
         "GPU": sum(len(machine.gpus) for machine in machines),
@@ -26,7 +38,7 @@ def examined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) ->
     return "; ".join([*known, *([plural(len(logs), "NCCL log")] if logs else [])]) or "nothing"
 
 
-def unexamined_parts(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> list[str]:
+def unexamined_parts(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()) -> list[str]:
     """Return what no source covers, each with the way to get it; with several machines also their number."""
     views = [MachineView(machine) for machine in machines]
     found: dict[str, int] = {}
@@ -68,7 +80,7 @@ def _gaps(view: MachineView) -> Iterator[str]:
     yield from (text for missing, text in gaps if missing)
 
 
-def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
+def sentence(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = ()) -> str:
     """Return what was and what was not examined, in one line."""
     missing = unexamined_parts(machines, logs)
     gaps = [f"not examined: {listed(missing, len(missing))}"] if missing else []
@@ -77,17 +89,16 @@ def sentence(machines: Sequence[Machine], logs: Sequence[NcclLog] = ()) -> str:
 
 RULES = (*pcie.RULES, *nics.RULES, *gpus.RULES, *host.RULES)
 JOB_RULES = (*gpus.JOB_RULES, *compare.JOB_RULES)
-LOG_RULES = logs.RULES
 
 
-def examine(machines: Sequence[Machine], logs: Sequence[NcclLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
-    """Return the findings for the machines of a job, worst first. A rule without the facts it needs reports nothing.
+def examine(machines: Sequence[Machine], logs: Sequence[ExaminedLog] = (), good: Sequence[Machine] = ()) -> list[Finding]:
+    """Return the findings for the machines and logs of a job, worst first. A rule without the facts it needs reports nothing.
 
     good: snapshots from when the machines were healthy. Raises UsageError for a machine that has none among several snapshots.
     """
     views = [MachineView(machine) for machine in machines]
     found = [finding for view in views for rule in RULES for finding in rule(view)]
     found += [finding for rule in JOB_RULES for finding in rule(views)]
-    found += [finding for log in logs for rule in LOG_RULES for finding in rule(LogView(log, views))]
+    found += [finding for log in logs for finding in log.findings]
     found += compare.examined(machines, good) if good else []
     return worst_first(found)

@@ -18,13 +18,14 @@ from collbench.launch.explain import mixed_mpi
 from collbench.launch.mpi import PMI_LIBRARY
 from collbench.launch.network import GLOO_INTERFACE, missing_interface
 from collbench.machine.doctor.finding import Finding, MachineView
-from collbench.machine.doctor.logs import FORCED, FORCED_REMEDY
 from collbench.units import format_bytes, listed, plural
 
 # CB2804 to CB2809, settings of jobs on this host: NCCL's environment and files, the GID of RoCE, Slurm's topology, Intel MPI's variables.
 #
 # Examined only on rank 0's host, with the software (`examined_software`).
 
+FORCED: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
+FORCED_REMEDY: Final = "remove {names} from the environment, /etc/nccl.conf and ~/.nccl.conf, and measure with and without"
 _PATIENCE_S: Final = 4.0
 _MOST_BYTES: Final = 1 << 16
 _ROCE_V2: Final = "RoCE v2"

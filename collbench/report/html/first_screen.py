@@ -37,12 +37,12 @@ from collbench.units import first_of, format_percent, format_rate, format_size, 
 
 if TYPE_CHECKING:
     from collbench.gating.history import CaseHistory, History
+    from collbench.machine.doctor.examine import ExaminedLog
     from collbench.machine.doctor.finding import Finding
     from collbench.machine.model import Machine
     from collbench.machine.peak.ceiling import Ceiling
     from collbench.machine.peak.collective import CollectiveCeilings
     from collbench.machine.peak.node import Job
-    from collbench.machine.readers.nccl_log import NcclLog
 
 # The badge's color and shape: a green circle, a triangle, a diamond; an open circle without a color.
 GOOD, BAD, DOUBT, PLAIN = "good", "bad", "doubt", "plain"
@@ -261,7 +261,7 @@ def _percent(factor: float) -> str:
 # Nodes without a run: doctor, probe and peak.
 
 
-def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> FirstScreen:
+def of_doctor(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[ExaminedLog]) -> FirstScreen:
     """Return the first screen of doctor: the worst finding with its evidence and remedy, and how many there are."""
     from collbench.machine.doctor.examine import examined_parts
     from collbench.machine.doctor.finding import SEVERITIES

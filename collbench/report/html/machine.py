@@ -10,10 +10,9 @@ from typing import Any
 from collbench.analysis.differences import topology_of
 from collbench.errors import UsageError
 from collbench.machine.cluster import folded
-from collbench.machine.doctor.examine import sentence
+from collbench.machine.doctor.examine import ExaminedLog, sentence
 from collbench.machine.doctor.finding import Finding
 from collbench.machine.doctor.gpus import states
-from collbench.machine.doctor.log_summary import summarize, summary_lines
 from collbench.machine.model import Machine
 from collbench.machine.peak.ceiling import Ceiling
 from collbench.machine.peak.collective import CollectiveCeilings, ceilings
@@ -22,7 +21,6 @@ from collbench.machine.peak.limits import Limit
 from collbench.machine.peak.links import limiting_parts
 from collbench.machine.peak.node import Job, node_of
 from collbench.machine.peak.time_model import ExpectedTime
-from collbench.machine.readers.nccl_log import NcclLog
 from collbench.machine.readers.text import Unreadable
 from collbench.machine.snapshot import SCHEMA, machines_of, topology_json
 from collbench.report.html.chart import Chart, Section, Table, marks_of
@@ -180,7 +178,7 @@ _MARKS = {"severe": "wrong", "warning": "doubtful"}
 _MOST_ROWS, _MOST_HOSTS = 300, 6
 
 
-def doctor_sections(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[NcclLog]) -> list[Section]:
+def doctor_sections(findings: Sequence[Finding], machines: Sequence[Machine], logs: Sequence[ExaminedLog]) -> list[Section]:
     """Return the findings, worst first, equal ones of several hosts together; and what was examined."""
     listing = list(by_host(findings).items())[:_MOST_ROWS]
     several = len(machines) > 1
@@ -191,7 +189,8 @@ def doctor_sections(findings: Sequence[Finding], machines: Sequence[Machine], lo
     head = ("severity", "code", *(["hosts"] if several else []), "finding", "evidence", "remedy")
     table = Table(head, rows, marks=marks_of(_MARKS.get(each.severity, "") for each, _ in listing))
     found = Section("findings", "Findings", (), [("Worst first; `collbench explain CODE` has more", table)])
-    examined = [*(text for log in logs for text in summary_lines(summarize(log))), *states(machines, logs), sentence(machines, logs)]
+    summaries = [text for each in logs for text in each.lines]
+    examined = [*summaries, *states(machines, [each.log for each in logs]), sentence(machines, logs)]
     return [*([found] if rows else []), Section("examined", "What was examined", examined)]
 
 

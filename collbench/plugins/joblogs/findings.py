@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from collbench.machine.doctor.examine import ExaminedLog
 from collbench.machine.doctor.finding import SEVERITIES, Finding, MachineView, Severity, same_host
-from collbench.machine.doctor.log_summary import LinkLayer, hcas_in
+from collbench.machine.doctor.host import FORCED, FORCED_REMEDY
+from collbench.machine.model import Machine
 from collbench.machine.readers.log_messages import LoggedMessage
 from collbench.machine.readers.nccl_log import GDR, SHARED_MEMORY, NcclLog
 from collbench.machine.readers.nccl_startup import (
@@ -31,11 +33,10 @@ from collbench.machine.readers.nccl_startup import (
     SlowGraphLink,
     startup_facts,
 )
+from collbench.plugins.joblogs.summary import LinkLayer, hcas_in, summarize, summary_lines
 from collbench.units import listed, plural
 
-FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")
-FORCED_RCCL = ("NCCL_ALGO", "NCCL_PROTO")  # AMD recommends NCCL_MIN_NCHANNELS for some GPUs
-FORCED_REMEDY = "remove {names} from the environment, /etc/nccl.conf and ~/.nccl.conf, and measure with and without"
+_FORCED_RCCL = ("NCCL_ALGO", "NCCL_PROTO")  # AMD recommends NCCL_MIN_NCHANNELS for some GPUs
 _NO_GDR_MODELS = re.compile(r"\bGeForce\b|\bGB10\b")
 _FULL_BOARD = 8  # GPUs of a board that always has NVSwitches
 _MULTICAST_MODELS = re.compile(r"\b(?:H100|H200|H800|H20|B100|B200|B300|GB200|GB300)\b(?!.*\b(?:PCIe|NVL)\b)")
@@ -344,7 +345,7 @@ def gid_index(view: LogView) -> Iterator[Finding]:
 def forced_choice(view: LogView) -> Iterator[Finding]:
     """CB2526: algorithm, protocol or channels are set manually, so that the library cannot choose by size."""
     log = view.log
-    names = FORCED_RCCL if log.library is LogLibrary.RCCL else FORCED
+    names = _FORCED_RCCL if log.library is LogLibrary.RCCL else FORCED
     own = {setting.name for setting in log.startup_of(PluginSetting)}  # a plug-in knows its network
     found = [name for name in names if name in log.settings and name not in own]
     if found:
@@ -462,3 +463,14 @@ RULES = (
     *(mixed_rails, no_nvls, collapsed_nvlink_domain, slow_bridges, no_verbs, plugins, unused_sharp, gid_index),
     *(forced_choice, iommu, rccl_settings, no_peer_memory),
 )
+
+
+def examined(logs: Sequence[NcclLog], machines: Sequence[Machine]) -> list[ExaminedLog]:
+    """Return the logs of a job on these machines, as far as they are known, with their findings and summaries."""
+    views = [MachineView(machine) for machine in machines]
+    examined_logs = []
+    for log in logs:
+        view, summary = LogView(log, views), summarize(log)
+        findings = [finding for rule in RULES for finding in rule(view)]
+        examined_logs.append(ExaminedLog(log, findings, list(summary_lines(summary)), asdict(summary)))
+    return examined_logs

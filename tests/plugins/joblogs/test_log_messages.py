@@ -12,6 +12,7 @@ from collbench.machine.doctor.finding import Finding, pages
 from collbench.machine.readers.log_messages import KnownMessage, LogPlace, known_messages, place_of
 from collbench.machine.readers.nccl_log import NcclLog, read
 from collbench.machine.readers.text import Unreadable
+from collbench.plugins.joblogs.findings import examined
 
 WARN = "n1:7:8 [2] {} NCCL WARN {}"
 INFO = "n1:7:8 [2] NCCL INFO {}"
@@ -42,7 +43,7 @@ def log(*lines: str) -> NcclLog:
 
 def failures(*lines: str) -> list[Finding]:
     """The findings of known messages in a log of these lines."""
-    return [finding for finding in examine([], [log(*lines)]) if "CB2541" <= finding.code <= "CB2558"]
+    return [finding for finding in examine([], examined([log(*lines)], [])) if "CB2541" <= finding.code <= "CB2558"]
 
 
 def only(*lines: str) -> Finding:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from collbench.machine.readers.nccl_log import NcclLog, read
+from collbench.machine.readers.nccl_log import NcclLog, read, read_file
 from tests.doctor.machines import Fault, codes, found
 from tests.machine.machines import dgx, laptop
+from tests.machines import captures
 
 
 def log(*lines: str) -> NcclLog:
@@ -74,3 +75,22 @@ def test_warnings_of_nccl() -> None:
     warned = read("n1:1:2 [0] graph/xml.h:381 NCCL WARN Error : too many XML nodes (max 256)", "x.log")
     finding = found(dgx(), "CB2516", logs=(warned,))
     assert (finding.severity, finding.evidence) == ("note", "x.log: 'Error : too many XML nodes (max 256)'")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("log-gcp-a3-tcp", ["CB2511"]),
+        ("log-h100-nvls-available", []),
+        ("log-h20-gdrdma-cumem", []),
+        ("log-ibext-nogdr", ["CB2512"]),
+        ("log-ncc247-ib-nogdr", []),
+        ("log-old-socket-shm", ["CB2511", "CB2514"]),
+        ("log-p5-efa-gdrdma-2304", ["CB2516"]),
+        ("log-p5en-efa-ofi", []),
+        ("log-roce-gdr-disabled", ["CB2512"]),
+        ("log-rtx4090-graph", []),
+    ],
+)
+def test_public_logs(name: str, expected: list[str]) -> None:
+    assert codes(logs=(read_file(captures.folder(name) / "nccl.log"),)) == expected

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.machine.doctor.log_summary import CountedChoice, GpuDirect, Hca, LinkLayer, gpudirect_of, summarize, summary_lines
 from collbench.machine.readers.nccl_log import read
+from collbench.plugins.joblogs.summary import CountedChoice, GpuDirect, Hca, LinkLayer, gpudirect_of, summarize, summary_lines
 
 LOG = """\
 # nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from collbench.machine.doctor.logs import RULES, failures
 from collbench.machine.model import Gpu, GpuLink, Machine
 from collbench.machine.readers.nccl_log import NcclLog, read
+from collbench.plugins.joblogs.findings import RULES, failures
 from tests.doctor.machines import codes, found, with_system
 from tests.machine.machines import dgx
 
