@@ -42,7 +42,7 @@ B = TypeVar("B", bound=Bed)
 PLUGIN_OF = {
     "pairs": "hunt", "hunt": "hunt", "workload": "training", "load": "load", "kv": "kv", "trace": "traces", "replay": "traces",
     "autopsy": "traces", "predict": "predict",
-    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy",
+    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy", "completion": "completion",
 }  # fmt: skip
 
 
