@@ -22,8 +22,8 @@ from collbench.errors import UsageError
 GROUP = "collbench.plugins"
 # In the order of pages and first screens.
 BUILTIN = (
-    "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy", "libraries", "plot",
-    "selftest", "joblogs",
+    "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
+    "libraries", "plot", "selftest", "joblogs", "serve",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
@@ -305,7 +305,9 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     check_run_options(arguments)      and raises UsageError for an option that needs `--store`
     selected_runs(arguments, names)   -> (where they are, the runs that names and options select); None without `--store`
     runs_for_report(arguments)        -> `report.runs.RunsInFolders` that the options of `report` select; None without `--store`
-    report_options(parser)            when it adds the options of `report`
+    report_options(parser)            when it adds the options of `report` for files
+    report_views(parser)              when it adds the options of `report` that follow --format
+    report(arguments)                 -> exit code of `report`; None if the options ask for nothing of the plug-in
     report_writer(arguments)          -> function(tables, err) that writes what the options of `report` ask for
     gate_options(parser)              when it adds the options of `gate`
     gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in

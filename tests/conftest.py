@@ -42,7 +42,8 @@ B = TypeVar("B", bound=Bed)
 PLUGIN_OF = {
     "pairs": "hunt", "hunt": "hunt", "workload": "training", "load": "load", "kv": "kv", "trace": "traces", "replay": "traces",
     "autopsy": "traces", "predict": "predict",
-    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy", "gate --self-test": "selftest",
+    "plot": "plot", "kernels": "channels", "import": "importers", "store": "store", "emit": "deploy", "completion": "completion",
+    "gate --self-test": "selftest",
 }  # fmt: skip
 
 

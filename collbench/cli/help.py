@@ -139,22 +139,22 @@ _EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("plugins --format jsonl", "one JSON object per line"),
         ("backends", "the libraries that measure"),
     ),
-    "completion": (
-        ("completion bash", "print the script for bash"),
-        ("completion zsh", "print the script for zsh"),
-        ("completion fish", "print the script for fish"),
-    ),
 }  # fmt: skip
 
 # Examples of the core that begin so need a plug-in.
-_OF_PLUGINS: Mapping[str, str] = {"probe --measure": "channels", "gate --self-test": "selftest", "doctor --log": "joblogs"}
+_OF_PLUGINS: Mapping[str, str] = {
+    "probe --measure": "channels",
+    "gate --self-test": "selftest",
+    "doctor --log": "joblogs",
+    "report runs --serve": "serve",
+}
 
 # The commands of the core by group; the parsers of plug-ins' commands name their place. `collbench --help` has a line for each command of
 # the first group, and one for each other group, whose name `collbench help` accepts. Operations are on one line.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Commands": ("check", "OPERATION", "run", "doctor", "report", "compare", "gate", "peak", "explain", "backends"),
     "Training": (),
-    "More": ("probe", "baseline", "history", "runs", "plugins", "completion"),
+    "More": ("probe", "baseline", "history", "runs", "plugins"),
 }
 _OPERATIONS = "operations"
 _FAMOUS = ("allreduce", "alltoall", "p2p")

@@ -111,7 +111,7 @@ _PLACES = {
     "explain": "collbench.cli.machine:add_explain", "report": "collbench.cli.results:add_report",
     "runs": "collbench.cli.results:add_runs", "compare": "collbench.cli.results:add_compare",
     "baseline": "collbench.cli.gate:add_baseline", "history": "collbench.cli.gate:add_history", "gate": "collbench.cli.gate:add_gate",
-    "plugins": "collbench.cli.plugins:add_plugins", "completion": "collbench.cli.completion:add_completion",
+    "plugins": "collbench.cli.plugins:add_plugins",
 }  # fmt: skip
 _CORE = ("run", *_PLACES)  # and the operations
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.cli.options import ROW_FORMATS, add_some
-from collbench.cli.parser import Parser, add_command, natural
+from collbench.cli.parser import Parser, add_command
 from collbench.cli.selection import add_selection, check_selection
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
@@ -77,15 +77,11 @@ def _add_report_options(parser: Parser) -> None:
     for add in hooks_of("report_options"):
         add(parser)
     parser.add_argument("--format", default="table", help=f"{', '.join(ROW_FORMATS)} or jsonl (default: table)")
-    serving = "show a folder of runs in the browser of this host: an index with search, trends, and the page of each run"
-    parser.add_argument("--serve", action="store_true", help=serving)
-    parser.add_argument("--port", metavar="N", type=natural, help="port of --serve (default: 8323; 0: any free one)")
+    for add in hooks_of("report_views"):
+        add(parser)
     parser.add_argument("--color", default="auto", help="auto, always or never (default: auto)")
     add_some(parser, "columns verbose")
     add_selection(parser)
-
-
-_LAST_PORT = 65535
 
 
 def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
@@ -93,10 +89,10 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     from collbench.report.progress import view_of
     from collbench.report.runs import report_run
 
-    if arguments.serve:
-        return _serve(arguments)
-    if arguments.port is not None:
-        raise UsageError("--port is for --serve: add it, or leave out --port")
+    for answer in hooks_of("report"):
+        code: int | None = answer(arguments)
+        if code is not None:
+            return code
     check_selection(arguments)
     selected = [runs_of(arguments) for runs_of in hooks_of("runs_for_report")]
     runs = next(filter(None, selected), None)
@@ -113,24 +109,6 @@ def call_report(arguments: argparse.Namespace, argv: list[str]) -> int:
     return report_run(
         arguments.runs, arguments.csv, arguments.format, sys.stdout, **files, writers=writers, color=arguments.color, view=view, runs=runs
     )
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    """Serve one folder of runs until Ctrl+C. Raises UsageError for several folders, options of other outputs, and an invalid port."""
-    from collbench.report.run_list import RUNS
-    from collbench.report.serve import PORT, serve
-
-    files = ("html", "markdown", "openmetrics", "csv", "verdict", "trace", "asv", "tensorboard")
-    if other := next((name for name in files if getattr(arguments, name, None) is not None), None):
-        raise UsageError(f"--serve writes no file: leave out --{other}")
-    if arguments.store:
-        raise UsageError("--serve shows a folder of runs: leave out --store")
-    if len(arguments.runs) > 1:
-        raise UsageError(f"--serve shows one folder of runs, but {len(arguments.runs)} are named: name the folder above them")
-    port = PORT if arguments.port is None else arguments.port
-    if port > _LAST_PORT:
-        raise UsageError(f"--port {port}: not a valid port (use 0 to {_LAST_PORT})")
-    return serve(arguments.runs[0] if arguments.runs else RUNS, port, sys.stdout)
 
 
 # collbench runs: the stored runs, newest first.

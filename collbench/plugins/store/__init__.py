@@ -14,5 +14,5 @@ PLUGIN = Plugin(
         "report_options": "collbench.plugins.store.trackers:add_options",
         "report_writer": "collbench.plugins.store.trackers:report_writer",
     },
-    needs=("hunt",),
+    needs=("hunt", "serve"),
 )

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 from collbench.addresses import is_numeric
 from collbench.errors import UsageError
 from collbench.gating.verdict import from_json
+from collbench.plugins.serve.server import LOCALHOST, HttpReply, ReadOnlyServer, serve_until_interrupted
 from collbench.plugins.store.database import Database, open_store
 from collbench.plugins.store.reading import load_rows
 from collbench.report.headlines import short
 from collbench.report.runs import ROW_METRICS, row_samples
-from collbench.report.serve import LOCALHOST, HttpReply, ReadOnlyServer, serve_until_interrupted
 from collbench.report.verdict_formats import GATE_METRICS, gate_samples
 from collbench.report.writers import Sample, exposed
 from collbench.untrusted import parse_json

@@ -85,7 +85,9 @@ def page(screen: FirstScreen, make: Callable[[], Sequence[Section]]) -> str:
     main = next((chart for each in made if each.key == screen.section for chart in each.charts[:1]), None)
     rest = [replace(each, charts=each.charts[1:]) if main and each.key == screen.section else each for each in made]
     shown = [each for each in rest if each.texts or each.tables or each.charts or each.links]
-    return _rendered("page.html.j2", f"{_written('css')}\n{drawing_style()}", _written("js"), screen=screen, main=main, sections=shown)
+    return _rendered(
+        _HERE / "page.html.j2", f"{_written('css')}\n{drawing_style()}", _written("js"), screen=screen, main=main, sections=shown
+    )
 
 
 def _written(suffix: str) -> str:
@@ -96,19 +98,19 @@ def _written(suffix: str) -> str:
     return "\n".join([f"/*\n{licence}*/", library, *(path.read_text(encoding="utf-8") for path in own)])
 
 
-def index_page(title: str, **content: Any) -> str:
-    """Return the page with the runs of a folder, from what index.html.j2 shows; it has no script."""
-    return _rendered("index.html.j2", _written("css"), "", screen=FirstScreen(title), **content)
+def static_page(template: Path, title: str, **content: Any) -> str:
+    """Return a page without a script, from what a plug-in's template, which extends page.html.j2, shows."""
+    return _rendered(template, _written("css"), "", screen=FirstScreen(title), **content)
 
 
-def _rendered(template: str, style: str, script: str, **content: Any) -> str:
+def _rendered(template: Path, style: str, script: str, **content: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader(_HERE)
+    loader = FileSystemLoader([_HERE, template.parent])
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"digest": _digest, "code": _with_code}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}  # half the bytes; "<" is escaped
-    return environment.get_template(template).render(style=style, script=script, **content)
+    return environment.get_template(template.name).render(style=style, script=script, **content)
 
 
 def _with_code(text: str) -> Any:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from collbench.plugins.deploy.kinds import kinds
-from tests.cli import test_completion
-from tests.cli.test_completion import offered
+from tests.plugins.completion import test_completion
+from tests.plugins.completion.test_completion import offered
 
 bash_script = test_completion.bash_script  # a fixture
 

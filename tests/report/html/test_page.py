@@ -57,11 +57,7 @@ def test_the_policy_allows_this_script_and_nothing_else(material: Material) -> N
 
 def test_the_licence_of_the_library_is_in_the_page(material: Material) -> None:
     notice = (Path(page.__file__).parent / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
-    assert (
-        "Copyright" in notice
-        and notice in page.html(material)
-        and notice in page.index_page(title="", query="", table=Table([], []), addresses=[], foot="", charts=())
-    )
+    assert "Copyright" in notice and notice in page.html(material)
 
 
 def test_the_same_runs_give_the_same_page(material: Material) -> None:

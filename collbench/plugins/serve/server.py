@@ -26,7 +26,7 @@ from collbench.errors import FINE, INTERRUPTED, UsageError
 from collbench.report.headlines import short
 from collbench.report.html.chart import Table
 from collbench.report.html.drawing import Picture, linear_scale, place_scale
-from collbench.report.html.page import html, index_page
+from collbench.report.html.page import html, static_page
 from collbench.report.material import Material
 from collbench.report.run_list import ListedRun, run_named, runs_below, runs_frame, started
 from collbench.report.runs import readable
@@ -36,6 +36,7 @@ from collbench.units import format_rate, plural
 
 PORT = 8323
 LOCALHOST = "127.0.0.1"
+_TEMPLATE = Path(__file__).parent / "index.html.j2"
 _RUN = "/run/"  # before the name of a run
 _MOST_RUNS, _MOST_CHARTS, _MOST_TICKS = 500, 12, 5  # of a larger folder the newest runs are read
 _HTTP_PORT = 80  # browsers leave it out
@@ -210,7 +211,8 @@ def index(folder: Path, runs: Sequence[ListedRun], query: str = "") -> str:
     cut = f"; older runs than the newest {_MOST_RUNS} are not listed" if len(runs) == _MOST_RUNS else ""
     foot = f"{len(shown)} of {plural(len(runs), 'run')}, newest first{cut}."
     title = f"{plural(len(runs), 'run')} of {short(folder.resolve().name, 80)}"
-    return index_page(title=title, query=short(query, 200), table=table, addresses=addresses, foot=foot, charts=list(_trends(shown)))
+    content = {"query": short(query, 200), "table": table, "addresses": addresses, "foot": foot, "charts": list(_trends(shown))}
+    return static_page(_TEMPLATE, title, **content)
 
 
 def _fits(run: ListedRun, query: str) -> bool:

@@ -12,10 +12,10 @@ import pytest
 
 from collbench import __version__
 from collbench.backends.registry import backend_names
-from collbench.cli.completion import SHELLS, script
 from collbench.cli.main import all_parsers
 from collbench.cli.parser import actions_of
 from collbench.operations.registry import commands
+from collbench.plugins.completion.command import SHELLS, script
 from tests.cli.command import one_sentence, run, run_here
 from tests.cli.test_help import imported
 from tests.conftest import cannot, line_of_command, needs_plugin

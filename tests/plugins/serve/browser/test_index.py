@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from collbench.report.serve import RunServer
+from collbench.plugins.serve.server import RunServer
 from tests.browser.pages import ObservedPage
 from tests.browser.test_gallery import AXE, SVG_CONTRAST
 from tests.results.rows import make_row, store

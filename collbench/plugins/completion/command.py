@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench import __version__
+from collbench.cli.help import HelpEntry
 from collbench.cli.parser import Parser, actions_of, add_command
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
@@ -21,6 +22,14 @@ backends and files. To use it in each session:
   fish, in ~/.config/fish/config.fish:  collbench completion fish | source
 Or write it to a file: for zsh _collbench in $fpath, for fish collbench.fish in
 ~/.config/fish/completions."""
+_HELP = HelpEntry(
+    follows="plugins",
+    examples=(
+        ("completion bash", "print the script for bash"),
+        ("completion zsh", "print the script for zsh"),
+        ("completion fish", "print the script for fish"),
+    ),
+)
 
 # A collbench command line follows the -- of COMMAND, and is completed as one.
 _AFTER_DASHES = """
@@ -43,7 +52,9 @@ def add_completion(commands: Any) -> None:
     """Add the command."""
     about = "print the script that completes command lines in bash, zsh or fish"
     formatter = argparse.RawDescriptionHelpFormatter
-    add_command(commands, "completion", about, call_completion, _add_shell, description=_DESCRIPTION, formatter_class=formatter)
+    add_command(
+        commands, "completion", about, call_completion, _add_shell, entry=_HELP, description=_DESCRIPTION, formatter_class=formatter
+    )
 
 
 def _add_shell(parser: Parser) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from collbench.errors import UsageError
+from collbench.plugins.serve.server import RunServer, index, serve
+from collbench.report.html import page
 from collbench.report.run_list import runs_below
-from collbench.report.serve import RunServer, index, serve
 from tests.cli.command import PROGRAM, environment, run_here
 from tests.results.rows import make_row, store
 
@@ -68,6 +69,11 @@ def test_the_index_leads_to_a_page_for_each_run(get: Get) -> None:
         status, page = get(address)
         assert (status == 200 and "allreduce on 1 node" in page) or "allreduce on" in page
         assert 'class="links"' not in page  # raw files are not reachable
+
+
+def test_the_licence_of_the_library_is_in_the_index(tmp_path: Path) -> None:
+    notice = (Path(page.__file__).parent / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
+    assert "Copyright" in notice and notice in index(tmp_path, [])
 
 
 def test_the_search_selects_runs(get: Get) -> None:
@@ -133,7 +139,7 @@ def test_a_link_inside_the_folder_is_served(tmp_path: Path) -> None:
 
 
 def test_of_a_huge_folder_the_newest_runs_are_listed_and_all_have_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collbench.report.serve._MOST_RUNS", 2)
+    monkeypatch.setattr("collbench.plugins.serve.server._MOST_RUNS", 2)
     for number in range(4):
         folder = store(tmp_path / f"run-{number}", [make_row()], exit_code=0)
         os.utime(folder / "run.json", (number, number))
