@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "check": ("check", "--backend", "gloo", "--total-time", "1"),
     "runs": ("runs", str(Path(FIRST).parent)),
     "report": ("report", FIRST, "--html", "page.html"),
+    "plot": ("plot", FIRST),
     "compare": ("compare", str(ROOT / "reports/link-1gbit/allreduce"), str(ROOT / "reports/link-2gbit/allreduce")),
     "predict": ("predict", str(ROOT / "reports/stacks"), "--nodes", "4"),
     "baseline": ("baseline", "add", "base", FIRST),
