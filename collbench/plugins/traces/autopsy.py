@@ -94,6 +94,14 @@ _TEXTS = {
     ),
 }
 _DIFFERENT = "mismatch: {ranks} called {operation} {number} with a different {what}"
+_NOT_CALLED = frozenset({AutopsyCause.NOT_ARRIVED, AutopsyCause.NOT_ARRIVED_OR_ADDITIONAL})
+_MISMATCHES = frozenset(AutopsyCause) - _OPEN - _NOT_CALLED - {
+    AutopsyCause.NO_DUMP, AutopsyCause.CIRCLE, AutopsyCause.NOT_STARTED, AutopsyCause.SLOW,
+}  # fmt: skip
+_DIFFERS_IN = {
+    AutopsyCause.ORDER: "order", AutopsyCause.SIZE: "size", AutopsyCause.DTYPE: "data type", AutopsyCause.REDOP: "reduction op",
+    AutopsyCause.ROOT: "root",
+}  # fmt: skip
 _DISAGREE = "mismatch: the ranks disagree about the {what} at call {number}"
 _DIFFERENT_ENDS = "mismatch: {at} has a different {what} at its sender and its receiver"
 
@@ -157,11 +165,11 @@ class AutopsyFinding(Fact, frozen=True):
         text = _TEXTS.get(self.cause, _DIFFERENT)
         if self.cause is AutopsyCause.NO_DUMP and many:
             text = _NO_DUMPS
-        elif self.is_message and "did not arrive" in self.cause:
+        elif self.is_message and self.cause in _NOT_CALLED:
             text = _NO_MATCH
-        if text.startswith("mismatch") and self.is_message:
+        if self.cause in _MISMATCHES and self.is_message:
             text = f"{_DIFFERENT_ENDS}: {{values}}"
-        elif text.startswith("mismatch"):
+        elif self.cause in _MISMATCHES:
             evidence = "" if self.ranks else "; neither a majority nor earlier steps show which is right"
             if self.by_history:
                 evidence = "; the others called what all ranks called in the earlier steps"
@@ -181,7 +189,7 @@ class AutopsyFinding(Fact, frozen=True):
             circle="wait for one another" if many else "waits for itself", values=values, done=_ranks(self.compared), unknown=unknown,
             stuck="a rank has passed another root" if self.operation in _ROOTED else "a GPU is stuck", members=self.members,
             last=self._last, gpu=f"; {f'the GPU{whose}' if many else 'its GPU'} has completed only #{self.completed}" if behind else "",
-            what=self.cause.removeprefix("different ") if self.cause.startswith("different ") else "operation",
+            what=_DIFFERS_IN.get(self.cause, "operation"),
             late=self.late, of_calls=self.of_calls, lost=self.lost_s, span=self.span_s,
         )  # fmt: skip
         places = [
