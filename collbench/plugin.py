@@ -23,7 +23,7 @@ GROUP = "collbench.plugins"
 # In the order of pages and first screens.
 BUILTIN = (
     "completion", "hunt", "training", "load", "kv", "traces", "predict", "overlap", "channels", "importers", "store", "deploy",
-    "libraries", "plot", "selftest", "joblogs", "serve",
+    "libraries", "plot", "selftest", "joblogs", "serve", "mpibench",
 )  # fmt: skip
 _PACKAGE = "collbench.plugins"
 _warned: set[str] = set()
@@ -313,6 +313,7 @@ def hooks_of(hook: str) -> list[Callable[..., Any]]:
     gate(arguments)                   -> exit code of `gate`; None if the options ask for nothing of the plug-in
     doctor_options(parser)            when it adds the options of `doctor`
     doctor(arguments)                 -> exit code of `doctor`; None if the options ask for nothing of the plug-in
+    mpi_benchmark(program, arguments) -> a command line of collbench for one of OSU or IMB
     compared_load(cases)              -> sentences of `compare` about cases under load
     figure_kinds()                    -> by name of a kind of figure a function of the runs that returns its panels (of the plug-in plot)
     """

@@ -20,7 +20,7 @@ from collbench.cli.parser import Parser, actions_of, from_environment, split_res
 from collbench.errors import FAILED, CollbenchError, Interrupted, UsageError
 from collbench.launch import signals
 from collbench.operations.registry import commands as operation_commands
-from collbench.plugin import BUILTIN, loaded_parts, plugins, record_files
+from collbench.plugin import BUILTIN, hooks_of, loaded_parts, plugins, record_files
 from collbench.plugin import commands as plugin_commands
 
 # Errors about unknown commands and options: similar names, or the command that has the option.
@@ -183,9 +183,10 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
     if argv and argv[0].lower().startswith(("osu_", "imb-")):
-        from collbench.cli.mpi_benchmarks import arguments_of
-
-        argv = arguments_of(argv[0], argv[1:])
+        translate = next(iter(hooks_of("mpi_benchmark")), None)
+        if translate is None and argv[1:]:
+            raise UsageError(f"{argv[0]}: options of OSU and IMB need the plug-in mpibench: use collbench's own (`collbench --help`)")
+        argv = translate(argv[0], argv[1:]) if translate else argv
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
 
 

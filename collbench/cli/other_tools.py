@@ -141,7 +141,7 @@ class _Translate(argparse.Action):
             setattr(namespace, name, value)
 
 
-# IMB's -npmin; `cli.mpi_benchmarks` writes it with two dashes.
+# IMB's -npmin; the plug-in mpibench writes it with two dashes.
 LEAST_PROCESSES = OtherOption(
     ("--npmin", "--npmin"), lambda value: {"npmin": int(value)} if value.isascii() and value.isdecimal() and int(value) else None,
     "not a valid number of processes: use e.g. `-npmin 4`", "npmin",
