@@ -66,9 +66,9 @@ def _add_plot_options(parser: Parser) -> None:
 def call_plot(arguments: argparse.Namespace, argv: list[str]) -> int:
     """Write the figure and return 0. Raises UsageError for runs without such values, and for a file that cannot be written."""
     from collbench.api.runs import read
-    from collbench.plugins.plot.figures import check_ending, figure_of, kinds, panels_of, write
+    from collbench.plugins.plot.figures import OVER_SIZES, check_ending, figure_of, kinds, panels_of, write
     from collbench.report.frame import printable
-    from collbench.report.material import Material
+    from collbench.report.material import MOST_DRAWN, Material
     from collbench.report.run_list import newest_run
     from collbench.report.writers import check_file, confirm_written
 
@@ -79,8 +79,12 @@ def call_plot(arguments: argparse.Namespace, argv: list[str]) -> int:
     check_file(out, "--out")
     runs = read(arguments.runs or [newest_run()], strict=False)
     material = Material(list(runs), out)
-    write(figure_of(panels_of(material, arguments.kind, arguments.operation), arguments.style, arguments.size), out)
-    for warning in runs.warnings:
-        print(f"collbench: {printable(warning)}", file=sys.stderr)
+    panels = panels_of(material, arguments.kind, arguments.operation)
+    write(figure_of(panels, arguments.style, arguments.size), out)
+    notes = [*runs.warnings, *(panel.note for panel in panels if panel.note)]
+    if arguments.kind in OVER_SIZES and len(material.tables) > MOST_DRAWN:
+        notes.append(f"the first {MOST_DRAWN} of {len(material.tables)} runs are drawn")
+    for note in notes:
+        print(f"collbench: {printable(note)}", file=sys.stderr)
     confirm_written((out,), sys.stderr)
     return FINE

@@ -20,7 +20,7 @@ from collbench.analysis.outcome import Outcome
 from collbench.errors import UsageError
 from collbench.plugin import hooks_of
 from collbench.report.cases import NOTHING, value_of
-from collbench.report.charts import FAR, SizeChart, SizePoint, Value, point_of, size_charts
+from collbench.report.charts import FAR, MOST_LINES, SizeChart, SizePoint, Value, point_of, size_charts
 from collbench.report.compare import case_frame, case_name, ratio_doubtful
 from collbench.report.frame import printable
 from collbench.report.headlines import short
@@ -87,6 +87,7 @@ class LinePanel:
     title   above the axes
     over    SIZES, RANKS, NODES or DATES
     values  BANDWIDTH and PERCENT (linear from 0), or TIME (logarithmic, in seconds)
+    note    what is left out; ""
     """
 
     title: str
@@ -94,6 +95,7 @@ class LinePanel:
     values: str
     lines: Sequence[MarkedLine]
     limits: Sequence[Limit] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,12 @@ class CaseLine:
 
 @dataclass(frozen=True)
 class RatioPanel:
-    """Ratios of cases, the worst first. margin: the largest difference that counts as no change."""
+    """Ratios of cases, the worst first. margin: the largest difference that counts as no change; note: what is left out, ""."""
 
     title: str
     cases: Sequence[CaseLine]
     margin: float
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class MatrixPanel:
     values: Sequence[Sequence[float]]
     unit: str
     marked: Sequence[tuple[int, int]] = field(default=())
+    note: str = ""
 
 
 Panel = LinePanel | RatioPanel | MatrixPanel
@@ -147,12 +151,13 @@ def _size_panels(material: Material, values: str) -> list[Panel]:
         if values == PERCENT:
             limits = [Limit("expected", dict.fromkeys(chart.sizes, 100.0))]
         if lines:
-            panels.append(LinePanel(chart.operation, SIZES, values, lines, limits))
+            note = f"{chart.operation}: {plural(chart.left_out, 'line')} left out, since {MOST_LINES} are drawn" if chart.left_out else ""
+            panels.append(LinePanel(chart.operation, SIZES, values, lines, limits, note))
     return panels
 
 
 def _backends(material: Material) -> list[str]:
-    return list(dict.fromkeys(row.backend for table in material.drawn for row in material.rows(table)))
+    return list(dict.fromkeys(row.backend for table in material.tables for row in material.rows(table)))
 
 
 def _marks(points: Sequence[SizePoint], values: str) -> Iterator[Mark]:
@@ -181,7 +186,7 @@ def _limits_of(chart: SizeChart, backends: Sequence[str]) -> list[Limit]:
 
 def _scaling_panels(material: Material) -> list[Panel]:
     """Return a panel for each operation that was measured with several numbers of ranks, at the largest size that all of them have."""
-    rows = [row for table in material.drawn for row in material.rows(table) if row.na is None and time_of(row) is not None]
+    rows = [row for table in material.tables for row in material.rows(table) if row.na is None and time_of(row) is not None]
     over_nodes = len({row.nodes for row in rows if row.nodes}) > 1
     panels: list[Panel] = []
     for operation in dict.fromkeys(row.operation for row in rows):
@@ -242,7 +247,7 @@ def _lines_over(
 
 def _history_panels(material: Material) -> list[Panel]:
     """Return a panel for each operation: the largest size that all runs have, over the date; lines join runs of equal hosts and ranks."""
-    dated = [(began, table) for table in material.drawn if (began := _began(table)) is not None]
+    dated = [(began, table) for table in material.tables if (began := _began(table)) is not None]
     if len(dated) < 2:
         raise UsageError(f"--kind history needs several runs with a date: these are {len(dated)}")
     dates: dict[int, float] = {}
@@ -300,7 +305,10 @@ def _ratio_panels(material: Material) -> list[Panel]:
                 ratio = Value(case.time.value, case.time.low, case.time.high)
                 cases.append(CaseLine(short(case_name(case, frame), 60), ratio, case.outcome, is_doubtful))
         if cases:
-            panels.append(RatioPanel(f"{comparison.b.name} against {comparison.a.name}", cases, comparison.margin))
+            title = f"{comparison.b.name} against {comparison.a.name}"
+            left_out = max(0, len(frame.records) - MOST_CASES)
+            note = f"{title}: the worst {MOST_CASES} of {len(frame.records)} cases are drawn" if left_out else ""
+            panels.append(RatioPanel(title, cases, comparison.margin, note))
     if not panels:
         raise UsageError("--kind compare: the runs have no case in common (`collbench compare A B` lists the differences)")
     return panels
@@ -314,6 +322,9 @@ KINDS: Mapping[str, Callable[[Material], list[Panel]]] = {
     "history": _history_panels,
     "compare": _ratio_panels,
 }
+
+
+OVER_SIZES = ("bandwidth", "time", "percent")
 
 
 def kinds() -> dict[str, Callable[[Material], list[Panel]]]:

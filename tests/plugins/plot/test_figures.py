@@ -28,7 +28,7 @@ from collbench.plugins.plot.figures import (
     panels_of,
     write,
 )
-from collbench.report.charts import Value, size_charts
+from collbench.report.charts import MOST_LINES, Value, size_charts
 from collbench.report.html.curves import data_of
 from collbench.report.material import Material
 from collbench.results.row import Row
@@ -202,6 +202,11 @@ class TestKinds:
         assert [panel.title for panel in panels_of(page, "bandwidth", ["alltoall"])] == ["alltoall"]
         with pytest.raises(UsageError, match="--operation 'gather': these runs have allreduce, alltoall"):
             panels_of(page, "bandwidth", ["gather"])
+
+    def test_what_is_left_out_is_named(self) -> None:
+        rows = [row for number in range(MOST_LINES + 2) for row in sweep(backend=f"library-{number}", sizes=[1 << 20])]
+        panel = line_panel(panels_of(of(*rows), "bandwidth"))
+        assert (len(panel.lines), panel.note) == (MOST_LINES, "allreduce: 2 lines left out, since 16 are drawn")
 
     def test_too_many_panels_are_refused(self) -> None:
         page = of(*(row for number in range(MOST_PANELS + 1) for row in sweep(operation=f"operation_{number}", sizes=[1 << 20])))
