@@ -71,7 +71,8 @@ def drawn(panel: Panel) -> dict[str, list[tuple[float, float]]]:
     """Return the points of each artist by its gid, as matplotlib draws them."""
     axes = Figure().subplots()
     draw(panel, axes)
-    return {str(line.get_gid()): [(float(x), float(y)) for x, y in line.get_xydata()] for line in axes.lines}  # type: ignore[union-attr]
+    artists: list[Any] = list(axes.lines)
+    return {str(line.get_gid()): [(float(x), float(y)) for x, y in line.get_xydata()] for line in artists}
 
 
 class TestMarks:
