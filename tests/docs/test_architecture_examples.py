@@ -33,7 +33,7 @@ def add(site: Path, name: str, place: str, text: str) -> None:
     elif place:
         marks = {
             "in": rf"^{what}\b[^=\n]*= [({{]\n?",
-            "before": rf"^(?={what} = )",
+            "before": rf"^(?={what}\b[^=\n]*= )",
             "with": r"^(?=from collbench)",
             "after": rf"^ +{what}: .*\n",
         }
