@@ -112,15 +112,15 @@ def samples_of(run: Run, row: Row) -> list[RankSamples]:
     """
     import numpy as np
 
-    about, each = SampleStarts.of(row.evidence), number(row.evidence.get("iterations_per_sample"))
-    if "start_s" not in row.samples or not about or each is None:
+    each = number(row.evidence.get("iterations_per_sample"))
+    if "start_s" not in row.samples or not row.evidence.get(SampleStarts.KEY) or each is None:
         return []
-    ranks, messages = about.ranks, about.messages
+    about = SampleStarts.of(row.evidence)
     begins, times = run.array(row, "start_s"), run.array(row, "all_s")
-    if begins.shape != times.shape or begins.ndim != 2 or len(ranks) != len(begins):
+    if about is None or begins.shape != times.shape or begins.ndim != 2 or len(about.ranks) != len(begins):
         raise UsageError(f"samples of {row.operation} in {run.path} do not belong together: the row was altered")
     found = []
-    for rank, begin_s, took_s in zip(ranks, begins, times * (messages * each), strict=True):
+    for rank, begin_s, took_s in zip(about.ranks, begins, times * (about.messages * each), strict=True):
         known = np.isfinite(begin_s) & np.isfinite(took_s) & (begin_s >= 0) & (begin_s <= _LATEST_S) & (took_s >= 0) & (took_s <= _LATEST_S)
         if known.any():
             found.append(RankSamples(rank, begin_s[known], took_s[known]))
