@@ -31,7 +31,7 @@ class PcieLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MachinePart:
     """A part of a machine. Its first field identifies it."""
 
     @property
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class PciDevice(Part):
+class PciDevice(MachinePart):
     """A PCI function.
 
     address     "0000:19:00.0", lower case, with its domain; files with invented ids keep theirs
@@ -119,7 +119,7 @@ class GpuLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Port(Part):
+class Port(MachinePart):
     """A port of a NIC.
 
     rate_bits_per_s    data rate after line coding; None when unknown or the port is down
@@ -150,7 +150,7 @@ class Port(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Nic(Part):
+class Nic(MachinePart):
     """A network device: an RDMA device (InfiniBand, RoCE, EFA) or a plain Ethernet interface.
 
     name           "mlx5_0", "eth0"
@@ -180,7 +180,7 @@ class Nic(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class NumaNode(Part):
+class NumaNode(MachinePart):
     """A NUMA node with CPUs, or with memory alone; memory of GPUs is not listed. cpus: in the kernel's list format, "0-31,64-95"."""
 
     id: int

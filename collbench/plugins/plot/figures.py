@@ -41,7 +41,7 @@ SIZES, RANKS, NODES, DATES = "message size", "ranks", "nodes", "date"
 
 
 @dataclass(frozen=True)
-class Mark:
+class FigureMark:
     """A point. at: its size in bytes, number of ranks or nodes, or days since 1970; state: "", "doubtful" or "wrong"."""
 
     at: float
@@ -56,7 +56,7 @@ class MarkedLine:
     name: str
     color: int
     dash: int
-    marks: Sequence[Mark]
+    marks: Sequence[FigureMark]
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,12 @@ def _backends(material: Material) -> list[str]:
     return list(dict.fromkeys(row.backend for table in material.tables for row in material.rows(table)))
 
 
-def _marks(points: Sequence[SizePoint], values: str) -> Iterator[Mark]:
+def _marks(points: Sequence[SizePoint], values: str) -> Iterator[FigureMark]:
     """Yield the points that have such a value."""
     for point in points:
         value = {BANDWIDTH: point.rate, TIME: point.time and point.time.scaled(1e-6), PERCENT: point.percent}[values]
         if value is not None and point.state != "na":
-            yield Mark(point.size_bytes, value, point.state)
+            yield FigureMark(point.size_bytes, value, point.state)
 
 
 def _limits_of(chart: SizeChart, backends: Sequence[str]) -> list[Limit]:
@@ -239,7 +239,7 @@ def _lines_over(
             point = point_of(row)
             value = point.rate if has_rate else point.time and point.time.scaled(1e-6)
             if value is not None:
-                marks.append(Mark(place(row), value, point.state))
+                marks.append(FigureMark(place(row), value, point.state))
         color = backends.index(first.backend)
         lines.append(MarkedLine(short(" ".join(words), 60), color, sum(line.color == color for line in lines), marks))
     return lines
