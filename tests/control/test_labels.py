@@ -16,7 +16,7 @@ PASSED_ON = {"what", "doing"}  # parameters and variables that hold a label
 SAME_AT_ALL_RANKS = {
     "backend.name", "self.name", "name", "items[0][2].name", "stage.backend.name", "context.backend.name", "tool.name", "kind.name",
     "training.regime.name", "case.title()", "self.case.title()", "ready.case.title()", "self.ready.case.title()",
-    "prepared.ready.case.title()", "step.ready.case.title()", "run.title", "title", "what", "doing", "device", "len(ranks)",
+    "prepared.ready.case.title()", "step.ready.case.title()", "run.title", "self.title", "title", "what", "doing", "device", "len(ranks)",
     "'+'.join(mix)", "'on' if on else 'off'",
 }  # fmt: skip
 

@@ -731,10 +731,10 @@ def _inside(world: World, host: _Host | None, seconds: float, scratch: Scratch |
     rows: list[dict[str, Any]] = []
     with world.extend_timeout(max(world.allgather(own_s, "counting the channels"))):
         for place, job in enumerate(jobs, 1):
-            what = f"measuring {job.channel.channel} {job.channel.source} -> {job.channel.target}"
+            measuring = f"measuring {job.channel.channel} {job.channel.source} -> {job.channel.target}"
             if job.measure and world.rank == 0 and seconds >= 1:
-                report_error(f"{what}, {place} of {len(jobs)} channels of this host")
-            with world.watchdog.phase(what):
+                report_error(f"{measuring}, {place} of {len(jobs)} channels of this host")
+            with world.watchdog.phase(measuring):
                 rows.append(job.run().as_json())
         replies = world.gather(rows, "measuring the hosts")
     return [msgspec.convert(row, Channel) for rows in replies or [] for row in rows]

@@ -7,9 +7,10 @@ from typing import Any
 
 from collbench.plugins.training.records import StepRow
 from collbench.plugins.training.text import STEPS
-from collbench.results.reader import read_run
+from collbench.results.reader import Run, read_run
 
 
-def read_workload(path: Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
+def read_workload(run: Run | Path) -> tuple[dict[str, Any], list[StepRow], list[str]]:
     """Return (run.json's "workload", the rows, what could not be read). Raises UsageError without a run."""
-    return read_run(path).info.get("workload", {}), *STEPS.read(path)
+    run = run if isinstance(run, Run) else read_run(run)
+    return run.info.get("workload", {}), *STEPS.read(run.path)
