@@ -184,7 +184,7 @@ def canonical(argv: Sequence[str], parsers: Parsers) -> list[str]:
         argv = [*argv[1:], "--help"]
     if argv and argv[0].lower().startswith(("osu_", "imb-")):
         translate = next(iter(hooks_of("mpi_benchmark")), None)
-        if translate is None and argv[1:]:
+        if translate is None and not {*argv[1:]} <= {"-h", "--help", "--help-all"}:
             raise UsageError(f"{argv[0]}: options of OSU and IMB need the plug-in mpibench: use collbench's own (`collbench --help`)")
         argv = translate(argv[0], argv[1:]) if translate else argv
     return [*(each for word in argv[:1] for each in command_named(word, parsers)), *respelled(argv[1:])]
