@@ -254,7 +254,11 @@ def _of_expectation(row: Row) -> str:
 
 def remarks_of(row: Row) -> list[str]:
     """Return how many elements were wrong, and the flags that make the row doubtful."""
-    return [*([wrong(row)] if row.wrong else []), *([f"? {', '.join(flag_names(found))}"] if (found := doubtful(row)) else [])]
+    remarks = [wrong(row)] if row.wrong else []
+    doubts = doubtful(row)
+    if doubts:
+        remarks.append(f"? {', '.join(flag_names(doubts))}")
+    return remarks
 
 
 def rate_of(row: Row) -> float | None:

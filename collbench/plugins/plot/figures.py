@@ -383,7 +383,9 @@ def figure_of(panels: Sequence[Panel], style: str = "paper", size: tuple[float, 
     except ImportError as error:
         raise UsageError("a figure needs matplotlib: pip install 'collbench[report]'") from error
     settings = _STYLES[style]
-    columns = 1 if len(panels) == 1 else 2 if len(panels) < 7 else 3
+    columns = 2 if len(panels) < 7 else 3
+    if len(panels) == 1:
+        columns = 1
     lines = ceil(len(panels) / columns)
     names = _shared_names(panels)
     has_cases = any(isinstance(panel, RatioPanel) for panel in panels)
