@@ -19,9 +19,10 @@ import sys
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 from tests.cli.command import ROOT, run_here
 from tests.corpus.inputs import lay_out
@@ -39,6 +40,15 @@ _BEGAN = datetime.now(UTC)
 _ENVIRONMENT = {"COLUMNS": "120", "LINES": "50", "NO_COLOR": "1", "TZ": "UTC", "SOURCE_DATE_EPOCH": "1795000000"}
 
 
+class _DayOfTheCorpus(date):
+    """A date whose today is the day of the stored outputs: verdicts of the gate name the day on which they were made."""
+
+    @classmethod
+    def today(cls) -> date:
+        """Return that day."""
+        return date(2026, 11, 29)
+
+
 def outputs(chosen: Sequence[str] = ()) -> dict[str, str]:
     """Return by line what it prints and writes; `chosen`: only lines with one of these texts, and lines that write what others read."""
     with TemporaryDirectory(prefix="collbench-corpus-") as name:
@@ -54,7 +64,8 @@ def _is_chosen(command: Line, chosen: Sequence[str]) -> bool:
 
 def _output(folder: Path, command: Line) -> str:
     """Run a line; return its exit code, stdout, stderr and the files that it wrote, without what differs from start to start."""
-    done = run_here(folder, *command.argv, env=_ENVIRONMENT)
+    with patch("collbench.cli.judging.date", _DayOfTheCorpus):
+        done = run_here(folder, *command.argv, env=_ENVIRONMENT)
     parts = [f"exit code {done.returncode}", "--- stdout", done.stdout, "--- stderr", done.stderr]
     for written in command.written:
         for path in _files(folder / written):
