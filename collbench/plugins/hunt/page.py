@@ -11,10 +11,12 @@ from collbench.plugins.hunt.kind import advice_of
 from collbench.plugins.hunt.protocol import CONFIRMED, INCONCLUSIVE
 from collbench.plugins.hunt.text import describe_hunt, headline, next_steps, sentence, shown_about
 from collbench.report.cases import NOTHING
+from collbench.report.charts import FigureMark, Value
+from collbench.report.figures import draw_marks, set_names
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.drawing import Picture, linear_scale, place_scale
+from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
 from collbench.results.flags import explain
 from collbench.units import format_percent, format_rate, plural
 
@@ -109,7 +111,7 @@ def _rounds(stored: StoredHunt) -> Table:
 
 # The chart of a hunt: the speed of each place.
 
-_LEAST_WIDTH, _WIDEST, _OF_PLACE, _HEIGHT, _MOST_LABELS = 460, 940, 56, 270, 16  # pixels
+_FEW_PLACES, _MOST_LABELS = 9, 16
 _PLACES_METHOD = (
     "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
     "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
@@ -125,29 +127,39 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     states = {suspect.places[0]: suspect.state for suspect in suspects if len(suspect.places) == 1}
     typical, order = median(speeds.values()), sorted(speeds)
     names = [printable(hunt.places[place]) for place in order]
-    width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))
-    picture = Picture(width, _HEIGHT)
-    percents = [100 * speeds[place] / typical for place in order]
-    x = place_scale([short(name, 14) for name in names], 54, width - 16, _MOST_LABELS)
-    y = linear_scale(0, 1.05 * max([*percents, 100.0]), _HEIGHT - 46, 30, "% of the median place")
-    picture.axes(x, y)
-    picture.line([(x.start, y.at(100)), (x.end, y.at(100))], "limit dashed")
-    rows, slow = [], []
-    for number, (place, name, percent) in enumerate(zip(order, names, percents, strict=True)):
-        state, rate, share, at = states.get(place, ""), format_rate(speeds[place]), format_percent(percent), (x.at(number), y.at(percent))
-        style = {CONFIRMED: "bad", INCONCLUSIVE: "s1 open"}.get(state, "s0")
-        picture.point(*at, 3 if state else 0, style, f"{name}: {rate} GB/s, {share} of the median{f'; {state}' if state else ''}")
-        rows.append([name, rate, share, state or NOTHING])
-        if state == CONFIRMED:
-            slow.append(name)
-            picture.text(at[0], at[1] - 10, short(name, 20), "middle", "bad")
+    rows: list[list[str]] = []
+    marked: list[FigureMark] = []
+    for number, (place, name) in enumerate(zip(order, names, strict=True)):
+        percent = 100 * speeds[place] / typical
+        rows.append([name, format_rate(speeds[place]), format_percent(percent), states.get(place, "") or NOTHING])
+        state = {CONFIRMED: "wrong", INCONCLUSIVE: "doubtful"}.get(states.get(place, ""), "")
+        marked.append(FigureMark(number, Value(percent), state))
+    slow = [row[0] for row in rows if row[-1] == CONFIRMED]
     table = Table(
         ["place", "GB/s", "of the median", "verdict"], rows, frozenset({1, 2}), marks_of("wrong" * (row[-1] == CONFIRMED) for row in rows)
     )
     named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
     caption = f"{named if slow else 'No place is'} confirmed as slow."
     title = f"{run}Speed of each place with its partners"
-    return Chart(key, title, caption, _PLACES_METHOD, picture.markup(title), table, picture.tooltips, wide=width > 600)
+    width = WIDE if len(rows) > _FEW_PLACES else NARROW
+    chart = Chart(key, title, caption, _PLACES_METHOD, table)
+    return drawn(chart, lambda picture: _draw_places(picture, rows, marked), width)
+
+
+def _draw_places(picture: Picture, rows: Sequence[Sequence[str]], marks: Sequence[FigureMark]) -> None:
+    """Draw the speed of each place; a cross with a name is a confirmed one, an open mark an inconclusive one."""
+    axes = picture.axes()
+    axes.axhline(100, color=PAGE.expected, linestyle=(0, (7, 3)), linewidth=1.4, gid="median")
+    draw_marks(axes, marks, PAGE.series[0], PAGE, "places")
+    for (name, rate, share, verdict), mark in zip(rows, marks, strict=True):
+        said = f"; {verdict}" if verdict != NOTHING else ""
+        picture.tip(axes, mark.at, mark.value.value, f"{name}: {rate} GB/s, {share} of the median{said}")
+        if mark.state == "wrong":
+            at = (mark.at, mark.value.value)
+            axes.annotate(short(name, 20), at, (0, 8), textcoords="offset points", ha="center", color=PAGE.wrong)
+    axes.set_ylim(0, 1.1 * max([100.0, *(mark.value.value for mark in marks)]))
+    set_names(axes, [short(row[0], 14) for row in rows], _MOST_LABELS)
+    axes.set_ylabel("% of the median place")
 
 
 def _speeds(rounds: Sequence[HuntRound]) -> dict[int, float]:

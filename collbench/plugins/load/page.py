@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from collbench.analysis.outcome import Outcome
 from collbench.plugins.load.text import factor_text, frame_of, remarks, row_name, sorted_rows, times_frame, title
+from collbench.report.charts import ROLES, RatioLine, RatioMark, RatioPanel
 from collbench.report.frame import printable
 from collbench.report.html.chart import Chart, Section, Table
-from collbench.report.html.forest import SAME, SLOWER, UNKNOWN, ForestLine, ForestMark, forest
+from collbench.report.html.picture import ratio_chart
 
 if TYPE_CHECKING:
     from collbench.plugins.load.records import LoadRow
@@ -22,7 +24,7 @@ _METHOD = (
     "A mark is the factor of the median: the victims' time while aggressors send, divided by that without, as the geometric mean over "
     "pairs of blocks. The line is its 95 % interval. At a target of 0 % no aggressor sends: the factor must be 1 within its interval."
 )
-_STYLES = {"interference": (SLOWER, "bad"), "no interference": (SAME, "quiet"), "inconclusive": (UNKNOWN, "quiet")}
+_OUTCOMES = {"interference": Outcome.SLOWER, "no interference": Outcome.NO_CHANGE, "inconclusive": Outcome.INCONCLUSIVE}
 
 
 def section(material: Material) -> Section | None:
@@ -50,18 +52,19 @@ def _chart(key: str, name: str, rows: Sequence[LoadRow]) -> Chart | None:
     drawn = [row for row in sorted_rows(rows) if row.factor.value][:MOST_LINES]
     if not drawn:
         return None
-    picture = forest([_line(row) for row in drawn], _AXIS, _LEAST)
+    panel = RatioPanel("", [_line(row) for row in drawn], _AXIS, _LEAST)
     title = f"Time with aggressors / time without: {name}"
     worst = max(drawn, key=lambda row: row.factor.value or 0.0)
     more = f" Not drawn: {len(rows) - len(drawn)}." if len(rows) > len(drawn) else ""
     caption = f"The largest factor is {factor_text(worst.factor)}, against {row_name(worst)}.{more}"
-    return Chart(key, title, caption, _METHOD, picture.markup(title), Table.of(frame_of(drawn)), picture.tooltips, wide=True)
+    return ratio_chart(Chart(key, title, caption, _METHOD, Table.of(frame_of(drawn))), panel)
 
 
-def _line(row: LoadRow) -> ForestLine:
+def _line(row: LoadRow) -> RatioLine:
     factor = row.factor
     assert factor.value is not None
-    shape, style = _STYLES[row.verdict]
+    outcome = _OUTCOMES[row.verdict]
     interval = None if factor.low is None or factor.high is None else (factor.low, factor.high)
     tooltip = f"{row_name(row)}\n{row.verdict}, {factor_text(factor)}"
-    return ForestLine(row_name(row), [ForestMark(factor.value, shape, style)], f"{factor_text(factor)} {row.verdict}", tooltip, interval)
+    marks = [RatioMark(factor.value, outcome, ROLES[outcome])]
+    return RatioLine(row_name(row), marks, interval, words=f"{factor_text(factor)} {row.verdict}", tooltip=tooltip)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.api.runs import Runs
 from collbench.errors import UsageError
-from collbench.plugins.plot.figures import STYLES, draw, figure_of, panels_of
+from collbench.plugins.plot.figures import STYLES, figure_of, panels_of
+from collbench.report.figures import draw
 from collbench.report.frame import printable
 from collbench.report.material import Material
 

@@ -160,7 +160,7 @@ def _chart(number: int, kind: MachineKind, marks: Mapping[str, frozenset[str]]) 
     sentences += [f"Limiting, but not marked in this drawing: {'; '.join(missing)}."] if missing else []
     drawing = embedded(picture(machine, parts), first=number == 0)
     caption = f"{title(machine, kind.names)}. {' '.join(sentences) or 'None of its links is a limit.'}"
-    return Chart(f"machine-{number}", name, caption, _METHOD, drawing, _parts_table(machine, parts), wide=True)
+    return Chart(f"machine-{number}", name, caption, _METHOD, _parts_table(machine, parts), drawing, wide=True)
 
 
 def _parts_table(machine: Machine, limiting: frozenset[str]) -> Table:

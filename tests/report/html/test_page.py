@@ -20,7 +20,7 @@ from tests.results.rows import make_row, make_times, store
 REPORTS = Path(__file__).parents[3] / "reports"
 EVIL = '<script>alert(1)</script>"&\u202e'
 CHART = Chart(
-    "one", f"title {EVIL}", f"caption {EVIL}", f"method {EVIL}", "<svg></svg>", Table(["head"], [["cell"], [EVIL]], marks={1: "wrong"})
+    "one", f"title {EVIL}", f"caption {EVIL}", f"method {EVIL}", Table(["head"], [["cell"], [EVIL]], marks={1: "wrong"}), "<svg></svg>"
 )
 SECTION = Section("part", f"part {EVIL}", [f"text {EVIL}"], [(f"heading {EVIL}", Table([EVIL], [["a"]]))], [CHART])
 
