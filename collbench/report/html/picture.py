@@ -1,6 +1,6 @@
 """Pictures of a page: what matplotlib draws, as SVG in the colors of the page.
 
-A picture is drawn with the colors of `PAGE`, and `_SvgRenderer` writes each one as the variable of drawing.css that `VARIABLES` names, so
+A picture is drawn with the colors of `PAGE`, and `html.svg` writes each one as the variable of drawing.css that `VARIABLES` names, so
 that the picture follows light, dark and print. It needs no script, and equal input gives equal text. A pixel is a point (1/72 inch).
 """
 
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from collbench.report.charts import BarPanel, RatioPanel
 from collbench.report.figures import Look, draw, settings, within
@@ -20,7 +20,6 @@ from collbench.report.html.chart import Chart, Tooltip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # The light colors of drawing.css, and their variables there.
 VARIABLES = {
@@ -76,14 +75,15 @@ class Picture:
 
     def svg(self, title: str) -> str:
         """Return the picture as an SVG element; `title` is its accessible name."""
-        renderer = _renderer(self.width, self.height)
-        _set_canvas(self.figure, renderer)
+        from collbench.report.html.svg import SvgCanvas, SvgRenderer
+
+        renderer = SvgRenderer(self.width, self.height, VARIABLES)
+        SvgCanvas(self.figure, renderer)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a name with letters that the font lacks
             self.figure.draw(renderer)
         name = quoteattr(printable(title))
-        box = f"0 0 {_number(self.width)} {_number(self.height)}"
-        return f'<svg viewBox="{box}" role="img" aria-label={name}>{"".join(renderer.elements)}</svg>'
+        return f'<svg viewBox="0 0 {self.width:g} {self.height:g}" role="img" aria-label={name}>{"".join(renderer.elements)}</svg>'
 
     def spots(self) -> list[Tooltip]:
         """Return the tooltips, in pixels. The picture has been drawn before."""
@@ -146,120 +146,3 @@ def apart(wanted: Sequence[float], least: float, low: float, high: float) -> lis
         after = min(positions[index], after - least)
         positions[index] = after
     return positions
-
-
-def _set_canvas(figure: Figure, renderer: Any) -> None:
-    """Give the figure a canvas with this renderer, which measures texts for the layout."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    class SvgCanvas(FigureCanvasBase):
-        def get_renderer(self) -> Any:
-            return renderer
-
-    SvgCanvas(figure)
-
-
-def _renderer(width: float, height: float) -> Any:
-    """Return a renderer of matplotlib that collects SVG elements."""
-    from matplotlib.backend_bases import RendererBase
-    from matplotlib.path import Path
-    from matplotlib.transforms import Affine2D
-
-    class SvgRenderer(RendererBase):
-        def __init__(self) -> None:
-            super().__init__()
-            self.elements: list[str] = []
-            self._are_written: list[bool] = []  # of the open groups, whether they are elements
-
-        def open_group(self, s: str, gid: str | None = None) -> None:
-            self._are_written.append(gid is not None)
-            if gid is not None:
-                self.elements.append(f"<g data-mark={quoteattr(gid)}>")
-
-        def close_group(self, s: str) -> None:
-            if self._are_written.pop():
-                self.elements.append("</g>")
-
-        def get_canvas_width_height(self) -> tuple[float, float]:
-            return width, height
-
-        def flipy(self) -> bool:
-            return True
-
-        def points_to_pixels(self, points: Any) -> Any:
-            return points
-
-        def draw_path(self, gc: Any, path: Any, transform: Any, rgbFace: Any = None) -> None:  # noqa: N803
-            self._add(_looks(gc, rgbFace), _steps(path, transform + Affine2D().scale(1, -1).translate(0, height)))
-
-        def draw_markers(self, gc: Any, marker_path: Any, marker_trans: Any, path: Any, trans: Any, rgbFace: Any = None) -> None:  # noqa: N803, PLR0917
-            steps: list[str] = []
-            shape = marker_trans + Affine2D().scale(1, -1)
-            for vertices, _ in path.iter_segments(trans, simplify=False):
-                steps += _steps(marker_path, shape + Affine2D().translate(vertices[-2], height - vertices[-1]))
-            self._add(_looks(gc, rgbFace), steps)
-
-        def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
-            raise NotImplementedError("a picture of a page has no images")
-
-        def draw_text(self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: Any = False, mtext: Any = None) -> None:  # noqa: PLR0917
-            more = ""
-            if mtext is not None and not angle:  # the browser's font is of another width: it aligns the text
-                x = float(mtext.get_transform().transform(mtext.get_unitless_position())[0])
-                anchor = {"left": "", "center": "middle", "right": "end"}[mtext.get_ha()]
-                more = f' text-anchor="{anchor}"' if anchor else ""
-            if angle:
-                more = f' transform="rotate({_number(-angle)} {_number(x)} {_number(y)})"'
-            bold = ' font-weight="600"' if prop.get_weight() == "bold" else ""
-            variable = VARIABLES.get(_hex(gc.get_rgb()), "ink")
-            fill = "" if variable == "soft" else f' style="fill:var(--{variable})"'
-            self.elements.append(f'<text x="{_number(x)}" y="{_number(y)}"{fill}{more}{bold}>{escape(printable(s))}</text>')
-
-        def _add(self, looks: str, steps: list[str]) -> None:
-            if looks and steps:
-                self.elements.append(f'<path{looks} d="{"".join(steps)}"/>')
-
-    def _steps(path: Any, transform: Any) -> list[str]:
-        letters = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C"}
-        steps: list[str] = []
-        for vertices, code in path.iter_segments(transform):
-            places = " ".join(_number(min(max(float(place), -9999.0), 9999.0)) for place in vertices)
-            steps.append("z" if code == Path.CLOSEPOLY else f"{letters[code]}{places}")
-        return steps
-
-    return SvgRenderer()
-
-
-def _looks(graphics: Any, face: Any) -> str:
-    """Return the attributes of a path from matplotlib's graphics context and color of the face; "" if nothing of it is visible."""
-    strokes = graphics.get_linewidth() > 0 and graphics.get_rgb()[3] > 0
-    fills = face is not None and (len(face) < 4 or face[3] > 0)
-    if not strokes and not fills:
-        return ""
-    parts = [_paint("fill", face) if fills else ' fill="none"']
-    if strokes:
-        parts.append(_paint("stroke", graphics.get_rgb()))
-        parts.append(f' stroke-width="{_number(graphics.get_linewidth())}"')
-        _, dashes = graphics.get_dashes()
-        if dashes is not None:
-            parts.append(f' stroke-dasharray="{" ".join(_number(float(dash)) for dash in dashes)}"')
-    alpha = graphics.get_alpha()
-    if alpha is not None and alpha < 1:
-        parts.append(f' opacity="{_number(alpha, 2)}"')
-    return "".join(parts)
-
-
-def _paint(what: str, color: Any) -> str:
-    code = _hex(color)
-    return f' {what}="var(--{VARIABLES[code]})"' if code in VARIABLES else f' {what}="{code}"'
-
-
-def _hex(color: Any) -> str:
-    from matplotlib.colors import to_hex
-
-    return to_hex(color)
-
-
-def _number(value: float, digits: int = 1) -> str:
-    text = f"{value:.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
