@@ -529,7 +529,7 @@ def _limits(rows: Iterable[Row], backends: Sequence[str]) -> list[LimitLine]:
             if ceiling is not None and rate and is_compared and known(rate) and rate < _FASTEST:
                 what = _what_limits(row, ceiling) if kind == "expected" else ceiling.limited_by
                 shown_what = "" if ceiling.kind == "given" else short(what, 80)
-                colors = {backends.index(row.backend): row.backend}
+                colors = {backends.index(row.backend): short(row.backend, 40)}
                 _add_limit(found, LimitLine(kind, shown_what, {row.size_bytes: rate / 1e9}, colors))
     shown: list[LimitLine] = []
     for limit in sorted(found, key=lambda each: each.kind != "expected"):

@@ -295,23 +295,22 @@ def _draw_ratios(panel: RatioPanel, axes: Axes, look: Look) -> None:
 
 
 def _draw_bars(panel: BarPanel, axes: Axes, look: Look) -> None:
-    """Draw a bar for each value, its name and text above it; a vertical line is what is expected."""
+    """Draw a bar for each value, its name at the left and its text at the right; a vertical line is what is expected."""
     axes.grid(visible=True, axis="x", color=look.grid)
     axes.grid(visible=False, axis="y")
     for place, bar in enumerate(panel.bars):
         color = look.of_series(bar.color)
         face = look.paper if bar.is_part else color
-        axes.barh(place, bar.value, height=0.34, color=face, edgecolor=color, linewidth=1.0, zorder=2, gid=f"bar {place}")
+        axes.barh(place, bar.value, height=0.6, color=face, edgecolor=color, linewidth=1.0, zorder=2, gid=f"bar {place}")
         if bar.interval is not None:
             axes.plot(bar.interval, [place, place], color=look.ink, linewidth=2.0, zorder=3, gid=f"interval {place}")
         if bar.mark is not None:
             axes.plot(
-                [bar.mark, bar.mark], [place - 0.24, place + 0.24], color=look.expected, linewidth=2.0, zorder=3, gid=f"expected {place}"
+                [bar.mark, bar.mark], [place - 0.42, place + 0.42], color=look.expected, linewidth=2.0, zorder=3, gid=f"expected {place}"
             )
-        axes.text(0.0, place - 0.28, printable(short(bar.name, 52)), va="bottom", color=look.ink)
-        axes.text(1.0, place - 0.28, printable(bar.text), transform=axes.get_yaxis_transform(), va="bottom", ha="right", color=look.ink)
-    axes.set_yticks([])
-    axes.set_ylim(len(panel.bars) - 0.6, -0.8)
+        axes.text(1.01, place, printable(short(bar.text, 60)), transform=axes.get_yaxis_transform(), va="center", color=look.ink)
+    axes.set_yticks(range(len(panel.bars)), [printable(short(bar.name, _LONGEST_NAME)) for bar in panel.bars], color=look.ink)
+    axes.set_ylim(len(panel.bars) - 0.4, -0.6)
     axes.set_xlim(left=0.0)
     axes.set_xlabel(panel.unit)
 

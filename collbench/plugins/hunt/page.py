@@ -16,7 +16,7 @@ from collbench.report.figures import draw_marks, set_names
 from collbench.report.frame import printable
 from collbench.report.headlines import short
 from collbench.report.html.chart import Chart, Section, Table, marks_of
-from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
+from collbench.report.html.picture import PAGE, Picture, drawn
 from collbench.results.flags import explain
 from collbench.units import format_percent, format_rate, plural
 
@@ -111,7 +111,7 @@ def _rounds(stored: StoredHunt) -> Table:
 
 # The chart of a hunt: the speed of each place.
 
-_FEW_PLACES, _MOST_LABELS = 9, 16
+_MOST_LABELS = 16
 _PLACES_METHOD = (
     "For each place the median, over the rounds of pairs, of the slower direction with its partners, as a percentage of the median of all "
     "places. A place can look slow because its partner is: the verdict follows from measuring suspects again with healthy partners."
@@ -141,9 +141,8 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     named = f"{', '.join(slow[:4])}{' and more' if len(slow) > 4 else ''} {'is' if len(slow) == 1 else 'are'}"
     caption = f"{named if slow else 'No place is'} confirmed as slow."
     title = f"{run}Speed of each place with its partners"
-    width = WIDE if len(rows) > _FEW_PLACES else NARROW
     chart = Chart(key, title, caption, _PLACES_METHOD, table)
-    return drawn(chart, lambda picture: _draw_places(picture, rows, marked), width)
+    return drawn(chart, lambda picture: _draw_places(picture, rows, marked))
 
 
 def _draw_places(picture: Picture, rows: Sequence[Sequence[str]], marks: Sequence[FigureMark]) -> None:

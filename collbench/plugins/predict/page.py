@@ -9,11 +9,12 @@ from typing import Any
 
 from collbench.plugins.predict.prediction import MeasuredPoint, PredictedCase, PredictedTime, Prediction, check_sentence
 from collbench.plugins.predict.text import case_name, prediction_frame
+from collbench.report.cases import NOTHING
 from collbench.report.figures import draw_intervals, set_time_axis
 from collbench.report.html.chart import Chart, Section, Table
 from collbench.report.html.first_screen import DOUBT, FirstScreen, LargeFigure
 from collbench.report.html.page import write_page
-from collbench.report.html.picture import PAGE, Picture, drawn
+from collbench.report.html.picture import NARROW, PAGE, WIDE, Picture, drawn
 from collbench.units import format_time, listed, noun_of, plural
 
 _MOST_CHARTS = 48
@@ -40,13 +41,27 @@ def _first_screen(found: Prediction) -> FirstScreen:
     ]
     badge = None if found.predicted else (DOUBT, "INCONCLUSIVE")
     title = f"{plural(found.predicted, 'prediction')} of {every} at {nodes} nodes"
+    drawn_cases = _by_size(found)
+    if drawn_cases:
+        case, furthest = drawn_cases[0]
+        interval = ""
+        if furthest.low_s is not None and furthest.high_s is not None:
+            interval = f" ({format_time(furthest.low_s)}–{format_time(furthest.high_s)})"
+        title = f"{case_name(case)} at {plural(furthest.nodes, 'node')}: {format_time(furthest.time_s or 0.0)} µs{interval}; {title}"
     return FirstScreen(title, badge, figures, f"largest error of a check: ±{100 * found.max_error:g} %", checks[:4], "prediction")
 
 
+def _by_size(found: Prediction) -> list[tuple[PredictedCase, PredictedTime]]:
+    """Return the cases that have a prediction, the largest size first, with the one at the most nodes."""
+    predicted = [(case, [one for one in case.predictions if one.time_s is not None]) for case in found.cases]
+    furthest = [(case, max(times, key=lambda one: one.nodes)) for case, times in predicted if times]
+    return sorted(furthest, key=lambda pair: -pair[0].size_bytes)
+
+
 def _sections(found: Prediction) -> Iterator[Section]:
-    drawn = [each for each in found.cases if any(one.time_s is not None for one in each.predictions)]
-    charts = [_chart(case, number) for number, case in enumerate(drawn[:_MOST_CHARTS])]
-    less = [f"Drawn are {_MOST_CHARTS} of {len(drawn)} cases."] if len(drawn) > _MOST_CHARTS else []
+    cases = [case for case, _ in _by_size(found)]
+    charts = [_chart(case, number) for number, case in enumerate(cases[:_MOST_CHARTS])]
+    less = [f"Drawn are {_MOST_CHARTS} of {len(cases)} cases."] if len(cases) > _MOST_CHARTS else []
     yield Section("prediction", "Prediction", less, [("all cases", Table.of(prediction_frame(found)))], charts)
 
 
@@ -56,12 +71,13 @@ def _chart(case: PredictedCase, number: int) -> Chart:
     every: list[MeasuredPoint | PredictedTime] = [*case.points, *known]
     rows = [
         [str(each.nodes), "measured" if isinstance(each, MeasuredPoint) else "predicted",
-         *(format_time(value) if value else "–" for value in (each.time_s, each.low_s, each.high_s))]
+         *(format_time(value) if value else NOTHING for value in (each.time_s, each.low_s, each.high_s))]
         for each in every
     ]  # fmt: skip
     caption = f"{name}: {case.model.render() if case.model else ''}; {check_sentence(case)}."
     table = Table(("nodes", "", "time µs", "low µs", "high µs"), rows, frozenset({0, 2, 3, 4}))
-    return drawn(Chart(f"predict-{number}", name, caption, _MADE, table), lambda picture: _draw(picture, case, known))
+    chart = Chart(f"predict-{number}", name, caption, _MADE, table)
+    return drawn(chart, lambda picture: _draw(picture, case, known), NARROW if number else WIDE)  # the first one is the answer
 
 
 def _draw(picture: Picture, case: PredictedCase, predicted: Sequence[PredictedTime]) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _LANE, _TITLE_LANES, _AROUND = 16, 1.6, 80  # pixels of a row of bars; rows of a rank's title; pixels of the axis and the legend
 _MOST_ROWS = 4  # of exchanges at the same time
 _LONGEST = 1e9  # seconds: a longer time is not valid
-_EXPOSED = {"facecolor": PAGE.series[0], "edgecolor": PAGE.series[0], "linewidth": 0.8}
-_HIDDEN = {**_EXPOSED, "facecolor": PAGE.paper}
-_COMPUTING = {"facecolor": PAGE.paper, "edgecolor": PAGE.series[2], "linewidth": 0.8}
+_EXPOSED: dict[str, Any] = {"facecolor": PAGE.series[0], "edgecolor": PAGE.series[0], "linewidth": 0.8}
+_HIDDEN: dict[str, Any] = {**_EXPOSED, "facecolor": PAGE.paper}
+_COMPUTING: dict[str, Any] = {"facecolor": PAGE.paper, "edgecolor": PAGE.series[2], "linewidth": 0.8}
 _METHOD = (
     "The times are those of the trace: of the job that was recorded, not of the replay. Each rank begins at its own first event, because "
     "the clocks of hosts differ. An exchange lasts from its start at the rank to its end there, so it includes waiting for other ranks. "
@@ -48,6 +48,8 @@ def timeline_chart(key: str, prefix: str, rows: Sequence[StepRow]) -> Chart | No
 
 def _draw(picture: Picture, timelines: Sequence[RankTimeline], stacks: Sequence[Sequence[int]], rows_of: Sequence[int]) -> None:
     """Draw for each rank its exchanges and its computing as bars over time."""
+    from matplotlib.patches import Patch
+
     axes = picture.axes()
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
@@ -68,9 +70,10 @@ def _draw(picture: Picture, timelines: Sequence[RankTimeline], stacks: Sequence[
     axes.set_xlabel("ms since the rank's step began")
     computing = any(timeline.computing for timeline in timelines)
     looks = [("exchange, exposed", _EXPOSED), ("exchange while computing", _HIDDEN), ("computing", _COMPUTING)]
-    for text, look in looks if computing else [("exchange (computing not recorded)", _EXPOSED)]:
-        axes.barh(0, 0, label=text, **look)
-    picture.legend(3)
+    handles = [Patch(label=text, **look) for text, look in looks]
+    if not computing:
+        handles = [Patch(label="exchange (computing not recorded)", **_EXPOSED)]
+    picture.figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
 
 
 def _draw_bar(axes: Axes, row: float, spans: Sequence[tuple[float, float]], look: dict[str, Any]) -> None:

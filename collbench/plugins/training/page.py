@@ -50,7 +50,7 @@ def section(material: Material) -> Section | None:
         if (scaling := scaling_frame(those)) is not None:
             tables.append((" ".join([head, *scaling.head, *scaling.foot]).strip(), Table.of(scaling)))
         key = f"training-{number}"
-        charts += [routing_chart(key, head, those) or _parts_chart(key, head, those), timeline_chart(key, head, those)]
+        charts += [timeline_chart(key, head, those), routing_chart(key, head, those) or _parts_chart(key, head, those)]
     if not runs:
         return None
     shown_charts = [chart for chart in charts if chart is not None]

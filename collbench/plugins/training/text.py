@@ -575,6 +575,9 @@ class TrainingKind(DeclaredKind):
             percent, expected = format_percent(compared.percent), format_rate(compared.expected_bytes_per_s)
             figures.append(LargeFigure(percent, f"of {expected} GB/s expected"))
             title += f", {format_rate(compared.busbw_bytes_per_s)} of {expected} GB/s ({percent}), limited by {first.ceiling.limited_by}"
+        if first.routing is not None:
+            figures.insert(0, LargeFigure(format_tax(first.routing.tax), "imbalance tax: time beyond that of evenly routed steps"))
+            title = f"{what}: imbalance tax {format_tax(first.routing.tax)}; a step's exchange takes {time} over {first.backend}"
         badge = (BAD, "WRONG DATA") if any(row.wrong for row in rows) else (GOOD if compared else DOUBT, "MEASURED")
         others = [f"{row.backend}: {milliseconds(time_s)} ms" for row, time_s in timed if row is not first]
         return FirstScreen(title, badge, figures, line, others, "training")

@@ -35,7 +35,7 @@ PAGE = Look(
 )  # fmt: skip
 NO_PICTURE = "The picture is missing, because matplotlib is not installed: pip install 'collbench[report]'."
 WIDE, NARROW = 900, 540  # pixels: the width of a picture that needs the whole page, and of others
-_RATIO_LINE, _BAR_LINE, _AXIS_HEIGHT = 19, 42, 54
+_RATIO_LINE, _BAR_LINE, _AXIS_HEIGHT = 19, 24, 54
 
 
 def _settings() -> Any:
@@ -94,7 +94,7 @@ class Picture:
         return spots
 
 
-def drawn(chart: Chart, draw_picture: Callable[[Picture], None], width: float = NARROW, height: float = 270) -> Chart:
+def drawn(chart: Chart, draw_picture: Callable[[Picture], None], width: float = WIDE, height: float = 270) -> Chart:
     """Return the chart with the picture that `draw_picture` draws, in pixels. Without matplotlib it has none, and its caption says so."""
     wide = width > NARROW
     try:
@@ -129,7 +129,7 @@ def bar_chart(chart: Chart, panel: BarPanel) -> Chart:
         for place, bar in enumerate(panel.bars):
             picture.tip(axes, bar.value, place, short(f"{bar.name}: {bar.text}", 300))
 
-    return drawn(chart, draw_bars, NARROW, _BAR_LINE * len(panel.bars) + _AXIS_HEIGHT)
+    return drawn(chart, draw_bars, WIDE, _BAR_LINE * len(panel.bars) + _AXIS_HEIGHT)
 
 
 def apart(wanted: Sequence[float], least: float, low: float, high: float) -> list[float]:

@@ -47,7 +47,7 @@ class TestElements:
     def test_it_is_one_element_with_an_accessible_name_and_colors_of_the_page_only(self) -> None:
         drawing = drawn(EMPTY, drawn_line).drawing
         root = ElementTree.fromstring(drawing)
-        assert root.attrib == {"viewBox": "0 0 540 270", "role": "img", "aria-label": root.attrib["aria-label"]}
+        assert root.attrib == {"viewBox": "0 0 900 270", "role": "img", "aria-label": root.attrib["aria-label"]}
         assert root.attrib["aria-label"].startswith('a "title" & <more>') and "\u202e" not in drawing
         assert not re.search(r"<\?xml|<style|#[0-9a-f]{6}|xlink|\bid=", drawing)
         assert set(re.findall(r"var\(--([\w-]+)\)", drawing)) == {"series-1", "limit", "grid", "ink"}
