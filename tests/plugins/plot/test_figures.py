@@ -171,7 +171,7 @@ class TestKinds:
     @pytest.mark.parametrize(
         ("kind", "page", "said"),
         [
-            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare"),
+            ("pie", of(*sweep()), "--kind 'pie' is unknown: choose from bandwidth, time, percent, scaling, history, compare, pairs"),
             ("scaling", of(*sweep()), "--kind scaling needs runs of one operation with several numbers of ranks or nodes"),
             ("history", of(*sweep()), "--kind history needs several runs with a date: these are 0"),
             ("compare", of(*sweep()), "--kind compare needs two runs: the baseline, then the candidates"),
