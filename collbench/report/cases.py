@@ -132,6 +132,15 @@ def two_modes(row: Row) -> list[tuple[float, float]]:
     return known if len(known) > 1 else []
 
 
+def state_of(row: Row) -> str:
+    """Return how far a row can be trusted: "wrong" (data), "na", "doubtful", or "" for a sound one."""
+    if row.wrong:
+        return "wrong"
+    if row.na is not None:
+        return "na"
+    return "doubtful" if doubtful(row) else ""
+
+
 def doubtful(row: Row) -> list[str]:
     """Return the flags that make the row's time or interval doubtful; several launches show some of these effects in their spread."""
     doubts = DOUBTFUL - WITHIN_A_LAUNCH if row.launches > 1 else DOUBTFUL

@@ -25,6 +25,7 @@ from collbench.report.cases import (
     not_available,
     of_ceiling,
     of_expected_time,
+    state_of,
     times,
     two_modes,
     value_of,
@@ -449,7 +450,6 @@ def _banded(value: float, limit: float | None) -> Value:
 
 def point_of(row: Row) -> SizePoint:
     """Return what a row shows at its size: figures with intervals, how far they can be trusted, and as text."""
-    state = "wrong" if row.wrong else "na" if row.na is not None else "doubtful" if doubtful(row) else ""
     time_s, rate = time_of(row), rate_of(row)
     low, high = sound_interval(row)
     time = None if time_s is None else Value(1e6 * time_s, low and 1e6 * low, high and 1e6 * high)
@@ -461,6 +461,7 @@ def point_of(row: Row) -> SizePoint:
         of_percent = row.comparison.percent * time_s
         percent = Value(row.comparison.percent, high and of_percent / high, low and of_percent / low)
     text = short("; ".join([figures_of(row), *remarks_of(row)]), 400)
+    state = state_of(row)
     unreliable = row.na is None and is_unreliable(row)
     expected_s = row.expectation.expected_time_s if row.expectation is not None else None
     if time_s is None or not expected_s:
@@ -474,7 +475,9 @@ def figures_of(row: Row) -> str:
     if row.na is not None:
         return short(not_available(row), 160)
     share, rate = of_ceiling(row), rate_of(row)
-    shown = share if share != NOTHING else f"{format_rate(rate)} GB/s" if rate is not None else ""
+    shown = share
+    if share == NOTHING:
+        shown = f"{format_rate(rate)} GB/s" if rate is not None else ""
     low, high = sound_interval(row)
     within = "" if low is None or high is None else f" [{format_time(low)}, {format_time(high)}]"
     time_s = time_of(row)
