@@ -17,7 +17,8 @@ from collbench.analysis.launches import Launches
 from collbench.columns import RUN_COLUMN, UTC, ColumnSpec, ValueColumn, column, described, unit_of, value_columns
 from collbench.errors import UnreadableRun, UsageError
 from collbench.plugin import loaded_parts, plugins
-from collbench.report.kinds import DeclaredKind
+from collbench.records import RecordKind
+from collbench.report.kinds import ResultKind
 from collbench.report.plan import in_print_order
 from collbench.report.writers import row_values
 from collbench.results.reader import Damage, Run
@@ -110,29 +111,35 @@ class RecordTable:
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A table of the declared records of a kind of runs, as `RecordTable`."""
+    """A table of the declared records of a kind of runs, as `RecordTable`; `rows`: where its rows are not the records of CSV."""
 
     name: str
-    kind: DeclaredKind
+    kind: ResultKind
+    rows: RecordKind[Any] | None = None
+
+    @property
+    def declared(self) -> RecordKind[Any]:
+        """Return the kind of its rows."""
+        return self.rows or self.kind.declared
 
     def described(self) -> dict[str, TableColumn]:
         """Return its columns."""
         columns = {name: TableColumn.of(name, spec) for name, spec in RUN_COLUMN.items()}
-        return columns | {value.name: TableColumn.of_value(value) for value in self.kind.declared.values}
+        return columns | {value.name: TableColumn.of_value(value) for value in self.declared.values}
 
     def records_of(self, run: Run, strict: bool) -> Sequence[Any]:
         """Return the records of a run in their order. Raises UnreadableRun for damaged ones, unless not `strict`."""
         if not self.kind.holds(run):
             return []
-        records, warnings = self.kind.read(run)
+        result, warnings = self.kind.read(run)
         check_records(warnings, strict)
-        return self.kind.declared.order(records)
+        return self.declared.order(list(self.declared.records(result)))
 
     def records(self, run: Run, strict: bool) -> Iterator[Sequence[Any]]:
         """Yield the values of each record of a run in the order of the columns."""
         name = run.path.resolve().name
         for record in self.records_of(run, strict):
-            yield [name, *(value.value(record) for value in self.kind.declared.values)]
+            yield [name, *(value.value(record) for value in self.declared.values)]
 
     def frames(self, content: str) -> Callable[[Any], pandas.DataFrame]:
         """Return the method of `Runs` that returns the DataFrame of all runs. content: what has a row in it."""

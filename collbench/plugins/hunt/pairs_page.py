@@ -235,7 +235,7 @@ class Mark:
 
 def marks(quantity: Quantity, found: Sequence[PairFinding], groups: Groups) -> list[Mark]:
     """Return the findings of a quantity as marks, the worst first; a finding of bandwidth may have a latency, too."""
-    known = [(each, each.ratio if each.quantity == quantity.name else each.latency if quantity.symmetric else None) for each in found]
+    known = [(each, each.ratio if each.quantity == quantity.name else each.latency_ratio if quantity.symmetric else None) for each in found]
     return [_mark(each, ratio, quantity, groups.rows) for each, ratio in known if ratio is not None]
 
 
