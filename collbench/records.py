@@ -16,7 +16,6 @@ import msgspec
 from collbench.columns import NOTHING, TEXT, ColumnSpec, ValueColumn, declared, unit_of, value_columns
 from collbench.reason import Fact, as_json
 from collbench.results.reader import decode_record, read_lines
-from collbench.results.store import to_line
 
 if TYPE_CHECKING:
     from collbench.report.frame import Display, Frame, Line
@@ -89,7 +88,7 @@ class RecordKind(Generic[R]):
     file     with the records, in a run's folder; "": they follow from other records
     title    the headline above a table of records
     remarks  the sentences below it
-    records  the records of a result, where that has more than them: `title`, `remarks` and the functions below get the result
+    records  the records of CSV and JSON, in their order, of a result that may have more: the other functions get the result
     order    the records as tables and DataFrames have them
     style    of a record's line: "", "na", "doubtful" or "wrong"
     frame    the table for people, where it differs from the declared columns
@@ -108,7 +107,7 @@ class RecordKind(Generic[R]):
     frame: Callable[[Sequence[R]], Frame[R]] | None = None
     records: Callable[[Any], Iterable[R]] = lambda records: records
     lines: Callable[[Any, Display], Iterable[Line]] | None = None
-    json: Callable[[Any], Iterable[str]] = lambda records: (to_line(record.as_json()) for record in records)
+    json: Callable[[Any], Iterable[str]] | None = None
     kept: Callable[[Sequence[R]], Mapping[str, str]] = lambda records: {}
 
     @property

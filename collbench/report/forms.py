@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from collbench.records import R, RecordKind
 from collbench.report.frame import Column, Display, Frame, Line, csv_table, printable, table_lines, without_empty
 from collbench.report.screen import check_format, display_of, print_lines, wrapped
+from collbench.results.store import to_line
 
 FORMATS = ("table", "csv", "json")
 
@@ -65,7 +66,8 @@ def write(
     if format == "csv":
         printed: Iterable[Line] = csv_lines(kind, kind.records(records), run, headed) if records else ()
     elif format == "json":
-        printed = map(Line, kind.json(records))
+        objects = kind.json(records) if kind.json else (to_line(record.as_json()) for record in kind.records(records))
+        printed = map(Line, objects)
     else:
         display = display_of(out, color)
         printed = [*([Line("")] if headed else []), *wrapped(lines(kind, records, display), display.width)]

@@ -117,12 +117,8 @@ class ResultKind(RunKind):
         """Print the result; a CSV without rows has no header."""
         check_format(to.format, FORMATS, f" for {self.declared.name}")
         to.begin(run, self.state(run, stored.records), stored.warnings)
-        self.write(run, stored.records, to)
+        write(self.declared, stored.records, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
         return to.headed or bool(stored.records)
-
-    def write(self, run: Run, result: Any, to: Destination) -> None:
-        """Print the result of a run, without a title."""
-        write(self.declared, result, to.format, to.out, color=to.color, run=run.path.resolve().name, headed=to.headed)
 
 
 class DeclaredKind(ResultKind):

@@ -10,8 +10,8 @@ class KvProgressPrinter(RecordsProgressPrinter):
 
     def end(self) -> None:
         """Print the rows, and the run's folder."""
-        from collbench.plugins.kv.text import BLOCK_TRANSFERS, sorted_rows
+        from collbench.plugins.kv.text import BLOCK_TRANSFERS
 
         self.close()
-        self.write_records(BLOCK_TRANSFERS, sorted_rows(self._rows))
+        self.write_records(BLOCK_TRANSFERS, self._rows)
         super().end()
