@@ -88,7 +88,11 @@ def _kept(rows: Sequence[KvRow]) -> dict[str, str]:
     return costs | {f"{row.method}: {row.wrong_detail or 'wrong data'}": "wrong" for row in rows if row.wrong}
 
 
-BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, remarks, sorted_rows, style, records=sorted_rows, kept=_kept)
+def _sorted_remarks(rows: Sequence[KvRow]) -> list[str]:
+    return remarks(sorted_rows(rows))
+
+
+BLOCK_TRANSFERS = RecordKind("kv", KvRow, FILE, title, _sorted_remarks, sorted_rows, style, records=sorted_rows, kept=_kept)
 
 
 # The kind of run.
