@@ -12,17 +12,7 @@ from collbench.plugins.hunt import text
 from collbench.plugins.hunt.drain import lines, lines_of, read
 from collbench.plugins.hunt.pairs_text import DIRECTED_PAIRS, measured
 from collbench.plugins.hunt.protocol import CONFIRMED
-from collbench.plugins.hunt.records import (
-    NO_VERDICT,
-    NONE_SLOW,
-    HuntAbout,
-    StoredHunt,
-    StoredPairs,
-    check_hunt,
-    check_pairs,
-    read_hunt,
-    read_pairs,
-)
+from collbench.plugins.hunt.records import NO_VERDICT, NONE_SLOW, StoredHunt, StoredPairs, check_hunt, check_pairs, read_hunt, read_pairs
 from collbench.report.frame import escaped, escaped_line
 from collbench.report.headlines import short
 from collbench.report.kinds import Destination, ResultKind, StoredRecords
@@ -77,7 +67,7 @@ class HuntKind(ResultKind):
         if not hunts:
             return None
         run, stored = hunts[0]
-        hunt: HuntAbout = stored.shown
+        hunt = stored.shown
         verdict, places, line = hunt.verdict, hunt.places, line_of(run)
         if not verdict:
             title = "the hunt stopped early, without a verdict"
@@ -197,12 +187,10 @@ class PairsKind(ResultKind):
 
 def findings_of(effect: PairEffects) -> Iterator[Concern]:
     """Yield wrong data, slow places and pairs, and doubts."""
-    import numpy as np
-
     from collbench.analysis.concerns import FINDING, NOTE, WRONG, Concern
 
     matrix = effect.matrix
-    for a, b in np.argwhere(np.triu(np.nan_to_num(matrix.wrong) > 0)).tolist():
+    for a, b in matrix.wrong_pairs():
         wrong = f"{matrix.wrong[a, b]:.0f} elements are wrong"
         yield Concern(WRONG, f"wrong data between {matrix.places[a]} and {matrix.places[b]}: {wrong}")
     yield from (Concern(FINDING, finding.sentence(matrix.places)) for finding in effect.findings())

@@ -50,7 +50,7 @@ def concerns_of(stored: StoredHunt) -> Iterator[Concern]:
     """Yield wrong data, and the suspects that are confirmed or inconclusive."""
     yield from (Concern(WRONG, f"{what} of a hunt") for what in _wrong(stored))
     hunt = stored.shown
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+    for suspect in hunt.suspects:
         if suspect.state != CLEARED:
             yield Concern(FINDING if suspect.state == CONFIRMED else DOUBTFUL, sentence(suspect, hunt.places))
 
@@ -78,7 +78,7 @@ def _suspects(hunt: HuntAbout) -> Table | None:
     """Return a line for each suspect, and one for each further item of its evidence; None without suspects."""
     lines: list[tuple[str, str]] = []
     styles: list[str] = []
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+    for suspect in hunt.suspects:
         first, *others = suspect.evidence or [""]
         lines += [(sentence(suspect, hunt.places), first), *(("", item) for item in others)]
         styles += [STYLES[suspect.state], *("" for _ in others)]
@@ -121,8 +121,7 @@ def _places_chart(key: str, run: str, stored: StoredHunt) -> Chart | None:
     if len(speeds := _speeds(stored.rounds)) < 2:
         return None
     hunt = stored.shown
-    suspects = hunt.verdict.suspects if hunt.verdict else []
-    states = {suspect.places[0]: suspect.state for suspect in suspects if len(suspect.places) == 1}
+    states = {suspect.places[0]: suspect.state for suspect in hunt.suspects if len(suspect.places) == 1}
     typical, order = median(speeds.values()), sorted(speeds)
     names = [printable(hunt.places[place]) for place in order]
     width = max(_LEAST_WIDTH, min(_WIDEST, 70 + _OF_PLACE * len(order)))

@@ -183,7 +183,7 @@ class Quantity:
 
     def class_labels(self) -> list[str]:
         """Return the range of each of the five classes."""
-        depths = [self.classes[1] * factor for factor in (1, 2, 4, 8)]
+        depths = [self.classes[1] * factor for factor in texts_of.DEPTHS]
         if self.symmetric:
             edges = [f"{exp(depth):.2f}" for depth in depths]
             return [f"up to {edges[0]} times {self.median}", *(f"{a}–{b}" for a, b in pairwise(edges)), f"above {edges[-1]}"]

@@ -28,6 +28,7 @@ from collbench.units import format_rate, format_size, format_time
 
 MOST_ROWS = 40  # with more places, each row and column shows several
 CLASSES = 5
+DEPTHS = (1, 2, 4, 8)  # where the classes but the last one end, in depths of the first one
 WRONG, UNKNOWN, ITSELF = CLASSES, -1, -2
 _LEAST, _MOST = 0.05, 0.25  # the first class ends so far below the median, at least and at most
 _LETTERS = ".abcd!"  # instead of block characters
@@ -132,7 +133,7 @@ def _cell(each: int, marks: str, color: bool) -> str:
 
 
 def _legend(shown: Classes, step: float, marks: str, color: bool, what: str) -> Iterator[str]:
-    edges = [100 * float(np.exp(-step * factor)) for factor in (1, 2, 4, 8)]
+    edges = [100 * float(np.exp(-step * factor)) for factor in DEPTHS]
     words = [f"from {edges[0]:.0f} % on", *(f"{low:.0f}–{high:.0f} %" for high, low in pairwise(edges)), f"below {edges[-1]:.0f} %"]
     yield from (f"{_cell(each, marks, color).rstrip(' ')} {word}{what * (each == 0)}" for each, word in enumerate(words))
     others = ((WRONG, "wrong data"), (UNKNOWN, "not measured"))
@@ -237,7 +238,8 @@ def _cells(row: Row, matrix: PairMatrix) -> tuple[str, ...]:
     size = matrix.latency_size_bytes if latency else matrix.size_bytes
     if row.size_bytes == size and all(name in matrix.places for name in ends):
         a, b = (matrix.places.index(name) for name in ends)
-        own = text(_number((matrix.latency_s if latency else matrix.bandwidth)[a, b]))
+        figure = float((matrix.latency_s if latency else matrix.bandwidth)[a, b])
+        own = text(figure if np.isfinite(figure) else None)
     remarks = ["loopback"] if "path" in row.evidence else []  # only rows of two places on one host have it
     remarks += [flag_name(flag) for flag in row.flags if flag not in _OF_ALL]
     message = f"{format_size(row.size_bytes)} {'latency' if latency else 'bandwidth'}"
@@ -263,12 +265,12 @@ def lines(stored: StoredPairs, display: Display) -> Iterator[Line]:
 
 def wrong_data(matrix: PairMatrix) -> list[str]:
     """Return a sentence for each of the first pairs with wrong data, and how many more there are."""
-    senders, receivers = np.nonzero(np.triu(np.nan_to_num(matrix.wrong) > 0))
+    pairs = matrix.wrong_pairs()
     those = [
         f"wrong data: {matrix.places[a]} and {matrix.places[b]}: {matrix.wrong[a, b]:.0f} elements are wrong"
-        for a, b in zip(senders[:MOST_SENTENCES], receivers[:MOST_SENTENCES], strict=True)
+        for a, b in pairs[:MOST_SENTENCES]
     ]
-    return [*those, *_more(len(senders) - len(those), "pairs with wrong data")]
+    return [*those, *_more(len(pairs) - len(those), "pairs with wrong data")]
 
 
 def json_lines(stored: StoredPairs) -> Iterator[str]:
@@ -328,10 +330,6 @@ def sentences(matrix: PairMatrix, found: Sequence[PairFinding]) -> list[str]:
 
 def _more(number: int, what: str) -> list[str]:
     return [f"and {number} more {what}: see --format json"] if number > 0 else []
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 DIRECTED_PAIRS = RecordKind("pairs", DirectedPair, records=lambda stored: stored.effects.matrix.pairs(), lines=lines, json=json_lines)

@@ -91,6 +91,11 @@ class HuntAbout(PlacesAbout, kw_only=True):
     crossed: list[str] | None = None
     verdict: StoredVerdict | None = None
 
+    @property
+    def suspects(self) -> list[StoredSuspect]:
+        """Return the suspects of the verdict; none without a verdict."""
+        return self.verdict.suspects if self.verdict else []
+
 
 class PairsAbout(PlacesAbout, kw_only=True):
     """What a matrix of pairs needs in run.json, and the suspects that were measured again."""
@@ -352,6 +357,11 @@ class PairMatrix:
         """Return [n × n] which places are on one host; a place is on that of itself."""
         _, host = np.unique(np.array(self.hosts), return_inverse=True)
         return np.asarray(host[:, None] == host[None, :])
+
+    def wrong_pairs(self) -> list[list[int]]:
+        """Return the pairs with wrong data, the lower place first."""
+        pairs: list[list[int]] = np.argwhere(np.triu(np.nan_to_num(self.wrong) > 0)).tolist()
+        return pairs
 
     def pairs(self) -> Iterator[DirectedPair]:
         """Yield each directed pair with a known figure, row by row."""

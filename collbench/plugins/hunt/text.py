@@ -135,10 +135,9 @@ def lines(stored: StoredHunt, display: Display) -> Iterator[Line]:
 def json_lines(stored: StoredHunt) -> Iterator[str]:
     """Yield one object: the hunt and its suspects with codes and sentences; places and partners are indices into the list of places."""
     hunt, verdict = stored.shown, stored.about.get("verdict") or {}
-    typed = hunt.verdict.suspects if hunt.verdict else []
     suspects = [
         {**raw, "code": CODES.get(suspect.kind), "sentence": sentence(suspect, hunt.places)}
-        for raw, suspect in zip(verdict.get("suspects", []), typed, strict=True)
+        for raw, suspect in zip(verdict.get("suspects", []), hunt.suspects, strict=True)
     ]
     about = {name: value for name, value in stored.shown_about.items() if name not in ("places", "verdict", "nodes")}
     yield to_line({
@@ -151,7 +150,7 @@ def json_lines(stored: StoredHunt) -> Iterator[str]:
 def suspect_rows(stored: StoredHunt) -> Iterator[SuspectRow]:
     """Yield the suspects with the names of their places."""
     hunt = stored.shown
-    for suspect in hunt.verdict.suspects if hunt.verdict else ():
+    for suspect in hunt.suspects:
         yield SuspectRow(
             state=suspect.state,
             code=CODES.get(suspect.kind),
