@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of stored records. A stored line is its `as_json`."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as values for JSON, with nested records as objects."""
+        """Return the record as values for JSON, by stored name, with nested records as objects."""
         names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
         return {key: stored(getattr(self, name)) for name, key in names}
 
@@ -83,7 +83,7 @@ class ShownColumn(Generic[R]):
 class RecordKind(Generic[R]):
     """A kind of records, and what is printed of them.
 
-    name     for the error about an unknown format: "kv"
+    name     for the error about an unknown format: "kv", "a hunt"
     record   the class
     file     with the records, in a run's folder; "": they follow from other records
     title    the headline above a table of records

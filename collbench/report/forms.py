@@ -57,7 +57,7 @@ def write(
 ) -> None:
     """Print records in one of FORMATS; the table has them in the order of their kind. Raises UsageError for another format.
 
-    records  or the result that `kind.records` takes
+    records  a sequence of them, or the result that `kind.records` takes
     run     the name of their folder, in a CSV's first column
     headed  whether records were printed before: a CSV has its header, and a table is separated by an empty line
     quiet   whether notes are left out

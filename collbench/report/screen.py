@@ -25,7 +25,7 @@ _SILENT_START_S = 3.0  # before the first case
 _TICK_S = 1.0  # of the live line while a case runs
 _ERASE_LINE = "\r\x1b[2K"
 COLORS = ("auto", "always", "never")
-BLOCKS = "·░▒▓█!"  # characters of pictures, from light to dark
+BLOCKS = "·░▒▓█!"  # characters of pictures, from light to dark, and for what is wrong
 
 
 def is_terminal(stream: TextIO, name: str = "stdout", environ: Mapping[str, str] | None = None) -> bool:
